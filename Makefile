@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Thousands of short processes import envkit: compiling it each time would double the time of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup lint unit test test-rest test-all fuzz demo docs bench clean
+.PHONY: help setup lint unit test test-rest test-all fuzz demo image embedded-tools docs bench clean
 
 help:
 	@echo 'make demo     build a CUDA image without an engine and verify it; a few GB of downloads'
@@ -36,6 +36,7 @@ help:
 	@echo 'make lint     ruff, mypy, import-linter'
 	@echo 'make unit     the fast tests: no socket, no process'
 	@echo 'make fuzz     coverage-guided fuzzing of the readers of foreign bytes, SECONDS=60 each'
+	@echo 'make image    an image of envkit itself, built without an engine; 40 MB of downloads'
 	@echo 'make docs     the documentation site in build/site; warnings are errors'
 	@echo 'make bench    every module of benchmarks/'
 	@echo 'make clean    end what the world started and remove what was made here'
@@ -99,17 +100,23 @@ fuzz: setup
 	@$(BIN)/python -m pip install -q -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz $(SECONDS)
 
-demo: $(INSTALLED)
+demo: $(INSTALLED) embedded-tools
+	$(BIN)/envkit build $(DEMO_REQUEST) --engine embedded --allow-cpu
+
+image: $(INSTALLED) embedded-tools
+	@$(BIN)/python ci/image/build.py
+
+# What the embedded engine makes bases and runs images with.
+embedded-tools:
 	@missing=; command -v mmdebstrap >/dev/null || missing=mmdebstrap; \
 	if unshare --user --map-root-user --pid --fork --mount-proc true 2>/dev/null; \
 	then command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
 	else command -v proot >/dev/null || missing="$$missing proot"; fi; \
 	[ -z "$$missing" ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "demo: apt-get install $$missing" >&2; \
+	  echo "embedded: apt-get install $$missing" >&2; \
 	  apt-get update -qq || true; \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing >/dev/null; \
-	else echo "demo: missing $$missing (as root: apt-get install $$missing)" >&2; exit 9; fi
-	$(BIN)/envkit build $(DEMO_REQUEST) --engine embedded --allow-cpu
+	else echo "embedded: missing $$missing (as root: apt-get install $$missing)" >&2; exit 9; fi
 
 # Material prints a notice about a future MkDocs, which is not the one that is installed.
 docs: $(INSTALLED)

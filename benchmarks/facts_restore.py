@@ -4,7 +4,8 @@
 
 A release is removed from the releases and its default wheel from the variants. `matrix update` then makes both rows
 from the wheels. Reported: the lines that differ from the ones removed, by field, with bytes, requests and seconds.
-Lines that only documents know (notes, references, build with NumPy, newest Python of torch.compile) are counted apart.
+Lines that only documents know (notes, references, build with NumPy, newest Python of torch.compile) are counted apart,
+and so are rows for other CUDA versions that are proposed with a question.
 """
 
 from __future__ import annotations
@@ -44,6 +45,13 @@ def without(text: str, torch: str, only: str = "") -> str:
     return head + "".join(kept) + lts.lstrip("\n") + after
 
 
+def answered(text: str) -> tuple[str, int]:
+    """A table without the rows that ask something, and how many those were."""
+    head, *rows = re.split(r"(?m)^(?=  - torch: )", text)
+    kept = [row for row in rows if "  # ask: " not in row]
+    return head + "".join(kept), len(rows) - len(kept)
+
+
 def fields_that_differ(old: str, new: str) -> list[str]:
     """The fields on lines that differ, each as often as lines differ."""
     found, field = [], ""
@@ -76,6 +84,7 @@ def main() -> int:
                 VARIANTS: without(texts[VARIANTS], torch, "pypi_default: true"),
             }
             made = removed | changed_tables([proved], removed, _ROOT)
+            made[VARIANTS], proposed = answered(made[VARIANTS])
             fields = [field for name, text in texts.items() for field in fields_that_differ(text, made[name])]
             others = [field for field in fields if field not in DOCUMENTS]
             wrong += bool(others)
@@ -83,9 +92,13 @@ def main() -> int:
                 torch, str(len(fields) - len(others)), ", ".join(sorted(set(others))) or "none",
                 str(index.traffic.requests - before.requests),
                 f"{(index.traffic.received - before.received) / 1e6:.1f}", f"{time.monotonic() - began:.1f}",
+                str(proposed),
             ))  # fmt: skip
     for row in rows:
-        tell("torch {}: {} lines of documents differ; other fields: {}; {} requests, {} MB, {} s".format(*row))
+        tell(
+            "torch {}: {} lines of documents differ; other fields: {}; {} requests, {} MB, {} s; "
+            "{} rows proposed with a question".format(*row)
+        )
     restored = Figure(
         name="releases restored", figure=float(len(versions) - wrong), unit="of", better="higher",
         goal=float(len(versions)), against="the rows that were removed",

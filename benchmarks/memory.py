@@ -25,7 +25,7 @@ SECONDS = 0.1  # between two samples
 
 def main() -> int:
     """Build, watch, and say by the exit code whether the goal holds."""
-    folder = wheels_of(sys.argv[1:])
+    folder = wheels_of(Path(sys.argv[1]) if sys.argv[1:] else None)
     with _sides.place("registry", "base", "channel") as here:
         here.serve_wheels(folder)
         here.lock("large", DEFINITION)

@@ -26,8 +26,8 @@ _FILES = {"bubblewrap", "proot", "embedded"}
 _ELSEWHERE = ("tests/lock/test_world.py",)
 _OF_FILES = (
     "addresses", "attest", "bubblewrap", "conda_channel", "conda_layers", "cover", "export", "exported_jobs",
-    "host_runner", "kernel_files", "negative_controls", "oci_download", "oci_registry", "oci_remote", "registry",
-    "runner_choice", "self_test", "slow_servers",
+    "host_runner", "kernel_files", "negative_controls", "oci_download", "oci_registry", "oci_remote", "own_image",
+    "registry", "runner_choice", "self_test", "slow_servers",
 )  # fmt: skip
 
 for _part, _examples in _EXAMPLES.items():

@@ -183,5 +183,5 @@ def _last(ran: Sequence[Ran]) -> str:
     """The line of the first command that failed, else the last one's, that says most: an error, or the last line."""
     chosen = next((one for one in ran if one.code), ran[-1])
     lines = [line.strip() for line in chosen.output.splitlines() if line.strip()] or [""]
-    said = next((line for line in lines if re.search(r"(?i)error\b", line)), lines[-1])
+    said = next((line for line in lines if re.search(r"(?i)error\b[:=]", line)), lines[-1])
     return re.sub(r'^time="[^"]*" ', "", said)[:160]

@@ -12,7 +12,7 @@ from envkit.ground import strictyaml
 FILE = Path(__file__).with_name("questions.yaml")
 SCHEMA = "envkit.peers/1"
 OWN = "envkit"
-_SLOWER_BY, _SLOWER_S = 2.0, 1.0  # what a person notices: twice as long, and a second at least
+_SLOWER_BY, _SLOWER_S = 2.0, 1.0  # what a person notices: twice as long, and a second more
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool made of a question: `wrong` is '' for a right answer, `seconds` is None where it was not run."""
+    """What a tool made of a question: `wrong` is '' for a right answer, `seconds` None where it was not run."""
 
     steps: int
     seconds: float | None
@@ -109,7 +109,7 @@ def place(results: Mapping[str, Result]) -> str:
         return "behind" if others else "nobody"
     if not others:
         return "alone"
-    best = min(others, key=lambda one: (one.steps, one.seconds or 0.0))
+    best = min(others, key=lambda one: (one.steps, one.seconds is None, one.seconds or 0.0))
     if own.steps != best.steps:
         return "first" if own.steps < best.steps else "behind"
     return "behind" if _slower(own, best) else "first" if _slower(best, own) else "equal"

@@ -36,8 +36,9 @@ How it counts:
 - A program decides whether an answer is right, by the condition below each question.
 - A tool that needs what the machine of the run does not have (Docker Hub, a conda channel) is not run. It counts as
   right, with its fewest documented commands.
-- Seconds are those of the quicker of two runs. Installing the tools and downloading wheels are not in them: all tools
-  read a wheel index on loopback that lists every published torch, with stand-ins of a few kB for the wheels.
+- Seconds are processor seconds of the quicker of two runs: other load of the machine does not change them, and nothing
+  waits for a network. Installing the tools and downloading wheels are not in them: all tools read a wheel index on
+  loopback that lists every published torch, with stand-ins of a few kB for the wheels.
 - The machine is a stand-in as well: its `nvidia-smi` names driver {driver} and an {gpu} with 24 GB.
 """
 

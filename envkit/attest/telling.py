@@ -158,7 +158,7 @@ def _contents(found: Inspection, now: datetime) -> Iterator[str]:
                             ("python", "Python"))
     }  # fmt: skip
     what = ", ".join("no CUDA" if value == "none" else f"{name} {value}" for name, value in rows.items() if value)
-    base = labels.get(f"{_OCI}base.name")
+    base = labels.get(f"{_OCI}base.name") or labels.get(f"{LABEL_PREFIX}.base")
     if what or base:
         yield f"{what or 'not built by envkit'}{f' on {base}' if base else ''}"
     version = labels.get(f"{LABEL_PREFIX}.version")

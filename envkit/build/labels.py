@@ -1,13 +1,17 @@
-"""Labels that an engine adds to those of the plan: envkit's version, the base image, the time where one is given."""
+"""Labels that an engine adds to those of the plan: envkit's version, the base image, the time, source and license."""
 
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from envkit import __version__
 from envkit.build.model import BaseImage
 from envkit.ground.errors import UsageError
+from envkit.image.reference import parse_reference
 from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.store import digest_of
 from envkit.plan.labels import plan_labels
@@ -16,10 +20,12 @@ from envkit.plan.names import label
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from envkit.ground.settings import Settings, Value
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
 
 _OCI = "org.opencontainers.image"
+_SETTINGS = ("source", "revision", "licenses")  # image_source, image_revision, image_licenses
 
 
 def image_labels(
@@ -32,19 +38,62 @@ def image_labels(
     """Return all labels of an image, sorted. Nothing in them names a machine, a run or a moment.
 
     `org.opencontainers.image.created` is set from SOURCE_DATE_EPOCH alone, so that equal inputs give equal images.
+    The base is named only if a registry has it: Debian packages, and nothing, have no reference.
 
     Raises:
         UsageError: SOURCE_DATE_EPOCH is not a number of seconds.
     """
     own = {
         f"{LABEL_PREFIX}.version": __version__,
-        f"{_OCI}.base.name": base.name,
+        f"{LABEL_PREFIX}.base": lock.base.reference if lock and lock.base.kind == "bootstrap" else None,
+        f"{_OCI}.base.name": _reference(base),
         f"{_OCI}.base.digest": base.digest,
         f"{LABEL_PREFIX}.lock": digest_of(lock) if lock else None,
         f"{_OCI}.created": _created(environ.get("SOURCE_DATE_EPOCH")),
     }
-    labels = plan_labels(plan) | {key: value for key, value in own.items() if value}
-    return dict(sorted((labels | dict(plan.labels) | dict(extra)).items()))
+    labels = plan_labels(plan) | dict(plan.labels) | own
+    return dict(sorted((key, value) for key, value in (labels | dict(extra)).items() if value is not None))
+
+
+def labels_asked(settings: Settings, typed: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the labels of the settings `image_*` and of `--label`, which override those of a definition.
+
+    Raises:
+        UsageError: a setting or a label is invalid.
+    """
+    found = {}
+    for name in _SETTINGS:
+        value = settings.values[f"image_{name}"]
+        if value.text:
+            fault = label(f"{_OCI}.{name}", value.text)
+            if fault:
+                raise UsageError(f"image_{name} ({value.origin}): {value.text!r:.200} {fault}", hint="envkit config")
+            found[f"{_OCI}.{name}"] = _licenses(value) if name == "licenses" else value.text
+    return tuple((found | dict(map(parse_label, typed))).items())
+
+
+def _licenses(value: Value) -> str:
+    """Return an SPDX license expression in its own spelling: `apache-2.0` is `Apache-2.0`."""
+    try:
+        return str(canonicalize_license_expression(str(value.text)))
+    except InvalidLicenseExpression as error:
+        raise UsageError(
+            f"image_licenses ({value.origin}): {value.text!r:.100} is not an SPDX license expression",
+            hint="write it as Apache-2.0, 'MIT AND BSD-3-Clause' or LicenseRef-NAME",
+        ) from error
+
+
+def _reference(base: BaseImage) -> str | None:
+    """Return the base as an image reference with its registry; one that only this machine has stays as it was typed."""
+    if base.origin not in ("registry", "local"):
+        return None
+    try:
+        found = parse_reference(base.name)
+    except UsageError:  # the ID of an image at hand
+        return None
+    if base.digest is None:
+        return base.name
+    return str(found if found.tag is None else replace(found, digest=None))
 
 
 def parse_label(text: str) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """The checks that exist: one entry per folder beside this file, read from its `check.yaml`.
 
-A verification asks for the checks of this catalog, so a check that an image leaves out is noticed.
+A verification asks for the checks of this catalog, so a check that an image leaves out is noticed. Plug-ins add folders
+of the same form, with ids from C80 on.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from functools import cache
 from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any
 
+import envkit.checks
 from envkit.checks.model import Judge
 from envkit.checks.shown import Show
-from envkit.ground import strictyaml
+from envkit.ground import plugins, strictyaml
 from envkit.ground.errors import UsageError
+from envkit.ground.plugins import Plugin
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -27,7 +30,8 @@ CARD = "check.yaml"
 _ID = re.compile(r"C\d{2}")
 _TEXTS = ("id", "title", "tier", "needs", "verifies", "counts", "budget_s")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]*")
-_OTHERS = ("budgets_s", "after", "machine", "thresholds")
+_FIRST_ADDED = "C80"
+_OTHERS = ("topic", "budgets_s", "after", "machine", "thresholds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class CheckEntry:
     needs: str  # 'host' | 'torch' | 'cuda'
     budgets: tuple[tuple[str, float], ...] = ()  # seconds in the deeper tiers, where a check does more there
     folder: str = ""  # 'c10_transfer'
+    topic: str = ""  # the heading of a report under which it stands
     verifies: str = ""
     counts: str = ""  # 'yes' | 'informs' | when it counts
     after: tuple[str, ...] = ()  # checks that run before this one
@@ -73,21 +78,82 @@ def cards() -> Mapping[str, Mapping[str, Any]]:
 
 def folders() -> list[Traversable]:
     """Return the folders of all checks, by name."""
-    root = resources.files(__package__)
+    return [*_folders(resources.files(__package__)), *(folder for folder, _ in _added())]
+
+
+def _folders(root: Traversable) -> list[Traversable]:
     return sorted((item for item in root.iterdir() if (item / CARD).is_file()), key=lambda item: item.name)
+
+
+@cache
+def _added() -> tuple[tuple[Traversable, Plugin], ...]:
+    """Return the folders of checks that plug-ins add, each with its plug-in; they become part of this package.
+
+    Raises:
+        EnvironmentProblem: a plug-in cannot be loaded, or one of its checks is invalid.
+    """
+    known = {folder.name for folder in _folders(resources.files(__package__))}
+    found: list[tuple[Traversable, Plugin]] = []
+    for plugin in plugins.of(plugins.CHECKS):
+        root = plugin.path(folder=True)
+        for folder in _folders(root):
+            if why := _why_not(folder, known):
+                raise plugin.fault(why)
+            known.add(folder.name)
+            found.append((folder, plugin))
+        envkit.checks.__path__.append(str(root))  # behind the own folders, which it cannot replace
+    for folder, plugin in found:
+        _part(folder.name, "judge", plugin)  # what fails does so before an image runs, not after
+    return tuple(found)
+
+
+def _why_not(folder: Traversable, known: set[str]) -> str | None:
+    """Return why a plug-in's folder is not a check; None where it is one."""
+    try:
+        entry = _entry(folder.name, _card(folder))
+    except UsageError as error:
+        return error.message
+    missing = [file for file in ("__init__.py", "observe.py", "judge.py") if not (folder / file).is_file()]
+    if missing:
+        return f"checks/{folder.name} has no {missing[0]}"
+    if not folder.name.startswith(f"{entry.id.lower()}_"):
+        return f"checks/{folder.name}: the folder of the check {entry.id} is named {entry.id.lower()}_NAME"
+    if entry.id < _FIRST_ADDED:
+        return f"checks/{folder.name}: id: {entry.id} is below {_FIRST_ADDED}, where the ids of plug-ins begin"
+    same = [name for name in known if name.startswith(f"{entry.id.lower()}_")]
+    return f"checks/{folder.name} and checks/{same[0]} have the same id {entry.id}" if same else None
+
+
+def _imported(folder: str, part: str) -> Any:
+    """Return the function of a check's module that has the module's name.
+
+    Raises:
+        EnvironmentProblem: it is a plug-in's, and it fails or lacks its function.
+    """
+    plugin = {one.name: plugin for one, plugin in _added()}.get(folder)
+    if plugin is not None:
+        return _part(folder, part, plugin)
+    return getattr(import_module(f"{__package__}.{folder}.{part}"), part)
+
+
+def _part(folder: str, part: str, plugin: Plugin) -> Any:
+    try:
+        return getattr(import_module(f"{__package__}.{folder}.{part}"), part)
+    except (Exception, SystemExit) as error:
+        raise plugin.fault(f"checks/{folder}/{part}.py: {type(error).__name__}: {error}") from error
 
 
 @cache
 def judges() -> Mapping[str, Judge]:
     """Return the judge of every check by its id."""
-    return {entry.id: import_module(f"{__package__}.{entry.folder}.judge").judge for entry in catalog()}
+    return {entry.id: _imported(entry.folder, "judge") for entry in catalog()}
 
 
 @cache
 def shows() -> Mapping[str, Show]:
     """Return what a report shows of each check by its id, in the order the checks run."""
-    with_one = [entry for entry in catalog() if (resources.files(__package__) / entry.folder / "show.py").is_file()]
-    return {entry.id: import_module(f"{__package__}.{entry.folder}.show").show for entry in with_one}
+    with_one = {folder.name for folder in folders() if (folder / "show.py").is_file()}
+    return {entry.id: _imported(entry.folder, "show") for entry in catalog() if entry.folder in with_one}
 
 
 @cache
@@ -154,6 +220,7 @@ def _entry(folder: str, card: Mapping[str, Any]) -> CheckEntry:
         card["needs"],
         tuple((tier, float(seconds)) for tier, seconds in card.get("budgets_s", {}).items()),
         folder,
+        str(card.get("topic", "")),
         card["verifies"],
         card["counts"],
         tuple(card.get("after", ())),

@@ -28,6 +28,25 @@ class Sheet:
     noisy: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One measured number for the head of a page: what it is, the number with its unit, and what it compares with."""
+
+    title: str
+    value: str
+    note: str
+    better: str = ""
+
+
+HIGHER, LOWER = "higher is better", "lower is better"
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+
+
+def fill_of(precision: str) -> str:
+    """Return the fill of a precision: the same in every figure."""
+    return f"p-{precision}" if precision in PRECISIONS else "s0"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
     """Lines over `steps`, evenly spaced and named by `across`; `up` names the values.
@@ -46,28 +65,39 @@ class Lines:
     limits: Sequence[tuple[str, float]] = ()
     floors: Sequence[tuple[str, int, float]] = ()
     marked: int | None = None
+    better: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Bars from 0, with a line at 1 that `reference` names."""
+    """Bars from 0, with a line at 1 that `reference` names.
+
+    `fills` are the fills of the rows, of which `floors` are (row, what the mark means, value).
+    """
 
     ident: str
     title: str
     told: str
     rows: Sequence[tuple[str, float]]
     reference: str
+    fills: Sequence[str] = ()
+    floors: Sequence[tuple[int, str, float]] = ()
+    better: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Bars from 0 upwards, each with its value in `unit`."""
+    """Bars from 0 upwards, each with its value in `unit`; `limits` are vertical lines with their names."""
 
     ident: str
     title: str
     told: str
     rows: Sequence[tuple[str, float]]
     unit: str
+    fills: Sequence[str] = ()
+    floors: Sequence[tuple[int, str, float]] = ()
+    limits: Sequence[tuple[str, float]] = ()
+    better: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +108,8 @@ class Errors:
     title: str
     told: str
     rows: Sequence[tuple[str, float]]
+    fills: Sequence[str] = ()
+    better: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +121,7 @@ class Parts:
     told: str
     rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]]
     unit: str
+    better: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +142,63 @@ class Strips:
     title: str
     told: str
     rows: Sequence[Spread]
+    better: str = ""
 
 
-Figure = Lines | Ratios | Values | Errors | Parts | Strips
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio with its confidence interval; from `least` (a share) on, a change in either direction counts."""
+
+    name: str
+    low: float
+    estimate: float
+    high: float
+    least: float
+    told: str  # the verdict
+    kind: str  # 'fail' | 'pass' | 'unclear' | 'skip'
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Intervals of ratios on one scale with a line at 1, which `reference` names; what does not count is shaded."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[Interval]
+    reference: str
+    better: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Values of several sides as dots on one scale in `unit`, with the median of each."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[tuple[str, Sequence[float]]]
+    unit: str
+    better: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Treemap:
+    """Rectangles whose areas are the positive values of (name, value, value in words)."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[tuple[str, float, str]]
+    better: str = ""
+
+
+Figure = Lines | Ratios | Values | Errors | Parts | Strips | Intervals | Sides | Treemap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One heading of a report. A check that measured nothing has no sheet.
+    """One heading of a report. A check that measured nothing has no sheet and no tile.
 
     `details` are longer tables for a page that can fold them; there they stand in place of the sheets. `remark` says
     how to read the figures.
@@ -128,6 +210,7 @@ class Shown:
     figures: tuple[Figure, ...] = ()
     details: tuple[Sheet, ...] = ()
     remark: str = ""
+    tiles: tuple[Tile, ...] = ()
 
 
 Show = Callable[[Sequence[Tree]], Shown]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
@@ -113,7 +114,7 @@ class AttestFlags:
 
 
 @new_command("attest", help=_HELP)
-@click.argument("image", required=False)
+@click.argument("image", required=False, shell_complete=shell_values.pushed)
 @option(
     Section.INPUT,
     "--record",

@@ -12,7 +12,7 @@ from envkit.cli.console import tell
 from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, definitions_argument, exclude, gathered
 from envkit.cli.output import FailureDocument, aligned, write_document
-from envkit.cli.record_output import ReportTarget, check_reports, keep, publish, write_reports
+from envkit.cli.record_output import ReportTarget, check_reports, publish, write_reports
 from envkit.ground.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -146,11 +146,12 @@ def _publish(request: BuildRequest, result: BuildResult, target: str | None, rep
         EnvironmentProblem: one of them cannot be written; the others are.
     """
     from envkit.ground.paths import state_dir
+    from envkit.pipeline.verification import keep_record
 
     code, unwritten = 0, None
     built, record = result.image, result.record
     if record is not None and target == STDOUT:
-        keep(record, state_dir())
+        keep_record(record, state_dir())
         code, unwritten = record.exit_code, write_reports(record, reports)
     elif record is not None:
         try:

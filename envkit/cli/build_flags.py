@@ -143,12 +143,12 @@ class BuildFlags:
             UsageError: an option is invalid.
         """
         from envkit.assemble.outputs import check_output
-        from envkit.build.labels import parse_label
+        from envkit.build.labels import labels_asked
         from envkit.build.model import BuildOptions
 
         options = BuildOptions(
             tags=self.tags,
-            labels=tuple(parse_label(text) for text in self.labels),
+            labels=labels_asked(settings, self.labels),
             base=self.base,
             output=self.output,
             offline=self.offline,

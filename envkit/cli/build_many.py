@@ -14,6 +14,7 @@ import click
 from envkit.cli.console import tell
 from envkit.cli.options import STDOUT, load_definition
 from envkit.cli.output import aligned, write_document
+from envkit.cli.record_output import write_pages
 from envkit.ground.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from envkit.build.model import BuildOptions
     from envkit.cli.build_flags import BuildFlags
+    from envkit.cli.record_output import ReportTarget
     from envkit.fleet.cells import Expanded
     from envkit.fleet.matrix import Matrix
     from envkit.fleet.model import Outcome
@@ -62,7 +64,10 @@ def check_single(flags: BuildFlags) -> None:
         "--plan": (flags.plan_file, "name several images by their definitions, or by a matrix"),
         "--locked": (flags.locked, "leave it out: every image's lock is solved, equal ones once"),
         "--offline": (flags.offline, "for each image: envkit lock, then envkit build --locked FILE --offline"),
-        "--report": (flags.reports, "-o FILE covers all images"),
+        "--report": (
+            [one for one in flags.reports if one.kind != "html"],
+            "-o FILE and --report html=FILE cover all images",
+        ),
         "--push": (flags.push, "--output registry:HOST/NAME pushes each image"),
     }
     for flag, (given, hint) in single.items():
@@ -116,7 +121,8 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     finally:
         # Also after an interruption: the document then says what is done.
         if run.outcomes:
-            publish(run, document, seconds=time.monotonic() - began, skip=many.skip_impossible)
+            took = time.monotonic() - began
+            publish(run, document, seconds=took, skip=many.skip_impossible, pages=flags.reports)
     return report.exit_code(run.outcomes, found.impossible, skip=many.skip_impossible)
 
 
@@ -153,8 +159,10 @@ def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
     )
 
 
-def publish(run: FleetRun, target: str | None, *, seconds: float, skip: bool) -> None:
-    """Print the table and the failures, and write the document.
+def publish(
+    run: FleetRun, target: str | None, *, seconds: float, skip: bool, pages: Sequence[ReportTarget] = ()
+) -> None:
+    """Print the table and the failures, and write the document and the pages.
 
     Raises:
         EnvironmentProblem: the document cannot be written.
@@ -167,10 +175,10 @@ def publish(run: FleetRun, target: str | None, *, seconds: float, skip: bool) ->
     outcomes = sorted(run.outcomes, key=lambda one: order.get(one.name, len(order)))
     rows = [report.COLUMNS, *report.rows(outcomes, found.impossible, found.cells)]
     for line in aligned([[neutral(cell) for cell in row] for row in rows]):
-        click.echo(line, err=target == STDOUT)
+        click.echo(line, err=STDOUT in (target, *(one.file for one in pages)))
     tell(f"{report.counts(outcomes, found.impossible)}, in {seconds:.0f} s")
     _show_failures(outcomes)
-    if target is None:
+    if target is None and not pages:
         return
     tree = report.document(
         found.cells,
@@ -182,6 +190,7 @@ def publish(run: FleetRun, target: str | None, *, seconds: float, skip: bool) ->
         skip=skip,
     )
     write_document(tree, target, done="the images are built")
+    write_pages(tree, pages, done="the images are built")
 
 
 def _show_failures(outcomes: Sequence[Outcome]) -> None:

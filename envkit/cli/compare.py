@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     STDOUT,
@@ -23,7 +24,7 @@ from envkit.cli.options import (
     progress_options,
     runner_options,
 )
-from envkit.cli.output import aligned, takes_no_file, write_document
+from envkit.cli.output import aligned, page_option, takes_no_file, write_document
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,12 +44,13 @@ class CompareFlags:
     seed: int
     run: RunnerOptions = group(RunnerOptions)
     keep: Path | None
+    page: Path | None
     document: DocumentOptions = group(DocumentOptions)
     progress: ProgressOptions = group(ProgressOptions)
 
 
 @new_command("compare")
-@click.argument("sides", nargs=-1, metavar="A B")
+@click.argument("sides", nargs=-1, metavar="A B", shell_complete=shell_values.images_or_files)
 @option(
     Section.CHECKS, "--launches", type=click.IntRange(min=5), metavar="N", help="Launches per side. [as many as needed]"
 )
@@ -69,6 +71,7 @@ class CompareFlags:
     metavar="DIR",
     help="Keep the records in DIR/a and DIR/b.",
 )
+@page_option("Write a page with the intervals and the launches.")
 @document_options("the result (schema envkit.compare/1)")
 @progress_options("Show the payload's output while it runs.")
 @gathered(CompareFlags)
@@ -89,6 +92,10 @@ def command(flags: CompareFlags) -> int:
         )
     found = _from_records(Path(first), Path(second)) if all(recorded) else _from_launches(first, second, flags)
     _show(found, document)
+    if flags.page is not None:
+        from envkit.report.html.comparison import render_html
+
+        write_document(render_html(found.to_json()), str(flags.page), done="the comparison is complete")
     return found.exit_code
 
 

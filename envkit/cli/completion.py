@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import click
 
 from envkit.cli.declare import new_command
 from envkit.ground.errors import Ending
+
+if TYPE_CHECKING:
+    from click.shell_completion import ShellComplete
 
 PROGRAM = "envkit"
 COMPLETE = "_ENVKIT_COMPLETE"  # the variable by which the script of a shell asks for completions
@@ -28,13 +34,106 @@ INSTALL = {
 }
 
 
+# Bash splits words at colons and equal signs and replaces what follows the last of them. `oci:build/image` is one word
+# for envkit, so it gets the whole line, and what stands before the last colon is taken off its answers.
+_BASH = """\
+%(complete_func)s() {
+    local - IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" word before="" completion type value
+    word="${line##*[[:space:]]}"
+    if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
+        before="${word%%"${word##*:}"}"
+    fi
+    COMPREPLY=()
+    set -f
+    for completion in $(env COMP_WORDS="$line" %(complete_var)s=bash_complete "$1"); do
+        IFS=',' read -r type value <<< "$completion"
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("${value#"$before"}") ;;
+        esac
+    done
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+# With click's script, every second Tab of a file in `fpath` completes nothing, and `--os=` is replaced by its value.
+_ZSH = """\
+#compdef %(prog_name)s
+
+%(complete_func)s() {
+    local -a answer plain described
+    local kind value about option="" at=$((CURRENT - 1))
+    if [[ $words[CURRENT] == -*=* ]]; then
+        option="${words[CURRENT]%%%%=*}="
+    fi
+    answer=("${(@f)$(env COMP_WORDS="${words[*]}" COMP_CWORD=$at %(complete_var)s=zsh_complete %(prog_name)s)}")
+    for kind value about in "${(@)answer}"; do
+        case $kind in
+            dir)
+                compset -P '-*='
+                _path_files -/ ;;
+            file)
+                compset -P '-*='
+                _path_files -f ;;
+            plain)
+                if [[ $about == _ ]]; then
+                    plain+=("$option$value")
+                else
+                    described+=("$option$value:$about")
+                fi ;;
+        esac
+    done
+    if (( $#described )); then
+        _describe -V unsorted described -U
+    fi
+    if (( $#plain )); then
+        compadd -U -V unsorted -a plain
+    fi
+}
+
+if [[ $funcstack[1] == _%(prog_name)s ]]; then
+    %(complete_func)s "$@"  # a file in fpath is the body of this function
+else
+    compdef %(complete_func)s %(prog_name)s
+fi
+"""
+
+
+def _zsh() -> type[ShellComplete]:
+    """Return the completion of zsh with our script."""
+    from click.shell_completion import ZshComplete
+
+    class Zsh(ZshComplete):
+        source_template = _ZSH
+
+    return Zsh
+
+
+def _bash() -> type[ShellComplete]:
+    """Return the completion of bash; click's own knows no words with colons."""
+    from click.shell_completion import BashComplete, split_arg_string
+
+    class Bash(BashComplete):
+        source_template = _BASH
+
+        def get_completion_args(self) -> tuple[list[str], str]:
+            """Return the words before the cursor, without the program, and the one that it is at."""
+            line = os.environ["COMP_WORDS"]
+            words = [*split_arg_string(line), *([""] if line[-1:].isspace() else [])]
+            return words[1:-1], words[-1]
+
+    return Bash
+
+
 @new_command("completion")
 @click.argument("shell", type=click.Choice(tuple(INSTALL)))
 def command(shell: str) -> None:
     """Print the script that completes envkit's words in a shell.
 
-    It completes commands, options and values: image definitions, GPUs, operating systems, engines, sources, checks.
-    The script begins with how to install it.
+    It completes commands, options and values: image definitions, images, GPUs, operating systems, engines,
+    sources, checks, pages of the documentation. The script begins with how to install it.
 
     \b
     envkit completion bash > ~/.local/share/bash-completion/completions/envkit
@@ -43,7 +142,8 @@ def command(shell: str) -> None:
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from click.shell_completion import get_completion_class
 
-    kind = get_completion_class(shell)
+    own = {"bash": _bash, "zsh": _zsh}
+    kind = own[shell]() if shell in own else get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"this version of click completes nothing in {shell}")
     lines = kind(click.get_current_context().find_root().command, {}, PROGRAM, COMPLETE).source().splitlines()
@@ -60,10 +160,11 @@ def answer(group: click.Group, asked: str) -> int:
         group: whose words are completed.
         asked: what the script wants, such as `bash_complete`.
     """
-    from click.shell_completion import shell_complete
+    from click.shell_completion import add_completion_class, shell_complete
 
     try:
+        add_completion_class(_bash())
         return shell_complete(group, {}, PROGRAM, COMPLETE, asked)
-    except (click.ClickException, Ending, KeyError, OSError, ValueError):
+    except (click.ClickException, Ending, LookupError, OSError, ValueError):
         # The command line is not finished, and a message would stand in the middle of it.
         return 1

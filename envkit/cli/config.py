@@ -11,8 +11,9 @@ import click
 
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import preset_option
-from envkit.ground import settings
-from envkit.ground.errors import UsageError
+from envkit.ground import plugins, settings
+from envkit.ground.errors import EnvironmentProblem, UsageError
+from envkit.ground.text import neutral
 
 
 @new_command("config")
@@ -26,11 +27,15 @@ def command(preset: str | None, as_json: bool) -> int:
     Precedence: flag, then ENVKIT_* variable, then envkit.toml or [tool.envkit] in pyproject.toml of this folder, then
     ~/.config/envkit/envkit.toml of your account, then the default. Programs, folders and CA bundles are not read from
     this folder's file, because a checkout may not be yours: such a value is marked IGNORED.
+
+    The plug-ins of this installation follow; one that cannot be loaded is marked BROKEN, and the exit code is 9.
     """
     resolved = settings.read({"preset": preset}, os.environ, Path.cwd())
     rows = [(item, resolved.values[item.key]) for item in settings.SETTINGS]
     faults = {item.key: fault for item, value in rows if (fault := settings.fault_of(item, value)) is not None}
-    code = UsageError.exit_code if faults else 0
+    added = [(plugin, plugins.fault_of(plugin)) for plugin in plugins.installed()]
+    broken = EnvironmentProblem.exit_code if any(fault for _, fault in added) else 0
+    code = UsageError.exit_code if faults else broken
     if as_json:
         document = {
             "schema": "envkit.config/1",
@@ -45,6 +50,7 @@ def command(preset: str | None, as_json: bool) -> int:
                 }
                 for item, value in rows
             },
+            "plugins": [{**plugin.to_json(), "broken": fault} for plugin, fault in added],
         }
         click.echo(json.dumps(document, indent=2))
         return code
@@ -57,6 +63,10 @@ def command(preset: str | None, as_json: bool) -> int:
         if (other := resolved.ignored.get(item.key)) is not None:
             click.echo(f"{'':<{width}}  IGNORED: {redacted(other.text)}  ({other.origin})")
         click.echo(f"{'':<{width}}  {item.meaning}; {item.variable}")
+    for plugin, fault in added:
+        click.echo(f"plug-in {plugin}")
+        if fault is not None:
+            click.echo(f"{'':<{width}}  BROKEN: {neutral(fault)}")
     return code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,8 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
-from envkit.cli.options import RequestOptions, gathered, group, request_options, template_kind
+from envkit.cli.hosts_file import read_text
+from envkit.cli.options import RequestOptions, gathered, group, request_options
 from envkit.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from envkit.ground.errors import ConflictError
 
 _FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
-_LARGEST = 64 << 20  # bytes; the nodes of a thousand-node cluster are 20 MB of JSON
 _SHOWN_FORCES = 3
 
 _HELP = """Find the fewest images that serve all machines of an inventory.
@@ -98,6 +97,7 @@ def command(flags: CoverFlags) -> None:
     from envkit.cover.cover import cover
     from envkit.cover.hosts import classes
     from envkit.cover.inventory.detect import read_inventory
+    from envkit.pipeline.asking import template_kind
     from envkit.resolve.request import parse
 
     facts = flags.request.facts()
@@ -108,7 +108,7 @@ def command(flags: CoverFlags) -> None:
     template = template_kind(flags.request.template)
     request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template}, facts)
     where = "stdin" if flags.hosts_file == "-" else flags.hosts_file
-    inventory = read_inventory(_text(flags.hosts_file), facts, form=flags.form, where=where)
+    inventory = read_inventory(read_text(flags.hosts_file, "--hosts"), facts, form=flags.form, where=where)
     found = replace(cover(request, classes(inventory, facts, complete), facts), notes=inventory.notes)
     if flags.matrix_file is not None and found.images:
         _write(flags.matrix_file, found)
@@ -200,24 +200,6 @@ def _completion(asked: Mapping[str, Any], aliases: tuple[str, ...], facts: Facts
         card(gpu, facts, "--alias")
         named[name.lower()] = gpu
     return Completion(driver=asked["driver"], gpus=tuple(asked["gpu"] or ()), platform=asked["platform"], aliases=named)
-
-
-def _text(name: str) -> str:
-    from envkit.ground.errors import UsageError
-
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(_LARGEST + 1)
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise UsageError(f"--hosts {name}: {error.strerror or error}", hint=f"ls -l {name}") from error
-    if len(data) > _LARGEST:
-        raise UsageError(
-            f"--hosts {name}: more than {_LARGEST >> 20} MiB is too large for an inventory", hint=f"head {name}"
-        )
-    return data.decode(errors="replace")
 
 
 def _write(path: Path, found: Cover) -> None:

@@ -19,6 +19,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _QUIET = "Print only errors and the answer."
 _VERBOSE = "Print more details."
+_NARROW, _NARROWEST = 60, 24  # columns
+_SENTENCE = 200  # characters at most
+_APART = 3  # columns between an example and what it is about
 
 
 class Section(enum.Enum):
@@ -130,12 +133,20 @@ def _example(line: str) -> Example:
 
 
 def _example_lines(examples: list[Example], width: int) -> list[str]:
-    """Return examples as lines: what they are about beside them, or, where that is too wide, below them."""
-    across = max((len(command) for command, about in examples if about), default=0)
-    beside = [f"{command:<{across}}   {about}" if about else command for command, about in examples]
-    if all(len(line) <= width or not about for line, (_, about) in zip(beside, examples, strict=True)):
-        return beside
-    return [line for command, about in examples for line in (command, *([f"    {about}"] if about else []))]
+    """Return examples as lines: what one is about stands beside it, or, where that is too wide, below it."""
+
+    def beside(across: int) -> list[Example]:
+        return [one for one in examples if one[1] and len(one[0]) + _APART <= across <= width - len(one[1])]
+
+    # The column that leaves the most of them in one line.
+    across = max((len(command) + _APART for command, _ in examples), key=lambda at: len(beside(at)))
+    lines = []
+    for command, about in examples:
+        if (command, about) in beside(across):
+            lines.append(f"{command:<{across}}{about}")
+        else:
+            lines += [command, *([f"    {about}"] if about else [])]
+    return lines
 
 
 class SectionCommand(click.Command):
@@ -149,6 +160,15 @@ class SectionCommand(click.Command):
                 added = SectionOption([f"-{name[0]}", f"--{name}"], expose_value=False, **_flag(name, text))
                 self.params.append(added)
 
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help for the width of the terminal; click takes at least 50 columns."""
+        import shutil
+
+        columns = shutil.get_terminal_size().columns
+        if columns < _NARROW:
+            ctx.terminal_width = max(columns - 2, _NARROWEST)
+        return super().get_help(ctx)
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the paragraphs; examples keep their lines."""
         del ctx
@@ -158,7 +178,7 @@ class SectionCommand(click.Command):
                 if isinstance(part, str):
                     formatter.write_text(part)
                     continue
-                for line in _example_lines(part, formatter.width - formatter.current_indent):
+                for line in _example_lines(part, formatter.width):
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -166,13 +186,28 @@ class SectionCommand(click.Command):
         for section, options in sections(self, ctx).items():
             rows = [record for one in options if (record := one.get_help_record(ctx)) is not None]
             with formatter.section(section.value):
-                formatter.write_dl(rows)
+                formatter.write_dl(rows, col_max=30 if formatter.width >= _NARROW else formatter.width // 3)
 
 
 class SectionGroup(SectionCommand, click.Group):
     """A group of commands whose own options are in sections."""
 
     command_class = SectionCommand
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(_SENTENCE)) for name, one in self.commands.items()])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, or fail with the nearest name."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and not ctx.resilient_parsing and not cmd_name.startswith("-"):
+            from envkit.cli.typos import unknown_command
+
+            raise unknown_command(ctx, cmd_name, self.commands, {})
+        return found
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections, then the commands."""

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
     deadline_of,
+    exclude,
     gathered,
     group,
     load_settings,
@@ -36,6 +38,7 @@ envkit locked, the small one with the lock.
 envkit diff registry.example.com/team/train:1.0 registry.example.com/team/train:1.1
 envkit diff oci:old oci:new
 envkit diff envkit.lock docker-archive:image.tar
+envkit diff old.lock envkit.lock --markdown
 
 Exit codes: 0 compared; with --exit-code 6 if they differ; 2 usage; 8 no such image; 9 registry or engine unreachable;
 10 an image does not match its digests or labels.
@@ -52,13 +55,14 @@ class DiffFlags:
     by_exit: bool
     runner: str
     timeout: float | None
+    markdown: bool
     as_json: bool
     progress: ProgressOptions = group(ProgressOptions)
 
 
 @new_command("diff", help=_HELP)
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
+@click.argument("before", metavar="A", shell_complete=shell_values.images_or_files)
+@click.argument("after", metavar="B", shell_complete=shell_values.images_or_files)
 @option(Section.INPUT, "--layers", is_flag=True, help="Fetch a registry's layers if nothing else lists the packages.")
 @option(Section.OUTPUT, "--exit-code", "by_exit", is_flag=True, help="Exit 6 if the two differ.")
 @option(
@@ -69,6 +73,7 @@ class DiffFlags:
     help="Engine of plain names.",
 )
 @timeout_option()
+@option(Section.OUTPUT, "--markdown", is_flag=True, help="Print Markdown, for a pull request or merge request.")
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.diff/1).")
 @progress_options("Also list labels that envkit computes.")
 @gathered(DiffFlags)
@@ -81,6 +86,7 @@ def command(flags: DiffFlags) -> int:
     from envkit.ground.errors import VerificationError
     from envkit.ground.paths import state_dir
 
+    exclude(markdown=flags.markdown, json=flags.as_json)
     with closing(flags.progress.reporter()) as reporter:
         access = Access(
             runner=flags.runner,
@@ -93,6 +99,8 @@ def command(flags: DiffFlags) -> int:
             found = difference(read_content(flags.before, access), read_content(flags.after, access))
     if flags.as_json:
         print_json(found.to_json(), ascii_only=True)
+    elif flags.markdown:
+        click.echo("\n".join(_markdown(found, verbose=flags.progress.verbose)))
     else:
         _show(found, verbose=flags.progress.verbose)
     return VerificationError.exit_code if flags.by_exit and not found.same else 0
@@ -123,6 +131,32 @@ def _lines(found: Difference, *, verbose: bool) -> Iterator[str]:
     yield from _sizes(found)
 
 
+def _markdown(found: Difference, *, verbose: bool) -> Iterator[str]:
+    """Yield the same as tables; names and values come from packages, so none of them is markup."""
+    from envkit.report.markdown import table, text_only
+
+    yield from (f"- {name}: {text_only(_side(one))}" for name, one in (("A", found.before), ("B", found.after)))
+    yield from (f"- note: {text_only(note)}" for note in (*found.before.notes, *found.after.notes))
+    yield ""
+    if found.same:
+        yield "No differences found."
+        return
+    shown = [one for one in found.labels or () if verbose or not _computed(one)]
+    groups = {"CUDA stack": found.stack, "Environment": found.env, "Command": found.start, "Labels": shown}
+    for title, changes in groups.items():
+        absent = "unknown" if title == "CUDA stack" else "none"
+        rows = [[text_only(text or absent) for text in (one.name, one.before, one.after)] for one in changes or ()]
+        yield from table(title, ["Name", "A", "B"], rows)
+    packages = [[text_only(text) for text in _package_row(one)] for one in found.packages or ()]
+    yield from table(_package_counts(found).capitalize(), ["Package", "Kind", "A", "B"], packages)
+    yield from (text_only(line) + "  " for line in _sizes(found) if line)
+
+
+def _package_row(one: PackageChange) -> tuple[str, str, str, str]:
+    after = f"{one.after} (other bytes)" if one.rebuilt else one.after
+    return one.name, one.kind, one.before or "none", after or "none"
+
+
 def _side(content: Content) -> str:
     from envkit.ground.progress import counted
 
@@ -151,12 +185,16 @@ def _changes(title: str, changes: Sequence[Change], hidden: int = 0, *, absent: 
 def _packages(found: Difference) -> Iterator[str]:
     if not found.packages:
         return
-    added = sum(one.before is None for one in found.packages)
-    removed = sum(one.after is None for one in found.packages)
-    changed = len(found.packages) - added - removed
     yield ""
-    yield f"packages: {changed} changed, {added} added, {removed} removed"
+    yield _package_counts(found)
     yield from aligned([_package(one) for one in found.packages])
+
+
+def _package_counts(found: Difference) -> str:
+    packages = found.packages or ()
+    added = sum(one.before is None for one in packages)
+    removed = sum(one.after is None for one in packages)
+    return f"packages: {len(packages) - added - removed} changed, {added} added, {removed} removed"
 
 
 def _package(one: PackageChange) -> tuple[str, str, str]:

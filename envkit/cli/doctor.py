@@ -92,7 +92,11 @@ class DoctorFlags:
     help="Find the cause of failures in a log; - is stdin, gzip is read.",
 )
 @option(
-    Section.INPUT, "--image", metavar="REF", help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE."
+    Section.INPUT,
+    "--image",
+    metavar="REF",
+    shell_complete=shell_values.images,
+    help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE.",
 )
 @option(
     Section.INPUT, "--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verification record."

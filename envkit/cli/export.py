@@ -160,7 +160,7 @@ def command(flags: ExportFlags) -> None:
         _list(as_json=flags.as_json)
         return
     if flags.kind is None:
-        raise UsageError("missing KIND", hint=f"envkit export {'|'.join(kinds.KINDS)}")
+        raise UsageError("missing KIND", hint=f"envkit export {'|'.join(kinds.known())}")
     found = kinds.kind(flags.kind)
     files = found.exporter()(flags.order(flags.kind))
     if flags.as_json:
@@ -277,8 +277,9 @@ def _below(path: Path, place: Path) -> list[Path]:
 
 
 def _list(*, as_json: bool) -> None:
-    from envkit.export.kinds import KINDS
+    from envkit.export.kinds import known
 
+    kinds = known()
     if as_json:
         rows = {
             name: {
@@ -288,13 +289,13 @@ def _list(*, as_json: bool) -> None:
                     key: {"default": option.default, "about": option.about} for key, option in kind.options().items()
                 },
             }
-            for name, kind in KINDS.items()
+            for name, kind in kinds.items()
         }
         _print_json({"kinds": rows})
         return
-    for line in aligned([[name, kind.file, kind.about] for name, kind in KINDS.items()]):
+    for line in aligned([[name, kind.file, kind.about] for name, kind in kinds.items()]):
         click.echo(line)
-    for name, kind in KINDS.items():
+    for name, kind in kinds.items():
         lines = aligned(
             [
                 [f"--set {key}=", one.about + (f" [{one.default}]" if one.default else "")]

@@ -8,12 +8,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import basename
+from typing import TYPE_CHECKING
 
 import click
 
 from envkit.cli.declare import new_command
 from envkit.ground.errors import UsageError
 from envkit.ground.paths import data_folder
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _PARTS = {
     "start": "Start",
@@ -75,8 +79,20 @@ def terminal_text(page: Page, topics: Collection[str]) -> str:
     return _LINK.sub(as_command, _IMAGE.sub("", _COMMENT.sub("", page.text)))
 
 
+def _topics(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Offer the pages, and commands without a page of their own."""
+    del parameter
+    from click.shell_completion import CompletionItem
+
+    found = {topic: page.title for topic, page in pages().items()}
+    group = context.find_root().command
+    for name in group.list_commands(context) if isinstance(group, click.Group) else ():
+        found.setdefault(name, f"the options of envkit {name}")
+    return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(typed)]
+
+
 @new_command("help")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=_topics)
 @click.pass_context
 def command(ctx: click.Context, topic: str | None) -> None:
     """Show the page TOPIC of the documentation, or list the pages.

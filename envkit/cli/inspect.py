@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
@@ -19,7 +20,7 @@ from envkit.cli.options import (
     progress_options,
     timeout_option,
 )
-from envkit.cli.output import print_json
+from envkit.cli.output import page_option, print_json, write_document
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class InspectFlags:
     require: str | None
     runner: str
     timeout: float | None
+    page: Path | None
     as_json: bool
     progress: ProgressOptions = group(ProgressOptions)
 
@@ -73,7 +75,7 @@ class InspectFlags:
 
 
 @new_command("inspect", help=_HELP)
-@click.argument("image")
+@click.argument("image", shell_complete=shell_values.images)
 @option(Section.OUTPUT, "--packages", is_flag=True, help="List every package, from all layers.")
 @option(Section.OUTPUT, "--layers", is_flag=True, help="List all layers, the largest first.")
 @option(Section.OUTPUT, "--licenses", "licences", is_flag=True, help="List packages by license, from all layers.")
@@ -99,6 +101,7 @@ class InspectFlags:
     help="Engine of plain names.",
 )
 @timeout_option()
+@page_option("Write a page with the layers, the packages and the verifications.")
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
 @progress_options()
 @gathered(InspectFlags)
@@ -124,11 +127,15 @@ def command(flags: InspectFlags) -> None:
     found = inspection(looked, [*(key.id for key in keys), *map(str, identities)])
     if flags.as_json:
         print_json(found.to_json(), ascii_only=True)
-    elif looked.listing is not None:
+    elif flags.lists and looked.listing is not None:
         told = listed(looked.listing, packages=flags.packages, layers=flags.layers, licences=flags.licences)
         click.echo("\n".join(told))
     else:
         click.echo("\n".join(lines(found, load().gpus, datetime.now(UTC))).rstrip())
+    if flags.page is not None:
+        from envkit.report.html.image import render_html
+
+        write_document(render_html(found.to_json()), str(flags.page), done="the image was read")
     failure = found.failure(require_proved=flags.require is not None)
     if failure is not None:
         raise failure
@@ -188,11 +195,10 @@ def _with_lists(looked: Looked, flags: InspectFlags, reporter: Reporter) -> Look
     """Add the lists that were asked for."""
     from envkit.attest.listing import read_listing
 
-    if not flags.lists:
+    if not flags.lists and flags.page is None:
         return looked
-    listing = read_listing(
-        flags.image, _access(flags, reporter), looked.content, packages=flags.packages or flags.licences
-    )
+    packages = flags.packages or flags.licences or flags.page is not None
+    listing = read_listing(flags.image, _access(flags, reporter), looked.content, packages=packages)
     return replace(looked, listing=listing)
 
 

@@ -16,7 +16,7 @@ from envkit.cli import stdio
 from envkit.cli.completion import COMPLETE, answer
 from envkit.cli.declare import Section, SectionGroup, SectionOption, Verbosity
 from envkit.ground import signals
-from envkit.ground.errors import Ending, InterruptedRun, UsageError, masked
+from envkit.ground.errors import Ending, InterruptedRun, masked
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -115,7 +115,9 @@ class LazyGroup(SectionGroup):
         if cmd_name not in COMMANDS:
             if ctx.resilient_parsing:  # a shell completes words behind it
                 return None
-            raise _unknown(cmd_name)
+            from envkit.cli.typos import unknown_command
+
+            raise unknown_command(ctx, cmd_name, COMMANDS, SYNONYMS)
         module = importlib.import_module(COMMANDS[cmd_name][0])
         # A module has one command, or a second one that is a form of it and has its own name.
         command: click.Command = next(
@@ -135,18 +137,6 @@ class LazyGroup(SectionGroup):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-def _unknown(typed: str) -> UsageError:
-    """Return the error for a word that is no command, with the command that was probably meant."""
-    import difflib
-
-    close = difflib.get_close_matches(typed, (*COMMANDS, *SYNONYMS), n=1)
-    meant = SYNONYMS.get(typed.lower()) or (SYNONYMS.get(close[0], close[0]) if close else None)
-    if meant is None:
-        return UsageError(f"unknown command {typed!r:.80}", hint="envkit --help lists the commands")
-    hint = f"envkit {meant.partition(' --')[0]} --help"
-    return UsageError(f"unknown command {typed!r:.80}; did you mean `envkit {meant}`?", hint=hint)
 
 
 # "\b" keeps click from joining the example lines.
@@ -216,8 +206,7 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
         case click.exceptions.NoArgsIsHelpError():
             _say(error.format_message())
         case click.UsageError():
-            where = error.ctx.command_path if error.ctx else _command(arguments)
-            _show(error.format_message(), f"{where} --help", ())
+            _show_usage(error, arguments)
         case click.ClickException():
             _show(error.format_message(), None, ())
         case Ending():
@@ -243,6 +232,18 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             _show_bug(error)
             code = 1
     return code
+
+
+def _show_usage(error: click.UsageError, arguments: Sequence[str]) -> None:
+    """Show what the parser refused, and the help of the command that it belongs to."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        from envkit.cli.typos import unknown_option
+
+        meant = unknown_option(error.ctx, error.option_name)
+        _show(meant.message, meant.hint, ())
+        return
+    where = error.ctx.command_path if error.ctx else _command(arguments)
+    _show(error.format_message(), f"{where} --help", ())
 
 
 def _has_folder() -> bool:

@@ -15,7 +15,7 @@ import functools
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +28,7 @@ from envkit.cli.declare import Command, Section, option, quiet_option, verbose_o
 from envkit.cli.step_timer import StepTimer
 from envkit.ground.errors import UsageError, masked
 from envkit.ground.text import neutral
+from envkit.pipeline.asking import AUTO, fields_here
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from envkit.plan.definition import Definition
     from envkit.plan.model import BuildPlan
 
-AUTO = "auto"
 STDOUT = "-"
 TIERS = ("quick", "standard", "deep")
 REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size")
@@ -131,19 +131,8 @@ class RequestOptions:
         Raises:
             EnvironmentProblem: `auto` was typed and this host has no NVIDIA driver or GPU.
         """
-        found: dict[str, Any] = {name: getattr(self, name) for name in REQUEST_FIELDS}
-        driver = self.driver or (AUTO if self.here else None)
-        gpus = self.gpu or ((AUTO,) if self.here else ())
-        if driver == AUTO or AUTO in gpus:
-            from envkit.ground import host
-
-            here = host.read()
-            if driver == AUTO:
-                found["driver"] = here.need_driver()
-            if AUTO in gpus:
-                own = here.need_gpus()
-                gpus = tuple(name for typed in gpus for name in (own if typed == AUTO else (typed,)))
-        return found | {"gpu": tuple(dict.fromkeys(gpus)), "template": self.template}
+        asked = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
+        return fields_here(asked, here=self.here)
 
     def facts(self) -> Facts:
         """Load the facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
@@ -160,10 +149,9 @@ class RequestOptions:
             UsageError: the definition, an option or their combination is invalid.
             ConflictError: no combination satisfies the request.
         """
-        from envkit.plan.planner import DEFAULT, plan_of
+        from envkit.pipeline.asking import plan_asked
 
-        facts = self.facts()
-        return plan_of(load_definition(definition or DEFAULT, facts), self.fields(), facts)
+        return plan_asked(definition, self.fields(), self.facts(), note)
 
     def lock_command(self, definition: str | None, file: str | None, **more: str | None) -> str:
         """Return the `envkit lock` command that solves the same request into a file.
@@ -203,7 +191,7 @@ facts_option = option(
     help="YAML file that adds to or overrides the compatibility data.",
 )
 preset_option = option(
-    Section.INPUT,
+    Section.GENERAL,
     "--preset",
     metavar="NAME",
     shell_complete=shell_values.presets,
@@ -290,33 +278,15 @@ request_options = applied(
 )
 
 
-def template_kind(name: str | None) -> str | None:
-    """Return how a template installs, which is all that the resolver needs of it: `miniconda` or `wheels`.
-
-    Raises:
-        UsageError: no template has this name.
-    """
-    if name is None:
-        return None
-    from envkit.plan.definition import check_template, kind_of
-
-    why = check_template(name)
-    if why:
-        raise UsageError(f"--template: {name!r:.80} {why}", hint="--template miniconda, or --template wheels")
-    return kind_of(name)
-
-
 def load_definition(name: str, facts: Facts) -> Definition:
     """Load a shipped image, a definition file or a project's file, and note on stderr what is not taken over.
 
     Raises:
         UsageError: nothing has this name, or the file has faults.
     """
-    from envkit.project.definition import load
+    from envkit.pipeline.asking import definition_of
 
-    found, left = load(name, facts)
-    note(neutral(f"{one.line.where}: {one.line.text} is not taken over: {one.why}") for one in left)
-    return found
+    return definition_of(name, facts, note)
 
 
 def load_facts(facts_file: str | None) -> Facts:
@@ -347,27 +317,26 @@ def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
 
 def noted(found: Settings) -> Settings:
     """Note on stderr what the file of the current folder may not set; with `-v` also what is set."""
-    note(found.notes)
+    for text in found.notes:
+        note(text)
     if verbosity().verbose:
         given = {key: value for key, value in found.values.items() if value.origin != "default" and value.text}
-        _tell_once(
-            f"setting {key} = {neutral(masked(str(value.text)))} ({value.origin})" for key, value in given.items()
-        )
+        for key, value in given.items():
+            _tell_once(f"setting {key} = {neutral(masked(str(value.text)))} ({value.origin})")
     return found
 
 
-def note(notes: Iterable[str]) -> None:
-    """Write notes on stderr, each once per run."""
-    _tell_once(f"note: {text}" for text in notes)
+def note(text: str) -> None:
+    """Write a note on stderr, once per run."""
+    _tell_once(f"note: {text}")
 
 
-def _tell_once(lines: Iterable[str]) -> None:
+def _tell_once(line: str) -> None:
     context = click.get_current_context(silent=True)
     known = context.meta.setdefault(_NOTED, set()) if context else set()
-    for line in lines:
-        if line not in known:
-            known.add(line)
-            tell(line)
+    if line not in known:
+        known.add(line)
+        tell(line)
 
 
 # Progress and the time limit.

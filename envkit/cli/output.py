@@ -10,17 +10,19 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
+from envkit.cli.declare import Section, option
 from envkit.cli.options import STDOUT
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
+_Command = TypeVar("_Command", bound="Callable[..., object]")
 _NARROWEST = 24  # columns of a wrapped cell
 _WRITERS = ("verify", "build", "push", "compare")  # commands with `-o FILE`
 
@@ -52,6 +54,27 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
             f"-o {target}: {error.strerror or error}" + (f"; {done}" if done else ""),
             hint="name a file in a writable folder",
         ) from error
+
+
+def page_option(text: str) -> Callable[[_Command], _Command]:
+    """Return `--report html=FILE` for a command whose only report is a page; its argument is `page`, a path or None."""
+    return option(Section.OUTPUT, "--report", "page", metavar="html=FILE", callback=_page, help=text)
+
+
+def _page(context: click.Context, _option: click.Parameter, typed: str | None) -> Path | None:
+    if typed is None:
+        return None
+    kind, _, file = typed.partition("=")
+    if kind != "html" or not file or file == STDOUT:
+        name = context.command.name or "report"
+        raise UsageError(
+            f"--report {typed!r:.200}: the only kind is html, to a file", hint=f"--report html={name}.html"
+        )
+    if Path(file).is_dir():
+        raise UsageError(
+            f"--report {typed!r:.200}: {file} is a folder", hint=f"--report html={file.rstrip('/')}/report.html"
+        )
+    return Path(file)
 
 
 class FailureDocument:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     DocumentOptions,
@@ -86,8 +87,14 @@ class PushFlags:
 
 
 @new_command("push")
-@click.argument("reference", metavar="REF")
-@option(Section.INPUT, "--image", metavar="IMAGE", help="Image to push: see above. [the last built image]")
+@click.argument("reference", metavar="REF", shell_complete=shell_values.pushed)
+@option(
+    Section.INPUT,
+    "--image",
+    metavar="IMAGE",
+    shell_complete=shell_values.images,
+    help="Image to push: see above. [the last built image]",
+)
 @option(Section.INPUT, "--engine", type=click.Choice(["docker", "podman"]), help="Engine that a plain name refers to.")
 @option(Section.PUBLISH, "-t", "--tag", "tags", multiple=True, metavar="TAG", help="Another tag of REF; repeatable.")
 @option(

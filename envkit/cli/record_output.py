@@ -21,7 +21,6 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
 if TYPE_CHECKING:
     from envkit.verify.record import Record
 
-_KEPT = 50
 _MAX_WIDTH = 120
 _LOG_WIDTH = 160
 _SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -42,7 +41,11 @@ def publish(
     """
     from envkit.report.text import render_text
 
-    place, unwritten = None if state is None else keep(record, state), None
+    place, unwritten = None, None
+    if state is not None:
+        from envkit.pipeline.verification import keep_record
+
+        place = keep_record(record, state)
     if document not in (None, STDOUT):
         place = document
         try:
@@ -73,22 +76,6 @@ def _print(text: str | bytes, *, err: bool) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
 
-def keep(record: Record, state: Path) -> str | None:
-    """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
-    from envkit.ground.state import RECORDS
-
-    folder = state / RECORDS
-    started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")
-    path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"
-    try:
-        record.write(path)
-        for old in sorted(folder.glob("*.json"))[:-_KEPT]:
-            old.unlink(missing_ok=True)
-    except OSError:
-        return None
-    return str(path)
-
-
 # Reports.
 
 
@@ -109,7 +96,7 @@ def report_option(command: _Command) -> _Command:
         multiple=True,
         metavar="KIND=FILE",
         callback=_targets,
-        help="Write a report: json, junit, md, html or sarif; - is stdout. Repeatable.",
+        help="Write a report: json, junit, md, html, html-full (with GPU UUIDs) or sarif; - is stdout. Repeatable.",
     )(command)
 
 
@@ -156,6 +143,21 @@ def write_reports(record: Record, reports: Sequence[ReportTarget]) -> Environmen
             failed = failed or fault
     _summarise(record)
     return failed
+
+
+def write_pages(tree: Mapping[str, Any], reports: Sequence[ReportTarget], *, done: str) -> None:
+    """Write the page of a matrix (`envkit.fleet/1` or `envkit.fleet-verify/1`) to every file of `reports`.
+
+    Raises:
+        EnvironmentProblem: a file cannot be written.
+    """
+    if not reports:
+        return
+    from envkit.report.html.matrix import render_html
+
+    page = render_html(tree)
+    for one in reports:
+        write_document(page, one.file, done=done)
 
 
 def _summarise(record: Record) -> None:

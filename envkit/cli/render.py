@@ -45,6 +45,7 @@ class RenderFlags:
     preset: str | None
     out: str | None
     only: str | None
+    inline: bool
     check: bool
     show_blocks: bool
     list_images: bool
@@ -78,6 +79,12 @@ class RenderFlags:
     help="Write the whole build context into a folder instead of stdout.",
 )
 @option(Section.OUTPUT, "--only", type=click.Choice(list(_ONLY)), help="Print one file.")
+@option(
+    Section.OUTPUT,
+    "--inline",
+    is_flag=True,
+    help="Print one Dockerfile that holds the build context, for `docker build -`.",
+)
 @option(Section.OUTPUT, "--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")
 @option(Section.OUTPUT, "--show-blocks", is_flag=True, help="List the blocks that a template of your own can override.")
 @option(Section.OUTPUT, "--list-images", is_flag=True, help="List the shipped image definitions.")
@@ -93,8 +100,9 @@ def command(flags: RenderFlags) -> None:
     envkit render                            the default image, on stdout
     envkit render cu118 --out context/       a folder that `docker build` accepts
     envkit render train.yaml --only dockerfile
+    envkit render --inline | docker build -
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    exclude(check=flags.check, out=flags.out, only=flags.only)
+    exclude(check=flags.check, out=flags.out, only=flags.only, inline=flags.inline)
     exclude(out=flags.out, json=flags.as_json)
     if flags.list_images:
         _list_images(as_json=flags.as_json)
@@ -114,7 +122,9 @@ def command(flags: RenderFlags) -> None:
     if flags.check:
         _check(made, as_json=flags.as_json)
     elif flags.out is not None:
-        _write(Path(flags.out), made, lock, mirrors)
+        _write(Path(flags.out), made, _complete(made, lock, mirrors))
+    elif flags.inline:
+        _print_inline(flags, plan, made, _complete(made, lock, mirrors))
     elif flags.as_json:
         _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": _texts(made)})
     elif flags.only:
@@ -168,16 +178,33 @@ def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
     return made.files[file].decode()
 
 
-def _write(folder: Path, made: Rendered, lock: Lock | None, mirrors: Mirrors) -> None:
-    """Write every file of the build context, none of them through a link that leads elsewhere."""
+def _complete(made: Rendered, lock: Lock | None, mirrors: Mirrors) -> dict[str, bytes]:
+    """Return every file of the build context, with those that an engine adds."""
     from envkit.ground.paths import cache_dir
-    from envkit.ground.progress import counted
-    from envkit.ground.store import write_atomic
     from envkit.lock.built import context_files
 
     files = dict(made.files) | (context_files(lock, cache_dir()) if lock is not None else {})
     if mirrors.ca_bundle:
         files["ca-bundle.pem"] = Path(mirrors.ca_bundle).read_bytes()
+    return files
+
+
+def _print_inline(flags: RenderFlags, plan: BuildPlan, made: Rendered, files: dict[str, bytes]) -> None:
+    """Print the Dockerfile that holds all of its build context."""
+    from envkit.render.inline import inline
+
+    text = inline(made, files)
+    if flags.as_json:
+        _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": {"Dockerfile": text}})
+    else:
+        click.echo(text, nl=False)
+
+
+def _write(folder: Path, made: Rendered, files: dict[str, bytes]) -> None:
+    """Write every file of the build context, none of them through a link that leads elsewhere."""
+    from envkit.ground.progress import counted
+    from envkit.ground.store import write_atomic
+
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {folder} is a file", hint="--out DIR names a folder")
     links = [name for name in files if (folder / name).is_symlink()]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option, verbose_option
 from envkit.cli.matrix_options import identity
@@ -15,11 +16,11 @@ from envkit.cli.options import (
     definition_argument,
     gathered,
     group,
-    load_definition,
+    note,
     request_options,
-    template_kind,
 )
 from envkit.cli.output import print_json, show_table
+from envkit.pipeline.asking import resolution_of
 from envkit.plan.install import FORMATS
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class ResolveFlags:
 
     definition: str | None
     request: RequestOptions = group(RequestOptions)
+    for_host: str | None
     form: str | None
     as_json: bool
     verbose: bool
@@ -49,6 +51,13 @@ class ResolveFlags:
 @new_command("resolve")
 @definition_argument
 @request_options
+@option(
+    Section.REQUEST,
+    "--for-host",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    help="GPUs, driver and platform from the output of nvidia-smi, kubectl or Slurm, or from CSV or JSON; - is stdin.",
+)
 @option(
     Section.OUTPUT,
     "--format",
@@ -73,6 +82,7 @@ def command(flags: ResolveFlags) -> None:
     envkit resolve train.yaml
     envkit resolve --gpu "RTX 4090" --driver 550.54.15
     envkit resolve --here --format uv > pyproject.toml
+    envkit resolve --for-host gpu01.csv
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.ground import host
     from envkit.plan import install
@@ -81,11 +91,17 @@ def command(flags: ResolveFlags) -> None:
     if flags.form and flags.as_json:
         raise click.UsageError("--format and --json contradict each other")
     facts = flags.request.facts()
-    fields = flags.request.fields() | {"template": template_kind(flags.request.template)}
+    if flags.for_host and flags.request.here:
+        raise click.UsageError("--for-host and --here contradict each other")
+    fields = flags.request.fields()
+    if flags.for_host is not None:
+        from envkit.cli.hosts_file import machine
+
+        fields |= machine(flags.for_host, fields, facts)
     if flags.form == "conda" and fields["source"] is None:
         fields["source"] = "conda-forge"
     try:
-        resolution, for_machine = _resolved(flags, fields, facts)
+        resolution, for_machine = resolution_of(flags.definition, fields, facts, note)
     except Unresolvable as conflict:
         if flags.as_json:
             print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": identity(facts)})
@@ -106,24 +122,6 @@ def command(flags: ResolveFlags) -> None:
     click.echo(f"\ninstall: {install.command(resolution)}")
     if not for_machine and host.has_driver():
         tell("note: this machine has an NVIDIA driver; --here resolves for it")
-
-
-def _resolved(flags: ResolveFlags, fields: dict[str, Any], facts: Facts) -> tuple[Resolution, bool]:
-    """Return the answer, and whether the request says anything about the machine that runs it."""
-    if flags.definition is None:
-        from envkit.resolve.request import parse
-        from envkit.resolve.resolver import resolve
-
-        request = parse(fields, facts)
-        found = resolve(request, facts)
-    else:
-        # Reading definitions takes as long to import as all the rest.
-        from envkit.plan.planner import plan_of, request_of
-
-        definition = load_definition(flags.definition, facts)
-        request = request_of(definition, fields, facts)[0]
-        found = plan_of(definition, fields, facts).resolution
-    return found, bool(request.gpus or request.driver or request.cpu)
 
 
 def _show(resolution: Resolution, *, whole: bool) -> None:

@@ -176,7 +176,7 @@ session_options = applied(
 )
 _options = applied(
     (
-        click.argument("image", required=False),
+        click.argument("image", required=False, shell_complete=shell_values.images),
         session_options,
         option(Section.CONTAINER,
             "-p", "--port", "ports", multiple=True, metavar="[HOST:]PORT",

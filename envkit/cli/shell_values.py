@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 Complete = Callable[["click.Context", "click.Parameter", str], list["CompletionItem"]]
 
 _DEFINITION = re.compile(rb"^schema:[ \t]*[\"']?envkit\.image/", re.MULTILINE)
+_LAYOUT = "oci-layout"  # the file that makes a folder one
+_MOST = 100  # layouts of a folder that are offered
+_RECORDS = 12  # that are read for names of images
 _HEAD = 4096  # bytes of a file in which its schema is looked for
 
 
@@ -85,6 +89,53 @@ def _is_definition(path: Path) -> bool:
             return _DEFINITION.search(file.read(_HEAD)) is not None
     except OSError:
         return False
+
+
+def images(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Offer images that were built or verified here, and layouts in envkit's own, this, or the typed folder."""
+    del context, parameter
+    from click.shell_completion import CompletionItem
+
+    found = dict(_built())
+    for name, about in _layouts(typed.removeprefix("oci:")):
+        found.setdefault(name, about)
+    return [CompletionItem(name, help=about) for name, about in found.items() if name.startswith(typed)]
+
+
+def images_or_files(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Offer images, and leave the names of files to the shell."""
+    return [*images(context, parameter, typed), *files(context, parameter, typed)]
+
+
+def pushed(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Offer those images that were built or verified here whose name has a registry."""
+    found = images(context, parameter, typed)
+    return [item for item in found if "/" in item.value and not item.value.startswith(("oci:", "docker-archive:"))]
+
+
+def _built() -> Iterable[tuple[str, str]]:
+    """Yield the images that the state folder knows by name."""
+    from envkit.ground.errors import UsageError
+    from envkit.ground.paths import state_dir
+    from envkit.ground.state import read_last, verified_images
+
+    state = state_dir()
+    try:
+        last = read_last(state)
+        yield from ((name, "built last") for name in last.tags)
+    except UsageError:  # nothing was built here yet
+        pass
+    for path in sorted((state / "images").glob(f"*/{_LAYOUT}")):
+        yield f"oci:{path.parent}", "built here"
+    yield from ((name, "verified here") for name in verified_images(state, _RECORDS))
+
+
+def _layouts(typed: str) -> Iterable[tuple[str, str]]:
+    """Yield the OCI layouts in the folder that was typed, and in its folders."""
+    folder = typed[: typed.rfind("/") + 1]
+    for pattern in (f"*/{_LAYOUT}", f"*/*/{_LAYOUT}"):
+        for path in islice(Path(folder or ".").glob(pattern), _MOST):
+            yield f"oci:{path.parent}", "OCI layout"
 
 
 def checks(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -190,8 +241,10 @@ def _templates() -> Iterable[tuple[str, str]]:
 
 def _kinds() -> Iterable[tuple[str, str]]:
     from envkit.export.kinds import KINDS
+    from envkit.ground import plugins
 
-    return ((name, kind.about) for name, kind in KINDS.items())
+    added = ((plugin.name, plugin.distribution) for plugin in plugins.of(plugins.EXPORTS))
+    return (*((name, kind.about) for name, kind in KINDS.items()), *added)
 
 
 gpus = _offering(_gpus)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.console import reporter_for, tell
 from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, gathered, noted
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from envkit.cli.options import RunnerOptions
     from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
     from envkit.pipeline.deadline import Deadline
     from envkit.pipeline.verification import VerifyRequest
     from envkit.verify.compare.launches import Subject
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @new_command("verify")
-@click.argument("images", nargs=-1, metavar="[IMAGE]...")
+@click.argument("images", nargs=-1, metavar="[IMAGE]...", shell_complete=shell_values.images)
 @verify_options
 @gathered(VerifyFlags)
 def command(flags: VerifyFlags) -> int:
@@ -97,7 +99,7 @@ def _verify_one(flags: VerifyFlags, document: str | None) -> int:
     from envkit.pipeline.verification import verify as run_verification
 
     settings, trace = noted(settings_here(flags.run.runner, flags.memory)), _Trace()
-    request = _request(flags, settings.get("runner") or "auto", trace)
+    request = _request(flags, settings, trace)
     reporter = flags.progress.reporter()
     deadline = deadline_of(flags.timeout, reporter)
     with closing(reporter):
@@ -112,27 +114,20 @@ def _verify_one(flags: VerifyFlags, document: str | None) -> int:
     return exit_code if flags.trace_file is None else keep_trace(flags.trace_file, trace.document, exit_code)
 
 
-def _request(flags: VerifyFlags, runner: str, trace: _Trace) -> VerifyRequest:
+def _request(flags: VerifyFlags, settings: Settings, trace: _Trace) -> VerifyRequest:
     """Return the image, the engine that has it if known, and its plan if given or noted.
 
     Raises:
         UsageError: no image is named and none was built here, or a file cannot be read.
     """
-    from envkit.ground.paths import state_dir
-    from envkit.ground.state import read_last
-    from envkit.pipeline.verification import VerifyRequest
-    from envkit.plan.store import load_plan, read_plan
+    from envkit.pipeline.verification import VerifyRequest, named_or_last
+    from envkit.plan.store import read_plan
     from envkit.verify.baseline import read_baseline
     from envkit.verify.driver import Options
     from envkit.verify.user_data import user_data
 
-    image, engine = flags.images[0] if flags.images else None, None
-    plan = read_plan(flags.plan_file) if flags.plan_file else None
-    if image is None and runner == "host":
-        image = "host"
-    elif image is None:
-        last = read_last(state_dir())
-        image, engine, plan = last.image, last.engine, plan or load_plan(state_dir(), last.plan)
+    given = read_plan(flags.plan_file) if flags.plan_file else None
+    image, engine, plan = named_or_last(flags.images[0] if flags.images else None, given, settings)
     options = Options(
         allow_cpu=flags.allow_cpu,
         require_gpu=flags.require_gpu,

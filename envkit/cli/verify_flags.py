@@ -69,8 +69,9 @@ class VerifyFlags:
         Raises:
             UsageError: some do.
         """
-        if self.allow_cpu and self.require_gpu:
-            raise UsageError("--allow-cpu and --require-gpu contradict each other", hint="give one of them")
+        from envkit.pipeline.verification import check_gpu_rules
+
+        check_gpu_rules(allow_cpu=self.allow_cpu, require_gpu=self.require_gpu)
         if self.scheduler is not None:
             from envkit.fleet.cluster import check_address
 
@@ -85,7 +86,6 @@ class VerifyFlags:
     def _check_many(self) -> None:
         single = {
             "--plan": self.plan_file,
-            "--report": self.reports,
             "--trace": self.trace_file,
             "--judge": self.judge,
             "--baseline": self.baseline,
@@ -94,11 +94,13 @@ class VerifyFlags:
             "--data": self.data,
             "--dataset": self.dataset,
         }
+        single |= {f"--report {one.kind}": one.file for one in self.reports if one.kind != "html"}
         flag = next((flag for flag, value in single.items() if value), None)
         if flag is not None:
             raise UsageError(
                 f"{flag} is for one image on one machine",
-                hint="leave it out: every record is kept, and envkit verify --judge RECORD makes reports of one",
+                hint="leave it out: every record is kept, and envkit verify --judge RECORD makes reports of one;"
+                " --report html=FILE shows all",
             )
 
     def reason_to_change(self) -> str:

@@ -12,12 +12,13 @@ import click
 
 from envkit.cli.options import STDOUT, load_settings
 from envkit.cli.output import aligned, write_document
-from envkit.cli.record_output import keep
+from envkit.cli.record_output import write_pages
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envkit.cli.record_output import ReportTarget
     from envkit.cli.verify_flags import VerifyFlags
     from envkit.fleet.verify_matrix import Matrix
     from envkit.fleet.verify_task import Machine, Verification, VerifyTask
@@ -57,7 +58,7 @@ def verify_many(flags: VerifyFlags, document: str | None) -> int:
         verifications=done,
         kept=tuple(_keep(one, state) for one in done),
     )
-    _show(matrix, document, flags.scheduler)
+    _show(matrix, document, flags.scheduler, flags.reports)
     return matrix.exit_code
 
 
@@ -128,18 +129,23 @@ def _report(reporter: Reporter, done: Verification) -> None:
 
 
 def _keep(done: Verification, state: Path) -> str | None:
+    from envkit.pipeline.verification import keep_record
     from envkit.verify.record import Record
 
-    return None if done.record is None else keep(Record(done.record), state)
+    return None if done.record is None else keep_record(Record(done.record), state)
 
 
-def _show(matrix: Matrix, document: str | None, scheduler: str | None) -> None:
+def _show(matrix: Matrix, document: str | None, scheduler: str | None, reports: Sequence[ReportTarget]) -> None:
     from envkit.ground.text import neutral
+
+    to_stderr = STDOUT in (document, *(one.file for one in reports))
 
     lines = [*aligned([[neutral(one) for one in row] for row in matrix.table()])]
     lines += ["", *map(neutral, matrix.remarks())] if matrix.remarks() else []
     folder = next((str(Path(place).parent) for place in matrix.kept if place), None)
     lines += ["", f"exit code {matrix.exit_code}; {f'records: {folder}' if folder else 'no record was kept'}"]
     for line in lines:
-        click.echo(line, err=document == STDOUT)
-    write_document(matrix.to_json(scheduler), document)
+        click.echo(line, err=to_stderr)
+    tree = matrix.to_json(scheduler)
+    write_document(tree, document)
+    write_pages(tree, reports, done="the images are verified")

@@ -21,23 +21,27 @@ def command(*, as_json: bool) -> None:
 
     \b
     envkit version          for a bug report
-    envkit version -v       also the folder, the system and the libraries
+    envkit version -v       also the folder, the system, the libraries and the plug-ins
     envkit --version        only the version of envkit; -V is the same
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.cli.output import print_json
     from envkit.facts.load import load
+    from envkit.ground import plugins
 
     facts = load()
+    added = plugins.installed()
     python = platform.python_version()
     if as_json:
         known = {"collected": facts.collected, "digest": facts.digest}
-        print_json({"schema": SCHEMA, "version": __version__, "python": python, "facts": known})
+        rows = [plugin.to_json() for plugin in added]
+        print_json({"schema": SCHEMA, "version": __version__, "python": python, "facts": known, "plugins": rows})
         return
     click.echo(f"envkit {__version__}")
     click.echo(f"compatibility data of {facts.collected} ({facts.digest[:12]}), Python {python}")
     if verbosity().verbose:
         for line in _details():
             click.echo(line)
+        click.echo("\n".join(f"plug-in {plugin}" for plugin in added) or "no plug-ins")
 
 
 def _details() -> list[str]:

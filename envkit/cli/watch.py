@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option, quiet_option
 from envkit.cli.options import (
     STDOUT,
@@ -23,7 +24,7 @@ from envkit.cli.options import (
     group,
     noted,
 )
-from envkit.cli.output import show_table, write_document
+from envkit.cli.output import page_option, show_table, write_document
 from envkit.cli.run import SessionOptions, WithCommand, session_options
 from envkit.ground.errors import UsageError
 
@@ -65,7 +66,7 @@ class WatchFlags:
     pid: int | None
     seconds: float | None
     compare: tuple[Path, Path] | None
-    report: Path | None
+    page: Path | None
     quiet: bool
     session: SessionOptions = group(SessionOptions)
     document: DocumentOptions = group(DocumentOptions)
@@ -100,22 +101,12 @@ class WatchFlags:
             raise UsageError(
                 "--seconds needs --advise-only", hint=f"envkit watch --advise-only PID --seconds {self.seconds:g}"
             )
-        if self.report is not None and self.compare is not None:
+        if self.page is not None and self.compare is not None:
             raise UsageError("--report is for one record, not for --compare", hint="leave --report out")
 
 
-def _html(_context: click.Context, _option: click.Parameter, typed: str | None) -> Path | None:
-    """Return the file of `--report html=FILE`."""
-    if typed is None:
-        return None
-    kind, _, file = typed.partition("=")
-    if kind != "html" or not file:
-        raise UsageError(f"--report {typed!r:.200}: the only kind is html", hint="--report html=watch.html")
-    return Path(file)
-
-
 @new_command("watch", cls=WithCommand, help=_HELP)
-@click.argument("words", nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]")
+@click.argument("words", nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]", shell_complete=shell_values.images)
 @option(
     Section.INPUT,
     "--advise-only",
@@ -139,7 +130,7 @@ def _html(_context: click.Context, _option: click.Parameter, typed: str | None) 
     metavar="A B",
     help="Show two records side by side.",
 )
-@option(Section.OUTPUT, "--report", metavar="html=FILE", callback=_html, help="Write a page with the timeline.")
+@page_option("Write a page with the timeline.")
 @session_options
 @quiet_option("Print only errors and the first line of the answer.")
 @document_options("the record with the answer (schema envkit.watch/1); COMMAND's own output goes to stderr with --json")
@@ -162,10 +153,10 @@ def command(flags: WatchFlags) -> int:
         record = running.run(flags.argv, stdout=stdout) if flags.image is None else _run_inside(flags, stdout)
     judgment = judge(record)
     _show(record, judgment, quiet=flags.quiet)
-    if flags.report is not None:
+    if flags.page is not None:
         from envkit.watch.page import render_html
 
-        write_document(render_html(record, judgment), str(flags.report), done="the training ended")
+        write_document(render_html(record, judgment), str(flags.page), done="the training ended")
     write_document({**record.to_json(), "judgment": judgment.to_json()}, target, done="the training ended")
     return record.exit_code or 0
 

@@ -90,13 +90,15 @@ def _end(lines: Sequence[str], at: int, indent: int) -> int:
     return end
 
 
-def insert(text: str, name: str, row: Mapping[str, Any], before: Callable[[Mapping[str, Any]], bool]) -> str:
-    """The text with a new row of `rows`, behind the last row that `before` says comes before it."""
+def insert(
+    text: str, name: str, row: Mapping[str, Any], before: Callable[[Mapping[str, Any]], bool], *, rows: str = "rows"
+) -> str:
+    """The text with a new row in the list `rows`, behind the last row that `before` says comes before it."""
     tree, places = strictyaml.read_with_places(text, name)
     assert isinstance(tree, dict)
     lines = text.splitlines(keepends=True)
-    at = [index for index, other in enumerate(tree["rows"]) if before(other)]
-    line = places["rows", at[-1]][0] - 1 if at else places["rows", 0][0] - 1
+    at = [index for index, other in enumerate(tree[rows]) if before(other)]
+    line = places[rows, at[-1]][0] - 1 if at else places[rows, 0][0] - 1
     place = _end(lines, line, 3) if at else line
     lines[place:place] = [f"{made}\n" for made in yamltext.item(row, 2, FLOW)]
     return "".join(lines)
@@ -107,12 +109,12 @@ def release_before(torch: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda other: key(other["torch"]) < key(torch)
 
 
-def variant_before(torch: str, cuda: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Which rows of torch_cuda_variants come before an advertised wheel.
+def variant_before(torch: str, cuda: str, *, advertised: bool = True) -> Callable[[Mapping[str, Any]], bool]:
+    """Which rows of torch_cuda_variants come before a wheel of the PyTorch index.
 
     They are sorted by torch, those that are not advertised last, then by CUDA with CPU last; conda rows come later.
     """
-    own = (key(torch), False, cuda == _CPU, key(cuda) if cuda != _CPU else ())
+    own = (key(torch), not advertised, cuda == _CPU, key(cuda) if cuda != _CPU else ())
 
     def comes(other: Mapping[str, Any]) -> bool:
         if other["source"] != "pytorch":

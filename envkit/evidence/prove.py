@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from envkit.evidence.derive import PARTNERS, Release, evidence_of, platform_of
+from envkit.evidence.proposals import variant_evidence
 from envkit.evidence.pulled import Pulled, read_pulled
 from envkit.evidence.read import METADATA_ONLY, Level, Proofs, read_local, read_wheel
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
@@ -102,7 +103,16 @@ def prove_release(
                      for name, found in lists.items()},
         pulled=pulled,
     )  # fmt: skip
-    return Proved(release=release, rows=tuple(evidence_of(release)))
+    return Proved(release=release, rows=(*evidence_of(release), *variant_evidence(release, facts)))
+
+
+def prove_cudnn(index: Index, package: str, version: str, cache: Path | None = None) -> Proofs | None:
+    """Read the machine code in the library of a cuDNN; None where the index has no such wheel for linux-64.
+
+    Raises: as `prove_release`.
+    """
+    files = [one for one in index.files(package).of(version) if platform_of(one.tag) == "linux-64"]
+    return _read(index, files[0], Level(deep=True), cache) if files else None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
-from envkit.evidence import edit
+from envkit.evidence import edit, proposals
 from envkit.evidence.derive import PARTNERS, largest, platform_of, pythons_of
 from envkit.evidence.yamltext import Ask
 from envkit.facts import evidence
@@ -15,16 +15,17 @@ from envkit.ground import strictyaml
 from envkit.ground.versions import key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from packaging.requirements import Requirement
 
     from envkit.evidence.contents import Metadata
-    from envkit.evidence.derive import Release
+    from envkit.evidence.derive import Release, Row
     from envkit.evidence.prove import Proved
     from envkit.evidence.read import Proofs
 
 RELEASES, VARIANTS = "torch_releases", "torch_cuda_variants"
+TOOLKITS, CUDNNS = "cuda_drivers", "cudnn_cuda"
 _NUMPY2 = (2, 3)  # from 2.3 on torch is built against the numpy 2 interface
 _REFS = ("pypi_simple", "pypi_partners", "pypi_wheel")
 _X86, _ARM = "linux-64", "linux-aarch64"
@@ -32,6 +33,8 @@ _X86, _ARM = "linux-64", "linux-aarch64"
 
 def changed_tables(found: Iterable[Proved], texts: Mapping[str, str], index_root: str) -> dict[str, str]:
     """The texts of the two tables of torch with the proved values in place; those that stay are left out.
+
+    A release that the tables lack also gets a row for each other CUDA of its table of architectures, with questions.
 
     Args:
         found: what was proved, release by release.
@@ -44,12 +47,71 @@ def changed_tables(found: Iterable[Proved], texts: Mapping[str, str], index_root
         if _X86 not in release.wheels:
             continue
         row, variant = release_row(release), variant_row(release, index_root)
+        new = all(other["torch"] != release.torch for other in _rows(made[RELEASES], RELEASES))
         made[RELEASES] = _put(made[RELEASES], RELEASES, row, ("torch",), edit.release_before(release.torch))
         made[VARIANTS] = _put(
             made[VARIANTS], VARIANTS, variant, ("torch", "cuda", "source"),
             edit.variant_before(release.torch, variant["cuda"]),
         )  # fmt: skip
+        made[VARIANTS] = _with_architectures(made[VARIANTS], release, variant["cuda"])
+        if new:
+            made[VARIANTS] = _with_variants(made[VARIANTS], release, index_root)
     return {name: text for name, text in made.items() if text != texts[name]}
+
+
+def _rows(text: str, name: str) -> list[dict[str, Any]]:
+    tree = strictyaml.read(text, name)
+    assert isinstance(tree, dict)
+    found: list[dict[str, Any]] = tree["rows"]
+    return found
+
+
+def _with_architectures(text: str, release: Release, default: str) -> str:
+    """The variants with the architectures that the release's own table has for wheels of another CUDA."""
+    for cuda, archs in proposals.architectures(release).items():
+        for position, row in enumerate(_rows(text, VARIANTS)):
+            if (row["torch"], row["cuda"], row["source"]) != (release.torch, cuda, "pytorch") or cuda == default:
+                continue
+            platforms = {platform_of(tag) for tag in row["files"] or {}}
+            for field, value in archs.items():
+                served = (_X86 if field == "arch" else _ARM) in platforms
+                if served and row.get(field) != value:
+                    refs = list(dict.fromkeys([*row.get(f"{field}_refs", ()), "pypi_wheel"]))
+                    text = edit.set_fields(text, VARIANTS, position, {field: value, f"{field}_refs": refs})
+    return text
+
+
+def _with_variants(text: str, release: Release, index_root: str) -> str:
+    """The variants with proposed rows for the CUDA versions that they lack."""
+    known = {
+        row["cuda"] for row in _rows(text, VARIANTS) if (row["torch"], row["source"]) == (release.torch, "pytorch")
+    }
+    for row in proposals.variant_rows(release, known, index_root):
+        before = edit.variant_before(release.torch, row["cuda"], advertised=False)
+        text = edit.insert(text, VARIANTS, row, before)
+    return text
+
+
+def with_toolkits(text: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """The text of cuda_drivers with more toolkits; the newest is the first."""
+    for row in rows:
+        text = edit.insert(text, TOOLKITS, row, _newer_than(row["toolkit"]), rows="toolkits")
+    return text
+
+
+def _newer_than(toolkit: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda other: key(other["toolkit"]) > key(toolkit)
+
+
+def with_cudnns(text: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """The text of cudnn_cuda with more releases; the newest is the last."""
+    for row in rows:
+        text = edit.insert(text, CUDNNS, row, _not_above(row["cudnn"]))
+    return text
+
+
+def _not_above(cudnn: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda other: key(other["cudnn"]) <= key(cudnn)
 
 
 def _put(text: str, name: str, row: dict[str, Any], names: tuple[str, ...], before: Any) -> str:
@@ -128,15 +190,16 @@ def variant_row(release: Release, index_root: str) -> dict[str, Any]:
     return row
 
 
-def evidence_texts(found: Iterable[Proved], kept: Mapping[str, tuple[evidence.Evidence, ...]]) -> dict[str, str]:
+def evidence_texts(
+    found: Iterable[Proved], kept: Mapping[str, tuple[evidence.Evidence, ...]], more: Iterable[Row] = ()
+) -> dict[str, str]:
     """The evidence files by table: new lines for the rows that were proved, the others as they are.
 
     Machine code that was read before stays where it was not read this time.
     """
     new: dict[str, list[evidence.Evidence]] = {}
-    for proved in found:
-        for table, one in proved.rows:
-            new.setdefault(table, []).append(one)
+    for table, one in (*(row for proved in found for row in proved.rows), *more):
+        new.setdefault(table, []).append(one)
     made = {}
     for table, rows in new.items():
         again = {(one.row, one.field, one.kind) for one in rows}
@@ -211,6 +274,7 @@ def _runtime(meta: Metadata) -> str | None:
     return f"cuda-toolkit{toolkit.specifier}" if toolkit else _pinned(meta, "nvidia-cuda-runtime(-cu[0-9]+)?")
 
 
-def asked(text: str) -> list[str]:
-    """The questions that a text asks: what only a document knows."""
-    return [line.partition("# ask: ")[2] for line in text.splitlines() if "# ask: " in line]
+def asked(text: str, before: str = "") -> list[str]:
+    """The questions that a text asks and that it did not ask before: what only a document knows."""
+    old = set(before.splitlines())
+    return [line.partition("# ask: ")[2] for line in text.splitlines() if "# ask: " in line and line not in old]

@@ -1,4 +1,4 @@
-"""The kinds of files that `envkit export` writes; one module and one line of this table each."""
+"""The kinds of files that `envkit export` writes: one module and one line of this table each, and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envkit.export.model import Exporter, Option
-from envkit.ground.errors import UsageError
+from envkit.export.model import Exporter, Option, Order
+from envkit.ground import plugins
+from envkit.ground.errors import EnvkitError, UsageError
+from envkit.ground.plugins import Plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +20,12 @@ class Kind:
     module: str
     about: str
     file: str  # where its main file goes below --out
+    plugin: Plugin | None = None  # that adds it
 
     def exporter(self) -> Exporter:
         """The function that writes it."""
         found: Exporter = importlib.import_module(self.module).export
-        return found
+        return found if self.plugin is None else _guarded(found, self.plugin)
 
     def options(self) -> Mapping[str, Option]:
         """What `--set` knows for it."""
@@ -46,6 +49,16 @@ KINDS = {
         about="a GitLab pipeline that builds without a daemon, and verifies on GPU runners",
         file=".gitlab-ci.yml",
     ),
+    "github-lock": Kind(
+        module="envkit.export.github_lock",
+        about="a GitHub Actions workflow that solves a lock again and proposes the difference",
+        file=".github/workflows/envkit-lock.yml",
+    ),
+    "gitlab-lock": Kind(
+        module="envkit.export.gitlab_lock",
+        about="a GitLab job that solves a lock again and proposes the difference",
+        file=".gitlab/envkit-lock.yml",
+    ),
     "devcontainer": Kind(
         module="envkit.export.devcontainer",
         about="dev containers for editors, from an image in a registry or from its build context",
@@ -64,17 +77,65 @@ KINDS = {
 }
 
 
+def known() -> dict[str, Kind]:
+    """Return every kind by its name. A plug-in takes no built-in name.
+
+    Raises:
+        EnvironmentProblem: a plug-in cannot be loaded, or its name is taken.
+    """
+    found = dict(KINDS)
+    for plugin in plugins.of(plugins.EXPORTS):
+        if plugin.name in found:
+            raise plugin.fault(f"{plugin.name!r} is the name of another export kind")
+        found[plugin.name] = _added(plugin)
+    return found
+
+
+def _added(plugin: Plugin) -> Kind:
+    module = plugin.load()
+    about, file = getattr(module, "ABOUT", None), getattr(module, "FILE", None)
+    options = getattr(module, "OPTIONS", None)
+    if not isinstance(about, str) or not isinstance(file, str) or not callable(getattr(module, "export", None)):
+        raise plugin.fault(f"{plugin.value} needs the texts ABOUT and FILE and the function export")
+    if not isinstance(options, Mapping) or not all(isinstance(one, Option) for one in options.values()):
+        raise plugin.fault(f"{plugin.value}: OPTIONS is not a mapping of names to envkit.export.model.Option")
+    if ":" in plugin.value:
+        raise plugin.fault(f"{plugin.value} names an object, not a module")
+    return Kind(module=plugin.value, about=about, file=file, plugin=plugin)
+
+
+def _guarded(export: Exporter, plugin: Plugin) -> Exporter:
+    """Return the exporter of a plug-in, whose failures name the plug-in."""
+
+    def guarded(order: Order) -> Mapping[str, str]:
+        try:
+            files = dict(export(order))
+        except EnvkitError:
+            raise
+        except Exception as error:
+            raise plugin.fault(f"{plugin.value}.export: {type(error).__name__}: {error}") from error
+        if not files or not all(isinstance(text, str) for pair in files.items() for text in pair):
+            raise plugin.fault(f"{plugin.value}.export returned no mapping of file names to texts")
+        return files
+
+    return guarded
+
+
 def kind(name: str) -> Kind:
     """The kind of a name.
 
     Raises:
+        EnvironmentProblem: a plug-in that may have it cannot be loaded.
         UsageError: the name is unknown.
     """
-    if name not in KINDS:
-        close = difflib.get_close_matches(name, KINDS, n=1)
+    if name in KINDS:
+        return KINDS[name]
+    kinds = known()
+    if name not in kinds:
+        close = difflib.get_close_matches(name, kinds, n=1)
         hint = f"did you mean `envkit export {close[0]}`?" if close else "envkit export --list"
         raise UsageError(f"unknown export kind {name!r:.80}", hint=hint)
-    return KINDS[name]
+    return kinds[name]
 
 
 def options(name: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -48,7 +48,7 @@ def sort_key(build: Build) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
 def _index_builds(row: Row, release: Row, tags: dict[str, Row]) -> Iterator[Build]:
     """Builds of the PyTorch wheel index: one per platform, its tags taken together."""
     cuda = _cuda(row["cuda"])
-    for platform, files in _by_platform(row["files"], tags).items():
+    for platform, files in _by_platform(row["files"] or {}, tags).items():
         x86 = platform == "linux-64"
         confidence = row.get("confidence", {})
         parts = ["row", "arch", "cudnn"] if x86 else ["row", "cudnn"]

@@ -141,7 +141,7 @@ def _variants() -> Iterator[Finding]:
             yield Finding(
                 "torch_cuda_variants", name, "source", f"{row['source']!r} is not one of {', '.join(SOURCES)}"
             )
-        for tag in row.get("files", {}):
+        for tag in row.get("files") or {}:
             if tag not in table["platform_tags"]:
                 yield Finding("torch_cuda_variants", name, "files", f"the tag {tag!r} is not in platform_tags")
         release = releases.get(row["torch"])

@@ -118,6 +118,17 @@ SETTINGS = (
         trusted=True,
     ),
     Setting(
+        key="image_source", kind="url",
+        meaning="URL of the source code of images, as their label org.opencontainers.image.source",
+    ),
+    Setting(
+        key="image_revision", meaning="revision of that source, as the label org.opencontainers.image.revision"
+    ),
+    Setting(
+        key="image_licenses",
+        meaning="SPDX expression of the licenses of images, as the label org.opencontainers.image.licenses",
+    ),
+    Setting(
         key="cache_limit", meaning="size to prune the cache to after a build, e.g. 20GB; unset = never",
         kind="size",
     ),

@@ -80,6 +80,17 @@ def records_of(folder: Path, ids: Collection[str]) -> Iterator[Path]:
             yield path
 
 
+def verified_images(folder: Path, most: int) -> Iterator[str]:
+    """Yield the names of images that were verified here, as they were typed, from the `most` newest records."""
+    for path in sorted((folder / RECORDS).glob("*.json"), reverse=True)[:most]:
+        try:
+            name = json.loads(path.read_bytes())["subject"]["image"]
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            continue
+        if isinstance(name, str):
+            yield name
+
+
 def _last(tree: Any) -> LastBuilt | None:
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         return None

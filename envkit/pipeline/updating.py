@@ -5,24 +5,26 @@ from __future__ import annotations
 import difflib
 import shutil
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from envkit.evidence import update
-from envkit.evidence.prove import Proved, prove_release
+from envkit.evidence import proposals, update
+from envkit.evidence.prove import Proved, prove_cudnn, prove_release
 from envkit.evidence.read import Level
 from envkit.facts import edited, evidence, snapshot
 from envkit.facts.tables import TABLES
 from envkit.ground import paths, signals, store
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.ground.versions import is_version, key
 from envkit.pipeline.proving import evidence_cache, open_index
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from envkit.evidence.derive import Release
+    from envkit.evidence.index import Index
     from envkit.facts.model import Facts
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
@@ -100,13 +102,63 @@ def find_update(
         for version in sorted(versions, key=key):
             proved.append(prove_release(index, version, facts, Level(deep=deep), cache=evidence_cache()))
             reporter.note(f"torch {version}: {len(proved[-1].rows)} values")
+        beside = _beside(index, proved, facts, reporter, toolkits=torch is None)
         traffic = index.traffic
-    made = _files(proved, facts)
+    made = _files(proved, beside, facts)
     return Update(
         releases=tuple(sorted(versions, key=key)), proved=tuple(proved), files=made, replaces=facts.version,
-        asked=tuple(line for text in made.values() for line in update.asked(text)),
+        asked=tuple(line for path, text in made.items() for line in update.asked(text, _text(path))),
         requests=traffic.requests, received=traffic.received,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beside:
+    """What the index proves beside torch's releases."""
+
+    toolkits: list[dict[str, Any]]
+    cudnns: list[dict[str, Any]]
+    evidence: list[evidence.Evidence]  # of the cuDNNs
+
+
+def _beside(index: Index, proved: Sequence[Proved], facts: Facts, reporter: Reporter, *, toolkits: bool) -> _Beside:
+    """Toolkits on the index and cuDNNs of the releases that the facts lack; an index may have neither."""
+    found = _Beside(toolkits=[], cudnns=[], evidence=[])
+    if toolkits:
+        with _optional(reporter):
+            rows = proposals.toolkit_rows(index.files("cuda-toolkit"), [row.toolkit for row in facts.toolkits])
+            found.toolkits.extend(rows)
+    for one in proved:
+        with _optional(reporter):
+            _add_cudnn(index, one.release, facts, found)
+    return found
+
+
+@contextmanager
+def _optional(reporter: Reporter) -> Iterator[None]:
+    """Report what cannot be read, and go on."""
+    try:
+        yield
+    except EnvironmentProblem as error:
+        reporter.note(f"{error}; no row is proposed from it")
+
+
+def _add_cudnn(index: Index, release: Release, facts: Facts, found: _Beside) -> None:
+    wanted = proposals.cudnn_of(release)
+    cuda = release.wheels["linux-64"].text("cuda") if wanted is not None else None
+    if wanted is None or cuda is None:
+        return
+    known = {(row.cudnn, row.cuda_major) for row in facts.cudnns}
+    known |= {(row["cudnn"], row["cuda_major"]) for row in found.cudnns}
+    proofs = prove_cudnn(index, *wanted, evidence_cache()) if proposals.cudnn_key(*wanted) not in known else None
+    if proofs is not None:
+        row, one = proposals.cudnn_row(*wanted, cuda, proofs)
+        found.cudnns.append(row)
+        found.evidence.extend([one] if one is not None else [])
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def _check_version(version: int) -> None:
@@ -124,17 +176,22 @@ def _check_version(version: int) -> None:
         )
 
 
-def _files(proved: Sequence[Proved], facts: Facts) -> dict[Path, str]:
+def _files(proved: Sequence[Proved], beside: _Beside, facts: Facts) -> dict[Path, str]:
     """The texts of everything that changes."""
     root = next(row.index for row in facts.builds if row.index).rstrip("/").rpartition("/")[0]
     texts = {name: (edited.DATA / f"{name}.yaml").read_text(encoding="utf-8") for name in edited.NAMES}
     tables = update.changed_tables(proved, texts, root)
+    if beside.toolkits:
+        tables[update.TOOLKITS] = update.with_toolkits(texts[update.TOOLKITS], beside.toolkits)
+    if beside.cudnns:
+        tables[update.CUDNNS] = update.with_cudnns(texts[update.CUDNNS], beside.cudnns)
     if tables:
         head = tables.get(snapshot.HEAD, texts[snapshot.HEAD])
         tables[snapshot.HEAD] = snapshot.with_version(head, facts.version + 1)
     made = {edited.DATA / f"{name}.yaml": text for name, text in tables.items()}
     kept = {table.name: evidence.read(table.name) for table in TABLES}
-    for table, text in update.evidence_texts(proved, kept).items():
+    more = [("cudnns", one) for one in beside.evidence]
+    for table, text in update.evidence_texts(proved, kept, more).items():
         path = evidence.path_of(table)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             made[path] = text

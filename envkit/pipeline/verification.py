@@ -15,6 +15,7 @@ from envkit.ground import paths
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import ca_file, load
 from envkit.ground.sizes import parse_size
+from envkit.ground.state import RECORDS, read_last
 from envkit.plan.store import load_plan
 from envkit.run import runners
 from envkit.verify.compare.launches import Subject
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _DAEMON = "docker-daemon"  # an --output: the engine that takes the image runs it
 _DEVICES = Path("/dev")
+_KEPT = 50  # records
 
 
 def settings_here(runner: str | None, memory: str | None = None) -> Settings:
@@ -76,6 +78,49 @@ def subject_of(request: VerifyRequest, settings: Settings, reporter: Reporter) -
         distrusted=distrusted(state),
     )
     return Subject(name=request.name or target, image=target, runner=runner, options=options, plan=plan)
+
+
+def named_or_last(
+    image: str | None, plan: BuildPlan | None, settings: Settings
+) -> tuple[str, str | None, BuildPlan | None]:
+    """Return the image to verify, the engine that has it if known, and its plan if given or kept.
+
+    Without a name it is the image built last, or this machine's Python if the runner is `host`.
+
+    Raises:
+        UsageError: no image is named and none was built here.
+    """
+    if image is not None:
+        return image, None, plan
+    if settings.get("runner") == "host":
+        return "host", None, plan
+    state = paths.state_dir()
+    last = read_last(state)
+    return last.image, last.engine, plan or load_plan(state, last.plan)
+
+
+def check_gpu_rules(*, allow_cpu: bool, require_gpu: bool) -> None:
+    """Refuse two rules about a missing GPU that contradict each other.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if allow_cpu and require_gpu:
+        raise UsageError("--allow-cpu and --require-gpu contradict each other", hint="give one of them")
+
+
+def keep_record(record: Record, state: Path) -> str | None:
+    """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
+    folder = state / RECORDS
+    started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")
+    path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"
+    try:
+        record.write(path)
+        for old in sorted(folder.glob("*.json"))[:-_KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return str(path)
 
 
 def runner_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -23,6 +24,8 @@ COMPANIONS = ("numpy", "torchvision", "torchaudio")
 FLAVORS = ("runtime", "devel")
 TIERS = ("quick", "standard", "deep")
 KINDS = ("miniconda", "wheels")
+_PINNED = re.compile(r"(torch|cuda|cudnn|python|driver)={1,2}([\w.*]+)")
+_VERSION = re.compile(r"\d+(\.\d+)+")
 
 # Every key with its meaning, in the order people write them; docs/images.md shows this table.
 KEYS = {
@@ -131,12 +134,20 @@ def load(name_or_path: str) -> Definition:
     elif "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
     else:
-        raise UsageError(
-            f"unknown image definition {name_or_path!r:.100}",
-            hint=f"use one of {', '.join(known)}, or the path of a file, such as ./train.yaml",
-        )
+        raise UsageError(f"unknown image definition {name_or_path!r:.100}", hint=_meant(name_or_path, list(known)))
     where = f"images/{path.name}" if path.parent == paths.data_folder("images") else str(path)
     return parse(strictyaml.text_of(path), where=where, folder=path.parent)
+
+
+def _meant(typed: str, known: list[str]) -> str:
+    """Return the hint for a word that is no definition: versions are options."""
+    if pinned := _PINNED.fullmatch(typed):
+        return f"versions are options: --{pinned[1]} {pinned[2]}"
+    if _VERSION.fullmatch(typed):
+        return f"versions are options: --cuda {typed}, --torch {typed} or --python {typed}"
+    near = difflib.get_close_matches(typed, known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}use one of {', '.join(known)}, or the path of a file, such as ./train.yaml"
 
 
 def parse(text: str, *, where: str, folder: Path) -> Definition:

@@ -6,6 +6,7 @@ from envkit.plan.model import BuildPlan
 from envkit.plan.names import LABEL_PREFIX
 
 _OCI = "org.opencontainers.image."
+BASE_NAME = f"{_OCI}base.name"
 
 
 def plan_labels(plan: BuildPlan) -> dict[str, str]:

@@ -36,6 +36,7 @@ class Instruction:
     """One instruction. `text` is what follows keyword and flags, its lines joined."""
 
     line: int  # of its first line, from 1
+    end: int  # of its last line, heredocs included
     keyword: str  # upper case
     written: str  # as it stands in the file
     flags: tuple[str, ...]  # without quotes
@@ -182,6 +183,7 @@ class _Reader:
         self._set(stage, keyword, text, pairs, line)
         return Instruction(
             line=line,
+            end=self._place,
             keyword=keyword,
             written=written,
             flags=flags,

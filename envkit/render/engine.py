@@ -12,7 +12,7 @@ from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError, UndefinedEr
 from jinja2.loaders import split_template_path
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from envkit.ground import paths
+from envkit.ground import paths, plugins
 from envkit.ground.errors import UsageError
 from envkit.render import quoting
 
@@ -83,6 +83,29 @@ def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
     return made
 
 
+def with_plugins(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the user's template folders, and that of a plug-in if only a plug-in has the template.
+
+    A plug-in adds templates. It never takes the place of a user's or a built-in one.
+
+    Raises:
+        EnvironmentProblem: a plug-in cannot be loaded.
+        UsageError: two plug-ins have the template.
+    """
+    own = tuple(folders)
+    if any((folder / name).is_file() for folder in (*own, paths.data_folder("templates"))):
+        return own
+    found = [
+        (plugin, path)
+        for plugin in plugins.of(plugins.TEMPLATES)
+        if ((path := plugin.path(folder=True)) / name).is_file()
+    ]
+    if len(found) > 1:
+        both = " and ".join(plugin.distribution for plugin, _ in found)
+        raise UsageError(f"template {name:.200} is in two plug-ins: {both}", hint="pip uninstall one of them")
+    return (*own, *(path for _, path in found))
+
+
 def _environment_for(name: str, folders: Sequence[Path]) -> Environment:
     """Exported files hold `{{ }}` and `${#}` of other programs, so there values stand in `@{ }`."""
     made = environment(folders)
@@ -145,6 +168,7 @@ def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
     """
     found: list[str] = []
     seen: set[str] = set()
+    folders = with_plugins(name, folders)
     while name not in seen:
         seen.add(name)
         source = source_of(name, folders)

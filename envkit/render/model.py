@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FLAVOURS = ("classic", "buildkit")
+BESIDE = (
+    "It needs the files beside it: `envkit render --out DIR` writes the whole build context for `docker build DIR`."
+)
+"""The second line of a Dockerfile, as a comment."""
 
 
 @dataclass(frozen=True, slots=True)

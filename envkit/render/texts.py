@@ -1,4 +1,4 @@
-"""The text of one template, shipped or the user's."""
+"""The text of one template: shipped, the user's or a plug-in's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envkit.render.engine import render_template, source_of
+from envkit.render.engine import render_template, source_of, with_plugins
 
 
 def text_of(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
@@ -20,8 +20,10 @@ def text_of(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
         folders: the user's template folders, first wins.
 
     Raises:
+        EnvironmentProblem: a plug-in cannot be loaded.
         UsageError: the template is at fault.
     """
+    folders = with_plugins(name, folders)
     if folders:
         source_of(name, folders)  # what is missing is told without a process
         from envkit.render.confined import render_confined  # noqa: PLC0415 - only where it runs

@@ -62,13 +62,13 @@ def _head(record: Tree) -> list[str]:
     verdict = str(summary["verdict"])
     name, image = title_of(record)
     facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s"]
-    lines = [f"## {_ICONS.get(verdict, '❔')} {headline(summary)}: {_text(name or image)}", ""]
-    lines += [f"Image: {_text(image)}", ""] if name else []
+    lines = [f"## {_ICONS.get(verdict, '❔')} {headline(summary)}: {text_only(name or image)}", ""]
+    lines += [f"Image: {text_only(image)}", ""] if name else []
     for reason in summary["reasons"]:
-        lines += [f"**{_text(reason['code'])}**: {_text(reason['message'])}", ""]
-        lines += [f"→ {_text(reason['advice'])}", ""] if reason["advice"] else []
+        lines += [f"**{text_only(reason['code'])}**: {text_only(reason['message'])}", ""]
+        lines += [f"→ {text_only(reason['advice'])}", ""] if reason["advice"] else []
     lines += [f"{counted(summary)}. Exit code {summary['exit_code']}.", ""]
-    return [*lines, f"Ran with: {_text(', '.join([*environment(record['env']), *facts]))}", ""]
+    return [*lines, f"Ran with: {text_only(', '.join([*environment(record['env']), *facts]))}", ""]
 
 
 def _problems(record: Tree) -> list[str]:
@@ -79,10 +79,10 @@ def _problems(record: Tree) -> list[str]:
     lines = ["### Problems and what to do", ""]
     for check, group in groups:
         verdict = worst(group)
-        lines += [f"#### {_ICONS[verdict]} {verdict} {_text(check)} {_text(group[0]['title'])}", ""]
+        lines += [f"#### {_ICONS[verdict]} {verdict} {text_only(check)} {text_only(group[0]['title'])}", ""]
         for item in wrong(group):
-            lines.append(f"- **{_text(item['id'])}** {_text(code_of(item))}: {_text(item['message'])}")
-            lines += [f"  - → {_text(line)}" for line in item["advice"]]
+            lines.append(f"- **{text_only(item['id'])}** {text_only(code_of(item))}: {text_only(item['message'])}")
+            lines += [f"  - → {text_only(line)}" for line in item["advice"]]
         lines.append("")
     return lines
 
@@ -90,10 +90,12 @@ def _problems(record: Tree) -> list[str]:
 def _numbers(record: Tree) -> list[str]:
     lines: list[str] = []
     for sheet in sheets(record["checks"]):
-        head = [_text(name) for name in sheet.head]
-        lines += _table(_text(sheet.title), head, [[_text(one) for one in row] for row in sheet.rows], left=sheet.left)
+        head = [text_only(name) for name in sheet.head]
+        lines += table(
+            text_only(sheet.title), head, [[text_only(one) for one in row] for row in sheet.rows], left=sheet.left
+        )
         told = [*sheet.notes, *(f"→ {line}" for line in sheet.advice), *([BUSY] if sheet.noisy else [])]
-        lines += [*(f"- {_text(line)}" for line in told), ""] if told else []
+        lines += [*(f"- {text_only(line)}" for line in told), ""] if told else []
     return ["### What was measured", "", *lines] if lines else []
 
 
@@ -103,21 +105,23 @@ def _checks(record: Tree) -> list[str]:
         verdict = worst(group)
         told = "; ".join(str(item["message"]) for item in group if item["verdict"] != "SKIP" and not neutral(item))
         short = told if len(told) <= _CELL else told[:_CELL] + "…"
-        rows.append([f"{_ICONS[verdict]} {verdict}", _text(f"{check} {group[0]['title']}"), _text(short or "-")])
+        rows.append(
+            [f"{_ICONS[verdict]} {verdict}", text_only(f"{check} {group[0]['title']}"), text_only(short or "-")]
+        )
     skipped = [
-        [_text(code), _text(message), _text(", ".join(dict.fromkeys(ids)))]
+        [text_only(code), text_only(message), text_only(", ".join(dict.fromkeys(ids)))]
         for (code, message), ids in not_checked(record["checks"]).items()
     ]
     return [
         "<details><summary>All checks</summary>",
         "",
-        *_table("", ["Verdict", "Check", "Found"], rows),
-        *_table("Not checked", ["Reason", "Meaning", "Findings"], skipped),
+        *table("", ["Verdict", "Check", "Found"], rows),
+        *table("Not checked", ["Reason", "Meaning", "Findings"], skipped),
         "</details>",
     ]
 
 
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int | None = None) -> list[str]:
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int | None = None) -> list[str]:
     """A table whose first `left` columns, all without it, are text and the others numbers."""
     if not rows:
         return []
@@ -127,7 +131,7 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, le
     return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
-def _text(text: object) -> str:
+def text_only(text: object) -> str:
     """A foreign text that is only text: no markup, no link, no mention, no row of a table. Backticks hold code."""
     parts = clean(text).split("`")
     if len(parts) % 2 == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envkit.checks.catalog import TIERS, CheckEntry, catalog, shows
+from envkit.checks.catalog import CheckEntry, catalog, shows
 from envkit.checks.reading import Tree, check_of, is_noisy, is_number, mapping, sequence
 from envkit.checks.shown import Sheet, Shown, Spread, Strips, short, tables
 from envkit.ground.text import clean
@@ -15,22 +15,15 @@ BUSY = "The machine was busy during some of these measurements; treat them as a 
 _FEWEST_SAMPLES = 4
 
 
-def measured(checks: Sequence[Tree]) -> list[tuple[Shown, str]]:
-    """Return one heading per check that has something to show, and the line that stands there if there is nothing."""
+def measured(checks: Sequence[Tree]) -> list[tuple[CheckEntry, Shown]]:
+    """Return what each check shows that has something to show, in the order the checks run."""
     groups, entries = by_check(checks), {entry.id: entry for entry in catalog()}
-    found = [(show(groups.get(check, [])), _absent(entries[check])) for check, show in shows().items()]
-    return [*found, (samples(checks), "Too few samples in this run.")]
-
-
-def _absent(entry: CheckEntry) -> str:
-    wants = ["needs a GPU"] if entry.needs == "cuda" else []
-    wants += [] if entry.tier == TIERS[0] else [f"tier {entry.tier}"]
-    return f"Not measured ({', '.join(wants)})." if wants else "Not measured."
+    return [(entries[check], show(groups.get(check, []))) for check, show in shows().items()]
 
 
 def sheets(checks: Sequence[Tree]) -> list[Sheet]:
     """Return every table that has a row, in the order of a report."""
-    return [sheet for shown, _ in measured(checks) for sheet in shown.sheets]
+    return [sheet for _, shown in measured(checks) for sheet in shown.sheets]
 
 
 def samples(checks: Sequence[Tree]) -> Shown:

@@ -33,8 +33,9 @@ class Choice:
 
 def choose(found: list[Build], sieve: Sieve) -> Choice:
     """The best of at least one build."""
-    best = min(found, key=lambda build: _order(build, sieve))
-    doubtful = [build for build in found if unsure(build) and key(build.torch) > key(best.torch)]
+    best = _best(found, sieve)
+    newer = {name for name, place in sieve.index.rank.items() if place < sieve.index.rank[best.torch]}
+    doubtful = [build for build in found if build.torch in newer and unsure(build)]
     unproven = min(doubtful, key=lambda build: _order(build, sieve)) if doubtful else None
     if sieve.wanted.driver is None or _mode(best, sieve) == "native":
         return Choice(best, len(found), unproven=unproven)
@@ -45,6 +46,14 @@ def choose(found: list[Build], sieve: Sieve) -> Choice:
     if minor(first.torch) in _series_before(best.torch, sieve.index):
         return Choice(first, len(found), strained=best)
     return Choice(best, len(found), unproven=unproven, native=first)
+
+
+def _best(found: list[Build], sieve: Sieve) -> Build:
+    """The first in order; only builds of the newest torch are looked at in full."""
+    rank = sieve.index.rank
+    first = min((unsure(build), rank[build.torch]) for build in found)
+    newest = [build for build in found if (unsure(build), rank[build.torch]) == first]
+    return min(newest, key=lambda build: _order(build, sieve))
 
 
 def _native_elsewhere(sieve: Sieve) -> Build | None:

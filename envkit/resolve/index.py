@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envkit.facts.model import Build, Cudnn, Facts, MinorCompat, ToolkitDriver
 from envkit.ground.versions import is_version, key, minor
@@ -39,6 +39,17 @@ class Index:
     last: dict[tuple[str, str], str]  # (source, CUDA) -> newest torch that has it
     newest: dict[str, str]  # source -> newest torch
     glibc: str | None  # highest glibc any build is known to need
+    cudas: frozenset[str]  # of all builds
+    cudnns: frozenset[str]
+    places: dict[tuple[str, bool], tuple[Build, ...]]  # (platform, without CUDA) -> builds
+    _floors: dict[tuple[str | None, str | None], tuple[str, tuple[str, ...]] | None] = field(default_factory=dict)
+
+    def cudnn_floor(self, build: Build) -> tuple[str, tuple[str, ...]] | None:
+        """Return `cudnn_floor` of a build; it is worked out once for each CUDA and cuDNN."""
+        pair = (build.cuda, build.cudnn)
+        if pair not in self._floors:
+            self._floors[pair] = cudnn_floor(build, self.facts.cudnns)
+        return self._floors[pair]
 
     def settled(self, torch: str) -> tuple[str, ...]:
         """Pythons the torch series before this one already had; empty for the oldest."""
@@ -50,8 +61,17 @@ class Index:
         return tuple({p for name in older if minor(name) == before for p in self.siblings[name]})
 
 
+_kept: list[Index] = []  # the last one
+
+
 def index(facts: Facts) -> Index:
-    """Index the facts; takes about a millisecond."""
+    """Index the facts. The last index is kept, so that a command that resolves often makes it once."""
+    if not (_kept and _kept[0].facts is facts):
+        _kept[:] = [_made(facts)]
+    return _kept[0]
+
+
+def _made(facts: Facts) -> Index:
     versions = sorted({build.torch for build in facts.builds} | set(facts.releases), key=key, reverse=True)
     last: dict[tuple[str, str], str] = {}
     newest: dict[str, str] = {}
@@ -62,6 +82,9 @@ def index(facts: Facts) -> Index:
             last[place] = max(last.get(place, build.torch), build.torch, key=key)
             newest[build.source] = max(newest.get(build.source, build.torch), build.torch, key=key)
         pythons.setdefault(build.torch, set()).update(build.pythons or ())
+    places: dict[tuple[str, bool], list[Build]] = {}
+    for build in facts.builds:
+        places.setdefault((build.platform, build.cuda is None), []).append(build)
     known = [build.glibc for build in facts.builds if build.glibc]
     return Index(
         facts=facts,
@@ -71,6 +94,9 @@ def index(facts: Facts) -> Index:
         last=last,
         newest=newest,
         glibc=max(known, key=key) if known else None,
+        cudas=frozenset(build.cuda for build in facts.builds if build.cuda),
+        cudnns=frozenset(build.cudnn for build in facts.builds if build.cudnn),
+        places={place: tuple(builds) for place, builds in places.items()},
     )
 
 

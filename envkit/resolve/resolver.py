@@ -6,7 +6,7 @@ from envkit.facts.model import Build, Facts
 from envkit.ground.versions import key
 from envkit.resolve.choice import COMPANIONS, choose, companion, companion_pythons, companion_version, python
 from envkit.resolve.explain import unresolvable
-from envkit.resolve.index import Index, cudnn_floor, index
+from envkit.resolve.index import Index, index
 from envkit.resolve.model import Driver, Request, Resolution
 from envkit.resolve.pitfalls import Chosen, advice, triton_gone
 from envkit.resolve.reasons import download, reasons
@@ -101,6 +101,6 @@ def _sources(chosen: Chosen, trap_refs: tuple[str, ...], os_refs: tuple[str, ...
     refs += known.needs[build.cuda].refs if build.cuda else ()
     for card in chosen.sieve.wanted.cards:
         refs += card.gpu.refs
-    floor = cudnn_floor(build, known.facts.cudnns) if chosen.sieve.wanted.cards else None
+    floor = known.cudnn_floor(build) if chosen.sieve.wanted.cards else None
     refs += floor[1] if floor else ()
     return tuple(dict.fromkeys([*refs, *os_refs, *trap_refs]))

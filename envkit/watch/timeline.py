@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from envkit.checks.shown import short
-from envkit.report.html.charts import at, bar, label, line, ticks
+from envkit.report.html.charts import at, bar, label, line, ticks, wide
 from envkit.report.html.markup import Markup, el
 from envkit.watch.model import Card, Process, Record, Sample
 
@@ -86,7 +86,7 @@ def draw(record: Record) -> Markup | None:
         aria_labelledby="timeline-t",
         aria_describedby="timeline-d",
     )
-    return el("figure", el("figcaption", title), drawn, class_="wide")
+    return wide(title, el("figcaption", title), drawn)
 
 
 def _track(track: Track, samples: Sequence[Sample], top: float, x_of: Callable[[float], float]) -> list[object]:

@@ -66,6 +66,7 @@ def test_a_dispatch_list_is_noticed(tmp_path: Path, text: str) -> None:
 CARD = """\
 id: C90
 title: a planted check
+topic: Other checks
 tier: quick
 needs: host
 verifies: that one folder is a check

@@ -50,6 +50,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "index.html",
         "how-to/cuda-version.html",
         "reliability.html",
+        "matrix.html",
         "reference/command-line.html",
         "reference/settings.html",
         "zh/zh-mirrors.html",
@@ -102,3 +103,33 @@ def test_the_site_follows_the_readers_theme(site: Path, browser: Browser) -> Non
     for theme, scheme in (("light", "default"), ("dark", "slate")):
         browser.open(site / "index.html", width=1280, theme=theme)
         assert browser.value("document.body.dataset.mdColorScheme") == scheme
+
+
+_SET = """(values => {
+  const fields = document.querySelectorAll("#facts-filter input, #facts-filter select");
+  fields.forEach((field, i) => {
+    const option = field.options && [...field.options].find(one => one.text === values[i]);
+    field.value = option ? option.value : values[i];
+    field.dispatchEvent(new Event("input", {bubbles: true}));
+  });
+})"""
+_SHOWN = """[...document.querySelectorAll("table tr")].filter(row => !row.hidden).slice(1)
+  .map(row => [...row.cells].filter(cell => !cell.hidden).slice(0, 3).map(cell => cell.textContent))"""
+
+
+def test_the_table_of_builds_is_filtered(site: Path, browser: Browser) -> None:
+    browser.open(site / "matrix.html", width=1440)
+    every = len(browser.value(_SHOWN))
+    assert every > 100
+    assert browser.value('document.querySelector("#facts-filter output").value') == f"{every} of {every} builds"
+    # A V100 with the driver 570 and torch 2.7: what is built for CUDA 12.8 has no code for it.
+    browser.value(f'{_SET}(["2.7", "any", "Volta", "570.26", "any grade"])')
+    assert [row[:2] for row in browser.value(_SHOWN)] == [
+        ["2.7.1", "12.6"], ["2.7.1", "11.8"], ["2.7.0", "12.6"], ["2.7.0", "11.8"],
+    ]  # fmt: skip
+    browser.value(f'{_SET}(["2.7", "any", "Volta", "450.80.02", "any grade"])')
+    assert [row[1] for row in browser.value(_SHOWN)] == ["11.8", "11.8"]
+    browser.value(f'{_SET}(["", "any", "Volta", "595.45.04", "any grade"])')  # its last branch is 580
+    assert browser.value(_SHOWN) == []
+    browser.value(f'{_SET}(["", "any", "any", "", "any grade"])')
+    assert len(browser.value(_SHOWN)) == every

@@ -1,6 +1,7 @@
 """An index on loopback whose wheels say what the facts say of torch 2.15.0, and which can be bent."""
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Bent(Handler):
 
     bent: dict[str, str]
     before: dict[str, Callable[[], object]]
+    silence: threading.Event  # set when the test is over
 
     def do_GET(self) -> None:  # noqa: N802 - the base class calls it so
         for act in [act for part, act in self.before.items() if part in self.path]:
@@ -49,7 +51,9 @@ class Bent(Handler):
         data = self.site.files.get(self.path, ("", b""))[1]
         given = self.headers.get("Range", "")
         self.site.seen.append(("GET", self.path))
-        if how == "html":
+        if how == "silent":
+            self.silence.wait()
+        elif how == "html":
             self._send(200, b"<html><body>Please log in</body></html>", "text/html")
         elif how == "login":
             self._send(401, b"", "text/plain")
@@ -85,7 +89,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """An index that envkit's settings name, with a cache of its own."""
     bent: dict[str, str] = {}
     before: dict[str, Callable[[], object]] = {}
-    with Served(type("OfTest", (Bent,), {"bent": bent, "before": before})) as site:
+    silence = threading.Event()
+    with Served(type("OfTest", (Bent,), {"bent": bent, "before": before, "silence": silence})) as site:
         for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "NETRC"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -95,3 +100,4 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         found = Index(site, bent, before)
         found.put(release())
         yield found
+        silence.set()

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from envkit.cli.main import run
+from envkit.evidence import index as lists
+from envkit.evidence import ranges
+from envkit.pipeline import proving
 from tests.evidence.conftest import Index
 from tests.support.torch_wheels import FLAGS, REQUIRES, TorchWheel, fat_binary, html_page, library, release
 from tests.support.wheels import Raw, raw_zip
@@ -145,28 +148,54 @@ def test_an_overlay_makes_an_unknown_wheel_resolvable(capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["cudnn"] == "9.26.0.51"
 
 
-BENT: list[tuple[str, str, int, str]] = [
-    ("/simple/torch/", "html", 9, "is not a list of torch's files"),
-    ("/simple/torch/", "login", 9, "asks for a login"),
-    ("/simple/torch/", "elsewhere", 9, "redirects to localhost"),
-    ("x86_64.whl", "no ranges", 9, "does not serve ranges"),
-    ("x86_64.whl", "other range", 10, "sends the range"),
-    ("x86_64.whl", "other size", 10, "where the index has"),
-    ("x86_64.whl", "login", 9, "answers 401"),
-]
+# Fault -> part of the path, and what the server does with it. Message, exit code and bytes are those of docs/facts.md.
+BENT = {
+    "answers HTML": ("/simple/torch/", "html"),
+    "wants a login": ("/simple/torch/", "login"),
+    "redirects to another host": ("/simple/torch/", "elsewhere"),
+    "stays silent": ("/simple/torch/", "silent"),
+    "ignores ranges": ("x86_64.whl", "no ranges"),
+    "sends another range": ("x86_64.whl", "other range"),
+    "sends another length": ("x86_64.whl", "other size"),
+    "wants a login for a wheel": ("x86_64.whl", "login"),
+}
 
 
-@pytest.mark.parametrize(("path", "how", "expected"), [(row[0], row[1], row[2:]) for row in BENT])
-def test_a_server_that_answers_otherwise(
-    index: Index, capsys: pytest.CaptureFixture[str], path: str, how: str, expected: tuple[int, str]
-) -> None:
-    index.put(release(), sizes=True)
-    (code, line), index.bent[path] = expected, how
-    found, out, err = prove(capsys, "torch==2.15.0")
-    assert (found, out) == (code, "")
+def documented() -> dict[str, tuple[str, int, int]]:
+    """The table of faults in docs/facts.md: fault -> part of the message, exit code, most bytes read."""
+    page = (Path(__file__).parents[2] / "docs" / "facts.md").read_text()
+    rows = [
+        line.strip("| ").split(" | ") for line in page.partition("| fault |")[2].partition("\n\n")[0].splitlines()[2:]
+    ]
+    return {row[0]: (row[1].strip("`").strip("…").strip(), int(row[2]), int(row[3].replace(",", ""))) for row in rows}
+
+
+def test_every_fault_of_the_table_is_caused_here() -> None:
+    assert set(documented()) == {*BENT, *BAD, "is down", "changes between two parts", "lists a wheel twice"}
+
+
+def refused(fault: str, found: tuple[int, str, str], sent: int) -> None:
+    """Hold an answer against the table: one line with a next step, nothing on stdout, no more bytes than it says."""
+    (code, out, err), (line, expected, most) = found, documented()[fault]
+    assert (code, out) == (expected, ""), err
     assert line in err
+    assert err.count("error: ") == 1
     assert "hint:" in err
     assert "Traceback" not in err
+    assert sent <= most
+
+
+@pytest.mark.parametrize("fault", BENT)
+def test_a_server_that_answers_otherwise(
+    index: Index, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    impatient = replace(ranges.PATIENCE, tries=1, silence_s=0.2)
+    monkeypatch.setattr(proving, "PATIENCE", impatient)
+    monkeypatch.setattr(lists, "PATIENCE", impatient)
+    index.put(release(), sizes=True)
+    path, how = BENT[fault]
+    index.bent[path] = how
+    refused(fault, prove(capsys, "torch==2.15.0"), index.site.sent)
 
 
 def test_a_file_that_changes_between_two_parts(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,15 +203,13 @@ def test_a_file_that_changes_between_two_parts(index: Index, capsys: pytest.Capt
     filling = {"torch/filling.bin": random.Random(1).randbytes(300_000)}
     index.put([replace(one, more=filling) if one.name == "torch" else one for one in release()])
     index.bent["x86_64.whl"] = "changes"
-    code, out, err = prove(capsys, "torch==2.15.0")
-    assert (code, out, "changed while it was read" in err) == (10, "", True), err
+    refused("changes between two parts", prove(capsys, "torch==2.15.0"), index.site.sent)
 
 
 @pytest.mark.usefixtures("index")
 def test_an_index_that_is_down(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVKIT_PYTHON_INDEX", "http://127.0.0.1:9/simple")
-    code, _, err = prove(capsys, "torch==2.15.0")
-    assert (code, "cannot be reached: connection refused" in err) == (9, True)
+    refused("is down", prove(capsys, "torch==2.15.0"), 0)
 
 
 def _zip(**members: bytes) -> bytes:
@@ -194,41 +221,47 @@ def _with(name: str, data: bytes) -> bytes:
 
 
 METADATA = "torch-2.15.0.dist-info/METADATA"
-BAD = [
-    ("cut", TorchWheel().data()[:-30], "not a zip file or is cut short"),
-    ("no zip", b"hello" * 99, "not a zip file"),
-    ("two members", raw_zip([Raw(name="a", data=b"1"), Raw(name="a", data=b"2")]), "is in it twice"),
-    ("no metadata", _zip(a=b"1"), "0 METADATA files"),
-    ("other name", _with(METADATA, b"Metadata-Version: 2.1\nName: jax\nVersion: 2.15.0\n"), "holds jax"),
-    ("long", _with(METADATA, b"Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\n\n" + b"ab " * 1_700_000), "has 5"),
-    ("requirement", _with(METADATA, b"Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\nRequires-Dist: a b\n"),
-     "is not a requirement"),
-    ("inflates", raw_zip([Raw(name=METADATA, data=b"Name: torch\n" * 99, size=100)]), "holds more than it says"),
-    ("crc", raw_zip([Raw(name=METADATA, data=b"Name: torch\n" * 99, crc=1)]), "CRC-32"),
-    ("elf", _with("torch/lib/libtorch_python.so", b"\x7fELF\1\1" + b"\0" * 9999), "64-bit little-endian"),
-    ("no flags", _with("torch/lib/libtorch_python.so", library()), "no list of compute capabilities"),
-    ("two lists", _with("torch/lib/libtorch_python.so", library(flags=b"sm_75\0sm_80")), "2 different lists"),
-    ("fat binary", _with("torch/lib/libtorch_cuda.so", library() + fat_binary((2, 90), cut=99)), "points outside"),
-    ("version.py", _with("torch/version.py", b"cuda = ("), "not a Python file that parses"),
-]  # fmt: skip
+HEAD = b"Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\n"
+PYTHON_LIBRARY = "torch/lib/libtorch_python.so"
+# Fault -> the bytes of the wheel.
+BAD = {
+    "is cut": TorchWheel().data()[:-30],
+    "is no zip file": b"hello" * 99,
+    "has 1,000,000 names": raw_zip([Raw(name="a", data=b"1")], zip64=True, count=10**6),
+    "has two members of one name": raw_zip([Raw(name="a", data=b"1"), Raw(name="a", data=b"2")]),
+    "has no METADATA": _zip(a=b"1"),
+    "has METADATA of another package": _with(METADATA, HEAD.replace(b"torch", b"jax")),
+    "has METADATA of 5 MB": _with(METADATA, HEAD + b"\n" + b"ab " * 1_700_000),
+    "has METADATA in Latin-1": _with(METADATA, HEAD + b"Requires-Dist: caf\xe9\n"),
+    "has METADATA with a CR": _with(METADATA, HEAD + b"Requires-Dist: a\rRequires-Dist: b\n"),
+    "requires what does not parse": _with(METADATA, HEAD + b"Requires-Dist: a b\n"),
+    "has a member that inflates past its size": raw_zip([Raw(name=METADATA, data=b"Name: torch\n" * 99, size=100)]),
+    "has a member with another CRC": raw_zip([Raw(name=METADATA, data=b"Name: torch\n" * 99, crc=1)]),
+    "has a 32-bit library": _with(PYTHON_LIBRARY, b"\x7fELF\1\1" + b"\0" * 9999),
+    "has a big-endian library": _with(PYTHON_LIBRARY, b"\x7fELF\2\2" + b"\0" * 9999),
+    "has no flags": _with(PYTHON_LIBRARY, library()),
+    "has two lists of flags": _with(PYTHON_LIBRARY, library(flags=b"sm_75\0sm_80")),
+    "has 10 MB of flags": _with(PYTHON_LIBRARY, library(flags=b"sm_75 " * 1_700_000)),
+    "has a fat binary that points outside": _with(
+        "torch/lib/libtorch_cuda.so", library() + fat_binary((2, 90), cut=99)
+    ),
+    "has a version.py that does not parse": _with("torch/version.py", b"cuda = ("),
+}
 
 
-@pytest.mark.usefixtures("index")
-@pytest.mark.parametrize(("data", "line"), [pytest.param(*row[1:], id=row[0]) for row in BAD])
-def test_a_wheel_that_is_not_sound(capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes, line: str) -> None:
-    (tmp_path / TorchWheel().file).write_bytes(data)
-    code, out, err = prove(capsys, f"./{TorchWheel().file}", "--deep")
-    assert (code, out) == (10, ""), err
-    assert line in err
-    assert "hint:" in err
+@pytest.mark.parametrize("fault", BAD)
+def test_a_wheel_that_is_not_sound(capsys: pytest.CaptureFixture[str], tmp_path: Path, fault: str) -> None:
+    path = tmp_path / TorchWheel().file
+    path.write_bytes(BAD[fault])
+    refused(fault, prove(capsys, str(path), "--deep"), len(BAD[fault]))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_release_listed_twice_with_other_hashes(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
     page = json.loads(index.site.files["/simple/torch/"][1])
     page["files"].append({**page["files"][0], "hashes": {"sha256": "0" * 64}})
     index.site.put("/simple/torch/", json.dumps(page).encode(), "application/json")
-    code, _, err = prove(capsys, "torch==2.15.0")
-    assert (code, "twice with different hashes" in err) == (10, True)
+    refused("lists a wheel twice", prove(capsys, "torch==2.15.0"), index.site.sent)
 
 
 def test_control_characters_do_not_reach_the_terminal(index: Index, capsys: pytest.CaptureFixture[str]) -> None:

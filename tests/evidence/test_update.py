@@ -1,9 +1,12 @@
 """`envkit matrix update` and `matrix check --online` against an index on loopback, with tables of their own."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +17,10 @@ import pytest
 from benchmarks.facts_restore import DOCUMENTS, fields_that_differ, without
 from envkit.cli.main import run
 from envkit.facts import edited, evidence, load, snapshot
+from envkit.ground import strictyaml
 from tests.evidence.conftest import Index
-from tests.support.torch_wheels import REQUIRES, release
+from tests.support.torch_wheels import REQUIRES, fat_library, release
+from tests.support.wheels import Raw, raw_zip
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -154,7 +159,7 @@ def test_a_second_run_has_nothing_to_do(index: Index, matrix: Command) -> None:
     again()
     before = len(index.site.seen)
     code, out, err = matrix("update")
-    assert (code, out, len(index.site.seen) - before) == (0, "", 1)
+    assert (code, out, len(index.site.seen) - before) == (0, "", 2)  # the lists of torch and of cuda-toolkit
     assert "no new release; would change: nothing changes" in err
 
 
@@ -176,6 +181,88 @@ def test_what_no_file_says_is_asked(index: Index, matrix: Command) -> None:
 
 
 @pytest.mark.usefixtures("index")
+def test_other_cuda_variants_are_proposed_with_questions(tables: Path, matrix: Command) -> None:
+    """The table of the wheel has flags for CUDA 12.6; that such a wheel was published, nothing says."""
+    code, out, err = matrix("update", "--write", "--json")
+    assert code == 0, err
+    row = next(
+        row for row in rows_of(tables, "torch_cuda_variants") if (row["torch"], row["cuda"]) == ("2.15.0", "12.6")
+    )
+    assert (row["arch"], row["arch_aarch64"], row["files"], row["cudnn"]) == (
+        ["5.0", "9.0"],
+        ["8.0", "9.0"],
+        None,
+        None,
+    )
+    assert "which NCCL does torch 2.15.0+cu126 require?" in json.loads(out)["asked"]
+    again()
+    # The row is sound, and no build is made of it until somebody answers.
+    assert matrix("check")[0] == 0
+    assert not [one for one in load.load().builds if (one.torch, one.cuda) == ("2.15.0", "12.6")]
+    code, out, _ = matrix("update", "--torch", "2.15.0")
+    assert (code, out) == (0, "")
+
+
+@pytest.mark.usefixtures("tables")
+def test_new_toolkits_of_the_index_are_proposed(index: Index, matrix: Command) -> None:
+    wheels = [small(f"cuda_toolkit-{version}") for version in ("10.0.130", "13.5.0", "13.6.0rc1", "13.6.1.0", "13.7.0")]
+    serve(index, "cuda-toolkit", wheels)
+    code, out, _ = matrix("update")
+    new = [line.partition(": ")[2] for line in out.splitlines() if line.startswith("+  - toolkit")]
+    assert (code, new) == (0, ["13.7.0", "13.6.1"])
+    assert "+    linux_min: null  # ask: which driver do the release notes of CUDA 13.7.0 name for Linux?" in out
+
+
+def test_a_new_cudnn_is_proposed_from_its_machine_code(index: Index, tables: Path, matrix: Command) -> None:
+    code = {"nvidia/cudnn/lib/libcudnn_cnn.so.9": fat_library("sm_80 sm_90 compute_90")}
+    serve(index, "nvidia-cudnn-cu13", [small("nvidia_cudnn_cu13-9.99.0.1", code)])
+    index.put(release(requires=[one.replace("9.26.0.51", "9.99.0.1") for one in REQUIRES]))
+    matrix("update", "--write")
+    row = rows_of(tables, "cudnn_cuda")[-1]
+    assert (row["cudnn"], row["cuda_major"], row["capabilities"]) == ("9.99.0", "13", ["8.0+"])
+    assert row["linux_min_driver"] is None
+    again()
+    assert [(one.row, one.grade) for one in evidence.read("cudnns") if "9.99" in one.row] == [("9.99.0 13 -", "proved")]
+    assert matrix("check")[0] == 0
+
+
+@pytest.mark.usefixtures("index", "tables")
+def test_an_index_without_other_lists_says_so(matrix: Command) -> None:
+    code, _, err = matrix("update")
+    assert (code, "cuda-toolkit/ answers 404; no row is proposed from it" in err) == (0, True), err
+
+
+def rows_of(folder: Path, table: str) -> list[dict[str, Any]]:
+    tree = strictyaml.read((folder / f"{table}.yaml").read_text(), table)
+    assert isinstance(tree, dict)
+    found: list[dict[str, Any]] = tree["rows"]
+    return found
+
+
+def small(name: str, members: dict[str, bytes] | None = None) -> tuple[str, bytes]:
+    """A wheel with little more than METADATA."""
+    package, _, version = name.partition("-")
+    text = f"Metadata-Version: 2.1\nName: {package.replace('_', '-')}\nVersion: {version}\n\n".encode()
+    data = {f"{name}.dist-info/METADATA": text, **(members or {})}
+    return f"{name}-py3-none-manylinux_2_27_x86_64.whl", raw_zip([Raw(name=at, data=had) for at, had in data.items()])
+
+
+def serve(index: Index, package: str, wheels: list[tuple[str, bytes]]) -> None:
+    """Put the wheels of a package on the index."""
+    rows = [
+        {"filename": name, "url": f"../files/{name}", "size": len(data), "upload-time": "2026-11-20T00:00:00Z",
+         "hashes": {"sha256": hashlib.sha256(data).hexdigest()}}
+        for name, data in wheels
+    ]  # fmt: skip
+    index.site.put(
+        f"/simple/{package}/", json.dumps({"meta": {"api-version": "1.1"}, "name": package, "files": rows}).encode(),
+        "application/vnd.pypi.simple.v1+json",
+    )  # fmt: skip
+    for name, data in wheels:
+        index.site.put(f"/simple/files/{name}", data)
+
+
+@pytest.mark.usefixtures("index")
 def test_a_full_disk_leaves_every_file_as_it_was(
     tables: Path, matrix: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +276,23 @@ def test_a_full_disk_leaves_every_file_as_it_was(
     monkeypatch.setattr(os, "fsync", full)
     code, _, err = matrix("update", "--write")
     assert (code, "disk full" in err, contents(tables)) == (9, True, before)
+
+
+@pytest.mark.usefixtures("index")
+def test_a_signal_between_two_files_waits_for_the_last(
+    tables: Path, matrix: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, before = os.fsync, load.load().version
+
+    def ended(descriptor: int) -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # not to the thread of the index of this test
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", ended)
+    assert matrix("update", "--write")[0] == 128 + signal.SIGTERM
+    again()
+    assert (load.load().version, matrix("check")[0]) == (before + 1, 0)
+    assert "torch: 2.15.0" in (tables / "torch_releases.yaml").read_text()
 
 
 def test_check_online_reports_a_difference(index: Index, matrix: Command) -> None:

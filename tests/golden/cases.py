@@ -14,13 +14,16 @@ from envkit.plan.definition import shipped
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_for
 from envkit.plan.toolchain import Needs, builder_plan
+from envkit.render.inline import inline
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from tests.golden import reference
 from tests.golden.exports import exports
 from tests.golden.manual import FOLDER as MANUAL
 from tests.golden.manual import manual_pages
-from tests.golden.pages import PAGE, verify_page
+from tests.golden.matrix_page import PAGE as MATRIX_PAGE
+from tests.golden.matrix_page import matrix_page
+from tests.golden.pages import API_PAGE, PAGE, api_page, verify_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
 from tests.support import documented
@@ -63,6 +66,9 @@ class Case:
         return "-".join(filter(None, (self.image, self.template, *more)))
 
 
+INLINE = (Case("cu118", "miniconda"), Case("rocky9", "wheels", mirrored=True))  # of which the inline form is kept
+
+
 def cases() -> list[Case]:
     """Every shipped image with every template that can carry it, one of each behind mirrors, and one of each locked."""
     found = [Case(image, template) for image in shipped() for template in ("miniconda", "wheels")]
@@ -96,7 +102,22 @@ def expected(case: Case) -> dict[str, bytes]:
     """The kept files of a case by name; the flavours differ in the Dockerfile alone."""
     classic = rendered(case, FLAVOURS[0])
     files = {name: data for name, data in classic.files.items() if _kept(name, case)}
-    return files | {f"{flavour}.Dockerfile": rendered(case, flavour).files["Dockerfile"] for flavour in FLAVOURS}
+    files |= {f"{flavour}.Dockerfile": rendered(case, flavour).files["Dockerfile"] for flavour in FLAVOURS}
+    kept_inline = FLAVOURS if case in INLINE else ()
+    return files | {f"{flavour}.inline.Dockerfile": inlined(case, flavour).encode() for flavour in kept_inline}
+
+
+def context_files(case: Case, flavour: str) -> dict[str, bytes]:
+    """Every file of the build context, with those that an engine adds."""
+    made = rendered(case, flavour)
+    built = [word for word in made.dockerfile.split() if word.startswith("wheels/") and word.endswith(".whl")]
+    extra = {"ca-bundle.pem": b"-----BEGIN CERTIFICATE-----\n"} | dict.fromkeys(built, bytes(range(256)) * 300)
+    return made.files | extra
+
+
+def inlined(case: Case, flavour: str) -> str:
+    """The Dockerfile that holds its build context."""
+    return inline(rendered(case, flavour), context_files(case, flavour))
 
 
 def _kept(name: str, case: Case) -> bool:
@@ -134,6 +155,8 @@ def kept() -> Iterator[tuple[Path, bytes]]:
     for name, data in manual_pages().items():
         yield MANUAL / name, data
     yield PAGE, verify_page()
+    yield MATRIX_PAGE, matrix_page()
+    yield API_PAGE, api_page()
     yield from reference.pages().items()
     yield FOLDER / "documented.txt", documented.summary().encode()
     for name, data in reports().items():

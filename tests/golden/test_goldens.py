@@ -27,7 +27,7 @@ from tests.golden.cases import (
 )
 from tests.golden.manual import FOLDER as MANUAL
 from tests.golden.manual import manual_pages
-from tests.golden.pages import BEGIN, END, GPUS, PAGE, verify_page
+from tests.golden.pages import API, API_PAGE, BEGIN, END, GPUS, PAGE, api_page, verify_page
 from tests.golden.reports import reports
 
 CASES = pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
@@ -69,6 +69,12 @@ def test_the_tables_of_checks_and_gpus_are_those_of_their_data() -> None:
     page = PAGE.read_text()
     assert (page.count(BEGIN), page.count(GPUS), page.count(END)) == (1, 1, 2)
     assert PAGE.read_bytes() == verify_page(), UPDATE
+
+
+def test_the_reference_of_the_library_is_that_of_its_docstrings() -> None:
+    page = API_PAGE.read_text()
+    assert (page.count(API), page.count(END)) == (1, 1)
+    assert API_PAGE.read_bytes() == api_page(), UPDATE
 
 
 @pytest.mark.parametrize("name", sorted(reports()))

@@ -18,7 +18,8 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
         click.UsageError: the command line does not take them.
     """
     command: click.Command = envkit
-    context, words = click.Context(envkit, info_name="envkit"), list(arguments)
+    # With its settings: a command keeps the names of its help option as it is first asked for them.
+    context, words = click.Context(envkit, info_name="envkit", **envkit.context_settings), list(arguments)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name = words.pop(0)
         found = command.get_command(context, name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envkit.checks.reading import Tree, is_noisy, is_number, mapping
-from envkit.checks.shown import Lines, Sheet, Shown, cell, short, tables
+from envkit.checks.shown import HIGHER, Lines, Sheet, Shown, Tile, cell, short, tables
 
 _COPY = re.compile(r"C10\.(h2d|d2h)_(pinned|pageable)_(\d+)MiB")
 
@@ -75,6 +75,21 @@ def _figure(item: Transfer) -> Lines:
         series=[(name, points) for name, points in named if points],
         limits=limits,
         floors=floors,
+        better=HIGHER,
+    )
+
+
+def _tiles(found: Sequence[Transfer]) -> tuple[Tile, ...]:
+    """Return the fastest copy from pinned memory in each direction that was measured."""
+    pinned = [(item, max(item.pinned.values())) for item in found if item.pinned]
+    return tuple(
+        Tile(
+            _WAYS[item.way],
+            f"{short(rate)} GB/s",
+            f"{rate / item.limit:.0%} of the link's {short(item.limit)} GB/s" if item.limit else "pinned memory",
+            HIGHER,
+        )
+        for item, rate in pinned
     )
 
 
@@ -112,6 +127,7 @@ def show(checks: Sequence[Tree]) -> Shown:
         title="Bandwidth between host and GPU",
         sheets=tables(_sheet(found)),
         figures=tuple(_figure(item) for item in found),
+        tiles=_tiles(found),
         details=tables(_details(found)),
         remark="Page-locked (pinned) memory is copied by the GPU itself; pageable memory goes through a staging buffer."
         " The red mark holds for pinned copies of that size alone; nothing else can fail.",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, mapping, number
-from envkit.checks.shown import Sheet, Shown, Values, cell, short, tables
+from envkit.checks.shown import LOWER, Sheet, Shown, Values, cell, short, tables
 
 _SHARES = {
     "pinned": "pinned memory, a stream of its own",
@@ -71,4 +71,4 @@ def _figure(found: Overlap) -> Values:
     rows = [("copy", found.copy_ms), ("kernels", found.kernels_ms), ("on two streams", found.both_ms)]
     rows += [] if found.one_stream_ms is None else [("on one stream", found.one_stream_ms)]
     told = f"{', '.join(f'{name} {short(took)} ms' for name, took in rows)}."
-    return Values("overlap-times", "A copy and kernels, alone and together", told, rows, unit="ms")
+    return Values("overlap-times", "A copy and kernels, alone and together", told, rows, unit="ms", better=LOWER)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, sequence
-from envkit.checks.shown import Lines, Sheet, Shown, cell, tables
+from envkit.checks.shown import HIGHER, Lines, Sheet, Shown, Tile, cell, tables
 from envkit.ground.text import clean, fitted
 
 _EFFECTS = ("prefetch_factor", "persistent_workers", "pin_memory")
@@ -119,7 +119,15 @@ def _figure(index: int, item: Loading) -> Lines:
         up=f"samples per second, {_bound(item)}",
         series=sorted(named.items()),
         marked=item.recommended,
+        better=HIGHER,
     )
+
+
+def _tile(item: Loading) -> Tile:
+    workers = item.recommended or 0
+    rate = "" if item.rate is None else f"{item.rate:.0f} samples/s, "
+    gain = "" if item.gain is None else f", {item.gain:.1f}x the rate of none"
+    return Tile("Best loader setting", f"{workers} worker{'s' * (workers != 1)}", f"{rate}{_by(item)}{gain}")
 
 
 def _bound(item: Loading) -> str:
@@ -189,6 +197,7 @@ def show(checks: Sequence[Tree]) -> Shown:
         title="Data loading",
         sheets=tables(_sheet(found, _data(checks))),
         figures=tuple(_figure(index, item) for index, item in enumerate(found)),
+        tiles=tuple(_tile(item) for item in found if item.recommended is not None)[:1],
         details=tables(_details(found)),
         remark="The vertical line marks the recommended number of workers: the smallest whose rate is within 10 % of"
         " the best. Where several settings share a point, the fastest is drawn.",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, ratio
-from envkit.checks.shown import Errors, Figure, Ratios, Sheet, Shown, cell, short, tables
+from envkit.checks.shown import HIGHER, LOWER, Errors, Figure, Ratios, Sheet, Shown, Tile, cell, fill_of, short, tables
 from envkit.ground.text import clean, fitted
 
 _BENCH = re.compile(r"C14\.bench\.([^.]+)\.([^.]+)")
@@ -91,15 +91,35 @@ def _details(found: Sequence[Precision]) -> Sheet:
 
 def _figures(steps: Sequence[Precision]) -> tuple[Figure, ...]:
     low = [item for item in steps if item.precision != "fp32"]
-    times = [(_name(item), item.time_ratio) for item in low if item.time_ratio is not None]
-    held = [(_name(item), item.memory_ratio) for item in low if item.memory_ratio is not None]
-    errors = [(_name(item), item.gradient_error) for item in low if item.gradient_error]
+    speeds, fast = _rows(low, lambda item: 1 / item.time_ratio if item.time_ratio else None)
+    held, small = _rows(low, lambda item: item.memory_ratio)
+    errors, wrong = _rows(low, lambda item: item.gradient_error or None)
+    told = _told("Above 1 is faster", speeds), _told("Below 1 is less", held), _told("Relative error", errors, ".1e")
     drawn: tuple[Ratios | Errors, ...] = (
-        Ratios("amp-time", "Time of a step, fp32 = 1", _told("Below 1 is faster", times), times, "fp32"),
-        Ratios("amp-memory", "Memory of a step, fp32 = 1", _told("Below 1 is less", held), held, "fp32"),
-        Errors("amp-error", "Gradient error against fp32", _told("Relative error", errors, ".1e"), errors),
+        Ratios("amp-time", "Speed of a step, fp32 = 1", told[0], speeds, "fp32", fast, better=HIGHER),
+        Ratios("amp-memory", "Memory of a step, fp32 = 1", told[1], held, "fp32", small, better=LOWER),
+        Errors("amp-error", "Gradient error against fp32", told[2], errors, wrong, better=LOWER),
     )
     return tuple(figure for figure in drawn if figure.rows)
+
+
+def _rows(
+    steps: Sequence[Precision], value: Callable[[Precision], float | None]
+) -> tuple[list[tuple[str, float]], list[str]]:
+    """Return the rows of a figure, and the fill of each."""
+    known = [(item, number) for item in steps if (number := value(item)) is not None]
+    return [(_name(item), number) for item, number in known], [fill_of(item.precision) for item, _ in known]
+
+
+def _tiles(steps: Sequence[Precision]) -> tuple[Tile, ...]:
+    """Return the speedup of mixed precision over all networks: in bfloat16, or in float16 where that is missing."""
+    for kind in ("bf16", "fp16"):
+        gains = [1 / item.time_ratio for item in steps if item.precision == kind and item.time_ratio]
+        if gains:
+            least, most = f"{min(gains):.1f}", f"{max(gains):.1f}"
+            value = f"{least}x" if least == most else f"{least} to {most}x"
+            return (Tile("AMP speedup", value, f"a training step in {kind} against fp32", HIGHER),)
+    return ()
 
 
 def _sheet(found: Sequence[Precision]) -> Sheet:
@@ -133,6 +153,7 @@ def show(checks: Sequence[Tree]) -> Shown:
         title="Mixed precision against fp32",
         sheets=tables(_sheet(found)),
         figures=_figures(found),
+        tiles=_tiles(found),
         details=tables(_details(found)),
         remark="fp32 means strict IEEE arithmetic. Memory is the peak of a step on a GPU, and what is saved for"
         " backward on a CPU. The gradient's error is relative.",

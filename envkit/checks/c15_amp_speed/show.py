@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, mapping, number
-from envkit.checks.shown import Ratios, Sheet, Shown, cell, tables
+from envkit.checks.shown import HIGHER, Sheet, Shown, Tile, Values, cell, fill_of, short, tables
 from envkit.ground.text import clean, fitted
 
 # Characters that fit beside a bar.
@@ -15,12 +15,18 @@ _ROW_NAME = 17
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A matrix product in one precision: its rate in TFLOP/s and over strict float32."""
+    """A matrix product in one precision: its rate in TFLOP/s and over strict float32.
+
+    `floor` is the rate below which the check fails, `peak` what the GPU's clock allows in half precision; both TFLOP/s.
+    """
 
     precision: str
     tflops: float | None
     over_fp32: float | None
     noisy: bool
+    floor: float | None = None
+    peak: float | None = None
+    on_gpu: bool = False
 
 
 def product_rates(checks: Sequence[Tree]) -> list[Product]:
@@ -31,8 +37,62 @@ def product_rates(checks: Sequence[Tree]) -> list[Product]:
         rate, gain = number(observed.get("tflops")), number(observed.get("over_fp32"))
         if rate is not None:
             strict = number(observed.get("tflops_fp32")) or strict
-            found.append(Product(clean(observed.get("precision")), rate, gain, is_noisy(check)))
+            found.append(
+                Product(
+                    clean(observed.get("precision")),
+                    rate,
+                    gain,
+                    is_noisy(check),
+                    _floor(mapping(check.get("rule")), strict),
+                    number(mapping(check.get("derived")).get("limit_tflops")),
+                    str(check.get("subject")).startswith("gpu"),
+                )
+            )
     return [Product("fp32", strict, None, noisy=False), *found] if found else []
+
+
+def _floor(rule: Tree, strict: float | None) -> float | None:
+    """Return the rate that a rule on the gain over strict float32 asks for; None where it only informs."""
+    least = number(rule.get("fail_below")) if rule.get("type") == "min_ratio" and rule.get("gates") else None
+    return least * strict if least is not None and strict is not None else None
+
+
+def _figure(found: Sequence[Product]) -> Values:
+    known = [(item, item.tflops) for item in found if item.tflops is not None]
+    peak = max((item.peak for item in found if item.peak), default=None)
+    rows = [(fitted(item.precision, _ROW_NAME), rate) for item, rate in known]
+    floors = [
+        (index, f"{item.precision} fails below {short(item.floor)}", item.floor)
+        for index, (item, _) in enumerate(known)
+        if item.floor
+    ]
+    told = ", ".join(f"{name} {short(rate)}" for name, rate in rows)
+    against = f"; the GPU's peak in half precision is {short(peak)}" if peak else ""
+    return Values(
+        "amp-gemm",
+        "Rate of a matrix product",
+        f"TFLOP/s: {told}{against}.",
+        rows,
+        "TFLOP/s",
+        fills=[fill_of(item.precision) for item, _ in known],
+        floors=floors,
+        limits=[(f"the GPU's peak {short(peak)}", peak)] if peak else [],
+        better=HIGHER,
+    )
+
+
+def _tiles(found: Sequence[Product]) -> tuple[Tile, ...]:
+    """Return the fastest product on a GPU, against its peak or else against strict float32."""
+    rates = [(item, item.tflops) for item in found if item.on_gpu and item.tflops is not None]
+    if not rates:
+        return ()
+    best, rate = max(rates, key=lambda one: one[1])
+    note = f"{best.precision} products"
+    if best.peak:
+        note = f"{best.precision} products, {rate / best.peak:.0%} of the GPU's peak {short(best.peak)}"
+    elif best.over_fp32:
+        note = f"{best.precision} products, {best.over_fp32:.1f}x strict fp32"
+    return (Tile("Matrix products", f"{short(rate)} TFLOP/s", note, HIGHER),)
 
 
 def _sheet(found: Sequence[Product]) -> Sheet:
@@ -47,12 +107,12 @@ def _sheet(found: Sequence[Product]) -> Sheet:
 def show(checks: Sequence[Tree]) -> Shown:
     """Show the rate of a matrix product in each precision, against strict fp32."""
     found = product_rates(checks)
-    gains = [(fitted(item.precision, _ROW_NAME), item.over_fp32) for item in found if item.over_fp32 is not None]
-    told = f"Above 1 is faster: {', '.join(f'{name} {value:.2f}' for name, value in gains)}."
     return Shown(
         ident="products",
         title="Matrix products",
         sheets=tables(_sheet(found)),
-        figures=(Ratios("amp-gemm", "Rate of a matrix product, fp32 = 1", told, gains, "fp32"),) if gains else (),
-        remark="fp32 means strict IEEE arithmetic.",
+        figures=(_figure(found),) if found else (),
+        remark="fp32 means strict IEEE arithmetic. The peak is what the clock and the multiprocessors of this GPU allow"
+        " in half precision.",
+        tiles=_tiles(found),
     )

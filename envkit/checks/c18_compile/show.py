@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, mapping, number
-from envkit.checks.shown import Figure, Sheet, Shown, Values, cell, short, tables
+from envkit.checks.shown import LOWER, Figure, Sheet, Shown, Values, cell, short, tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,4 +66,4 @@ def _figures(found: Compiled) -> tuple[Figure, ...]:
         return ()
     rows = [("eager", found.eager_ms), ("compiled", found.compiled_ms)]
     told = f"Eager {short(found.eager_ms)} ms, compiled {short(found.compiled_ms)} ms a call."
-    return (Values("compile-times", "A call, eager and compiled", told, rows, unit="ms"),)
+    return (Values("compile-times", "A call, eager and compiled", told, rows, unit="ms", better=LOWER),)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envkit.checks.reading import Tree, is_noisy, mapping, number, sequence
-from envkit.checks.shown import Sheet, Shown, Values, cell, short, tables
+from envkit.checks.shown import HIGHER, Sheet, Shown, Values, cell, short, tables
 from envkit.ground.text import clean, fitted
 
 # Characters that fit beside a bar.
@@ -51,7 +51,7 @@ def _figure(index: int, item: Decoding) -> Values:
     size = f"{item.width:.0f} x {item.height:.0f}"
     rows = [(fitted(name, _ROW_NAME), rate) for name, rate in item.rates]
     told = f"{', '.join(f'{name} {short(rate)}' for name, rate in rows)} images per second."
-    return Values(f"decoders-{index}", f"Decoding JPEG, {size}", told, rows, unit="images per second")
+    return Values(f"decoders-{index}", f"Decoding JPEG, {size}", told, rows, unit="images per second", better=HIGHER)
 
 
 def _sheet(found: Sequence[Decoding]) -> Sheet:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, sequence
-from envkit.checks.shown import Parts, Sheet, Shown, cell, short, tables
+from envkit.checks.shown import LOWER, Parts, Sheet, Shown, Tile, cell, short, tables
 from envkit.ground.text import clean
 
 _WHOLE = 1.05
@@ -74,7 +74,11 @@ def _figure(found: StepTime) -> Parts:
     bars.append(("The same batch again, without the loader", [("in all", found.reused_ms, "s0")]))
     if found.loader_ms is not None:
         bars.append(("The loader alone", [("loading a batch", found.loader_ms, "s1")]))
-    return Parts("step-time", "A step, with and without its loader", _starved(found), bars, unit="ms")
+    return Parts("step-time", "A step, with and without its loader", _starved(found), bars, unit="ms", better=LOWER)
+
+
+def _tile(found: StepTime) -> Tile:
+    return Tile("Starved share", f"{found.starved:.0%}", "of a training step waits for its loader", LOWER)
 
 
 def _starved(found: StepTime) -> str:
@@ -131,4 +135,5 @@ def show(checks: Sequence[Tree]) -> Shown:
         title="Where a training step's time goes",
         sheets=tables(*(() if found is None else (_sheet(found),)), _options(checks)),
         figures=() if found is None else (_figure(found),),
+        tiles=() if found is None else (_tile(found),),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from envkit.checks.reading import Tree, mapping, number, sequence
-from envkit.checks.shown import Figure, Lines, Sheet, Shown, cell, short, tables
+from envkit.checks.shown import HIGHER, Figure, Lines, Sheet, Shown, cell, short, tables
 from envkit.ground.text import clean
 
 # Points of a line over time.
@@ -86,6 +86,7 @@ def _figures(found: Sustained) -> tuple[Figure, ...]:
         up="MHz",
         series=[("clock of the multiprocessors", points)],
         limits=[(f"boost clock {short(found.boost)}", found.boost)] if found.boost else [],
+        better=HIGHER,
     )
     return (drawn,)
 

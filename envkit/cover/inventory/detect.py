@@ -13,7 +13,7 @@ from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError
 
 FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
-_HINT = "write `name,gpu,driver` as the first line, or use --format; envkit cover --help lists the formats"
+_HINT = "write `name,gpu,driver` as the first line; envkit cover --help lists the formats (--format)"
 
 
 def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = "stdin") -> Inventory:

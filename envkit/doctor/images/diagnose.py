@@ -13,6 +13,7 @@ from envkit.ground.errors import UsageError, VerificationError
 from envkit.ground.progress import Reporter
 from envkit.image.opening import described, open_file
 from envkit.image.reference import parse_file
+from envkit.image.spec import LABEL_PREFIX
 from envkit.run.runners import choose
 from envkit.verify.static import ImageFacts, image_facts, static_checks
 
@@ -68,7 +69,12 @@ def _facts(
     facts: ImageFacts, contents: Contents | None, packages: dict[str, str], *, cuda: bool
 ) -> Iterator[tuple[str, str]]:
     yield "id", facts.id
-    yield "base", facts.labels.get(_BASE) or ("nvidia/cuda" if facts.env.get("NV_CUDA_CUDART_VERSION") else "not told")
+    yield (
+        "base",
+        facts.labels.get(_BASE)
+        or facts.labels.get(f"{LABEL_PREFIX}.base")
+        or ("nvidia/cuda" if facts.env.get("NV_CUDA_CUDART_VERSION") else "not told"),
+    )
     yield "user", facts.user or "root"
     yield "architecture", facts.architecture or "unknown"
     yield "size", f"{facts.size / 1e9:.2f} GB unpacked" if facts.size else "unknown"

@@ -6,12 +6,26 @@ import math
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from envkit.checks.shown import Errors, Figure, Lines, Parts, Ratios, Spread, Strips, Values, short
+from envkit.checks.shown import (
+    Errors,
+    Figure,
+    Intervals,
+    Lines,
+    Parts,
+    Ratios,
+    Sides,
+    Spread,
+    Strips,
+    Treemap,
+    Values,
+    short,
+)
 from envkit.ground.text import fitted
 from envkit.report.html.markup import Markup, el
 from envkit.report.measured import quantile
 
 WIDTH = 380
+WIDE = 760
 # Series differ by marker and dashes as well as by color.
 _MARKERS = ("circle", "square", "triangle", "diamond")
 _DASHES = (None, "6 4", "2 3", "8 3 2 3")
@@ -21,6 +35,7 @@ _BAR_ROOM = WIDTH - _BAR_LEFT - _BAR_RIGHT
 _LINES_LEFT, _LINES_RIGHT, _LINES_PLOT = 44, 14, 190
 _LINES_FLOOR = 16  # half the width of a floor
 _STRIP_EDGE, _STRIP_ROW = 12, 42
+_TREEMAP, _TILE_LINE = 360, 42
 # The narrowest of these that shows nearly all samples is used.
 _SCALES = (
     (0.98, 0.99, 1.0, 1.01, 1.02),
@@ -39,19 +54,26 @@ def draw(figure: Figure) -> Markup:
     """Return a figure as SVG, with its title and what it shows in words. The same figure gives the same bytes."""
     match figure:
         case Lines():
-            return _line(figure)
+            drawn = _line(figure)
         case Ratios():
-            return _ratio(figure)
+            drawn = _ratio(figure)
         case Values():
-            return _value(figure)
+            drawn = _value(figure)
         case Errors():
-            return _error(figure)
+            drawn = _error(figure)
         case Parts():
-            return _parts(figure)
+            drawn = _parts(figure)
         case Strips():
-            return _strip(figure)
+            drawn = _strip(figure)
+        case Intervals():
+            drawn = _intervals(figure)
+        case Sides():
+            drawn = _sides(figure)
+        case Treemap():
+            drawn = _treemap(figure)
         case _:
             assert_never(figure)
+    return drawn
 
 
 def _line(figure: Lines) -> Markup:
@@ -115,36 +137,45 @@ def _grid(largest: float, top: float, bottom: float) -> tuple[Callable[[float], 
 
 
 def _ratio(figure: Ratios) -> Markup:
-    bottom = 26 + _BAR_ROW * len(figure.rows)
-    x_of, parts = _grid(max([1.0, *(value for _, value in figure.rows)]), 22, bottom)
-    for index, (name, value) in enumerate(figure.rows):
-        y = 26 + _BAR_ROW * index
-        parts += [
-            label(_BAR_LEFT - 8, y + 15, name, anchor="end"),
-            bar(_BAR_LEFT, y + 3, x_of(value) - _BAR_LEFT, 16, "fill s0"),
-        ]
-    parts += [line(x_of(1), 18, x_of(1), bottom, "limit")]
-    for index, (_, value) in enumerate(figure.rows):
-        parts += [label(x_of(value) + 6, 42 + _BAR_ROW * index, f"{value:.2f}", kind="strong")]
-    # Near the right edge the name moves left, so that it is not cut off.
-    parts += [
-        label(min(x_of(1), WIDTH - 4 * len(figure.reference)), 14, figure.reference, anchor="middle", kind="quiet")
-    ]
-    return picture(figure, bottom + 24, *parts)
+    return _bars(figure, [(figure.reference, 1.0)], lambda value: f"{value:.2f}", "")
 
 
 def _value(figure: Values) -> Markup:
-    bottom = 6 + _BAR_ROW * len(figure.rows)
-    x_of, parts = _grid(max(value for _, value in figure.rows), 2, bottom)
+    return _bars(figure, figure.limits, short, figure.unit)
+
+
+def _bars(
+    figure: Ratios | Values, limits: Sequence[tuple[str, float]], form: Callable[[float], str], unit: str
+) -> Markup:
+    """Return one bar per row, the limits as lines across all rows, and the floors as marks in theirs."""
+    top = 26 if limits else 6
+    bottom = top + _BAR_ROW * len(figure.rows)
+    most = [value for _, value in (*figure.rows, *limits)] + [value for _, _, value in figure.floors]
+    x_of, parts = _grid(max(most), top - 4, bottom)
     for index, (name, value) in enumerate(figure.rows):
-        y = 6 + _BAR_ROW * index
-        parts += [
-            label(_BAR_LEFT - 8, y + 15, name, anchor="end"),
-            bar(_BAR_LEFT, y + 3, x_of(value) - _BAR_LEFT, 16, "fill s0"),
-        ]
-        parts += [label(x_of(value) + 6, y + 16, short(value), kind="strong")]
-    parts += [label(_BAR_LEFT + _BAR_ROOM / 2, bottom + 34, figure.unit, anchor="middle", kind="quiet")]
-    return picture(figure, bottom + 42, *parts)
+        y = top + _BAR_ROW * index
+        parts += [label(_BAR_LEFT - 8, y + 15, name, anchor="end")]
+        parts += [bar(_BAR_LEFT, y + 3, x_of(value) - _BAR_LEFT, 16, f"fill {_fill(figure, index)}")]
+    for name, value in limits:
+        parts += [line(x_of(value), top - 8, x_of(value), bottom, "limit")]
+        # Near the right edge the name moves left, so that it is not cut off.
+        parts += [label(min(x_of(value), WIDTH - 4 * len(name)), 14, name, anchor="middle", kind="quiet")]
+    for row, _, value in figure.floors:
+        parts += [line(x_of(value), top + _BAR_ROW * row, x_of(value), top + _BAR_ROW * (row + 1) - 2, "floor")]
+    for index, (_, value) in enumerate(figure.rows):
+        parts += [label(x_of(value) + 6, top + 16 + _BAR_ROW * index, form(value), kind="strong")]
+    below = bottom + 16
+    if unit:
+        below += 18
+        parts += [label(_BAR_LEFT + _BAR_ROOM / 2, below, unit, anchor="middle", kind="quiet")]
+    for _, name, _ in figure.floors:
+        below += 18
+        parts += [line(_BAR_LEFT, below - 12, _BAR_LEFT, below + 2, "floor"), label(_BAR_LEFT + 8, below, name)]
+    return picture(figure, below + 8, *parts)
+
+
+def _fill(figure: Ratios | Values | Errors, index: int) -> str:
+    return figure.fills[index] if figure.fills else "s0"
 
 
 def _error(figure: Errors) -> Markup:
@@ -164,7 +195,8 @@ def _error(figure: Errors) -> Markup:
     for index, (name, value) in enumerate(figure.rows):
         y = 26 + _BAR_ROW * index + 11
         parts += [label(_BAR_LEFT - 8, y + 4, name, anchor="end"), line(_BAR_LEFT, y, WIDTH - _BAR_RIGHT, y, "thread")]
-        parts += [marker(0, x_of(value), y), label(x_of(value) + 9, y + 4.5, f"{value:.1e}", kind="strong")]
+        dot = el("circle", cx=at(x_of(value)), cy=at(y), r="5", class_=f"mark {_fill(figure, index)}")
+        parts += [dot, label(x_of(value) + 9, y + 4.5, f"{value:.1e}", kind="strong")]
     return picture(figure, bottom + 24, *parts)
 
 
@@ -234,6 +266,101 @@ def _strip(figure: Strips) -> Markup:
     return picture(figure, bottom + 42, *parts)
 
 
+def _intervals(figure: Intervals) -> Markup:
+    ends = [end for row in figure.rows for end in (row.low, row.high, 1 / (1 + row.least), 1 + row.least)]
+    marks = span(min([1.0, *ends]), max([1.0, *ends]), 6)
+    bottom = 26 + _STRIP_ROW * len(figure.rows)
+
+    def x_of(value: float) -> float:
+        return _STRIP_EDGE + (WIDE - 2 * _STRIP_EDGE) * (value - marks[0]) / (marks[-1] - marks[0])
+
+    parts: list[object] = []
+    names: list[object] = []  # last: their halo covers the lines
+    for value in marks:
+        anchor = {marks[0]: "start", marks[-1]: "end"}.get(value, "middle")
+        parts += [line(x_of(value), 22, x_of(value), bottom, "grid")]
+        parts += [label(x_of(value), bottom + 16, short(value), anchor=anchor, kind="quiet")]
+    for index, row in enumerate(figure.rows):
+        top = 22 + _STRIP_ROW * index
+        left, right = x_of(1 / (1 + row.least)), x_of(1 + row.least)
+        parts += [bar(left, top + 22, right - left, 16, "zone")]
+        parts += [line(x_of(row.low), top + 30, x_of(row.high), top + 30, f"span {row.kind}")]
+        parts += [line(x_of(end), top + 24, x_of(end), top + 36, f"span {row.kind}") for end in (row.low, row.high)]
+        parts += [el("circle", cx=at(x_of(row.estimate)), cy=at(top + 30), r="5", class_=f"point {row.kind}")]
+        names += [label(_STRIP_EDGE, top + 16, fitted(row.name, 2 * _STRIP_NAME))]
+        names += [label(WIDE - _STRIP_EDGE, top + 16, row.told, anchor="end", kind="strong")]
+    place = min(max(x_of(1), 4 * len(figure.reference)), WIDE - 4 * len(figure.reference))
+    parts += [line(x_of(1), 18, x_of(1), bottom, "limit")]
+    parts += [label(place, 14, figure.reference, anchor="middle", kind="quiet")]
+    return picture(figure, bottom + 24, *parts, *names, width=WIDE)
+
+
+def _sides(figure: Sides) -> Markup:
+    values = [value for _, side in figure.rows for value in side]
+    marks = span(min(values), max(values), 4)
+    bottom = 8 + _STRIP_ROW * len(figure.rows)
+
+    def x_of(value: float) -> float:
+        return _STRIP_EDGE + (WIDTH - 2 * _STRIP_EDGE) * (value - marks[0]) / (marks[-1] - marks[0])
+
+    parts: list[object] = [line(x_of(value), 8, x_of(value), bottom, "grid") for value in marks]
+    for index, (name, side) in enumerate(figure.rows):
+        top, middle = 8 + _STRIP_ROW * index, quantile(side, 0.5)
+        told = f"{short(middle)} {figure.unit}"
+        parts += [label(_STRIP_EDGE, top + 15, fitted(name, _STRIP_NAME))]
+        parts += [label(WIDTH - _STRIP_EDGE, top + 15, told, anchor="end", kind="strong")]
+        parts += [line(_STRIP_EDGE, top + 29, WIDTH - _STRIP_EDGE, top + 29, "thread")]
+        parts += [marker(index, x_of(value), top + 29, 3.5) for value in side]
+        parts += [line(x_of(middle), top + 20, x_of(middle), top + 38, "median")]
+    for value in marks:
+        anchor = {marks[0]: "start", marks[-1]: "end"}.get(value, "middle")
+        parts += [label(x_of(value), bottom + 16, short(value), anchor=anchor, kind="quiet")]
+    parts += [label(WIDTH / 2, bottom + 34, figure.unit, anchor="middle", kind="quiet")]
+    return picture(figure, bottom + 42, *parts)
+
+
+def _treemap(figure: Treemap) -> Markup:
+    rows = sorted(figure.rows, key=lambda row: -row[1])
+    parts: list[object] = []
+    for index, ((name, _, told), (x, y, wide, high)) in enumerate(
+        zip(rows, areas([row[1] for row in rows]), strict=True)
+    ):
+        # A rectangle says its name to a pointer; the table below says all of them to everybody.
+        parts += [el("rect", el("title", f"{name}: {told}"), x=at(x), y=at(y), width=at(wide), height=at(high),
+                     class_=f"tile t{index % 4}")]  # fmt: skip
+        room = int((wide - 12) / 7.5)
+        if room >= len(told) and high >= _TILE_LINE:
+            parts += [label(x + 6, y + 18, fitted(name, room)), label(x + 6, y + 36, told, kind="quiet")]
+    return picture(figure, _TREEMAP, *parts, width=WIDE)
+
+
+def areas(values: Sequence[float]) -> list[tuple[float, float, float, float]]:
+    """Return x, y, width and height for each of falling positive values: strips whose rectangles are near squares."""
+    found: list[tuple[float, float, float, float]] = []
+    x, y, wide, high = 0.0, 0.0, float(WIDE), float(_TREEMAP)
+    rest = list(values)
+    while rest:
+        side, scale = min(wide, high), wide * high / sum(rest)
+        count = min(range(1, len(rest) + 1), key=lambda many: _worst(rest[:many], side, scale))
+        row, rest = rest[:count], rest[count:]
+        deep = sum(row) * scale / side
+        at_side = 0.0
+        for value in row:
+            length = value * scale / deep
+            across = wide >= high
+            found.append((x, y + at_side, deep, length) if across else (x + at_side, y, length, deep))
+            at_side += length
+        x, y, wide, high = (x + deep, y, wide - deep, high) if wide >= high else (x, y + deep, wide, high - deep)
+    return found
+
+
+def _worst(row: Sequence[float], side: float, scale: float) -> float:
+    """Return the longest rectangle of a strip, as its length over its width or the other way round."""
+    deep = sum(row) * scale / side
+    lengths = [value * scale / deep for value in (row[0], row[-1])]
+    return max(max(length / deep, deep / length) for length in lengths)
+
+
 def _scale(rows: Sequence[Spread]) -> tuple[float, ...]:
     ratios = [value / quantile(row.values, 0.5) for row in rows for value in row.values]
     shown = (sum(scale[0] <= ratio <= scale[-1] for ratio in ratios) / len(ratios) for scale in _SCALES)
@@ -254,19 +381,37 @@ def ticks(top: float, count: int = 5) -> list[float]:
     return [round(index * step, 10) for index in range(last + 1)]
 
 
-def picture(figure: Figure, height: float, *parts: object) -> Markup:
-    """A figure: its name, and the picture with what it shows in words for those who do not see it."""
+def span(low: float, high: float, count: int) -> list[float]:
+    """Round values, about `count` of them, from one at or below `low` to one at or above `high`."""
+    step = ticks(high - low if high > low else abs(high) or 1.0, count)[1]
+    first = math.floor(low / step + 1e-9)
+    last = max(math.ceil(high / step - 1e-9), first + 1)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def picture(figure: Figure, height: float, *parts: object, width: float = WIDTH) -> Markup:
+    """A figure: its name and direction, and the picture with what it shows in words for those who do not see it."""
     drawn = el(
         "svg",
         el("title", figure.title, id=f"{figure.ident}-t"),
         el("desc", figure.told, id=f"{figure.ident}-d"),
         *parts,
-        viewBox=f"0 0 {WIDTH} {at(height)}",
+        viewBox=f"0 0 {at(width)} {at(height)}",
         role="img",
         aria_labelledby=f"{figure.ident}-t",
         aria_describedby=f"{figure.ident}-d",
     )
-    return el("figure", el("figcaption", figure.title), drawn)
+    better = el("span", f" {figure.better}", class_="better") if figure.better else None
+    caption = el("figcaption", figure.title, better)
+    if width == WIDTH:
+        return el("figure", caption, drawn)
+    return wide(figure.title, caption, drawn)
+
+
+def wide(title: str, caption: Markup, drawn: Markup) -> Markup:
+    """Return a figure that scrolls inside its own frame where the screen is too narrow for its text."""
+    frame = el("div", drawn, class_="scroll", role="region", aria_label=f"{title}, scrollable", tabindex="0")
+    return el("figure", caption, frame, class_="wide")
 
 
 def label(x: float, y: float, text: str, *, anchor: str | None = None, kind: str | None = None) -> Markup:

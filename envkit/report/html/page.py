@@ -1,26 +1,20 @@
-"""The page: one file with its style and its few lines of script inside, allowed by their hashes and nothing else.
-
-`page.html` lays it out. What it prints is escaped there, so no part of a record becomes markup.
-"""
+"""The page of one verification: what `page.html` lays out and escapes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-import jinja2
-
-import envkit
+from envkit.checks.catalog import TIERS, CheckEntry, catalog
 from envkit.checks.reading import Tree, check_of, is_number, mapping, sequence
 from envkit.checks.shown import Shown
-from envkit.report.formats import readable_json
-from envkit.report.html.assets import asset, policy
+from envkit.report.environment import parts, without_identifiers
 from envkit.report.html.charts import draw
-from envkit.report.html.markup import Markup, breakable, escaped, prose
-from envkit.report.measured import BUSY, measured
+from envkit.report.html.frame import render_page
+from envkit.report.html.markup import Markup
+from envkit.report.measured import BUSY, measured, samples
 from envkit.report.reading import (
     VERDICTS,
     blames_machine,
@@ -30,7 +24,6 @@ from envkit.report.reading import (
     not_checked,
     ran_by,
     title_of,
-    weight,
     word,
     worst,
     wrong,
@@ -43,19 +36,8 @@ SECTIONS = {
     "checks": "All checks",
     "environment": "Environment",
     "thresholds": "Thresholds",
+    "samples": "Samples",
     "record": "Record",
-}
-_ABOUT = "M4.4 9c1.2-2 2.4-2 3.6-1s2.4 1 3.6-1"  # a tilde; a question mark in a diamond is U+FFFD, a broken character
-_HALF = "M8 1a7 7 0 100 14A7 7 0 008 1zM8 3a5 5 0 010 10z"  # a ring whose left half is full
-# Each verdict has a shape of its own, drawn on 16 x 16; the word always stands beside it.
-SHAPES = {
-    "PASS": ("M8 1a7 7 0 100 14A7 7 0 008 1z", "M4.5 8.3l2.4 2.4 4.6-5"),
-    "WARN": ("M8 1.2l7.2 13.3H.8z", "M8 6v4M8 11.6v1"),
-    "FAIL": ("M5 1h6l4 4v6l-4 4H5l-4-4V5z", "M5.3 5.3l5.4 5.4M10.7 5.3l-5.4 5.4"),
-    "ERROR": ("M1 1h14v14H1z", "M8 4v5M8 10.8v1.2"),
-    "INCONCLUSIVE": ("M8 .2L15.8 8 8 15.8.2 8z", _ABOUT),
-    "SKIP": ("M8 1a7 7 0 100 14A7 7 0 008 1z", "M4.8 8h6.4"),
-    "NOT_VERIFIED": (_HALF, ""),
 }
 _MEANINGS = {
     "PASS": "All required checks passed.",
@@ -67,57 +49,45 @@ _MEANINGS = {
 }
 _MACHINE = "This machine or its driver is faulty; the image is not verified."
 _RULE_WORDS = ("type", "unit", "gates", "source", "judgement")
+_OTHER = "Other checks"
 _MB = 1e6
 _NAMED = 3
-_DEEPEST = 6
-_WHOLE = 1e15  # from here on a float has no digits behind its point
 
 
 def render_html(record: Tree) -> bytes:
-    """Return a record (`envkit.verify/1`) as one self-contained page. The same record gives the same bytes."""
-    text = _environment().get_template("page.html").render(_view(record))
-    return f"{text.strip()}\n".encode()
+    """Return a record (`envkit.verify/1`) as one self-contained page, without identifiers of GPUs.
+
+    The same record gives the same bytes.
+    """
+    return render_html_full(without_identifiers(record))
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(asset),
-        autoescape=True,
-        finalize=_printed,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def render_html_full(record: Tree) -> bytes:
+    """Return the same page with the UUIDs of GPUs that the record has."""
+    name, image = title_of(record)
+    return render_page(
+        "page.html",
+        title=f"{word(record['summary']['verdict'])}: {name or image}",
+        brand="envkit verification report",
+        sections=SECTIONS,
+        document=record,
+        **_view(record),
     )
-    environment.filters |= {"breakable": breakable, "prose": prose, "scalar": _scalar}
-    environment.tests |= {"said": _said, "nested": _nested}
-    environment.globals |= {
-        "DEEPEST": _DEEPEST,
-        "evidence": _evidence,
-        "blames_machine": blames_machine,
-        "gate": _gate,
-        "known": lambda verdict: verdict if verdict in SHAPES else "ERROR",
-        "weight": weight,
-        "word": word,
-    }
-    return environment
-
-
-def _printed(value: Any) -> Any:
-    """Return what stands in the page for a value of the template: markup as it is, anything else escaped."""
-    return value if hasattr(value, "__html__") else escaped(value)
 
 
 def _view(record: Tree) -> dict[str, Any]:
-    style, script = asset("report.css"), asset("report.js")
     name, image = title_of(record)
     summary, run = record["summary"], record["run"]
     verdict = str(summary["verdict"])
+    found = measured(record["checks"])
     return {
-        "checks": [_group(check, items, items) for check, items in by_check(record["checks"]).items()],
+        "blames_machine": blames_machine,
+        "by_topic": _by_topic(record),
         "counts": [(kind, summary["counts"][kind]) for kind in VERDICTS if summary["counts"].get(kind)],
-        "environment": _parts(record),
+        "environment": parts(record),
+        "evidence": _evidence,
         "facts": _facts(record),
+        "gate": _gate,
         "image": image,
         "left_out": [
             (reason, message, ", ".join(dict.fromkeys(ids)))
@@ -128,21 +98,16 @@ def _view(record: Tree) -> dict[str, Any]:
         "name": name or image,
         "newline": Markup("\n"),
         "payload_exit_code": run["payload"]["exit_code"],
-        "policy": policy(style, script),
         "problems": _problems(record),
-        "raw": Markup(readable_json(record)),
         "rules": _rules(record),
         "run_id": run["id"],
-        "schema": record["schema"],
-        "script": Markup(script),
-        "sections": SECTIONS,
-        "shapes": SHAPES,
         "stderr_tail": run["payload"]["stderr_tail"],
-        "style": Markup(style),
         "summary": summary,
-        "topics": [_topic(shown, absent) for shown, absent in measured(record["checks"])],
+        "absent": _absent(record, found),
+        "samples": _topic(samples(record["checks"])),
+        "tiles": [tile for _, shown in found for tile in shown.tiles],
+        "topics": [_topic(shown) for _, shown in found if _measured(shown)],
         "verdict": verdict,
-        "version": envkit.__version__,
     }
 
 
@@ -163,12 +128,46 @@ def _problems(record: Tree) -> list[tuple[str, str, str, Sequence[Tree]]]:
     return [_group(check, items, wrong(items)) for check, items in groups]
 
 
-def _topic(shown: Shown, absent: str) -> dict[str, Any]:
+def _measured(shown: Shown) -> bool:
+    return bool(shown.figures or shown.details or shown.sheets)
+
+
+def _absent(record: Tree, found: Sequence[tuple[CheckEntry, Shown]]) -> dict[str, list[str]]:
+    """Return the titles of what was not measured, by what it needs."""
+    by_need: dict[str, list[str]] = {}
+    for entry, shown in found:
+        if not _measured(shown):
+            by_need.setdefault(_need(record, entry), []).append(shown.title)
+    return by_need
+
+
+def _need(record: Tree, entry: CheckEntry) -> str:
+    if entry.needs == "cuda" and not record["env"]["gpu"]:
+        return "Needs a GPU"
+    tier = str(record["run"]["tier"])
+    deeper = tier not in TIERS or TIERS.index(entry.tier) > TIERS.index(tier)
+    return f"Needs the tier {entry.tier}" if deeper else "Did not run, or measured nothing"
+
+
+def _by_topic(record: Tree) -> list[tuple[str, list[tuple[str, str, str, Sequence[Tree]]]]]:
+    """Return the checks below the headings of their topics: what failed comes first, in and among the topics."""
+    topics = {entry.id: entry.topic for entry in catalog()}
+    groups: dict[str, list[tuple[str, str, str, Sequence[Tree]]]] = {}
+    for check, items in by_check(record["checks"]).items():
+        groups.setdefault(topics.get(check) or _OTHER, []).append(_group(check, items, items))
+
+    def severity(group: tuple[str, str, str, Sequence[Tree]]) -> int:
+        return VERDICTS.index(group[0])
+
+    ordered = [(topic, sorted(found, key=lambda one: (severity(one), one[1]))) for topic, found in groups.items()]
+    return sorted(ordered, key=lambda one: severity(one[1][0]))
+
+
+def _topic(shown: Shown) -> dict[str, Any]:
     noisy = any(sheet.noisy for sheet in (*shown.sheets, *shown.details))
     return {
         "ident": shown.ident,
         "title": shown.title,
-        "absent": absent,
         "remark": " ".join(filter(None, (shown.remark, BUSY if noisy else ""))),
         "notes": [line for sheet in shown.sheets for line in sheet.notes],
         "advice": [line for sheet in shown.sheets for line in sheet.advice],
@@ -204,21 +203,6 @@ def _gate(item: Tree) -> Any:
     return mapping(item["noise"]).get("gate", "clean")
 
 
-def _parts(record: Tree) -> list[tuple[str, Tree, bool]]:
-    """Return where the image ran and what was found there: a title, names and values, whether it is open."""
-    env, run = record["env"], record["run"]
-    parts = {
-        "Image": record["subject"],
-        "Run": {key: value for key, value in run.items() if key != "payload"},
-        "Host": env["host"],
-        "GPUs": {str(index): card for index, card in enumerate(env["gpu"])},
-        "Software": env["sw"],
-        "Settings": env["flags"],
-        "Fingerprints": env["fingerprint"],
-    }
-    return [(name, mapping(part), name in ("Host", "GPUs")) for name, part in parts.items() if part]
-
-
 def _rules(record: Tree) -> list[dict[str, Any]]:
     """Return each rule that was applied, once, with its findings and where its numbers come from."""
     by_rule: dict[str, list[Tree]] = {}
@@ -252,22 +236,3 @@ def _named(ids: Sequence[str]) -> str:
     shared = takewhile(lambda words: len(set(words)) == 1, zip(*(one.split(".") for one in ids), strict=False))
     common = ".".join(words[0] for words in shared)
     return f"{len(ids)} findings of {common or ', '.join(dict.fromkeys(check_of(one) for one in ids))}"
-
-
-def _said(value: Any) -> bool:
-    """Whether there is something to show."""
-    return value is not None and value not in ("", [], {})
-
-
-def _nested(value: Any) -> bool:
-    return isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value)
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.6g}"
-    return str(value)

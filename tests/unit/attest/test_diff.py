@@ -149,6 +149,26 @@ def test_equal_images_and_the_exit_code(pair: tuple[str, str], capsys: pytest.Ca
     assert run([*pair, "--exit-code"], capsys)[0] == 6
 
 
+def test_markdown_has_tables_without_foreign_markup(
+    tmp_path: Path, pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run([*pair, "--markdown"], capsys)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("- A: oci:")
+    assert "**Packages: 1 changed, 0 added, 0 removed**" in lines
+    assert "| einops | wheel | 0.9.0 | 1.0 |" in lines
+    assert "| STAGE | none | two |" in lines
+    assert lines[-1].startswith("layers: 2 shared (")
+    hostile = layout(tmp_path / "three", base(), own(), env=("STAGE=@you | <img src=x> [a](b)",))
+    assert (
+        "| STAGE | none | @\u200byou \\| &lt;img src=x&gt; \\[a\\](b) |"
+        in run([pair[0], hostile, "--markdown"], capsys)[1]
+    )
+    assert run([pair[0], pair[0], "--markdown"], capsys)[1].endswith("\n\nNo differences found.\n")
+    assert run([*pair, "--markdown", "--json"], capsys)[0] == 2
+
+
 def test_json_has_a_schema(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run([*pair, "--json"], capsys)
     tree = json.loads(out)

@@ -62,6 +62,7 @@ def test_place(own: Result | None, other: Result, expected: str) -> None:
 
 def test_only_the_right_other_tools_count() -> None:
     assert place({OWN: result(2), "quick and wrong": result(1, wrong="no"), "slow": result(3)}) == "first"
+    assert place({OWN: result(1, 5.0), "not run": result(1, None), "quick": result(1, 0.5)}) == "behind"
     assert well_placed(["alone", "first", "equal", "behind", "nobody"]) == 3
 
 

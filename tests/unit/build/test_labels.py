@@ -1,10 +1,17 @@
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from envkit import __version__
-from envkit.build.labels import image_labels, parse_label
+from envkit.build.labels import image_labels, labels_asked, parse_label
 from envkit.build.model import BaseImage
+from envkit.ground import settings
 from envkit.ground.errors import UsageError
+from envkit.ground.settings import Settings
+from envkit.lock.model import LockedBase
 from envkit.lock.store import digest_of
+from envkit.render.render import render
 from tests.support.locks import locked_conda
 from tests.support.plans import shipped_plan
 
@@ -43,6 +50,77 @@ def test_a_bootstrapped_base_has_no_digest() -> None:
         reference="localhost/envkit-base:x", digest=None, origin="bootstrap", name="localhost/envkit-base:x"
     )
     assert "org.opencontainers.image.base.digest" not in image_labels(shipped_plan("cpu"), base, (), {})
+
+
+@pytest.mark.parametrize(
+    ("origin", "name", "digest", "told"),
+    [
+        ("registry", "debian:trixie", DIGEST, "docker.io/library/debian:trixie"),
+        ("registry", f"quay.io/a/b@{DIGEST}", DIGEST, f"quay.io/a/b@{DIGEST}"),
+        ("registry", f"quay.io/a/b:1@{DIGEST}", DIGEST, "quay.io/a/b:1"),
+        ("local", "debian:trixie", DIGEST, "docker.io/library/debian:trixie"),
+        ("local", "own:1", None, "own:1"),
+        ("local", "Sha:", None, None),
+        ("bootstrap", "localhost/envkit-base:x", None, None),
+        ("none", "none", None, None),
+    ],
+)
+def test_the_base_is_a_reference_that_can_be_pulled_or_has_no_name(
+    origin: str, name: str, digest: str | None, told: str | None
+) -> None:
+    base = BaseImage(reference=name, digest=digest, origin=origin, name=name)
+    labels = image_labels(shipped_plan("cpu"), base, (), {})
+    assert labels.get("org.opencontainers.image.base.name") == told
+    assert labels.get("org.opencontainers.image.base.digest") == digest
+
+
+def test_a_base_of_packages_is_told_as_the_lock_has_it_by_every_engine() -> None:
+    plan = shipped_plan("cpu")
+    lock = replace(locked_conda(plan), base=LockedBase(kind="bootstrap", reference="bootstrap:debian/bookworm"))
+    docker = BaseImage(reference="envkit-base:x", digest=None, origin="bootstrap", name="envkit-base:x")
+    embedded = BaseImage(reference=lock.base.reference, digest=None, origin="bootstrap", name=lock.base.reference)
+    assert image_labels(plan, docker, (), {}, lock) == image_labels(plan, embedded, (), {}, lock)
+    assert image_labels(plan, docker, (), {}, lock)["io.github.envkit.base"] == "bootstrap:debian/bookworm"
+
+
+def of(folder: Path, **variables: str) -> Settings:
+    return settings.load({}, {f"ENVKIT_{key.upper()}": value for key, value in variables.items()}, folder)
+
+
+def test_settings_say_source_revision_and_licenses_and_what_is_typed_wins(tmp_path: Path) -> None:
+    given = of(tmp_path, image_source="https://git.example.com/a", image_revision="1f2e", image_licenses="apache-2.0")
+    asked = labels_asked(given, ["org.opencontainers.image.revision=v1", "com.example.team=x"])
+    labels = image_labels(shipped_plan("cpu"), BASE, asked, {})
+    assert {key.rpartition(".")[2]: labels[key] for key, _ in asked} == {
+        "source": "https://git.example.com/a",
+        "revision": "v1",
+        "licenses": "Apache-2.0",
+        "team": "x",
+    }
+    assert labels_asked(of(tmp_path), []) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("licenses", "Apache 2", "is not an SPDX license expression"),
+        ("revision", "a\nb", "image_revision (ENVKIT_IMAGE_REVISION): 'a"),
+        ("source", "git.example.com/a", "is not a URL"),
+    ],
+)
+def test_an_odd_setting_is_refused(tmp_path: Path, name: str, value: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        labels_asked(of(tmp_path, **{f"image_{name}": value}), [])
+    assert message in caught.value.message
+    assert f"ENVKIT_IMAGE_{name.upper()}" in caught.value.message
+
+
+def test_every_engine_that_names_the_base_leaves_it_out_of_the_dockerfile() -> None:
+    plan = shipped_plan("cpu")
+    told = render(plan).files["Dockerfile"].decode()
+    chosen = render(plan, base=f"debian@{DIGEST}").files["Dockerfile"].decode()
+    assert "org.opencontainers.image.base.name" in told
+    assert "org.opencontainers.image.base.name" not in chosen
 
 
 def test_what_was_typed_wins() -> None:

@@ -51,6 +51,7 @@ def test_an_order_that_cannot_be_is_refused(entries: list[CheckEntry], message: 
 CARD = {
     "id": "C90",
     "title": "a check",
+    "topic": "Other checks",
     "tier": "quick",
     "needs": "host",
     "verifies": "something",

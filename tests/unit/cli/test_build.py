@@ -13,6 +13,7 @@ from envkit.ground.paths import state_dir
 from envkit.ground.settings import Settings
 from envkit.pipeline.building import BuildRequest, BuildResult
 from envkit.verify.record import Record
+from tests.support.flags import build_flags as flags_of
 from tests.support.plans import shipped_plan
 from tests.support.records import cpu_record
 
@@ -152,3 +153,15 @@ def test_a_record_is_kept_whatever_is_printed(
 def test_a_network_that_is_none_is_refused_before_anything_begins(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["build", "--network", "bridge"]) == 2
     assert capsys.readouterr().err.startswith("error: --network 'bridge' is not one of auto, default, host, none\n")
+
+
+def test_a_build_takes_the_labels_of_the_settings_and_those_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVKIT_IMAGE_REVISION", "1f2e")
+    flags = flags_of("--label", "com.example.team=x")
+    assert dict(flags.options(flags.settings()).labels) == {
+        "org.opencontainers.image.revision": "1f2e",
+        "com.example.team": "x",
+    }

@@ -11,6 +11,7 @@ from envkit.cli import build_many
 from envkit.cli.build_many import named_images, publish
 from envkit.cli.main import run
 from envkit.cli.progress_table import ProgressTable
+from envkit.cli.record_output import ReportTarget
 from envkit.fleet import build_task
 from envkit.fleet.cells import Expanded
 from envkit.fleet.run import FleetRequest, FleetRun, explain_interruption, stopped, with_locks
@@ -53,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["cpu", "devel", "--plan", "p"], "--plan is for one image", "name several images by their definitions"),
         (["cpu", "devel", "--locked", "l"], "--locked is for one image", "leave it out: every image's lock is solved"),
-        (["cpu", "devel", "--report", "junit=j"], "--report is for one image", "-o FILE covers all images"),
+        (["cpu", "devel", "--report", "junit=j"], "--report is for one image", "-o FILE and --report html=FILE cover"),
         (["cpu", "devel", "--push"], "--push is for one image", "--output registry:HOST/NAME pushes each image"),
         (
             ["cpu", "devel", "--offline"],
@@ -65,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--output 'registry:h.example/a:1' names a tag",
             "--o",
         ),
-        (["cpu", "cqu"], "unknown image definition 'cqu'", "use one of "),
+        (["cpu", "cqu"], "unknown image definition 'cqu'", "did you mean cpu? use one of "),
         (["--matrix", "none.yaml"], "none.yaml", ""),
         (["cpu", "devel", "--engine", "kaniko"], "--engine 'kaniko' is not one of auto, docker", "--engine auto"),
     ],
@@ -155,6 +156,13 @@ def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "1 built, 1 failed; 1 impossible, in " in err
     assert "\nb: refused\n  401\n  log: /log\n  hint: log in\n" in err
     assert json.loads((tmp_path / "out.json").read_text())["exit_code"] == 8
+    publish(ended, None, seconds=1.0, skip=True, pages=[ReportTarget("html", str(tmp_path / "page.html"))])
+    assert "refused" in (tmp_path / "page.html").read_text()
+    capsys.readouterr()
+    publish(ended, None, seconds=1.0, skip=True, pages=[ReportTarget("html", "-")])
+    out, err = capsys.readouterr()
+    assert out.startswith("<!doctype html>")
+    assert err.startswith("image")
     publish(replace(ended, jobs=None), "-", seconds=1.0, skip=False)
     out, err = capsys.readouterr()
     assert json.loads(out)["jobs"] is None

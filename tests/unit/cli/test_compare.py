@@ -128,3 +128,21 @@ def test_json_to_stdout_is_data_and_the_table_is_talk(capsys: pytest.CaptureFixt
 def test_fewer_than_five_launches_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["compare", "a", "b", "--launches", "4"]) == 2
     assert "4 is not in the range x>=5" in capsys.readouterr().err
+
+
+def test_the_page_has_the_same_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder("a", VALUES)
+    folder("b", [1.3 * value for value in VALUES])
+    assert run(["compare", "a", "b", "--report", "html=page.html"]) == 7
+    assert "REGRESSION" in capsys.readouterr().out
+    assert "<title>REGRESSION: a and b</title>" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("typed", ["md=a.md", "html=", "html", "html=-", "html=."])
+def test_a_report_that_is_no_page_is_refused_before_anything_runs(
+    typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", "no", "images", "--report", typed]) == 2
+    err = capsys.readouterr().err
+    assert f"--report {typed!r}" in err
+    assert "\nhint: --report html=" in err

@@ -11,6 +11,7 @@ from envkit.checks.catalog import catalog
 from envkit.cli.main import COMMANDS, SYNONYMS, run
 from envkit.facts.load import load
 from envkit.ground.settings import ENGINES
+from envkit.ground.state import RECORDS, LastBuilt, write_last
 from envkit.plan.definition import shipped
 from envkit.resolve import gpus
 from envkit.resolve.model import SOURCES
@@ -26,14 +27,17 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "matrix.yaml").write_text("schema: envkit.matrix/1\n")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "eval.yml").write_text(IMAGE)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for folder in ("layout", "build/image", "not/so/near"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "oci-layout").write_text("{}")
 
 
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Offered:
     def complete(words: str) -> list[str]:
         """Return what bash offers for the last word of a line; a line that ends in a space has an empty one."""
-        count = len(words.split()) - (0 if words.endswith(" ") else 1)
-        variables = {"_ENVKIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+        variables = {"_ENVKIT_COMPLETE": "bash_complete", "COMP_WORDS": words}
         with monkeypatch.context() as patch:
             for name, value in variables.items():
                 patch.setenv(name, value)
@@ -70,6 +74,10 @@ def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         ("envkit export gi", {"github", "gitlab"}),
         ("envkit matrix list bu", {"builds"}),
         ("envkit completion ", {"bash", "zsh", "fish"}),
+        ("envkit help ", {"images", "slow-training", "resolve"}),
+        ("envkit help slow", {"slow-training"}),
+        ("envkit verify oci:", {"oci:layout", "oci:build/image"}),
+        ("envkit verify oci:build/", {"oci:build/image"}),
     ],
 )
 def test_a_word_is_completed(words: str, some: set[str], offered: Offered) -> None:
@@ -90,6 +98,27 @@ def test_files_of_a_project_are_offered(offered: Offered) -> None:
 
 def test_ids_that_a_list_has_are_not_offered_again(offered: Offered) -> None:
     assert "C10,C10" not in offered("envkit verify --only C10,C1")
+
+
+def test_images_that_were_built_or_verified_here_are_offered(offered: Offered, tmp_path: Path) -> None:
+    state = tmp_path / "state" / "envkit"
+    tags = ("train:1", "registry.example.com/team/train:1")
+    write_last(state, LastBuilt(image="sha256:1", tags=tags, plan="p", engine="docker", built="2026-11-23T00:00:00Z"))
+    (state / "images" / "own").mkdir(parents=True)
+    (state / "images" / "own" / "oci-layout").write_text("{}")
+    records = {"1.json": '{"subject": {"image": "old:1"}}', "2.json": "damaged", "3.json": '{"subject": {"image": 3}}'}
+    (state / RECORDS).mkdir()
+    for name, text in records.items():
+        (state / RECORDS / name).write_text(text)
+    own = {*tags, "old:1", f"oci:{state}/images/own"}
+    layouts = {"oci:layout", "oci:build/image"}
+    for words in ("run", "shell", "verify", "inspect", "watch", "doctor --image", "push --image"):
+        assert set(offered(f"envkit {words} ")) >= own | layouts, words
+    assert "oci:not/so/near" not in offered("envkit verify ")
+    assert offered("envkit verify train:") == ["train:1"]
+    assert {*tags, "file,"} <= set(offered("envkit diff "))
+    assert {*tags, "file,"} <= set(offered("envkit compare train:1 "))
+    assert offered("envkit push ") == offered("envkit attest ") == [tags[1]]
 
 
 def test_files_are_left_to_the_shell(offered: Offered) -> None:
@@ -119,7 +148,7 @@ def test_the_script_says_how_to_install_it(shell: str, capsys: pytest.CaptureFix
 def test_a_line_that_cannot_be_read_completes_nothing_silently(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {"_ENVKIT_COMPLETE": "bash_complete", "COMP_WORDS": "envkit", "COMP_CWORD": "x"}.items():
+    for name, value in {"_ENVKIT_COMPLETE": "bash_complete", "COMP_WORDS": ""}.items():
         monkeypatch.setenv(name, value)
     assert run([]) == 1
     assert capsys.readouterr() == ("", "")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from envkit.cli.declare import Section, SectionOption, new_command, option, sections
+from envkit.cli.declare import Section, SectionOption, help_parts, new_command, option, sections
 from envkit.cli.main import run
 from tests.support.command_lines import every_command
 
@@ -150,3 +150,30 @@ def test_verbose_names_the_cause_of_an_error(
 def test_a_verbose_version_names_the_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "-v"]) == 0
     assert f"click {version('click')}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_what_an_example_is_about_fits_the_terminal(
+    path: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    examples = [one for part in help_parts(COMMANDS[path][0]) if isinstance(part, list) for one in part]
+    told = shown(path, columns, monkeypatch, capsys).splitlines()
+    for command, about in examples:
+        (line,) = [line for line in told if line.strip() == command or line.startswith(f"  {command}   ")]
+        below = told[told.index(line) + 1]
+        assert line.endswith(about) if line.strip() != command else below.strip() == about or not about
+        assert len(line) <= max(columns, len(command) + 2)
+
+
+def test_examples_stand_in_one_column_where_they_fit() -> None:
+    @new_command("one", help="Do it.\n\n\b\none a     about a\none bb  about bb, at some length\none ccc")
+    def command() -> None: ...
+
+    def told(width: int) -> list[str]:
+        context = click.Context(command, info_name="one", terminal_width=width)
+        lines = command.get_help(context).splitlines()
+        return lines[lines.index("  Do it.") + 2 : lines.index("General:") - 1]
+
+    assert told(60) == ["  one a    about a", "  one bb   about bb, at some length", "  one ccc"]
+    assert told(30) == ["  one a   about a", "  one bb", "      about bb, at some length", "  one ccc"]

@@ -156,3 +156,15 @@ def test_a_file_of_authorities_that_is_not_there(
     code, _, err = run(["inspect", "registry.example.com/a:1"], capsys)
     assert code == 2
     assert "ca_bundle: /nowhere.pem: No such file or directory" in err
+
+
+def test_the_page_has_layers_and_packages_and_the_answer_stays_the_summary(
+    full: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(["inspect", full, "--report", f"html={tmp_path / 'page.html'}", "-q"], capsys)
+    assert code == 0
+    assert "\nlargest layers\n" in out
+    page = (tmp_path / "page.html").read_text()
+    assert page.count('class="tile t') == 3
+    assert "3 RPM packages" in page
+    assert "2.7.1+cu126" in page

@@ -33,7 +33,7 @@ def failure(*arguments: str) -> EnvkitError:
 
 def test_help_shows_one_example_per_line() -> None:
     lines = [line.strip() for line in run("--help").stdout.splitlines()]
-    assert "envkit matrix show 2.7.1                 everything known about a torch release" in lines
+    assert "envkit matrix show 2.7.1                everything known about a torch release" in lines
 
 
 def test_list_names_the_tables() -> None:

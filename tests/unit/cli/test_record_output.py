@@ -97,7 +97,7 @@ def test_an_old_file_stays_whole_where_the_new_one_cannot_be_written(capsys: pyt
     [
         (["--report", "html"], "'html' is not KIND=FILE", "--report html=report.html"),
         (["--report", "html="], "'html=' is not KIND=FILE", "--report html=report.html"),
-        (["--report", "pdf=x"], "unknown report 'pdf'", "use one of json, junit, md, html, sarif"),
+        (["--report", "pdf=x"], "unknown report 'pdf'", "use one of json, junit, md, html, html-full, sarif"),
         (["--report", "html=."], "'.' is a folder", "--report html=./report.html"),
         (["--report", "md=x", "--report", "html=./x"], "./x is used twice", "its own file"),
         (["--report", "md=-", "--report", "html=-"], "--report md=- and --report html=-: stdout holds one", "a file"),

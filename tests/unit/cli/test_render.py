@@ -109,6 +109,27 @@ def test_the_ca_bundle_goes_into_the_folder(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "plain" / "Dockerfile").exists()
 
 
+def test_inline_is_one_dockerfile_without_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("-----BEGIN CERTIFICATE-----\n")
+    monkeypatch.setenv("ENVKIT_CA_BUNDLE", str(bundle))
+    text = run("cpu", "--inline").stdout
+    assert text.splitlines()[1] == "# It holds its build context: `docker build - < Dockerfile`."
+    assert not [line for line in text.splitlines() if line.startswith("COPY ") and "--from=build" not in line]
+    assert "chmod 644 ca-bundle.pem" in text
+    assert document("cpu", "--inline")["files"] == {"Dockerfile": text}
+
+
+def test_inline_refuses_large_files_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "model.bin").write_bytes(bytes(2 << 20))
+    definition = "schema: envkit.image/1\ntitle: T\nextends: cpu\ncopy: [{from: code, to: code}]\n"
+    (tmp_path / "train.yaml").write_text(definition)
+    error = failure("train.yaml", "--inline")
+    assert error.exit_code == 2
+    assert "/workspace/code/model.bin (2.0 MiB) is too large for --inline" in error.message
+
+
 def test_blocks() -> None:
     assert {"base", "install", "final"} <= set(run("--show-blocks").stdout.split())
     assert document("--show-blocks", "--template", "wheels")["template"] == "wheels"
@@ -164,6 +185,7 @@ def test_own_templates_need_their_folder(tmp_path: Path, monkeypatch: pytest.Mon
         (("--check", "--out", "ctx"), "--check and --out"),
         (("--only", "plan", "--out", "ctx"), "--out and --only"),
         (("--check", "--only", "plan"), "--check and --only"),
+        (("--inline", "--out", "ctx"), "--out and --inline"),
         (("--out", "ctx", "--json"), "--out and --json"),
     ],
 )

@@ -198,3 +198,54 @@ def test_a_templates_name_says_how_it_installs(capsys: pytest.CaptureFixture[str
     code, out, err = run(["--template", "wheel"], capsys)
     assert (code, out) == (2, "")
     assert "--template: 'wheel' is not a template name" in err
+
+
+def hosts(text: str) -> str:
+    Path("hosts.csv").write_text(text)
+    return "hosts.csv"
+
+
+def test_the_machine_of_a_file_is_the_request(capsys: pytest.CaptureFixture[str]) -> None:
+    file = hosts("name,gpu,driver,arch\ngpu01,NVIDIA A100-SXM4-80GB,535.104.05,x86_64\ngpu02,A100,535.104.05,x86_64\n")
+    code, out, err = run(["--for-host", file, "--json"], capsys)
+    typed = run(["--gpu", "A100", "--driver", "535.104.05", "--json"], capsys)
+    found, other = json.loads(out), json.loads(typed[1])
+    assert (code, err, found["gpus"], found["driver"]["given"]) == (0, "", ["8.0"], "535.104.05")
+    assert (found["torch"], found["cuda"]) == (other["torch"], other["cuda"])
+
+
+def test_flags_override_the_file_and_complete_it(capsys: pytest.CaptureFixture[str]) -> None:
+    complete = hosts("name,gpu,driver\ngpu01,V100,535.104.05\n")
+    over = json.loads(run(["--for-host", complete, "--driver", "580.95.05", "--json"], capsys)[1])
+    assert (over["gpus"], over["driver"]["given"]) == (["7.0"], "580.95.05")
+    lacking = hosts("name,gpu\ngpu01,V100\n")
+    code, _, err = run(["--for-host", lacking], capsys)
+    assert (code, "has no driver" in err) == (2, True)
+    assert run(["--for-host", lacking, "--driver", "535.104.05"], capsys)[0] == 0
+
+
+def test_the_platform_of_the_file_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    file = hosts("name,gpu,driver,arch\ngrace,GH200,580.95.05,aarch64\n")
+    assert json.loads(run(["--for-host", file, "--json"], capsys)[1])["platform"] == "linux-aarch64"
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ("name,gpu,driver\na,V100,535.104.05\nb,B200,580.95.05\n", [],
+         "2 kinds of machines, and an answer is for one: V100 (sm_70), driver 535.104.05 / B200 (sm_100), driver 580"),
+        ("hello\n", [], "hosts.csv has an unknown format; it begins with 'hello'"),
+        ("name,gpu,driver\na,V100,535.104.05\n", ["--here"], "--for-host and --here contradict each other"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_one_kind_of_machine(
+    capsys: pytest.CaptureFixture[str], text: str, more: list[str], message: str
+) -> None:
+    code, out, err = run(["--for-host", hosts(text), *more], capsys)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["--for-host", "none.csv"], capsys)
+    assert (code, err) == (2, "error: --for-host none.csv: No such file or directory\n\nhint: ls -l none.csv\n")

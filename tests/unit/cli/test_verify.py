@@ -172,7 +172,7 @@ def test_several_images_give_one_table(
     ("argv", "message"),
     [
         (["a", "b", "--plan", "plan.json"], "--plan is for one image on one machine"),
-        (["a", "b", "--report", "md=x"], "--report is for one image on one machine"),
+        (["a", "b", "--report", "md=x"], "--report md is for one image on one machine"),
         (["a", "b", "--self-test"], "--self-test is for one image on one machine"),
         (["a", "--workers", "all"], "--workers needs --scheduler"),
         (["a", "--scheduler", "here"], "--scheduler 'here' is not tcp://HOST:PORT or tls://HOST:PORT"),

@@ -30,3 +30,7 @@ def test_the_bar_goes_before_the_matrix_comes(
     assert run(["verify", "--runner", "host", "./a", "./b"]) == 8
     assert bar.printed == [""]
     assert capsys.readouterr().out.startswith("image")
+    assert run(["verify", "--runner", "host", "./a", "./b", "--report", "html=page.html"]) == 8
+    assert "envkit verification matrix" in (tmp_path / "page.html").read_text()
+    assert run(["verify", "--runner", "host", "./a", "./b", "--report", "junit=x.xml"]) == 2
+    assert "--report junit is for one image on one machine" in capsys.readouterr().err

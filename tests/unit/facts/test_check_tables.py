@@ -51,7 +51,7 @@ def test_a_change_leaves_the_snapshot_behind(broken: Break) -> None:
         ("oses", "debian_releases", "hearsay", "oses rows.0: refs: unknown source 'hearsay'"),
         ("oses", "id: ubuntu22.04", "id: debian12", "oses debian12: the row is given twice"),
         ("cuda_drivers", "confidence: inferred", "confidence: weak",
-         "cuda_drivers toolkits.1: confidence: 'weak' is not one of inferred, conflict, unknown"),
+         "cuda_drivers toolkits.5: confidence: 'weak' is not one of inferred, conflict, unknown"),
         ("torch_cuda_variants", "      linux_x86_64: ['3.6'", "      linux_i686: ['3.6'",
          "torch_cuda_variants 1.8.0 10.1 pytorch: files: the tag 'linux_i686' is not in platform_tags"),
         ("torch_releases", "      nccl: 2.26.2", "      nccl: 2.26.9",

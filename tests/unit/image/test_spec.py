@@ -123,6 +123,14 @@ def test_source_date_epoch_reaches_the_image_through_its_label() -> None:
     assert {row["created"] for row in tree["history"]} == {"2026-01-02T03:04:05Z"}
 
 
+def test_what_the_specification_names_is_an_annotation_too() -> None:
+    names = ("created", "source", "revision", "licenses", "version", "title", "base.name", "base.digest")
+    told = {f"org.opencontainers.image.{name}": "2026-01-02T03:04:05Z" for name in names}
+    made = build(labels=told | {"com.example.team": "vision"})
+    assert json.loads(made.manifest)["annotations"] == told
+    assert told.items() <= json.loads(made.config)["config"]["Labels"].items()
+
+
 def test_arm_has_its_variant() -> None:
     tree = json.loads(spec.image(spec.Base(name=""), (), RUNTIME, {}, "linux-aarch64").config)
     assert (tree["os"], tree["architecture"], tree["variant"]) == ("linux", "arm64", "v8")

@@ -14,7 +14,8 @@ from envkit.checks.c23_training.show import step_time
 from envkit.checks.shown import Errors, Lines, Parts, Ratios, Spread, Strips, Values, short
 from envkit.report import html
 from envkit.report.html.charts import WIDTH, draw, ticks
-from envkit.report.html.page import SHAPES, render_html
+from envkit.report.html.frame import SHAPES
+from envkit.report.html.page import render_html
 from envkit.report.measured import quantile, spreads
 from tests.support.records import cpu_record, gpu_record
 from tests.support.shown import of
@@ -89,6 +90,7 @@ def test_bars_and_dots_stay_in_their_picture(rows: list[tuple[str, float]]) -> N
     inside(draw(Ratios("x", "t", "d", rows, reference="time of fp32")))
     inside(draw(Errors("x", "t", "d", rows)))
     inside(draw(Values("x", "t", "d", rows, unit="ms")))
+    inside(draw(Values("x", "t", "d", rows, unit="ms", limits=rows[:1], floors=[(0, "least", rows[-1][1])])))
     inside(draw(Parts("x", "t", "d", [("row", [(name, value, "s0") for name, value in rows])], unit="ms")))
 
 
@@ -112,7 +114,7 @@ def test_the_floor_is_drawn_at_the_size_that_it_holds_for_and_unlike_the_limit()
     """Across all sizes, points that pass lay below a line that said 'fails below'."""
     page = render_html(gpu_record()).decode()
     drawn = {kind: re.findall(f'<line [^>]*class="{kind}"[^>]*>', page) for kind in ("floor", "limit")}
-    assert len(drawn["floor"]) == 2, "one in each direction"
+    assert len(drawn["floor"]) == 2 + 4, "one in each direction; those of two bars, each with its line below"
     floor, limit = ([float(number) for number in re.findall(r'x[12]="([\d.]+)"', drawn[kind][0])] for kind in drawn)
     assert floor[1] - floor[0] < (limit[1] - limit[0]) / 5
     assert floor[0] > limit[0] + (limit[1] - limit[0]) / 2, "at the largest size, on the right"
@@ -120,6 +122,21 @@ def test_the_floor_is_drawn_at_the_size_that_it_holds_for_and_unlike_the_limit()
     css = (Path(html.__file__).parent / "report.css").read_text()
     assert ".limit { stroke: var(--quiet)" in css
     assert ".floor { stroke: var(--floor)" in css
+
+
+def test_the_floor_of_a_bar_stands_in_its_row_alone() -> None:
+    rows = [("fp32", 50.0), ("fp16", 700.0)]
+    drawn = draw(
+        Values("x", "t", "d", rows, unit="u", floors=[(1, "fp16 fails below 75", 75.0)], limits=[("p", 1000.0)])
+    )
+    inside(drawn)
+    assert "fp16 fails below 75" in drawn
+    (x1, y1, _, y2), *_ = re.findall(
+        r'<line x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)" class="floor"', drawn
+    )
+    (bar,) = re.findall(r'<rect x="118" y="([\d.]+)" width="([\d.]+)"[^>]*class="fill s0"', drawn)[1:]
+    assert float(y1) <= float(bar[0]) < float(y2)
+    assert 118 < float(x1) < 118 + float(bar[1])
 
 
 def test_no_verdict_is_a_question_mark_in_a_diamond() -> None:

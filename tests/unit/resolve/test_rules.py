@@ -163,3 +163,11 @@ def test_an_os_exists_for_its_platforms() -> None:
     row = build(platform="linux-aarch64")
     assert not rules.fits(row, sieve(Wanted(os=OS), row))
     assert rules.fits(row, sieve(Wanted(os=replace(OS, platforms=("linux-aarch64",))), row))
+
+
+def test_the_index_is_made_once_for_the_same_facts() -> None:
+    rows, others = facts(BUILD), facts(BUILD)
+    first = index(rows)
+    assert index(rows) is first
+    assert index(others) is not first
+    assert index(others).facts is others

@@ -1,0 +1,61 @@
+#!/bin/sh
+# Installs envkit into an environment of its own, so that its packages and those of the project do not meet.
+# Runs as root while a dev container is built; the options come as variables.
+set -eu
+
+requirement=${REQUIREMENT:-envkit==0.2.0}
+asked=${PYTHON:-auto}
+tools=${TOOLS:-true}
+prefix=${PREFIX:-/usr/local}
+
+fail() {
+    echo "envkit: $1" >&2
+    exit 1
+}
+
+# venv without ensurepip is what Debian's python3 has without python3-venv.
+usable() {
+    "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+found_python() {
+    for name in python3.14 python3.13 python3.12 python3.11 python3; do
+        if usable "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+}
+
+from_apt() {
+    command -v apt-get >/dev/null || return 1
+    [ -n "$(find /var/lib/apt/lists -name '*_Packages*' 2>/dev/null | head -n 1)" ] || apt-get update -q
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
+}
+
+if [ "$asked" = auto ]; then
+    python=$(found_python)
+    if [ -z "$python" ]; then
+        from_apt python3-venv || fail "there is no Python 3.11 or newer, and no apt-get to install it: use an image with one"
+        python=$(found_python)
+    fi
+    [ -n "$python" ] || fail "the system's Python is older than 3.11: add the feature ghcr.io/devcontainers/features/python"
+else
+    usable "$asked" || fail "python: $asked is not Python 3.11 or newer with venv and ensurepip"
+    python=$asked
+fi
+
+if [ "$tools" = true ]; then
+    missing=
+    command -v bwrap >/dev/null || missing="$missing bubblewrap"
+    command -v mmdebstrap >/dev/null || missing="$missing mmdebstrap"
+    # shellcheck disable=SC2086 # a list of names
+    [ -z "$missing" ] || from_apt $missing || echo "envkit: not installed:$missing (no apt-get)" >&2
+fi
+
+rm -rf "$prefix/lib/envkit"
+mkdir -p "$prefix/lib" "$prefix/bin"
+"$python" -m venv "$prefix/lib/envkit"
+"$prefix/lib/envkit/bin/python" -m pip install --quiet --disable-pip-version-check "$requirement"
+ln -sf "$prefix/lib/envkit/bin/envkit" "$prefix/bin/envkit"
+"$prefix/bin/envkit" --version

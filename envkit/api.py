@@ -1,0 +1,386 @@
+"""envkit as a library: resolve, plan, lock, build and verify, as the commands of the same names do.
+
+    from envkit import api
+
+    plan = api.plan("train.yaml", gpu=["A100"])
+    lock = api.lock(plan)
+    api.write_lock(lock, "envkit.lock")
+    result = api.build(plan, locked="envkit.lock")
+    print(result.record.verdict)
+
+Every function returns a frozen value and prints nothing. Errors are those of the command line: subclasses of
+`EnvkitError` with a `message`, a `hint` and the `exit_code` of the command. They name options (`--cuda`), which are the
+arguments of the same names. A definition may be a project's file (`requirements.txt`); a line of it that is not taken
+over is a warning (`warnings`). `settings` has the keys that `envkit config` lists; they override variables and files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from envkit.assemble.outputs import check_output
+from envkit.build.builder import with_default_tag
+from envkit.build.labels import labels_asked
+from envkit.build.model import BuildOptions, BuiltImage
+from envkit.checks.catalog import select
+from envkit.ground import settings as known_settings
+from envkit.ground.errors import (
+    ConflictError,
+    EngineError,
+    EnvironmentProblem,
+    EnvkitError,
+    IntegrityError,
+    LockError,
+    TimeLimitError,
+    UsageError,
+)
+from envkit.ground.paths import state_dir
+from envkit.ground.progress import Reporter, Silent
+from envkit.lock.model import Lock
+from envkit.lock.store import read_lock as _read_lock
+from envkit.lock.store import write_lock as _write_lock
+from envkit.lock.values import parse_moment
+from envkit.pipeline import building, verification
+from envkit.pipeline.asking import fields_here, plan_asked, resolution_of
+from envkit.pipeline.building import BuildRequest, BuildResult, Watcher
+from envkit.pipeline.building import build as build_image
+from envkit.pipeline.deadline import Deadline
+from envkit.pipeline.locking import LockRequest, facts_of, lock_alone
+from envkit.pipeline.pushing import PushAfterBuild
+from envkit.pipeline.verification import VerifyRequest
+from envkit.plan.model import BuildPlan
+from envkit.resolve.explain import Unresolvable
+from envkit.resolve.model import Resolution
+from envkit.verify.driver import Options as VerifyOptions
+from envkit.verify.record import Record
+
+__all__ = [
+    "BuildOptions",
+    "BuildPlan",
+    "BuildResult",
+    "BuiltImage",
+    "ConflictError",
+    "EngineError",
+    "EnvironmentProblem",
+    "EnvkitError",
+    "IntegrityError",
+    "Lock",
+    "LockError",
+    "Record",
+    "Reporter",
+    "Resolution",
+    "TimeLimitError",
+    "Unresolvable",
+    "UsageError",
+    "VerifyOptions",
+    "Wanted",
+    "build",
+    "lock",
+    "plan",
+    "read_lock",
+    "resolve",
+    "verify",
+    "write_lock",
+]
+
+SettingValues = Mapping[str, "str | Path"]
+_KEPT_LOGS = 20
+_SILENT = Silent()
+
+
+class Wanted(TypedDict, total=False):
+    """What an image has to fulfill. Every key is optional; what is left out becomes the newest that fits the rest.
+
+    Versions are text: the number 12.10 would be 12.1.
+    """
+
+    torch: str  # exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'
+    cuda: str  # CUDA runtime: 11.8, cu118, 12.* or '>=12.1,<13'
+    cudnn: str
+    python: str  # 3.11, or '>=3.10,<3.13'
+    driver: str  # NVIDIA driver of the machine that runs the image; 'auto': this host's
+    gpu: str | Sequence[str]  # GPUs of that machine: 'A100', 'RTX 4090', 'sm_86'; 'auto': this host's
+    os: str  # of the image: debian12, ubuntu22.04, rockylinux9
+    platform: str  # linux-64 or linux-aarch64
+    source: str  # auto, pytorch, pypi, conda-forge or conda-pytorch
+    template: str  # miniconda or wheels, or an own template miniconda-NAME or wheels-NAME
+    cpu: bool  # use a build without CUDA
+    max_size: str  # most bytes to download: '3GB'
+
+
+def resolve(
+    definition: str | Path | None = None,
+    *,
+    here: bool = False,
+    settings: SettingValues | None = None,
+    **wanted: Unpack[Wanted],
+) -> Resolution:
+    """Find compatible versions of torch, CUDA, driver, GPU, Python and OS. Opens no socket.
+
+    Args:
+        definition: a shipped image (`cu126`), the path of an image definition, or a file or folder of a project that
+            `envkit init` reads; `wanted` overrides its request. None: `wanted` alone.
+        here: resolve for this machine, the same as `gpu="auto", driver="auto"`.
+        settings: `facts` names a file with rows of your own.
+        wanted: see `Wanted`.
+
+    Returns:
+        The newest combination that fits. `reasons` says why each field has its value; `to_json()` is the document of
+        `envkit resolve --json` without its `facts` and `download`.
+
+    Raises:
+        UsageError: the definition or a value is invalid.
+        Unresolvable: no combination fits; its `conflict` has the smallest set of clashing constraints and changes that
+            resolve. It is a ConflictError.
+        EnvironmentProblem: this machine has no NVIDIA driver or GPU to resolve for.
+    """
+    found = _settings(settings, _SILENT)
+    fields = fields_here(_fields(wanted), here=here)
+    return resolution_of(_name(definition), fields, facts_of(found), warnings.warn)[0]
+
+
+def plan(
+    definition: str | Path | None = None,
+    *,
+    here: bool = False,
+    settings: SettingValues | None = None,
+    **wanted: Unpack[Wanted],
+) -> BuildPlan:
+    """Return everything that decides an image's content. Opens no socket.
+
+    Args:
+        definition: as for `resolve`; None: the image `default`.
+        here: as for `resolve`.
+        settings: as for `resolve`.
+        wanted: see `Wanted`; overrides the definition.
+
+    Returns:
+        The plan. Equal requests give equal plans; `digest` identifies the image, `canonical()` is the plan.json of
+        `envkit render --only plan`.
+
+    Raises:
+        UsageError, ConflictError, EnvironmentProblem: as `resolve`; a ConflictError also for a line of the definition's
+            requirements files that contradicts the answer.
+    """
+    found = _settings(settings, _SILENT)
+    return plan_asked(_name(definition), fields_here(_fields(wanted), here=here), facts_of(found), warnings.warn)
+
+
+def lock(
+    plan: BuildPlan,
+    *,
+    base: str = "auto",
+    old: Lock | None = None,
+    update: Sequence[str] = (),
+    as_of: str | None = None,
+    settings: SettingValues | None = None,
+    reporter: Reporter = _SILENT,
+) -> Lock:
+    """Solve a plan's packages, each with its URL, SHA-256 and size in bytes. Downloads no package.
+
+    Args:
+        plan: what `plan` returned.
+        base: the base image, `bootstrap:debian/bookworm`, or `none` for a lock of the packages alone.
+        old: the current lock; its versions are kept.
+        update: packages that may move away from `old`.
+        as_of: nothing newer than this date (UTC) or RFC 3339 time is considered.
+        settings: mirrors, indexes, `engine`, `facts`.
+        reporter: receives the steps.
+
+    Returns:
+        The lock. `size` is the download size in bytes; `write_lock` writes the file that `build` and `envkit build`
+        install.
+
+    Raises:
+        UsageError: the base, the date or a setting is invalid.
+        ConflictError: nothing satisfies the plan's packages.
+        EngineError: the registry has no such base, or refuses.
+        EnvironmentProblem: an index, a channel or the registry does not answer.
+        TimeLimitError: a solver did not finish in time.
+    """
+    request = LockRequest(
+        plan=plan,
+        settings=_settings(settings, reporter),
+        base=base,
+        as_of=parse_moment(as_of, "as_of") if as_of is not None else None,
+        update=tuple(update),
+        old=old,
+    )
+    return lock_alone(request, reporter)
+
+
+def read_lock(path: str | Path) -> Lock:
+    """Read a lock file.
+
+    Raises:
+        LockError: there is none.
+        UsageError: it is not a lock.
+        IntegrityError: its seal does not fit, or an artifact has no SHA-256.
+    """
+    return _read_lock(Path(path))
+
+
+def write_lock(lock: Lock, path: str | Path) -> bool:
+    """Write a lock file in one step; return whether it changed.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    return _write_lock(Path(path), lock)
+
+
+def build(
+    plan: BuildPlan,
+    *,
+    locked: str | Path | None = None,
+    options: BuildOptions | None = None,
+    verify: bool = True,
+    allow_cpu: bool = False,
+    settings: SettingValues | None = None,
+    reporter: Reporter = _SILENT,
+) -> BuildResult:
+    """Build an image and verify it, as `envkit build` does.
+
+    Args:
+        plan: what `plan` returned.
+        locked: a lock file; None: `envkit.lock` of this folder if it fits, else one that is solved now.
+        options: tags, labels, `output` and more; mirrors and folders come from the settings.
+        verify: whether the image is verified after the build.
+        allow_cpu: count a CUDA image without a GPU as verified; the record says so.
+        settings: `engine`, `runner`, mirrors, indexes.
+        reporter: receives the steps and the engine's output.
+
+    Returns:
+        The image (`image.id`, `image.place`, `image.size` in bytes) and the record of its verification. A failed
+        verification is no error here: see `record.verdict` and `record.exit_code`.
+
+    Raises:
+        UsageError: an option or a setting is invalid.
+        LockError: the lock is missing or was made for another plan.
+        EngineError: the build, a pull or a push failed.
+        EnvironmentProblem: no engine or runner works here, or a source does not answer.
+        IntegrityError: something downloaded is not what the lock promises.
+        TimeLimitError: `options.timeout_s` is over.
+    """
+    found = _settings(settings, reporter)
+    asked = _build_options(options or BuildOptions(), found)
+    engine = building.engine_name(found, asked)
+    if verify:
+        verification.check_runner(found)
+    request = BuildRequest(
+        plan=plan,
+        options=with_default_tag(plan, building.options_here(asked, found, plan.name, logs=_KEPT_LOGS)),
+        settings=found,
+        engine=engine,
+        locked=None if locked is None else str(locked),
+        verify=verify,
+        allow_cpu=allow_cpu,
+    )
+    limit = Deadline(asked.timeout_s, lambda: "build")
+    done = build_image(request, PushAfterBuild(settings=found), reporter, limit, Watcher())
+    if done.record is not None:
+        verification.keep_record(done.record, state_dir())
+    return done
+
+
+def verify(
+    image: str | None = None,
+    *,
+    plan: BuildPlan | None = None,
+    tier: str | None = None,
+    gpus: str | None = None,
+    options: VerifyOptions | None = None,
+    settings: SettingValues | None = None,
+    reporter: Reporter = _SILENT,
+) -> Record:
+    """Run the smoke benchmark inside an image and judge it, as `envkit verify` does.
+
+    Args:
+        image: a name or ID in an engine, `oci:DIR`, `docker-archive:FILE` or `registry:HOST/NAME:TAG`; None: the image
+            built last.
+        plan: what the image has to fulfill; None: the plan that was kept when it was built here.
+        tier: quick, standard or deep; None: the plan's.
+        gpus: all, none or device numbers; None: all, if there are any.
+        options: which checks run (`only`, `skip`), `allow_cpu`, `require_gpu`, `timeout_s` in seconds.
+        settings: `runner`, `run_memory`.
+        reporter: receives the steps and the checks as they begin.
+
+    Returns:
+        The record: `verdict`, `exit_code` (0 verified, 5 not verified, 6 failed, 9 the machine is at fault), and
+        `tree`, the document of `envkit verify --json`. It is also kept in the state folder.
+
+    Raises:
+        UsageError: no image is named and none was built here, or a check, a tier or an option does not exist.
+        EngineError: an engine or a registry refuses the image.
+        EnvironmentProblem: no runner works here.
+        TimeLimitError: `options.timeout_s` is over.
+    """
+    asked = options or VerifyOptions()
+    verification.check_gpu_rules(allow_cpu=asked.allow_cpu, require_gpu=asked.require_gpu)
+    select(tier or "quick", asked.only, asked.skip)
+    found = _settings(settings, reporter)
+    name, engine, own = verification.named_or_last(image, plan, found)
+    asked = replace(asked, argv=asked.argv or tuple(sys.argv))
+    request = VerifyRequest(image=name, options=asked, plan=own, engine=engine, gpus=gpus, tier=tier)
+    record = verification.verify(verification.subject_of(request, found, reporter), reporter)
+    verification.keep_record(record, state_dir())
+    return record
+
+
+def _settings(given: SettingValues | None, reporter: Reporter) -> known_settings.Settings:
+    known = {setting.key for setting in known_settings.SETTINGS}
+    for key in given or {}:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            raise UsageError(
+                f"unknown setting {key!r:.80}",
+                hint=f"did you mean {near[0]}?" if near else "envkit config lists the settings",
+            )
+    found = known_settings.load({key: str(value) for key, value in (given or {}).items()}, os.environ, Path.cwd())
+    for note in found.notes:
+        reporter.note(note)
+    return found
+
+
+def _name(definition: str | Path | None) -> str | None:
+    """Return what a definition is called; a `Path` is never the name of a shipped image."""
+    if not isinstance(definition, Path):
+        return definition
+    return str(definition) if definition.is_absolute() else f"./{definition}"
+
+
+def _fields(wanted: Wanted) -> dict[str, object]:
+    """Return the request's fields, each of which has to be one and to have its type.
+
+    Raises:
+        TypeError: an argument does not exist.
+        UsageError: a value is not text.
+    """
+    for key, value in wanted.items():
+        if key not in Wanted.__annotations__:
+            raise TypeError(f"unexpected keyword argument {key!r}")
+        texts = [value] if key != "gpu" or isinstance(value, str) else list(value)  # type: ignore[call-overload]
+        if key != "cpu" and not all(isinstance(text, str) or value is None for text in texts):
+            raise UsageError(f"--{key}: {value!r:.80} is not text", hint=f'{key}="12.6"' if key == "cuda" else None)
+    gpu = wanted.get("gpu")
+    return {**wanted, "gpu": (gpu,) if isinstance(gpu, str) else tuple(gpu or ())}
+
+
+def _build_options(options: BuildOptions, settings: known_settings.Settings) -> BuildOptions:
+    """Return the options after the checks of the command line.
+
+    Raises:
+        UsageError: a label, the compression or the output is invalid.
+    """
+    if options.compression not in ("gzip", "zstd"):
+        raise UsageError(f"compression {options.compression!r:.80} is not one of gzip, zstd", hint="leave it out")
+    check_output(options)
+    labels = labels_asked(settings, [f"{key}={value}" for key, value in options.labels])
+    return replace(options, labels=labels, network=settings.get("build_network") or options.network)

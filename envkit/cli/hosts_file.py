@@ -1,0 +1,68 @@
+"""Files that list machines: their text, and the one kind of machine that `resolve --for-host` is about."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+
+_LARGEST = 64 << 20  # bytes; the nodes of a thousand-node cluster are 20 MB of JSON
+
+
+def read_text(name: str, option: str) -> str:
+    """Return the text of a file, or of stdin for `-`.
+
+    Raises:
+        UsageError: it cannot be read, or is too large.
+    """
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(_LARGEST + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise UsageError(f"{option} {name}: {error.strerror or error}", hint=f"ls -l {name}") from error
+    if len(data) > _LARGEST:
+        raise UsageError(
+            f"{option} {name}: more than {_LARGEST >> 20} MiB is too large for an inventory", hint=f"head {name}"
+        )
+    return data.decode(errors="replace")
+
+
+def machine(name: str, asked: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+    """Return the fields `gpu`, `driver` and `platform` of a request for the machines of a file.
+
+    Args:
+        name: of the file.
+        asked: the fields of the request; those that are given override the file.
+        facts: the rows of GPUs.
+
+    Raises:
+        UsageError: the file cannot be read, or its machines differ in GPUs, driver or platform.
+    """
+    from envkit.cover.hosts import Completion, classes
+    from envkit.cover.inventory.detect import read_inventory
+    from envkit.resolve import gpus
+
+    where = "stdin" if name == "-" else name
+    inventory = read_inventory(read_text(name, "--for-host"), facts, where=where)
+    given = Completion(driver=asked["driver"], gpus=tuple(asked["gpu"] or ()), platform=asked["platform"])
+    found = classes(inventory, facts, given)
+    if len(found) > 1:
+        kinds = " / ".join(one.title for one in found[:3])
+        raise UsageError(
+            f"--for-host {where}: {len(found)} kinds of machines, and an answer is for one: {kinds}",
+            hint=f"envkit cover --hosts {name} finds the fewest images for all of them",
+        )
+    own = found[0]
+    # A name that only the file has is told by its compute capability.
+    names = [card.typed if gpus.find(card.typed, facts.gpus, short=True) is card.gpu else card.sm for card in own.cards]
+    said = {"gpu": tuple(names), "driver": own.driver, "platform": own.platform}
+    return {field: asked[field] or value for field, value in said.items()}

@@ -1,0 +1,54 @@
+"""What the jobs that update a lock have in common: one definition, its lock, and the branch of the proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envkit.export.model import Option, Order
+from envkit.ground.errors import UsageError
+
+_PACKAGE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+OPTIONS: Mapping[str, Option] = {
+    "lock": Option(
+        default="envkit.lock", about="path of the lock in the repository", pattern=r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
+    ),
+    "packages": Option(
+        default="",
+        about="the only packages to update, separated by commas; empty: all of them",
+        pattern=rf"|{_PACKAGE}(?:,{_PACKAGE})*",
+    ),
+    "branch": Option(
+        default="envkit/lock", about="branch of the proposal", pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9_-]+)*"
+    ),
+}
+
+
+def values(order: Order) -> dict[str, Any]:
+    """Return what both templates ask.
+
+    Raises:
+        UsageError: the order is not one definition.
+    """
+    if order.matrix is not None or len(order.cells) != 1:
+        raise UsageError(
+            f"a lock belongs to one definition, not to {'a matrix' if order.matrix else f'{len(order.cells)} of them'}",
+            hint="export a job for each definition: --set lock=NAME.lock --set branch=envkit/NAME --out FILE",
+        )
+    chosen = order.options
+    (definition,) = order.definitions.values()
+    names = [name for name in chosen["packages"].split(",") if name]
+    return {
+        "command": order.command,
+        "requirement": order.requirement,
+        "definition": definition,
+        "lock": chosen["lock"],
+        "branch": chosen["branch"],
+        "title": f"Update {chosen['lock']}",
+        "minutes": order.minutes,
+        "solve": " ".join(['envkit lock "$DEFINITION"', f"--engine {order.engine}", '-o "$LOCK"', *_updates(names)]),
+    }
+
+
+def _updates(names: list[str]) -> list[str]:
+    return [f"--update {name}" for name in names]

@@ -1,0 +1,121 @@
+"""A request as it is asked, by the command line or `envkit.api`: its fields on this host, and the answer to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from envkit.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+    from envkit.plan.definition import Definition
+    from envkit.plan.model import BuildPlan
+    from envkit.resolve.model import Resolution
+
+Note = Callable[[str], None]
+AUTO = "auto"
+
+
+def fields_here(asked: Mapping[str, Any], *, here: bool) -> dict[str, Any]:
+    """Return a request's fields, with `auto` replaced by the driver and GPUs of this host.
+
+    Args:
+        asked: by the names of `envkit.resolve.request.FIELDS`; `gpu` is a sequence.
+        here: the same as `auto` for the driver and the GPUs that are not given.
+
+    Raises:
+        EnvironmentProblem: `auto` was asked for and this host has no NVIDIA driver or GPU.
+    """
+    driver = asked.get("driver") or (AUTO if here else None)
+    gpus = tuple(asked.get("gpu") or ((AUTO,) if here else ()))
+    found = dict(asked) | {"driver": driver}
+    if driver == AUTO or AUTO in gpus:
+        from envkit.ground import host  # noqa: PLC0415 - most requests name a machine, or none
+
+        own = host.read()
+        if driver == AUTO:
+            found["driver"] = own.need_driver()
+        if AUTO in gpus:
+            names = own.need_gpus()
+            gpus = tuple(name for typed in gpus for name in (names if typed == AUTO else (typed,)))
+    return found | {"gpu": tuple(dict.fromkeys(gpus))}
+
+
+def template_kind(name: str | None) -> str | None:
+    """Return how a template installs, which is all that the resolver needs of it: `miniconda` or `wheels`.
+
+    Raises:
+        UsageError: no template has this name.
+    """
+    if name is None:
+        return None
+    from envkit.plan.definition import check_template, kind_of  # noqa: PLC0415 - as long to import as all the rest
+
+    why = check_template(name)
+    if why:
+        raise UsageError(f"--template: {name!r:.80} {why}", hint="--template miniconda, or --template wheels")
+    return kind_of(name)
+
+
+def definition_of(name: str, facts: Facts, note: Note) -> Definition:
+    """Return a shipped image, a definition file, or what a project's file or folder says.
+
+    Args:
+        name: a name or a path.
+        facts: whether a project's request has an answer.
+        note: hears of each line of the project that is not taken over.
+
+    Raises:
+        UsageError: nothing has this name, or the file has faults.
+    """
+    from envkit.ground.text import neutral  # noqa: PLC0415 - as below
+    from envkit.project.definition import load  # noqa: PLC0415 - as long to import as all the rest
+
+    found, left = load(name, facts)
+    for one in left:
+        note(neutral(f"{one.line.where}: {one.line.text} is not taken over: {one.why}"))
+    return found
+
+
+def plan_asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note) -> BuildPlan:
+    """Return the plan of a definition or a project's file (None: the default image), which the fields override.
+
+    Raises:
+        UsageError: the definition, a field or their combination is invalid.
+        ConflictError: no combination satisfies the request.
+    """
+    from envkit.plan.planner import DEFAULT, plan_of  # noqa: PLC0415 - as long to import as all the rest
+
+    return plan_of(definition_of(definition or DEFAULT, facts, note), fields, facts)
+
+
+def resolution_of(
+    definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note
+) -> tuple[Resolution, bool]:
+    """Return the answer to a request, and whether it says anything about the machine that runs the image.
+
+    Args:
+        definition: as for `definition_of`, whose request the fields override; None = the fields alone.
+        fields: as `fields_here` returned them.
+        facts: to resolve against.
+        note: as for `definition_of`.
+
+    Raises:
+        UsageError: the definition or a field is invalid.
+        Unresolvable: no combination fits; it carries the conflict.
+    """
+    asked = {**fields, "template": template_kind(fields.get("template"))}
+    if definition is None:
+        from envkit.resolve.request import parse  # noqa: PLC0415 - the command's help needs none of these
+        from envkit.resolve.resolver import resolve  # noqa: PLC0415 - as above
+
+        request = parse(asked, facts)
+        found = resolve(request, facts)
+    else:
+        from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as above
+
+        read = definition_of(definition, facts, note)
+        request = request_of(read, asked, facts)[0]
+        found = plan_of(read, asked, facts).resolution
+    return found, bool(request.gpus or request.driver or request.cpu)

@@ -1,0 +1,122 @@
+"""The frame of every page: one template, style and script, and the values that all pages have."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+
+import envkit
+from envkit.checks.reading import Tree
+from envkit.report.formats import readable_json
+from envkit.report.html.markup import Markup, breakable, escaped, prose
+from envkit.report.reading import weight, word
+
+_ABOUT = "M4.4 9c1.2-2 2.4-2 3.6-1s2.4 1 3.6-1"  # a tilde; a question mark in a diamond is U+FFFD, a broken character
+_HALF = "M8 1a7 7 0 100 14A7 7 0 008 1zM8 3a5 5 0 010 10z"  # a ring whose left half is full
+# Each verdict has a shape of its own, drawn on 16 x 16; the word always stands beside it.
+SHAPES = {
+    "PASS": ("M8 1a7 7 0 100 14A7 7 0 008 1z", "M4.5 8.3l2.4 2.4 4.6-5"),
+    "WARN": ("M8 1.2l7.2 13.3H.8z", "M8 6v4M8 11.6v1"),
+    "FAIL": ("M5 1h6l4 4v6l-4 4H5l-4-4V5z", "M5.3 5.3l5.4 5.4M10.7 5.3l-5.4 5.4"),
+    "ERROR": ("M1 1h14v14H1z", "M8 4v5M8 10.8v1.2"),
+    "INCONCLUSIVE": ("M8 .2L15.8 8 8 15.8.2 8z", _ABOUT),
+    "SKIP": ("M8 1a7 7 0 100 14A7 7 0 008 1z", "M4.8 8h6.4"),
+    "NOT_VERIFIED": (_HALF, ""),
+}
+_DEEPEST = 6
+_WHOLE = 1e15  # from here on a float has no digits behind its point
+
+
+def render_page(
+    template: str, *, title: str, brand: str, sections: Mapping[str, str], document: Tree, **view: Any
+) -> bytes:
+    """Return a page: `template` extends base.html. The same values give the same bytes.
+
+    `sections` are the contents, by the ids of the sections. `document` is the JSON that the page offers to save.
+    """
+    style, script = _asset("report.css"), _asset("report.js")
+    frame = {
+        "brand": brand,
+        "policy": _policy(style, script),
+        "raw": Markup(readable_json(document)),
+        "schema": document.get("schema"),
+        "script": Markup(script),
+        "sections": sections,
+        "shapes": SHAPES,
+        "style": Markup(style),
+        "title": title,
+        "version": envkit.__version__,
+    }
+    text = _environment().get_template(template).render(frame | view)
+    return f"{text.strip()}\n".encode()
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        finalize=_printed,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"breakable": breakable, "prose": prose, "scalar": _scalar}
+    environment.tests |= {"said": _said, "nested": _nested}
+    known: Callable[[str], str] = lambda verdict: verdict if verdict in SHAPES else "ERROR"  # noqa: E731
+    environment.globals |= {"DEEPEST": _DEEPEST, "known": known, "weight": weight, "word": word}
+    return environment
+
+
+def _printed(value: Any) -> Any:
+    """Return what stands in the page for a value of the template: markup as it is, anything else escaped."""
+    return value if hasattr(value, "__html__") else escaped(value)
+
+
+def _said(value: Any) -> bool:
+    """Whether there is something to show."""
+    return value is not None and value not in ("", [], {})
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.6g}"
+    return str(value)
+
+
+def _asset(name: str) -> str:
+    """Return a file shipped beside this module: no part of it comes from a record."""
+    return (resources.files("envkit.report.html") / name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """Return the content security policy of a page with this style and this script inside."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"style-src {_hash(style)}",
+            f"script-src {_hash(script)}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

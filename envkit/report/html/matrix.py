@@ -1,0 +1,168 @@
+"""The page of a matrix: images verified on machines (`envkit.fleet-verify/1`), or images built (`envkit.fleet/1`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.checks.reading import Tree, mapping, sequence
+from envkit.checks.shown import LOWER, Tile
+from envkit.report.environment import without_identifiers
+from envkit.report.html.frame import render_page
+from envkit.report.reading import VERDICTS, counted, headline, word, wrong
+
+SECTIONS = {"verdict": "Summary", "matrix": "Matrix", "remarks": "What went wrong", "record": "Record"}
+_MOST = 8  # findings named of one image on one machine
+# What became of a build -> the badge's verdict.
+_BUILT = {"built": "PASS", "present": "PASS", "unproved": "NOT_VERIFIED", "failed": "FAIL", "stopped": "SKIP"}
+_ORDER = ("FAIL", "ERROR", "INCONCLUSIVE", "NOT_VERIFIED", "WARN", "PASS", "SKIP")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One image on one machine, or one built image. `lines` are why it is no plain success."""
+
+    row: str
+    column: str
+    verdict: str
+    said: str  # the verdict in words
+    note: str = ""
+    lines: Sequence[str] = ()
+    ident: str = ""
+
+
+def render_html(tree: Tree) -> bytes:
+    """Return a matrix as one self-contained page. The same matrix gives the same bytes."""
+    tree = without_identifiers(tree)
+    verified = "proofs" in tree
+    found = _verified(tree) if verified else _built(tree)
+    cells = [Cell(**{**_fields(one), "ident": f"cell-{index}"}) for index, one in enumerate(found)]
+    counts = Counter(one.verdict for one in cells)
+    columns = list(dict.fromkeys(one.column for one in cells))
+    noun = "verification" if verified else "build"
+    return render_page(
+        "matrix.html",
+        title=f"envkit {noun} matrix",
+        brand=f"envkit {noun} matrix",
+        sections=SECTIONS,
+        document=_short(tree),
+        verdict=next((kind for kind in _ORDER if counts[kind]), "SKIP"),
+        said="Images and machines" if verified else "Images built",
+        exit_code=tree["exit_code"],
+        counts=[(kind, counts[kind]) for kind in _ORDER if counts[kind]],
+        tiles=_tiles(tree, cells, verified=verified),
+        corner="image",
+        columns=[(name, _hardware(tree, name)) for name in columns],
+        rows=_rows(cells, columns),
+        bad=[one for one in sorted(cells, key=lambda one: _ORDER.index(one.verdict)) if one.lines],
+    )
+
+
+def _short(tree: Any) -> Any:
+    """Return the matrix with the summaries of its records alone: a hundred whole records are too much for a page."""
+    if isinstance(tree, Mapping):
+        return {
+            key: {"summary": value["summary"]} if key == "record" and isinstance(value, Mapping) else _short(value)
+            for key, value in tree.items()
+        }
+    return [_short(one) for one in tree] if isinstance(tree, list | tuple) else tree
+
+
+def _fields(one: Cell) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__dataclass_fields__}
+
+
+def _rows(cells: Sequence[Cell], columns: Sequence[str]) -> list[tuple[str, list[Cell | None]]]:
+    by_place = {(one.row, one.column): one for one in cells}
+    return [(row, [by_place.get((row, name)) for name in columns]) for row in dict.fromkeys(one.row for one in cells)]
+
+
+def _hardware(tree: Tree, machine: str) -> str:
+    machines = map(mapping, sequence(tree.get("machines")))
+    return next((str(one.get("hardware") or "") for one in machines if one.get("name") == machine), "")
+
+
+def _verified(tree: Tree) -> list[Cell]:
+    return [_proof(mapping(one)) for one in sequence(tree["proofs"])]
+
+
+def _proof(one: Tree) -> Cell:
+    record, verdict = one.get("record"), str(one["verdict"])
+    verdict = verdict if verdict in _ORDER else "ERROR"
+    took = f"{one['duration_s']:.0f} s"
+    if record is None:
+        lines = [str(one[name]) for name in ("error", "hint") if one.get(name)]
+        return Cell(
+            row=one["image"], column=one["machine"], verdict=verdict, said=word(verdict), note=took, lines=lines
+        )
+    bad = sorted(wrong(record["checks"]), key=lambda item: VERDICTS.index(item["verdict"]))
+    lines = [str(reason["message"]) for reason in record["summary"]["reasons"]]
+    lines += [f"{item['id']} {item['reason_code']}: {item['message']}" for item in bad[:_MOST]]
+    lines += [f"and {len(bad) - _MOST} more findings"] if len(bad) > _MOST else []
+    return Cell(
+        row=one["image"],
+        column=one["machine"],
+        verdict=verdict,
+        said=headline(record["summary"]),
+        note=f"{counted(record['summary'])}; {took}",
+        lines=lines,
+    )
+
+
+def _built(tree: Tree) -> list[Cell]:
+    """Return built and impossible images: the last axis across, the others and the image down."""
+    images = [mapping(one) for one in sequence(tree["images"])]
+    impossible = [mapping(one) for one in sequence(tree["impossible"])]
+    last = _last_axis([*images, *impossible])
+    found = []
+    for one in images:
+        row, column = _place(one, last)
+        failure, checked = mapping(one["failure"]), mapping(one["verification"])
+        lines = [str(failure[name]) for name in ("message", "hint") if failure.get(name)]
+        verdict = _BUILT.get(str(one["status"]), "ERROR")
+        told = f"verified: {word(checked['verdict'])}; " if checked.get("verdict") else ""
+        note = f"{told}{one['duration_s']:.0f} s"
+        found.append(Cell(row=row, column=column, verdict=verdict, said=str(one["status"]), note=note, lines=lines))
+    for one in impossible:
+        row, column = _place(one, last)
+        lines = [str(one[name]) for name in ("reason", "hint") if one.get(name)]
+        found.append(Cell(row=row, column=column, verdict="SKIP", said="impossible", lines=lines))
+    return found
+
+
+def _last_axis(images: Sequence[Tree]) -> str:
+    """Return the last axis whose values and the rest of the name tell all images apart; empty where none does."""
+    names = list(dict.fromkeys(axis for one in images for axis in mapping(one["axes"])))
+    for name in reversed(names):
+        places = {_place(one, name) for one in images}
+        if all(name in mapping(one["axes"]) for one in images) and len(places) == len(images):
+            return name
+    return ""
+
+
+def _place(one: Tree, last: str) -> tuple[str, str]:
+    axes: Mapping[str, str] = mapping(one["axes"])
+    if not last:
+        return str(one["name"]), "outcome"
+    others = ", ".join(f"{name} {value}" for name, value in axes.items() if name != last)
+    return others or "image", f"{last} {axes.get(last, '-')}"
+
+
+def _tiles(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> list[Tile]:
+    good = sum(one.verdict in ("PASS", "WARN") for one in cells)
+    tiles = [
+        Tile(
+            "Verified" if verified else "Built",
+            f"{good} of {len(cells)}",
+            "images on machines" if verified else "images",
+        )
+    ]
+    if verified:
+        tiles.append(Tile("Images", str(len(sequence(tree["images"]))), "each on every machine"))
+        tiles.append(Tile("Machines", str(len(sequence(tree["machines"]))), "of this run"))
+    else:
+        tiles.append(Tile("Time", f"{tree['duration_s']:.0f} s", "for all images", LOWER))
+        tiles.append(Tile("Impossible", str(len(sequence(tree["impossible"]))), "no versions fit"))
+    return tiles

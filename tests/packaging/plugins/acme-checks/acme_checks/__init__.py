@@ -1,0 +1,5 @@
+"""Checks for envkit."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "checks"

@@ -1,0 +1,5 @@
+"""Rows for the compatibility data of envkit."""
+
+from pathlib import Path
+
+FACTS = Path(__file__).parent / "rows.yaml"

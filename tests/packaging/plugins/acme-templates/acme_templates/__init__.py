@@ -1,0 +1,5 @@
+"""Templates for envkit."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "templates"

@@ -1,0 +1,207 @@
+"""Plug-ins as their users have them: example packages that are installed, and used through the command line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGES = sorted((Path(__file__).parent / "plugins").iterdir())
+LINES = [
+    "acme-checks 1.0: acme = acme_checks:FOLDER (envkit.checks)",
+    "acme-export 1.0: names = acme_export (envkit.exports)",
+    "acme-facts 1.0: lab = acme_facts:FACTS (envkit.facts)",
+    "acme-templates 1.0: acme = acme_templates:FOLDER (envkit.templates)",
+]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of packages with all examples installed; the sources are copied, as a build writes beside them."""
+    target = tmp_path_factory.mktemp("plugins") / "site"
+    argv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--offline", "--no-index", "--no-build-isolation"]
+    argv += ["--no-deps", "--python", sys.executable, "--target", str(target), *map(str, PACKAGES)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def envkit(folder: Path, *arguments: str, site: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a folder; `site` is a further folder of packages."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("ENVKIT_")}
+    env |= {"XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(site) if site else ""}
+    argv = [sys.executable, "-m", "envkit", *arguments]
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def printed(folder: Path, *arguments: str, site: Path) -> str:
+    done = envkit(folder, *arguments, site=site)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_is_installed_is_shown(installed: Path, tmp_path: Path) -> None:
+    expected = [f"plug-in {line}" for line in LINES]
+    assert printed(tmp_path, "version", "-v", site=installed).splitlines()[-4:] == expected
+    assert printed(tmp_path, "config", site=installed).splitlines()[-4:] == expected
+    rows = json.loads(printed(tmp_path, "config", "--json", site=installed))["plugins"]
+    assert [row["distribution"] for row in rows] == [line.partition(":")[0] for line in LINES]
+    assert {row["broken"] for row in rows} == {None}
+    assert envkit(tmp_path, "version", "-v").stdout.endswith("\nno plug-ins\n")
+
+
+def test_rows_count_and_name_their_source(installed: Path, tmp_path: Path) -> None:
+    shown = printed(tmp_path, "matrix", "show", "ACME X1", site=installed)
+    assert "compute capability 8.8 (Acme)" in shown
+    assert "acme-lab" in shown
+    assert json.loads(printed(tmp_path, "resolve", "--gpu", "ACME X1", "--json", site=installed))["gpus"] == ["8.8"]
+    assert "unknown GPU 'ACME X1'" in envkit(tmp_path, "resolve", "--gpu", "ACME X1").stderr
+
+
+def test_the_rows_of_the_user_come_last(installed: Path, tmp_path: Path) -> None:
+    source = next(installed.rglob("rows.yaml")).read_text()
+    (tmp_path / "own.yaml").write_text(source.replace("family: Acme", "family: Own"))
+    shown = printed(tmp_path, "matrix", "show", "ACME X1", "--facts", "own.yaml", site=installed)
+    assert "compute capability 8.8 (Own)" in shown
+
+
+def test_a_template_is_rendered(installed: Path, tmp_path: Path) -> None:
+    words = ("render", "cu126", "--only", "dockerfile")
+    assert 'LABEL "com.example.site"="acme"' in printed(
+        tmp_path, *words, "--template", "miniconda-acme", site=installed
+    )
+    assert "com.example.site" not in printed(tmp_path, *words, site=installed)
+    assert "labels" in printed(tmp_path, "render", "--show-blocks", "--template", "miniconda-acme", site=installed)
+
+
+def test_a_check_is_listed(installed: Path, tmp_path: Path) -> None:
+    assert "C90  quick     host   time zone" in printed(tmp_path, "verify", "--list", site=installed)
+    assert "C90" not in envkit(tmp_path, "verify", "--list").stdout
+
+
+@pytest.mark.long
+def test_a_check_runs_and_is_judged(installed: Path, tmp_path: Path) -> None:
+    done = envkit(tmp_path, "verify", "--runner", "host", "--only", "C90", "--json", site=installed)
+    (row,) = [one for one in json.loads(done.stdout)["checks"] if one["id"] == "C90"]
+    assert row["status"] == "ran"
+    assert row["verdict"] in ("PASS", "WARN")
+    assert "from UTC" in row["message"]
+
+
+def test_a_kind_is_exported(installed: Path, tmp_path: Path) -> None:
+    words = ("export", "names", "cu126", "cpu", "--set", "prefix=x-")
+    assert printed(tmp_path, *words, site=installed) == "x-envkit:cu126\nx-envkit:cpu\n"
+    assert "the names of the images, one a line" in printed(tmp_path, "export", "--list", site=installed)
+
+
+def declare(site: Path, entry: str, *files: tuple[str, str]) -> None:
+    """Put a distribution `bad` with one entry point, `GROUP NAME=VALUE`, into a folder of packages."""
+    group, _, line = entry.partition(" ")
+    for name, text in (
+        ("bad-2.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: bad\nVersion: 2.0\n"),
+        ("bad-2.0.dist-info/entry_points.txt", f"[{group}]\n{line}\n"),
+        *files,
+    ):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+
+
+_CARD = "id: C91\ntitle: t\ntopic: t\ntier: quick\nneeds: host\nverifies: v\ncounts: yes\nbudget_s: 1\n"
+_FOLDER = ("bad.py", "import pathlib\nP = pathlib.Path(__file__).parent / 'd'\n")
+_FULL = (("d/c91_x/__init__.py", ""), ("d/c91_x/observe.py", ""), ("d/c91_x/judge.py", "raise RuntimeError('no')\n"))
+_ORDER = "ABOUT = FILE = 'x'\nOPTIONS = {}\n\ndef export(order):\n    "
+
+
+_BROKEN = [
+    ("envkit.facts x=bad:P", [_FOLDER], "resolve", "/d is not a file"),
+    ("envkit.templates x=bad:P", [_FOLDER], "render --template miniconda-x", "/d is not a folder"),
+    ("envkit.checks x=bad:P", [_FOLDER, ("d/c91_x/check.yaml", "id: 1\n")], "verify --list", "title: missing"),
+    ("envkit.exports x=bad", [("bad.py", f"{_ORDER}1 / 0")], "export x", "bad.export: ZeroDivisionError: "),
+]
+_BROKEN_TOO = [
+    ("envkit.facts x=bad:P", [], "resolve", "bad:P: ModuleNotFoundError: No module named 'bad'"),
+    ("envkit.facts x=bad:P", [("bad.py", "raise ValueError('two\\nlines')")], "resolve", "ValueError: two lines"),
+    ("envkit.facts x=bad:P", [("bad.py", "raise SystemExit(3)")], "resolve", "bad:P: SystemExit: 3"),
+    ("envkit.facts x=bad:P", [("bad.py", "P = 1")], "matrix list gpus", "bad:P is of type int, not a path"),
+    ("envkit.facts x=bad:P", [_FOLDER, ("d", "schema: 1\nbuilds: 1\n")], "resolve", "builds: is not a list"),
+    ("envkit.checks x=bad:P", [_FOLDER, ("d/c91_x/check.yaml", _CARD)], "verify --list", "has no __init__.py"),
+    (
+        "envkit.checks x=bad:P",
+        [_FOLDER, *_FULL, ("d/c91_x/check.yaml", _CARD.replace("C91", "C12"))],
+        "verify --list",
+        "the folder of the check C12 is named c12_NAME",
+    ),
+    (
+        "envkit.checks x=bad:P",
+        [_FOLDER, *((name.replace("c91", "c12"), text) for name, text in _FULL),
+         ("d/c12_x/check.yaml", _CARD.replace("C91", "C12"))],
+        "verify --list",
+        "id: C12 is below C80, where the ids of plug-ins begin",
+    ),
+    (
+        "envkit.checks x=bad:P",
+        [_FOLDER, *_FULL, ("d/c91_x/check.yaml", _CARD)],
+        "verify --list",
+        "checks/c91_x/judge.py: RuntimeError: no",
+    ),
+    ("envkit.exports bake=bad", [("bad.py", "")], "export --list", "'bake' is the name of another export kind"),
+    ("envkit.exports x=bad", [("bad.py", "ABOUT = 1")], "export x", "needs the texts ABOUT and FILE"),
+    ("envkit.exports x=bad", [("bad.py", f"{_ORDER}return {{'x': 1}}")], "export x", "no mapping of file names"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entry", "files", "words", "why"), [*_BROKEN, *(pytest.param(*row, marks=pytest.mark.long) for row in _BROKEN_TOO)]
+)
+def test_a_broken_one_is_one_line_with_its_name(
+    entry: str, files: list[tuple[str, str]], words: str, why: str, tmp_path: Path
+) -> None:
+    declare(tmp_path / "site", entry, *files)
+    done = envkit(tmp_path, *words.split(), site=tmp_path / "site")
+    first, *rest = done.stderr.splitlines()
+    group, _, line = entry.partition(" ")
+    assert done.returncode == 9
+    assert first.startswith(f"error: plug-in bad 2.0 ({group}: {line.partition('=')[0]}): ")
+    assert why in first
+    assert rest == ["", "hint: install a version that works, or pip uninstall bad"]
+
+
+def test_config_shows_a_broken_one(tmp_path: Path) -> None:
+    declare(tmp_path / "site", "envkit.facts x=bad:P")
+    done = envkit(tmp_path, "config", site=tmp_path / "site")
+    assert done.returncode == 9
+    assert "BROKEN: plug-in bad 2.0 (envkit.facts: x): bad:P: ModuleNotFoundError" in done.stdout.splitlines()[-1]
+
+
+def test_what_needs_no_plug_in_does_not_load_it(tmp_path: Path) -> None:
+    declare(tmp_path / "site", "envkit.exports x=bad")
+    assert envkit(tmp_path, "resolve", site=tmp_path / "site").returncode == 0
+    assert envkit(tmp_path, "export", "bake", site=tmp_path / "site").returncode == 0
+    assert envkit(tmp_path, "--help", site=tmp_path / "site").returncode == 0
+
+
+def test_two_plug_ins_with_one_template_are_told(installed: Path, tmp_path: Path) -> None:
+    template = ("d/miniconda-acme.Dockerfile.j2", "FROM x\n")
+    declare(tmp_path / "site", "envkit.templates x=bad:P", _FOLDER, template)
+    both = Path(f"{installed}{os.pathsep}{tmp_path / 'site'}")
+    done = envkit(tmp_path, "render", "--template", "miniconda-acme", site=both)
+    assert "template miniconda-acme.Dockerfile.j2 is in two plug-ins: acme-templates 1.0 and bad 2.0" in done.stderr
+
+
+def test_the_current_folder_adds_nothing(tmp_path: Path) -> None:
+    """`python -m envkit` has it on the path, and it may be somebody else's checkout."""
+    declare(tmp_path, "envkit.facts x=bad:P", ("bad.py", "raise SystemExit('loaded')"))
+    done = envkit(tmp_path, "version", "-v")
+    assert done.returncode == 0
+    assert done.stdout.endswith("no plug-ins\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["resolve"]])
+def test_without_plug_ins_start_up_does_not_import_the_reader_of_metadata(words: list[str], tmp_path: Path) -> None:
+    code = f"import sys\nfrom envkit.cli.main import run\nrun({words!r})\nprint('importlib.metadata' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"

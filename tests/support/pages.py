@@ -1,0 +1,152 @@
+"""The trees behind every page, made by the code that makes them for users; some with foreign text in them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from envkit.fleet import report
+from envkit.fleet.verify_matrix import Matrix
+from envkit.fleet.verify_task import Machine, Verification
+from envkit.ground.progress import Silent
+from envkit.report.html import comparison, image, matrix
+from envkit.report.html.page import render_html
+from envkit.verify.compare.result import compared
+from envkit.verify.compare.sides import Side
+from envkit.verify.driver import Options, verify_image
+from envkit.watch import page as watch
+from envkit.watch.judge import judge
+from tests.support.judging import Replay, document, inspected, plan, printed
+from tests.support.launches import timed
+from tests.support.records import HOSTILE, cpu_record, dead_record, gpu_record, passed_record
+from tests.support.watched import card, process, sample
+from tests.support.watched import record as watched_record
+from tests.unit.fleet.samples import IMPOSSIBLE, cell, outcome
+from tests.unit.watch.test_judge import COPIES
+
+_TIMES = {"C14.bench.mlp.fp32": 2.0, "C14.bench.cnn.fp32": 5.0, "C14.bench.transformer.fp32": 9.0}
+_SPREAD = (1.0, 1.01, 0.99, 1.004, 0.996, 1.008)
+
+
+def comparison_tree(factor: float = 1.3, name: str = "train:2") -> dict[str, Any]:
+    """Six launches of each side, of which B takes `factor` times as long in one of three metrics."""
+    slowed = {"C14.bench.cnn.fp32": factor}
+    sides = [
+        Side(name=one, records=tuple(_launch(share, slow) for share in _SPREAD))
+        for one, slow in (("train:1", {}), (name, slowed))
+    ]
+    return _plain(compared(sides[0], sides[1], interleaved=True, seed=1).to_json())
+
+
+def _launch(share: float, slowed: dict[str, float]) -> Any:
+    def answer(spec: dict[str, Any]) -> bytes:
+        found = [timed(took * share * slowed.get(one, 1.0), one) for one, took in _TIMES.items()]
+        return printed(document(*found, nonce=spec["nonce"]), spec["nonce"])
+
+    made = plan(cuda=None)
+    runner = Replay(answer, image=inspected(made))
+    return _plain(json.loads(verify_image("img", made, runner, Silent(), Options(only=("C14",))).to_bytes()))
+
+
+def verified_tree(name: str = "train:cu126") -> dict[str, Any]:
+    """Two images on three machines, with one pair that was never run."""
+    machines = tuple(Machine(name=one, host=one) for one in ("gpu-01", "gpu-02", "login"))
+    records = [(name, 0, gpu_record()), (name, 1, passed_record()), (name, 2, cpu_record()), ("base", 0, dead_record())]
+    done = [
+        Verification(
+            image=one,
+            machine=machines[at].name,
+            record=record,
+            verdict=record["summary"]["verdict"],
+            exit_code=record["summary"]["exit_code"],
+            duration_s=41.2,
+        )
+        for one, at, record in records
+    ]
+    lost = Verification(
+        image="base", machine="gpu-02", record=None, verdict="ERROR", exit_code=9, duration_s=3.0,
+        error=f"the worker of {name} ended", hint="envkit verify base",
+    )  # fmt: skip
+    found = Matrix(images=(name, "base"), machines=machines, verifications=(*done, lost), kept=(None,) * 5)
+    return _plain(found.to_json("tcp://10.0.0.1:8786"))
+
+
+def built_tree(error: str = "the registry denied access") -> dict[str, Any]:
+    """Two values of each of two axes, of which one failed and one is impossible."""
+    cells, outcomes = [], []
+    for cuda, python, status, code in (
+        ("12.6", "3.11", "built", 0),
+        ("12.6", "3.12", "failed", 8),
+        ("12.8", "3.11", "unproved", 5),
+    ):
+        name = f"train-cuda{cuda}-python{python}"
+        cells.append(cell(name, axes=(("cuda", cuda), ("python", python))))
+        failed = {"error": error, "hint": "envkit build"} if code else {}
+        outcomes.append(outcome(name, status, code, **failed))
+    axes = (("cuda", "12.8"), ("python", "3.12"))
+    impossible = replace(IMPOSSIBLE, name="train-cuda12.8-python3.12", axes=axes)
+    return _plain(
+        report.document(cells, outcomes, [impossible], where="matrix.yaml", duration_s=321.5, jobs=2, skip=True)
+    )
+
+
+def image_tree(name: str = "oci:out/image") -> dict[str, Any]:
+    """An image of six layers with packages of three kinds, as `envkit inspect --json` shows it."""
+    sizes = (28_900_000, 412_000_000, 1_150_000_000, 260_000_000, 9_400_000, 1_200)
+    made = ("debian base", "python 3.12", "torch, nvidia-cudnn-cu12", f"nvidia-nccl-cu12 {name}", "numpy", "")
+    layers = [
+        {"number": at, "diff_id": "sha256:" + f"{at}" * 64, "digest": "sha256:" + f"{at}" * 64, "size": size,
+         "unpacked": size * 2, "made_by": text}
+        for at, (size, text) in enumerate(zip(sizes, made, strict=True), 1)
+    ]  # fmt: skip
+    rows = [("deb", "libc6", "2.36-9", "LGPL-2.1"), ("conda", "python", "3.12.1", "Python-2.0"),
+            ("pypi", "torch", "2.7.1+cu126", "BSD-3-Clause"), ("pypi", name, "1.0", None)]  # fmt: skip
+    packages = [{"kind": kind, "name": one, "version": version, "license": text} for kind, one, version, text in rows]
+    proof = {"verdict": "PASS", "started": "2026-01-01T00:00:00Z", "tier": "standard", "runner": "docker",
+             "gpus": [{"name": "NVIDIA H200"}], "cpu": None, "signature": "unsigned"}  # fmt: skip
+    return {
+        "schema": "envkit.inspect/1", "image": name, "digest": "sha256:" + "a" * 64, "id": "sha256:" + "b" * 64,
+        "title": "train", "created": None, "size_bytes": sum(sizes), "layers": len(sizes),
+        "stack": {"torch": "2.7.1", "CUDA": "12.6"}, "user": "1000:1000", "workdir": "/workspace", "entrypoint": [],
+        "cmd": ["python"], "ports": [], "labels": {"com.example.team": name},
+        "base": {"name": "debian", "digest": None},
+        "packages": {"conda": 1, "pypi": 2, "deb": 1}, "notes": [], "verdict": "not proved", "verifications": [proof],
+        "listing": {"layers": layers, "packages": packages, "unlisted_rpm": False},
+    }  # fmt: skip
+
+
+@cache
+def pages() -> dict[str, bytes]:
+    """Every page by its name; those whose name ends in `hostile` have markup where foreign text comes in."""
+    training = watched_record(
+        process(COPIES),
+        samples=tuple(sample(at_s=at, gpus=(card(),), waiting=0.3, steps=5.0) for at in (10.0, 11.0, 12.0)),
+    )
+    hostile = replace(training, command=("python", HOSTILE))
+    return {
+        "verify": render_html(gpu_record()),
+        "compare": comparison.render_html(comparison_tree()),
+        "compare hostile": comparison.render_html(comparison_tree(name=HOSTILE)),
+        "compare too few": comparison.render_html(_few()),
+        "verified": matrix.render_html(verified_tree()),
+        "verified hostile": matrix.render_html(verified_tree(HOSTILE)),
+        "built": matrix.render_html(built_tree()),
+        "built hostile": matrix.render_html(built_tree(HOSTILE)),
+        "image": image.render_html(image_tree()),
+        "image hostile": image.render_html(image_tree(HOSTILE)),
+        "image unread": image.render_html({**image_tree(), "listing": None, "packages": None, "size_bytes": None}),
+        "watch": watch.render_html(training, judge(training)),
+        "watch hostile": watch.render_html(hostile, judge(hostile)),
+    }
+
+
+def _few() -> dict[str, Any]:
+    sides = [Side(name=one, records=(_launch(1.0, {}),)) for one in "ab"]
+    return _plain(compared(sides[0], sides[1], interleaved=False).to_json())
+
+
+def _plain(tree: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(tree, default=dict))
+    return plain
