@@ -12,6 +12,7 @@ import yaml
 
 from envkit.checks.catalog import catalog
 from envkit.checks.thresholds import Threshold, shipped
+from envkit.cli import declare
 from envkit.cli.main import COMMANDS, envkit
 from envkit.cli.schema import SCHEMAS
 from envkit.ground import errors, settings
@@ -105,13 +106,11 @@ def _paragraph(text: str) -> str:
 
 
 def _options(command: click.Command, context: click.Context) -> dict[str, list[tuple[str, str]]]:
-    """Return the visible options by section; an option says its section itself, or belongs to the only one."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for parameter in command.get_params(context):
-        shown = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
-        if shown is not None:
-            section = getattr(getattr(parameter, "section", None), "value", "Options")
-            found.setdefault(section, []).append((_code(shown[0]), _text(shown[1])))
+    """Return the visible options in the sections of the help."""
+    found = {}
+    for section, options in declare.sections(command, context).items():
+        records = [record for option in options if (record := option.get_help_record(context)) is not None]
+        found[section.value] = [(_code(names), _text(meaning)) for names, meaning in records]
     return found
 
 

@@ -1,5 +1,6 @@
 """The commands in the documentation, and why some of them are parsed by the tests and not run."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from envkit.lock.store import write_lock
 from envkit.plan.planner import plan_for
 from tests.support.command_lines import of_line
 from tests.support.locks import lock_for
+from tests.support.records import passed_record
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -33,7 +35,6 @@ PARSED_ONLY = (
     ("it shows pages on a terminal", r"envkit help\b"),
     ("it asks bash for its version", r"completion bash"),
     ("a shell expands its words", r"\*"),
-    ("it needs files of the example", r"images/|train\.yaml|-blocks|record|fleet|own\.lock|nodes\.txt|facts"),
 )
 
 
@@ -105,8 +106,11 @@ def prepare(folder: Path, command: Shown) -> None:
 
 def _definition(folder: Path) -> None:
     (folder / "image.yaml").write_text("schema: envkit.image/1\ntitle: An example\nrequest:\n  cuda: '12.6'\n")
+    (folder / "train.yaml").write_text((folder / "image.yaml").read_text())
+    (folder / "record.json").write_text(json.dumps(passed_record()))
     (folder / "Dockerfile").write_text("FROM debian:bookworm-slim\n")
     (folder / "envkit.toml").write_text('cache_limit = "20GB"\n')
     (folder / "matrix.yaml").write_text("schema: envkit.matrix/1\nimage: image.yaml\naxes:\n  cuda: ['11.8', '12.6']\n")
     plan = plan_for(str(folder / "image.yaml"), {}, load())
-    write_lock(folder / "envkit.lock", lock_for(plan))
+    for name in ("envkit.lock", "own.lock"):
+        write_lock(folder / name, lock_for(plan))
