@@ -71,7 +71,7 @@ END
 
 branch=facts/$mode
 git switch --quiet --force-create "$branch"
-git add -- envkit/facts tests/golden/files docs Dockerfile environment.yml
+git add -- envkit/facts tests/golden/files docs man Dockerfile environment.yml
 git commit --quiet --file "$found.text"
 git push --quiet --force ${FACTS_PUSH_OPTIONS:+"$FACTS_PUSH_OPTIONS"} origin "HEAD:refs/heads/$branch"
 echo "$branch"

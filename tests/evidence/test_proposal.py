@@ -15,8 +15,8 @@ from tests.support.torch_wheels import REQUIRES, release
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")]
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("envkit", "tests", "docs", "templates", "images", "ci")
-FILES = ("Dockerfile", "environment.yml", "pyproject.toml", "action.yml")
+FOLDERS = ("envkit", "tests", "docs", "templates", "images", "ci", "man")
+FILES = ("Dockerfile", "environment.yml", "pyproject.toml", "action.yml", "CHANGELOG.md", "README.md")
 Shell = Callable[..., str]
 
 
