@@ -149,10 +149,15 @@ def _example_lines(examples: list[Example], width: int) -> list[str]:
     return lines
 
 
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""The settings of every command, whatever it is started from: click keeps the help option of the first start."""
+
+
 class SectionCommand(click.Command):
     """A command that lists its options by section, and has -q and -v."""
 
     def __init__(self, *names: Any, **attributes: Any) -> None:
+        attributes["context_settings"] = CONTEXT | (attributes.get("context_settings") or {})
         super().__init__(*names, **attributes)
         own = {name for parameter in self.params for name in parameter.opts}
         for name, text in (("quiet", _QUIET), ("verbose", _VERBOSE)):

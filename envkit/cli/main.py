@@ -154,7 +154,6 @@ envkit help                    guides and reference pages
 @click.group(
     cls=LazyGroup,
     help=_HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.",
 )
 @click.version_option(
