@@ -54,7 +54,7 @@ class Change:
 
 
 def changed(facts: Facts, chosen: random.Random) -> Change:
-    """The facts with one value changed: any table, any row, any field that is no prose."""
+    """The facts with one value changed: any table, any row, any field but prose."""
     table = chosen.choice(TABLES)
     rows = rows_of(facts, table)
     at = chosen.randrange(len(rows))

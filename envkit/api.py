@@ -259,7 +259,7 @@ def build(
 
     Returns:
         The image (`image.id`, `image.place`, `image.size` in bytes) and the record of its verification. A failed
-        verification is no error here: see `record.verdict` and `record.exit_code`.
+        verification raises nothing: see `record.verdict` and `record.exit_code`.
 
     Raises:
         UsageError: an option or a setting is invalid.
@@ -313,7 +313,7 @@ def verify(
         reporter: receives the steps and the checks as they begin.
 
     Returns:
-        The record: `verdict`, `exit_code` (0 verified, 5 not verified, 6 failed, 9 the machine is at fault), and
+        The record: `verdict`, `exit_code` (0 verified, 5 not verified, 6 failed, 9 machine fault), and
         `tree`, the document of `envkit verify --json`. It is also kept in the state folder.
 
     Raises:

@@ -33,7 +33,7 @@ _RESERVATION = (
 
 
 def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
-    """The diagnosis of a Dockerfile or Compose file; the exit code is 6 where something is at fault, else 0.
+    """The diagnosis of a Dockerfile or Compose file; the exit code is 6 if something is wrong, else 0.
 
     Raises:
         UsageError: the file cannot be read, or is neither.

@@ -69,7 +69,7 @@ class EnvkitError(Ending, Exception):
 
 
 class UsageError(EnvkitError):
-    """A flag, a setting, an image definition, a facts file or a template is at fault."""
+    """A flag, a setting, an image definition, a facts file or a template is invalid."""
 
 
 class ConflictError(EnvkitError):

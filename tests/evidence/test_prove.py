@@ -226,7 +226,7 @@ PYTHON_LIBRARY = "torch/lib/libtorch_python.so"
 # Fault -> the bytes of the wheel.
 BAD = {
     "is cut": TorchWheel().data()[:-30],
-    "is no zip file": b"hello" * 99,
+    "is not a zip file": b"hello" * 99,
     "has 1,000,000 names": raw_zip([Raw(name="a", data=b"1")], zip64=True, count=10**6),
     "has two members of one name": raw_zip([Raw(name="a", data=b"1"), Raw(name="a", data=b"2")]),
     "has no METADATA": _zip(a=b"1"),

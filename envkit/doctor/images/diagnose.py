@@ -24,7 +24,7 @@ _SAID_HERE = frozenset({"ENV_SHADOWS"})
 
 
 def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis:
-    """The diagnosis of an image; the exit code is 6 where something is at fault, else 0.
+    """The diagnosis of an image; the exit code is 6 if something is wrong, else 0.
 
     Layers are read of `oci:DIR` and `docker-archive:FILE`; of an engine's image only what the engine tells.
 
