@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,12 +14,14 @@ from envkit.cli.matrix_options import identity
 from envkit.cli.options import (
     RequestOptions,
     definition_argument,
+    exclude,
     gathered,
     group,
     note,
     request_options,
 )
 from envkit.cli.output import print_json, show_table
+from envkit.ground.errors import UsageError
 from envkit.pipeline.asking import resolution_of
 from envkit.plan.install import FORMATS
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envkit.facts.model import Facts
-    from envkit.resolve.model import Resolution
+    from envkit.resolve.model import Request, Resolution, Suggestion
 
 _SHORT = ("torch", "cuda", "cudnn", "python", "source", "driver")
 _BOTH = ("torch", "cuda", "cudnn", "nccl", "triton", "python", "pythons", "torchvision", "torchaudio", "source")
@@ -43,6 +45,7 @@ class ResolveFlags:
     definition: str | None
     request: RequestOptions = group(RequestOptions)
     for_host: str | None
+    advise: bool
     form: str | None
     as_json: bool
     verbose: bool
@@ -57,6 +60,12 @@ class ResolveFlags:
     metavar="FILE",
     shell_complete=shell_values.files,
     help="GPUs, driver and platform from the output of nvidia-smi, kubectl or Slurm, or from CSV or JSON; - is stdin.",
+)
+@option(
+    Section.OUTPUT,
+    "--advise",
+    is_flag=True,
+    help="Also show which newer driver gives a newer torch or CUDA, and which GPU prevents it.",
 )
 @option(
     Section.OUTPUT,
@@ -83,16 +92,18 @@ def command(flags: ResolveFlags) -> None:
     envkit resolve --gpu "RTX 4090" --driver 550.54.15
     envkit resolve --here --format uv > pyproject.toml
     envkit resolve --for-host gpu01.csv
+    envkit resolve --gpu V100 --driver 535.104.05 --advise
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.ground import host
     from envkit.plan import install
     from envkit.resolve.explain import Unresolvable
 
-    if flags.form and flags.as_json:
-        raise click.UsageError("--format and --json contradict each other")
+    exclude(format=flags.form, json=flags.as_json)
+    exclude(format=flags.form, advise=flags.advise)
+    exclude(for_host=flags.for_host, here=flags.request.here)
     facts = flags.request.facts()
-    if flags.for_host and flags.request.here:
-        raise click.UsageError("--for-host and --here contradict each other")
+    if flags.form and flags.advise:
+        raise click.UsageError("--format and --advise contradict each other")
     fields = flags.request.fields()
     if flags.for_host is not None:
         from envkit.cli.hosts_file import machine
@@ -101,13 +112,16 @@ def command(flags: ResolveFlags) -> None:
     if flags.form == "conda" and fields["source"] is None:
         fields["source"] = "conda-forge"
     try:
-        resolution, for_machine = resolution_of(flags.definition, fields, facts, note)
+        resolution, request = resolution_of(flags.definition, fields, facts, note)
     except Unresolvable as conflict:
         if flags.as_json:
             print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": identity(facts)})
         raise
+    advice = _advice(request, facts) if flags.advise else ()
     if flags.as_json:
-        beside = {"download": resolution.download and resolution.download.to_json()}
+        beside: dict[str, Any] = {"download": resolution.download and resolution.download.to_json()}
+        if flags.advise:
+            beside["advice"] = [one.to_json() for one in advice]
         print_json(resolution.to_json() | beside | {"facts": identity(facts)})
         return
     if flags.form:
@@ -120,8 +134,28 @@ def command(flags: ResolveFlags) -> None:
     if flags.verbose:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
-    if not for_machine and host.has_driver():
+    if flags.advise:
+        _show_advice(advice)
+    if not (request.gpus or request.driver or request.cpu) and host.has_driver():
         tell("note: this machine has an NVIDIA driver; --here resolves for it")
+
+
+def _advice(request: Request, facts: Facts) -> tuple[Suggestion, ...]:
+    """Return what another driver or fewer GPUs would give."""
+    from envkit.resolve.index import index
+    from envkit.resolve.suggest import unlocks
+
+    if not (request.driver or request.gpus):
+        raise UsageError("--advise needs a driver or a GPU", hint="--here, or --gpu A100 --driver 550.54.15")
+    return unlocks(request, index(facts))
+
+
+def _show_advice(advice: tuple[Suggestion, ...]) -> None:
+    click.echo("")
+    if advice:
+        show_table(("change", "gives"), [(one.change, one.gives) for one in advice])
+    else:
+        click.echo("no newer driver gives a newer torch or CUDA, and no GPU prevents one")
 
 
 def _show(resolution: Resolution, *, whole: bool) -> None:

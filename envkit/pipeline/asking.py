@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import UsageError
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.plan.definition import Definition
     from envkit.plan.model import BuildPlan
-    from envkit.resolve.model import Resolution
+    from envkit.resolve.model import Request, Resolution
 
 Note = Callable[[str], None]
 AUTO = "auto"
@@ -92,8 +93,8 @@ def plan_asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, 
 
 def resolution_of(
     definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note
-) -> tuple[Resolution, bool]:
-    """Return the answer to a request, and whether it says anything about the machine that runs the image.
+) -> tuple[Resolution, Request]:
+    """Return the answer to a request, and the whole request.
 
     Args:
         definition: as for `definition_of`, whose request the fields override; None = the fields alone.
@@ -116,6 +117,7 @@ def resolution_of(
         from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as above
 
         read = definition_of(definition, facts, note)
-        request = request_of(read, asked, facts)[0]
+        request, kind, _ = request_of(read, asked, facts)
+        request = replace(request, template=kind)
         found = plan_of(read, asked, facts).resolution
-    return found, bool(request.gpus or request.driver or request.cpu)
+    return found, request

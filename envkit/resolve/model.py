@@ -141,6 +141,16 @@ class Suggestion:
     gives: str  # 'torch 2.12.1, CUDA 12.6, Python 3.14'
     words: tuple[str, ...]  # the whole changed request, to type after the verb: ('--torch', '2.12', '--cuda', '12.6')
 
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {
+            "change": self.change,
+            "field": self.field,
+            "value": self.value,
+            "gives": self.gives,
+            "arguments": list(self.words),
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
@@ -157,9 +167,6 @@ class Conflict:
             "schema": CONFLICT_SCHEMA,
             "clash": list(self.clash),
             "because": list(self.because),
-            "suggestions": [
-                {"change": s.change, "field": s.field, "value": s.value, "gives": s.gives, "arguments": list(s.words)}
-                for s in self.suggestions
-            ],
+            "suggestions": [one.to_json() for one in self.suggestions],
             "sources": list(self.sources),
         }

@@ -1,4 +1,4 @@
-"""Single changes of a request that make it resolve, cheapest first.
+"""Single changes of a request that make it resolve, cheapest first, or that give a newer answer.
 
 A change is offered only after it was tried. Cost goes by field (a CUDA is easier to change than a torch, a torch
 easier than a machine), then by nearness of the value to the one that was asked for.
@@ -57,6 +57,54 @@ def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple
     seconds.sort(key=lambda way: (way.cost[1], way.cost[0]))
     chosen = [*firsts, *seconds, *lasts][:MOST]
     return tuple(way.suggestion for way in sorted(chosen, key=lambda way: way.cost))
+
+
+def unlocks(request: Request, index: Index) -> tuple[Suggestion, ...]:
+    """Changes of the machine that give a newer torch or CUDA: a newer driver, and each GPU that prevents it.
+
+    A driver is the lowest that gives what it gives. A GPU prevents what no driver gives together with it.
+
+    Args:
+        request: one that resolves.
+        index: of the facts.
+    """
+    steps = _by_driver(request, index)
+    found = [_unlock(other, request, index) for other in steps[1:]]
+    best = _newness(steps[-1], index)
+    for place in range(len(request.gpus)):
+        without = _by_driver(changed(request, "gpu", None, place), index)
+        if _newness(without[-1], index) > best:
+            found.append(_unlock(without[-1], request, index, without=request.gpus[place]))
+    return tuple(found)
+
+
+def _by_driver(request: Request, index: Index) -> list[Request]:
+    """The request, and with each newer driver whose answer is newer than the one before."""
+    found = [request]
+    for version in _drivers(request.driver, index) if request.driver else ():
+        other = changed(request, "driver", version)
+        if key(version) > key(request.driver or "0") and _newness(other, index) > _newness(found[-1], index):
+            found.append(other)
+    return found
+
+
+def _unlock(request: Request, before: Request, index: Index, without: str | None = None) -> Suggestion:
+    parts = [f"leave out --gpu {without}"] if without else []
+    if request.driver != before.driver:
+        parts.append(f"--driver {request.driver} instead of {before.driver}")
+    field, value = ("gpu", None) if without else ("driver", request.driver)
+    gives = _gives(request, index) or ""
+    return Suggestion(change=", ".join(parts), field=field, value=value, gives=gives, words=words(request))
+
+
+def _newness(request: Request, index: Index) -> tuple[tuple[int, ...], ...]:
+    """How new the torch and the CUDA of the answer are; empty if there is none."""
+    sieve = Sieve(scoped(wanted(request, index.facts), index), index)
+    found = candidates(sieve)
+    if not found:
+        return ()
+    build = choose(found, sieve).build
+    return key(build.torch), key(build.cuda or "0")
 
 
 def _defaults(request: Request, index: Index) -> Iterator[Ask]:

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,6 +8,7 @@ from envkit.cli import main
 from envkit.facts.load import load
 from envkit.ground import host
 from envkit.ground.host import Host, HostGpu
+from envkit.ground.versions import key
 
 
 @pytest.fixture(autouse=True)
@@ -249,3 +251,41 @@ def test_a_file_that_is_not_one_kind_of_machine(
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(["--for-host", "none.csv"], capsys)
     assert (code, err) == (2, "error: --for-host none.csv: No such file or directory\n\nhint: ls -l none.csv\n")
+
+
+def answered(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run([*arguments, "--json"], capsys)[1])
+    return found
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["--gpu", "A100", "--driver", "450.80.02"],
+        ["--gpu", "V100", "--gpu", "B200", "--driver", "570.26"],
+        ["--gpu", "V100", "--gpu", "A100"],
+    ],
+)
+def test_advice_gives_what_it_says(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    first = answered([*typed, "--advise"], capsys)
+    assert first["advice"]
+    for one in first["advice"]:
+        then = answered(one["arguments"], capsys)
+        assert one["gives"] == f"torch {then['torch']}, CUDA {then['cuda']}, Python {then['python']}"
+        if one["field"] == "driver":
+            assert (key(then["torch"]), key(then["cuda"])) > (key(first["torch"]), key(first["cuda"]))
+
+
+def test_advice_names_the_gpu_that_no_driver_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(["--gpu", "V100", "--driver", "535.104.05", "--advise"], capsys)
+    assert "\nleave out --gpu V100, --driver " in out
+
+
+def test_no_advice_where_nothing_newer_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(["--gpu", "B200", "--driver", "999.1", "--advise"], capsys)
+    assert out.endswith("\nno newer driver gives a newer torch or CUDA, and no GPU prevents one\n")
+
+
+def test_advice_needs_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["--cuda", "12.6", "--advise"], capsys)
+    assert (code, err.splitlines()[0]) == (2, "error: --advise needs a driver or a GPU")
