@@ -125,8 +125,8 @@ docs: $(INSTALLED)
 	@echo 'docs: build/site/index.html'
 
 bench: setup
-	@failed=; for file in benchmarks/[a-z]*.py; do \
-	  name=$$(basename $$file .py); echo "== $$name"; \
+	@failed=; for file in benchmarks/[a-z]*.py benchmarks/[a-z]*/__main__.py; do \
+	  name=$${file#benchmarks/}; name=$${name%.py}; name=$${name%/__main__}; echo "== $$name"; \
 	  $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; \
 	done; [ -z "$$failed" ] || { echo "bench: does not hold:$$failed" >&2; exit 1; }
 
