@@ -60,8 +60,8 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 $(READY): $(INSTALLED)
-	@echo 'setup: its tools and a CPU torch' >&2
-	@$(BIN)/python -m pip install -q -e '.[dev,fleet]'
+	@echo 'setup: its tools, MkDocs and a CPU torch' >&2
+	@$(BIN)/python -m pip install -q -e '.[dev,docs,fleet]'
 	@$(WORLD) torch
 	@touch $@
 

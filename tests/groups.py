@@ -25,9 +25,9 @@ _DAEMONS = {"docker", "buildkit", "podman"}
 _FILES = {"bubblewrap", "proot", "embedded"}
 _ELSEWHERE = ("tests/lock/test_world.py",)
 _OF_FILES = (
-    "addresses", "attest", "bubblewrap", "conda_channel", "conda_layers", "cover", "export", "exported_jobs",
-    "host_runner", "kernel_files", "negative_controls", "oci_download", "oci_registry", "oci_remote", "own_image",
-    "registry", "runner_choice", "self_test", "slow_servers",
+    "addresses", "attest", "bubblewrap", "conda_channel", "conda_layers", "cover", "documented", "export",
+    "exported_jobs", "host_runner", "kernel_files", "negative_controls", "oci_download", "oci_registry", "oci_remote",
+    "own_image", "registry", "runner_choice", "self_test", "slow_servers",
 )  # fmt: skip
 
 for _part, _examples in _EXAMPLES.items():

@@ -23,18 +23,34 @@ _LOG = (
     "It is possible that dataloader workers are out of shared memory.\n"
 )
 
-# Why a command is parsed only, and which: the first that matches its line counts. All others are run.
+# Where a command is not run, and why: the first that matches counts.
+_ENGINE_IMAGE = r"(?<![\w/.-])(train|notebook):\w+|compare A B|run --print$"
 PARSED_ONLY = (
-    ("a placeholder stands for a value", r"\b(COMMAND|TOPIC|NAME|KIND|SHELL|DEFINITION|IMAGE|FILE|REF|ID)\b|\.\.\."),
-    ("it reads what another program prints", r"\| envkit|<\("),
-    ("it looks at this machine", r"envkit (doctor(?! --(log|record|file))|install|resolve .*--here|cache)\b|auto\b"),
-    ("it asks the network", r"--online|matrix (prove|update)|envkit lock(?! .*--(check|export))"),
-    ("it builds", r"envkit build\b"),
-    ("it runs an image or a training", r"envkit (run|shell|watch|compare|verify(?! --list))\b"),
-    ("it reads an image or a registry", r"envkit (push|attest|inspect|diff)\b|doctor --image"),
-    ("it shows pages on a terminal", r"envkit help\b"),
-    ("it asks bash for its version", r"completion bash"),
-    ("a shell expands its words", r"\*"),
+    ("it verifies an image with a real torch", r"envkit verify\b(?! --(list|judge|schema))"),
+    ("it reports on a verification", r"envkit build .*--report"),
+    (
+        "it needs Docker or Podman",
+        rf"--engine podman|--no-lock|(?<!-t )(?:{_ENGINE_IMAGE})|--template miniconda-|\ndocker: ",
+    ),
+    ("it needs a Dask cluster", r"--scheduler"),
+    ("it needs a terminal", r"envkit shell"),
+    ("it needs GPUs", r"torchrun"),
+    ("it needs a process that trains", r"--advise-only"),
+    ("it reads every release of the real Python index", r"matrix (check --online|update)"),
+    ("it downloads from a public mirror", r"--preset"),
+    ("it installs and checks a real torch", r"install --venv"),
+)
+# Run by tests/engines/test_documented.py: typed in bash on a machine whose registry, index and channel are on loopback.
+_TYPED = re.compile(
+    r"\b(REF|PATH|HOST|FILE)\b|\| envkit|\*|completion bash|/path/to"
+    r"|envkit (build|lock(?! .*--(check|export))|install|push|attest|inspect|diff|run|watch|compare|cache)\b"
+    r"|matrix prove|doctor(?! --(log|record|file))|--here|verify --judge"
+)
+_REAL_PAGE = "no-docker"
+RUN, TYPED, REAL = (
+    "run in the process of a unit test",
+    "typed in bash, with a registry, an index and a channel on loopback",
+    f"run in the order of the page {_REAL_PAGE}, with a real torch",
 )
 
 
@@ -48,10 +64,14 @@ class Shown:
     answer: str
 
     @property
-    def why_not_run(self) -> str | None:
-        """Why it is parsed only; None = it is run."""
+    def state(self) -> str:
+        """How it is run (RUN, TYPED or REAL), or why it is only parsed."""
+        if self.page.stem == _REAL_PAGE:
+            return REAL
         line = self.line.partition(" #")[0]
-        return next((reason for reason, pattern in PARSED_ONLY if re.search(pattern, line)), None)
+        shown = f"{line}\n{self.answer}"
+        reason = next((reason for reason, pattern in PARSED_ONLY if re.search(pattern, shown, re.MULTILINE)), None)
+        return reason or (TYPED if _TYPED.search(line) else RUN)
 
     def __str__(self) -> str:
         return f"{self.page.stem}: {self.line}"
@@ -86,13 +106,23 @@ def commands() -> list[Shown]:
 
 
 def summary() -> str:
-    """Return how many commands are run, and how many are parsed only, by reason."""
-    found = Counter(one.why_not_run or "run" for one in set(commands()))
-    order = ["run", *(reason for reason, _ in PARSED_ONLY)]
-    return "".join(f"{found[reason]:4}  {reason}\n" for reason in order)
+    """Return how many commands are run, by how, and how many are only parsed, by reason."""
+    found = Counter(one.state for one in set(commands()))
+    ways = (RUN, TYPED, REAL)
+    reasons = [reason for reason, _ in PARSED_ONLY]
+    run, parsed = (sum(found[name] for name in names) for names in (ways, reasons))
+    rows = [(run + parsed, "documented, all parsed"), (run, "run"), *((found[name], f"  {name}") for name in ways)]
+    rows += [(parsed, "only parsed"), *((found[reason], f"  {reason}") for reason in reasons)]
+    return "".join(f"{number:4}  {text}\n" for number, text in rows)
 
 
-def prepare(folder: Path, command: Shown) -> None:
+def fits(answer: str, printed: str) -> bool:
+    """Whether a command printed what the page shows below it; three dots stand for any text."""
+    expected = re.escape(answer or "...").replace(re.escape("..."), "[\\s\\S]*")
+    return re.fullmatch(expected, printed) is not None
+
+
+def prepare(folder: Path, command: Shown | None = None) -> None:
     """Put the files that the documentation's commands name into a folder; `init` finds no definition there."""
     (folder / "requirements.txt").write_text("torch==2.7.1+cu118\ntorchvision\nnumpy\n")
     (folder / "train.log").write_text(_LOG)
@@ -100,7 +130,7 @@ def prepare(folder: Path, command: Shown) -> None:
     (folder / "docker" / "Dockerfile").write_text("FROM pytorch/pytorch:2.7.1-cuda12.6-cudnn9-runtime\n")
     (folder / "hosts.csv").write_text("host,gpu,driver\na,A100,550.54.15\nb,V100,470.82.01\n")
     (folder / "gpu01.csv").write_text("name, driver_version, compute_cap\nTesla V100-SXM2-32GB, 535.104.05, 7.0\n")
-    if command.words[0] != "init":
+    if command is None or command.words[0] != "init":
         _definition(folder)
 
 

@@ -99,12 +99,14 @@ def wheel_entries(
     deflated: bool = True,
     executable: frozenset[str] = frozenset(),
     record: str | None = None,
+    requires: Sequence[str] = (),
 ) -> list[Raw]:
     """The entries of a sound wheel with these files; RECORD comes last."""
     info = f"{name}-{version}.dist-info"
+    needed = "".join(f"Requires-Dist: {one}\n" for one in requires)
     whole = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     rows = "".join(record_line(path, data) for path, data in whole.items()) + f"{info}/RECORD,,\n"
