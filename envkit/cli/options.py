@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 TIERS = ("quick", "standard", "deep")
-REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size")
+REQUEST_FIELDS = (
+    "torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size",
+    "supported_only", "allow_forward_compat",
+)  # fmt: skip
 _LONGEST_S = 366 * 86400.0  # the system's timers take no more than a few billion seconds
 _NOTED = "envkit.ground.settings.noted"
 
@@ -116,6 +119,8 @@ class RequestOptions:
     source: str | None
     cpu: bool
     max_size: str | None
+    supported_only: bool
+    allow_forward_compat: bool
     here: bool
     template: str | None
     facts_file: str | None
@@ -261,6 +266,18 @@ request_options = applied(
             "--max-size",
             metavar="SIZE",
             help="Most that torch and its requirements may be to download: 3GB.",
+        ),
+        option(
+            Section.REQUEST,
+            "--supported-only",
+            is_flag=True,
+            help="Use only a Python before its end of life and a torch of the two newest minor versions.",
+        ),
+        option(
+            Section.REQUEST,
+            "--allow-forward-compat",
+            is_flag=True,
+            help="Accept a CUDA that the driver runs only with a cuda-compat package in the image (data center GPUs).",
         ),
         option(
             Section.REQUEST, "--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd

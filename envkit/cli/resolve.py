@@ -119,7 +119,10 @@ def command(flags: ResolveFlags) -> None:
         raise
     advice = _advice(request, facts) if flags.advise else ()
     if flags.as_json:
-        beside: dict[str, Any] = {"download": resolution.download and resolution.download.to_json()}
+        beside: dict[str, Any] = {
+            "download": resolution.download and resolution.download.to_json(),
+            "support": resolution.support and resolution.support.to_json(),
+        }
         if flags.advise:
             beside["advice"] = [one.to_json() for one in advice]
         print_json(resolution.to_json() | beside | {"facts": identity(facts)})
@@ -165,6 +168,7 @@ def _show(resolution: Resolution, *, whole: bool) -> None:
         [
             *((field, _value(resolution, field), resolution.reasons[field]) for field in fields),
             *_download(resolution, whole=whole),
+            *(_support(resolution) if whole else ()),
         ],
     )
     for warning in resolution.warnings:
@@ -180,6 +184,13 @@ def _download(resolution: Resolution, *, whole: bool) -> Iterator[tuple[str, str
         yield "download", "-" if found.total is None else shown_size(found.total), found.why
 
 
+def _support(resolution: Resolution) -> Iterator[tuple[str, str, str]]:
+    """The row of support, which changes with the day and not with the image: for `-v` alone."""
+    found = resolution.support
+    if found is not None:
+        yield "support", found.level or "-", f"{found.why} (on {found.day})"
+
+
 def _value(resolution: Resolution, field: str) -> str:
     value = getattr(resolution, field)
     if field == "driver" and resolution.driver:
@@ -193,6 +204,7 @@ def _value(resolution: Resolution, field: str) -> str:
 def _show_sources(resolution: Resolution, facts: Facts) -> None:
     from envkit.facts.sources import describe, find
 
-    rows = [(ref, describe(found[1], ref)) for ref in resolution.sources if (found := find(facts.sources, ref))]
+    refs = (*resolution.sources, *(resolution.support.sources if resolution.support else ()))
+    rows = [(ref, describe(found[1], ref)) for ref in dict.fromkeys(refs) if (found := find(facts.sources, ref))]
     click.echo("")
     show_table(("source", "where"), rows)

@@ -45,8 +45,10 @@ def tree() -> dict[str, Any]:
         "builds": build_rows(),
         "toolkits": toolkit_rows(),
         "compat": compat_rows(),
+        "forward": forward_rows(),
         "gpus": gpu_rows(),
         "oses": os_rows(),
+        "pythons": python_rows(),
         "cudnns": cudnn_rows(),
         "cuda_images": image_rows(),
         "installers": installer_rows(),
@@ -140,6 +142,20 @@ def compat_rows() -> tuple[model.MinorCompat, ...]:
     return tuple(sorted(found, key=lambda row: row.cuda_major))
 
 
+def forward_rows() -> tuple[model.ForwardCompat, ...]:
+    """Forward compatibility packages by toolkit."""
+    table = edited.read("cuda_drivers")["forward_compat"]
+    found = [
+        model.ForwardCompat(
+            toolkit=row["toolkit"],
+            branches=tuple(sorted(row["branches"], key=key)),
+            refs=tuple(dict.fromkeys([*row["refs"], *table["refs"]])),
+        )
+        for row in table["image_branches"]
+    ]
+    return tuple(sorted(found, key=lambda row: key(row.toolkit)))
+
+
 def gpu_rows() -> tuple[model.Gpu, ...]:
     """Compute capabilities, ascending."""
     found = [
@@ -154,6 +170,7 @@ def gpu_rows() -> tuple[model.Gpu, ...]:
             amp=dict(sorted(row["amp"].items())),
             inferred=_inferred(row),
             integrated=row.get("integrated", False),
+            data_center=tuple(row.get("data_center", ())),
             note=row.get("note"),
             refs=tuple(row["refs"]),
         )
@@ -182,6 +199,17 @@ def os_rows() -> tuple[model.Os, ...]:
         )
         for row in edited.rows("oses")
     )
+
+
+def python_rows() -> tuple[model.PythonSeries, ...]:
+    """Minor versions of Python, ascending."""
+    found = [
+        model.PythonSeries(
+            python=row["python"], bugfix_until=row["bugfix_until"], eol=row["eol"], refs=tuple(row["refs"])
+        )
+        for row in edited.rows("pythons")
+    ]
+    return tuple(sorted(found, key=lambda row: key(row.python)))
 
 
 def cudnn_rows() -> tuple[model.Cudnn, ...]:

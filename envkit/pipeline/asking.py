@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground.clock import today
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ AUTO = "auto"
 
 
 def fields_here(asked: Mapping[str, Any], *, here: bool) -> dict[str, Any]:
-    """Return a request's fields, with `auto` replaced by the driver and GPUs of this host.
+    """Return a request's fields, with `auto` replaced by the driver and GPUs of this host, and `today`.
 
     Args:
         asked: by the names of `envkit.resolve.request.FIELDS`; `gpu` is a sequence.
@@ -27,10 +29,11 @@ def fields_here(asked: Mapping[str, Any], *, here: bool) -> dict[str, Any]:
 
     Raises:
         EnvironmentProblem: `auto` was asked for and this host has no NVIDIA driver or GPU.
+        UsageError: SOURCE_DATE_EPOCH is not a number of seconds.
     """
     driver = asked.get("driver") or (AUTO if here else None)
     gpus = tuple(asked.get("gpu") or ((AUTO,) if here else ()))
-    found = dict(asked) | {"driver": driver}
+    found = dict(asked) | {"driver": driver, "today": today(os.environ)}
     if driver == AUTO or AUTO in gpus:
         from envkit.ground import host  # noqa: PLC0415 - most requests name a machine, or none
 

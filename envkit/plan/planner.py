@@ -146,7 +146,7 @@ def request_of(definition: Definition, given: Given, facts: Facts) -> tuple[Requ
 
 def _places(definition: Definition, typed: Mapping[str, object]) -> Callable[[str], str]:
     def name(field: str) -> str:
-        inside = {"gpu": "request.gpus", "template": "template"}.get(field, f"request.{field}")
+        inside = {"gpu": "request.gpus", "template": "template"}.get(field, f"request.{field.replace('-', '_')}")
         return f"--{field}" if field.replace("-", "_") in typed else f"{definition.where}: {inside}"
 
     return name

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,8 @@ from envkit.plan.definition import Definition, load, parse, shipped
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import CPU_FROM_CONDA, plan_for, plan_of
-from envkit.plan.variables import require_cuda
+from envkit.plan.store import plan_from_json
+from envkit.plan.variables import read_requirement, require_cuda
 
 
 @cache
@@ -237,6 +239,25 @@ def test_a_gpu_that_runs_ptx_alone_needs_the_native_driver() -> None:
     assert " driver>=" in dict(plan.env)["NVIDIA_REQUIRE_CUDA"]
     alone = replace(plan.resolution, gpus=("9.9",), gpu_archs=("8.0",))
     assert require_cuda(alone) == "cuda>=12.8"
+
+
+def test_an_image_for_forward_compatibility_starts_on_the_branch_that_it_is_for() -> None:
+    plan = planned("request: {torch: 2.15, gpus: [H100], driver: 535.104.05, allow_forward_compat: true}\n")
+    assert plan.resolution.driver is not None
+    assert plan.resolution.driver.package == "cuda-compat-13-0"
+    required = dict(plan.env)["NVIDIA_REQUIRE_CUDA"]
+    assert required == "cuda>=13.0 driver>=580 driver>=535,driver<536"
+    assert read_requirement(required) is not None
+    assert plan_from_json(json.loads(plan.canonical()), "plan.json") == plan
+
+
+def test_limits_of_a_definition_are_those_of_the_flags() -> None:
+    limited = planned("request: {max_size: 3GB}\n").resolution
+    assert (limited.torch, limited.source) == ("2.15.0", "pypi")
+    with pytest.raises(ConflictError, match="--max-size 100MB"):
+        planned("request: {max_size: 100MB}\n")
+    with pytest.raises(ConflictError, match=r"--torch 2\.7 and --supported-only"):
+        planned("request: {torch: 2.7, supported_only: true}\n")
 
 
 def test_own_templates_are_named_after_what_they_extend() -> None:
