@@ -320,7 +320,7 @@ def test_forward_compatibility_names_its_package(answer: Answer, conflict: Find)
         sum("the image needs cuda-compat-13-0, which envkit does not install" in text for text in found.warnings) == 1
     )
     assert "nv_fwd_compat" in found.sources
-    assert conflict(line.replace(" --allow-forward-compat", ""))
+    assert conflict(line.replace(" --allow-forward-compat", "")).clash == ("--torch 2.15", "--driver 535.104.05")
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,8 @@ def test_a_driver_that_is_new_enough_needs_no_package(line: str, answer: Answer)
 @pytest.mark.parametrize("gpus", [("GeForce RTX 3090",), ("RTX 4090",), ("A10", "RTX 4090"), ("RTX A6000",), ("A10G",)])
 def test_forward_compatibility_is_for_data_center_gpus_only(gpus: tuple[str, ...], conflict: Find) -> None:
     named = " ".join(f"--gpu '{name}'" for name in gpus)
-    assert conflict(f"--torch 2.15 --driver 535.104.05 {named} --allow-forward-compat")
+    found = conflict(f"--torch 2.15 --driver 535.104.05 {named} --allow-forward-compat")
+    assert found.clash == ("--torch 2.15", "--driver 535.104.05")
 
 
 def test_no_geforce_is_listed_as_a_data_center_gpu(facts: Facts) -> None:
