@@ -183,7 +183,7 @@ class Grounds:
         facts, newer = self.index.facts, [build for build in builds if build.torch in self.index.supported]
         if not newer:
             self.refs.append(TORCH_REF)
-            return torch_sentence(max((build.torch for build in builds), key=key), facts)
+            return torch_sentence(max((build.torch for build in builds), key=key), self.index.series)
         others = tuple(one for one in self.clash if one != ask)
         allowed = Sieve(keep(self.full, self.stated, others), self.index)
         pythons = {name for build in newer for name in allowed.known_pythons(build)}

@@ -42,7 +42,8 @@ class Index:
     glibc: str | None  # highest glibc any build is known to need
     cudas: frozenset[str]  # of all builds
     cudnns: frozenset[str]
-    supported: frozenset[str]  # torch versions of the newest minor versions
+    series: tuple[str, ...]  # minor versions of torch that count as supported, oldest first
+    supported: frozenset[str]  # torch versions of these
     places: dict[tuple[str, bool], tuple[Build, ...]]  # (platform, without CUDA) -> builds
     _floors: dict[tuple[str | None, str | None], tuple[str, tuple[str, ...]] | None] = field(default_factory=dict)
 
@@ -99,6 +100,7 @@ def _made(facts: Facts) -> Index:
         glibc=max(known, key=key) if known else None,
         cudas=frozenset(build.cuda for build in facts.builds if build.cuda),
         cudnns=frozenset(build.cudnn for build in facts.builds if build.cudnn),
+        series=series,
         supported=frozenset(version for version in versions if minor(version) in series),
         places={place: tuple(builds) for place, builds in places.items()},
     )

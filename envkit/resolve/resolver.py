@@ -68,7 +68,7 @@ def resolve(request: Request, facts: Facts) -> Resolution:
             if version is None and companion_version(build, name, known)
         },
         download=download(build, facts),
-        support=support(build.torch, chosen.python, day_of(request.today, facts), facts),
+        support=support(build.torch, chosen.python, day_of(request.today, facts), known.series, facts),
     )
 
 

@@ -49,24 +49,31 @@ def supported_pythons(day: str, facts: Facts) -> frozenset[str]:
     return frozenset(row.python for row in facts.pythons if day < row.eol)
 
 
-def support(torch: str, python: str, day: str, facts: Facts) -> Support:
-    """Return how well a torch with a Python is supported on a day: as the one of both that gets fewer fixes."""
+def support(torch: str, python: str, day: str, series: tuple[str, ...], facts: Facts) -> Support:
+    """Return how well a torch with a Python is supported on a day: as the one of both that gets fewer fixes.
+
+    Args:
+        torch: its version.
+        python: its minor version.
+        day: what `day_of` returned.
+        series: what `torch_series` returned; it goes through all builds.
+        facts: for Python's rows.
+    """
     row = python_row(python, facts)
-    levels = (SUPPORTED if minor(torch) in torch_series(facts) else ENDED, python_level(row, day))
+    levels = (SUPPORTED if minor(torch) in series else ENDED, python_level(row, day))
     known = [level for level in levels if level is not None]
     worst = max(known, key=_LEVELS.index)
     return Support(
         # What is unknown may be worse than security fixes, but not worse than none.
         level=worst if worst == ENDED or len(known) == len(levels) else None,
-        why=f"{torch_sentence(torch, facts)}; {python_sentence(python, row, day)}",
+        why=f"{torch_sentence(torch, series)}; {python_sentence(python, row, day)}",
         day=day,
         sources=(TORCH_REF, *(row.refs if row else ())),
     )
 
 
-def torch_sentence(torch: str, facts: Facts) -> str:
+def torch_sentence(torch: str, series: tuple[str, ...]) -> str:
     """Return whether PyTorch still publishes fixes for a torch, as a sentence without its end."""
-    series = torch_series(facts)
     newest = f"the newest minor versions ({' and '.join(series)})"
     if minor(torch) in series:
         return f"torch {torch} is one of {newest}"
