@@ -142,7 +142,7 @@ def _settings(base: str, parsed: Parsed, asked: Sorted) -> Iterator[Finding]:
 
 
 def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
-    tree, places = strictyaml.read_with_places(strictyaml.text_of(path), str(path))
+    tree, places = strictyaml.read_with_places(strictyaml.text_of(path), str(path), aliases=True)
     services = mapping(mapping(tree).get("services"))
     if not services:
         raise UsageError(f"{path} has no services", hint="envkit run IMAGE --print compose writes one")

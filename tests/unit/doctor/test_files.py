@@ -74,6 +74,8 @@ def test_findings_name_their_line(tmp_path: Path) -> None:
         ),
         (GPU.replace("    shm_size: 8gb\n", ""), {"small-shm": "warn"}),
         (GPU.replace(", capabilities: [gpu]", ""), {"no-capabilities": "error"}),
+        ("x-gpu: &gpu {gpus: all, shm_size: 8gb}\nservices:\n  train:\n    <<: *gpu\n    image: train\n", {}),
+        ("x-gpu: &gpu {gpus: all}\nservices:\n  train: {<<: *gpu, image: train}\n", {"small-shm": "warn"}),
         (GPU.replace("count: all", 'count: 1, device_ids: ["0"]'), {"count-and-ids": "error"}),
     ],
 )
