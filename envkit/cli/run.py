@@ -126,7 +126,7 @@ class _Printed(click.ParamType):  # type: ignore[type-arg]
         del param, ctx
         if value not in (*PRINTED, _HERE):
             raise UsageError(
-                f"--print {value!r:.200} is none of {', '.join(PRINTED)}",
+                f"--print {value!r:.200} is not one of {', '.join(PRINTED)}",
                 hint=f"put the image first: envkit run {value} --print",
             )
         return str(value)

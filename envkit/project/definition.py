@@ -107,7 +107,7 @@ def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Left, ...]]
     if path.is_dir():
         path = path / choose(path)[0]
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file", hint=f"ls {shlex.quote(str(path.parent))}")
+        raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
     drafted = draft(path.name, path.parent, facts)
     found = replace(parse(drafted.text, where=str(path), folder=path.parent), name=image_name(path.parent))
     return found, tuple(one for one in drafted.left if not one.harmless)

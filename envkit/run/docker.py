@@ -119,7 +119,7 @@ class DockerRunner:
 
 
 def sweep(client: docker.APIClient) -> int:
-    """Remove containers of runs that are no more; returns how many."""
+    """Remove containers of runs that ended; returns how many."""
     removed = 0
     with contextlib.suppress(*_FOREIGN):
         for row in client.containers(all=True, filters={"label": [identity.PREFIX]}):

@@ -96,7 +96,7 @@ class PodmanRunner:
             raise translate(answer.err.strip() or f"exit code {answer.code}", f"saving {image}", _PLACE)
 
     def sweep(self) -> int:
-        """Remove containers of runs that are no more; returns how many."""
+        """Remove containers of runs that ended; returns how many."""
         removed = 0
         with contextlib.suppress(EnvkitError):
             found = self._ask("ps", "--all", "--format", "json", "--filter", f"label={identity.PREFIX}")

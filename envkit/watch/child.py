@@ -114,7 +114,7 @@ def start(
     """Start a program.
 
     Raises:
-        UsageError: there is no such program, or it cannot be run.
+        UsageError: the program does not exist, or cannot be run.
     """
     try:
         return subprocess.Popen(  # noqa: S603 - the user's own command

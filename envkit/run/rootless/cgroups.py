@@ -165,7 +165,7 @@ def _namespace(root: Path) -> int:
 
 
 def _sweep(parent: Path, namespace: int) -> None:
-    """Remove groups of runs that are no more, and end what is left in them."""
+    """Remove groups of runs that ended, and end what is left in them."""
     own = f"{_PREFIX}{namespace}-"
     for folder in parent.glob(f"{own}*-*-*"):
         pid, _, rest = folder.name.removeprefix(own).partition("-")

@@ -116,7 +116,7 @@ class LayerCache:
         return unpacked
 
     def sweep(self) -> None:
-        """Remove what runs that are no more left half unpacked."""
+        """Remove what runs that ended left half unpacked."""
         store.sweep(self._folder.glob(".[0-9a-f]*"))
 
     def _make_folder(self) -> None:

@@ -123,7 +123,7 @@ def test_from_another_folder_the_definition_lies_beside_the_file(tmp_path: Path)
     ("arguments", "message"),
     [
         ((), "there is none of cog.yaml, pixi.toml"),
-        (("--from", "nosuch.txt"), "--from nosuch.txt: there is no such file"),
+        (("--from", "nosuch.txt"), "--from nosuch.txt: the file does not exist"),
         (("--from", "setup.py"), "'setup.py' is not a file that envkit reads"),
     ],
 )
@@ -218,4 +218,4 @@ def test_two_projects_are_two_images_of_one_matrix(tmp_path: Path) -> None:
 def test_a_projects_file_that_is_not_there() -> None:
     error = CliRunner().invoke(resolve, ["requirements-gpu.txt"]).exception
     assert isinstance(error, UsageError)
-    assert error.message == "requirements-gpu.txt: there is no such file"
+    assert error.message == "requirements-gpu.txt: the file does not exist"

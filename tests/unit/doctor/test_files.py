@@ -53,7 +53,7 @@ def test_what_a_dockerfile_gets_wrong_is_named(text: str, wanted: dict[str, str]
 
 def test_nothing_speaks_against_a_good_dockerfile(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, GOOD + "ENV NVIDIA_VISIBLE_DEVICES=all\n")
-    assert (ids(found), found.exit_code, found.conclusion) == ({}, 0, "nothing speaks against this file")
+    assert (ids(found), found.exit_code, found.conclusion) == ({}, 0, "no problems found")
 
 
 def test_findings_name_their_line(tmp_path: Path) -> None:
