@@ -22,6 +22,8 @@ _CAUSES = ("caused by:", "cause:")
 
 # What steers these programs besides their arguments; the answer must not depend on it.
 _STEERING = ("UV_", "PIP_", "PYTHON", "CONDA_", "RATTLER_", "VIRTUAL_ENV", "LC_", "LANG", "TZ", "ENVKIT_", "MAMBA_")
+# These decide whether a source answers (logins, cache, patience) or where the solvers are installed, not what they
+# choose.
 _KEPT = frozenset(
     {"PYTHONPATH", "RATTLER_AUTH_FILE", "UV_CACHE_DIR", "UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_KEYRING_PROVIDER"}
 )

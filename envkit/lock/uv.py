@@ -124,6 +124,7 @@ def _compile(
     for line in requirements:
         _check(line)
     (folder / "wanted.in").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+    # Without the configuration of the user or of a project, which would make another lock of the same plan.
     argv = [binary(), "pip", "compile", "--no-config", "--no-progress", "--format", "pylock.toml", "--no-header"]
     argv += ["--no-python-downloads", "--python", sys.executable]
     argv += ["--python-version", target.python, "--python-platform", platform(target), *options]

@@ -128,6 +128,7 @@ class PodmanRunner:
         """Start the container, listen to it until it ends, and read how."""
         output = cage.Output(limits)
         began = time.monotonic()
+        # Without the proxy for signals: this process ends the container itself, also where the client is stuck.
         process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             [self._client, "start", "--attach", "--sig-proxy=false", container],
             cwd=folder,
