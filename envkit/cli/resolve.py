@@ -120,13 +120,7 @@ def command(flags: ResolveFlags) -> None:
         raise
     advice = _advice(request, facts) if flags.advise else ()
     if flags.as_json:
-        beside: dict[str, Any] = {
-            "download": resolution.download and resolution.download.to_json(),
-            "support": resolution.support and resolution.support.to_json(),
-        }
-        if flags.advise:
-            beside["advice"] = [one.to_json() for one in advice]
-        print_json(resolution.to_json() | beside | {"facts": identity(facts)})
+        print_json(_document(resolution, facts, advice if flags.advise else None))
         return
     if flags.form:
         text = install.text_of(resolution, flags.form)
@@ -142,6 +136,17 @@ def command(flags: ResolveFlags) -> None:
         _show_advice(advice)
     if not (request.gpus or request.driver or request.cpu) and host.has_driver():
         tell("note: this machine has an NVIDIA driver; --here resolves for it")
+
+
+def _document(resolution: Resolution, facts: Facts, advice: tuple[Suggestion, ...] | None) -> dict[str, Any]:
+    """Return the document of `--json`: the resolution, and what describes the choice beside it."""
+    beside: dict[str, Any] = {
+        "download": resolution.download and resolution.download.to_json(),
+        "support": resolution.support and resolution.support.to_json(),
+    }
+    if advice is not None:
+        beside["advice"] = [one.to_json() for one in advice]
+    return resolution.to_json() | beside | {"facts": identity(facts)}
 
 
 def _advice(request: Request, facts: Facts) -> tuple[Suggestion, ...]:
