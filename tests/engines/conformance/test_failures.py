@@ -90,6 +90,7 @@ def test_bytes_that_are_not_the_locks_are_refused(clean: Bench, wheels: Subject,
 
 
 @pytest.mark.requirement("R15")
+@pytest.mark.parametrize("bench", ["docker", "embedded"], indirect=True)  # all that call pip compare alike
 def test_a_flipped_byte_is_noticed(clean: Bench, wheels: Subject, proxy: Proxy, word: str) -> None:
     proxy.faults.append(Fault(_TORCH, flip=200))
     error = _fails(clean, wheels, IntegrityError, word)
