@@ -161,6 +161,6 @@ def solver_error(fault: str, said: tuple[str, ...], *, alias: str, channels: str
     away = EnvironmentProblem(
         f"no answer from {alias} ({channels}): {first}",
         details=said[1:],
-        hint="set a mirror with ENVKIT_CONDA_CHANNEL_ALIAS=URL",
+        hint="set a mirror with ENVKIT_CONDA_CHANNEL_ALIAS=URL, or use --template wheels, which needs no conda channel",
     )
     return known.get(fault, away)
