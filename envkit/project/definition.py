@@ -15,7 +15,7 @@ from envkit.plan.definition import load as load_definition
 from envkit.plan.planner import plan_of
 from envkit.plan.requirements import FILE, Asked, Left, Line, Package, Sorted, read, sort
 from envkit.project.conda_files import environment, pixi
-from envkit.project.container_files import cog, dockerfile
+from envkit.project.container_files import cog, dockerfile, of_base
 from envkit.project.toml_files import pyproject
 from envkit.render.quoting import yaml
 
@@ -40,8 +40,9 @@ _REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
 _LISTS = ("conda", "apt", "ports", "volumes")
 _SINGLE = ("user", "workdir")
 _WORDS = ("entrypoint", "command")
-# What gives way, in this order, if nothing fits all that a project's file says.
-_GIVES_WAY = ("source", "cudnn", "os", "flavor")
+# What gives way, in this order, if nothing fits all that a project's file says. CUDA only where it is a base image's:
+# torch from the Python index brings its own, and the two often differ.
+_GIVES_WAY = ("source", "cudnn", "os", "flavor", "cuda")
 # NVIDIA has images with the toolkit for these, and for none with Debian.
 _TOOLKIT_SYSTEMS = ("ubuntu24.04", "ubuntu22.04", "ubuntu20.04")
 
@@ -156,7 +157,7 @@ def draft(name: str, folder: Path, facts: Facts) -> Drafted:
             return drafted
     while drafted.conflict is not None and gives_way:
         key = gives_way.pop(0)
-        if not found.of(key):
+        if not found.of(key) or (key == "cuda" and not of_base(found.of(key)[0].line)):
             continue
         without = _without(found, key, f"nothing fits the rest together with {key} {found.of(key)[0].value}")
         drafted = _drafted(name, without, folder, facts)

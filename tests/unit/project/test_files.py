@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from envkit.facts.load import load as load_facts
 from envkit.ground.errors import UsageError
 from envkit.plan.requirements import Sorted
 from envkit.project.conda_files import environment, pixi
 from envkit.project.container_files import cog, dockerfile
+from envkit.project.definition import draft
 from envkit.project.toml_files import pyproject
 
 Reader = Callable[[str, Path], Sorted]
@@ -255,3 +257,77 @@ def test_what_a_dockerfile_has_that_is_left(tmp_path: Path, line: str, why: str)
 def test_a_file_that_cannot_be_read_is_one_error(tmp_path: Path, reader: Reader, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         found(tmp_path, reader, text)
+
+
+def test_arguments_have_their_values_in_from_and_run_lines(tmp_path: Path) -> None:
+    text = (
+        "ARG CUDA=12.1.1\nFROM nvidia/cuda:${CUDA}-cudnn8-devel-${OS:-ubuntu22.04}\nARG TORCH=2.3.1\nARG CUDA\n"
+        "ENV EINOPS 0.8.0\nRUN pip install torch==$TORCH einops==${EINOPS}\nARG HF_TOKEN=hf_s3cret\nRUN echo $HF_TOKEN\n"
+    )
+    result = found(tmp_path, dockerfile, text)
+    assert asked(result) == [
+        ("cuda", "12.1"),
+        ("flavor", "devel"),
+        ("os", "ubuntu22.04"),
+        ("env", "EINOPS=0.8.0"),
+        ("torch", "==2.3.1"),
+    ]
+    assert [one.spec for one in result.packages] == ["einops==0.8.0"]
+    assert [one.line.text for one in result.left if not one.harmless] == ["echo $HF_TOKEN"]
+
+
+def test_a_stage_that_the_last_one_continues_is_part_of_the_image(tmp_path: Path) -> None:
+    text = (
+        "FROM nvidia/cuda:12.4.1-base-ubuntu22.04 AS Base\nRUN pip install torch==2.5.1\n"
+        "FROM base AS tools\nRUN pip install ruff\nFROM base\nRUN pip install einops\n"
+    )
+    result = found(tmp_path, dockerfile, text)
+    assert asked(result) == [("cuda", "12.4"), ("os", "ubuntu22.04"), ("torch", "==2.5.1")]
+    assert [one.spec for one in result.packages] == ["einops"]
+    assert [one.line.where for one in result.left] == ["file:3", "file:4"]
+
+
+def test_the_last_workdir_user_and_command_count_and_copies_go_where_they_went(tmp_path: Path) -> None:
+    for name in ("reqs.txt", "train.py"):
+        (tmp_path / name).write_text("einops\n" if name == "reqs.txt" else "")
+    text = (
+        "FROM python:3.11\nWORKDIR /build\nCOPY reqs.txt ./list.txt\nRUN pip install -r /build/list.txt\n"
+        'CMD ["a"]\nWORKDIR /srv\nWORKDIR app\nCOPY train.py .\nUSER 1000\nUSER 2000\nCMD ["b"]\n'
+    )
+    result = found(tmp_path, dockerfile, text)
+    assert asked(result) == [
+        ("python", "3.11"),
+        ("copy", '["reqs.txt", "/build/list.txt"]'),
+        ("requirements", "reqs.txt"),
+        ("workdir", "/srv/app"),
+        ("copy", '["train.py", "./"]'),
+        ("user", "2000"),
+        ("command", '["b"]'),
+    ]
+    assert [one.why for one in result.left if one.line.text.startswith("WORKDIR")] == [
+        "file:6 replaces it",
+        "file:7 replaces it",
+    ]
+
+
+def test_the_index_of_torch_comes_before_the_cuda_of_the_base_image(tmp_path: Path) -> None:
+    text = (
+        "FROM nvidia/cuda:12.4.1-base-ubuntu22.04\nRUN pip install torch --index-url https://wheels.example.com/cu118\n"
+    )
+    result = found(tmp_path, dockerfile, text)
+    assert [row for row in asked(result) if row[0] == "cuda"] == [("cuda", "11.8")]
+    assert [one.line.where for one in result.left] == ["file:1"]
+
+
+def test_pythons_of_the_system_are_the_python_of_the_request(tmp_path: Path) -> None:
+    text = "FROM nvidia/cuda:12.4.1-base-ubuntu22.04\r\nRUN apt-get install -y -t stable \\\r\n  python3.10 python3.10-dev git\r\n"
+    result = found(tmp_path, dockerfile, text)
+    assert asked(result)[2:] == [("python", "3.10"), ("python", "3.10"), ("apt", "git")]
+    assert result.left == ()
+
+
+def test_the_cuda_of_a_base_image_gives_way_to_a_torch_that_has_another(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\nRUN pip install torch==2.3.1\n")
+    drafted = draft("Dockerfile", tmp_path, load_facts())
+    assert drafted.conflict is None
+    assert [one.why for one in drafted.left] == ["nothing fits the rest together with cuda 12.4"]
