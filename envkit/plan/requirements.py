@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FAMILY = ("torch", "torchvision", "torchaudio")
 FILE = "requirements"
 """The field of `Asked` that names a requirements file."""
+UNDECIDED = "whether it is installed depends on the Python version"
 _MAX_DEPTH = 8  # files that name one another with -r
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
@@ -149,6 +150,14 @@ def _logical(name: str, text: str) -> Iterable[Line]:
         start, joined = 0, ""
 
 
+def included(line: Line, name: str, folder: Path) -> Sorted:
+    """Return what a requirements file asks for that a line of another file names."""
+    try:
+        return Sorted(asked=(Asked(field=FILE, value=name, line=line),)) + sort(read(name, folder))
+    except UsageError as error:
+        return _left(line, error.message)
+
+
 def sort(lines: Iterable[Line], *, python: str | None = None) -> Sorted:
     """Say of each line what it is worth.
 
@@ -217,7 +226,7 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Sorted:
     if wanted.marker:
         holds = _holds(wanted.marker, python)
         if holds is None:
-            return _left(line, f"whether it is installed depends on the Python version: {wanted.marker}")
+            return _left(line, f"{UNDECIDED}: {wanted.marker}")
         if not holds:
             return _left(line, f"it is not for this system: {wanted.marker}", harmless=True)
     name = canonicalize_name(wanted.name)

@@ -15,7 +15,7 @@ from typing import Any
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
-from envkit.plan.requirements import FILE, Asked, Left, Line, Sorted, read, sort
+from envkit.plan.requirements import Asked, Left, Line, Sorted, included, sort
 from envkit.project.conda_files import conda, of_channels, variable, with_source
 from envkit.render import words
 from envkit.render.dockerfile import Instruction, Parsed, command, parse
@@ -62,7 +62,7 @@ def cog(name: str, folder: Path) -> Sorted:
     packages = _texts(build.get("python_packages"))
     found += sort(line(one, "build", "python_packages", at) for at, one in enumerate(packages))
     if isinstance(build.get("python_requirements"), str):
-        found += requirements_file(
+        found += included(
             line("python_requirements", "build", "python_requirements"), build["python_requirements"], folder
         )
     for at, one in enumerate(_texts(build.get("system_packages"))):
@@ -76,14 +76,6 @@ def cog(name: str, folder: Path) -> Sorted:
         found += _left(line(f"{key}: {tree[key]}", key), "it belongs to cog's server, which the image does not have")
     where = line("the folder of cog.yaml, which cog copies to /src")
     return found + _asked(where, "copy", json.dumps([".", "/src"])) + _asked(where, "workdir", "/src")
-
-
-def requirements_file(line: Line, name: str, folder: Path) -> Sorted:
-    """Read a requirements file that another file names."""
-    try:
-        return Sorted(asked=(Asked(field=FILE, value=name, line=line),)) + sort(read(name, folder))
-    except UsageError as error:
-        return _left(line, error.message)
 
 
 def dockerfile(name: str, folder: Path) -> Sorted:
@@ -363,7 +355,7 @@ def _pip(line: Line, words: list[str], step: _Step) -> Sorted:
         if name in _FILE:
             file = value if sign else next(rest, "")
             own = Line(where=line.where, text=f"-r {file}")
-            found += requirements_file(own, step.build.source(file), step.build.folder)
+            found += included(own, step.build.source(file), step.build.folder)
         elif name in _INDEX:
             lines.append(Line(where=line.where, text=f"{name} {value if sign else next(rest, '')}"))
         elif name in ("-e", "--editable"):

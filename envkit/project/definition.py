@@ -13,8 +13,8 @@ from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
 from envkit.plan.definition import SCHEMA, Definition, parse
 from envkit.plan.definition import load as load_definition
 from envkit.plan.planner import plan_of
-from envkit.plan.requirements import FILE, Asked, Left, Line, Package, Sorted, read, sort
-from envkit.project.conda_files import environment, pixi
+from envkit.plan.requirements import FILE, UNDECIDED, Asked, Left, Line, Package, Sorted, read, sort
+from envkit.project.conda_files import environment, has_pixi, pixi
 from envkit.project.container_files import cog, dockerfile, of_base
 from envkit.project.toml_files import pyproject
 from envkit.render.quoting import yaml
@@ -22,13 +22,20 @@ from envkit.render.quoting import yaml
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
 
+
+def _pyproject(name: str, folder: Path) -> Sorted:
+    """Read a pyproject.toml with the table that pixi has in it."""
+    found = pyproject(name, folder)
+    return found + pixi(name, folder) if has_pixi(folder / name) else found
+
+
 # In the order in which a folder is searched; a file that names torch comes before one that does not.
 FILES: dict[str, Callable[[str, Path], Sorted]] = {
     "cog.yaml": cog,
     "pixi.toml": pixi,
     "environment.yml": environment,
     "environment.yaml": environment,
-    "pyproject.toml": pyproject,
+    "pyproject.toml": _pyproject,
     "requirements.txt": lambda name, folder: Sorted(asked=(_file(name),)) + sort(read(name, folder)),
     "Dockerfile": dockerfile,
 }
@@ -149,6 +156,7 @@ def draft(name: str, folder: Path, facts: Facts) -> Drafted:
         UsageError: the file cannot be read.
     """
     found = _settled(_referring(reader_of(name)(name, folder), folder))
+    found = _with_markers(found, name, folder, facts)
     drafted, gives_way = _drafted(name, found, folder, facts), list(_GIVES_WAY)
     for system in _TOOLKIT_SYSTEMS if found.of("flavor") and not found.of("os") else ():
         with_system = found + Sorted(asked=(Asked(field="os", value=system, line=found.of("flavor")[0].line),))
@@ -163,6 +171,21 @@ def draft(name: str, folder: Path, facts: Facts) -> Drafted:
         drafted = _drafted(name, without, folder, facts)
         found = without if drafted.conflict is None else found
     return drafted if drafted.conflict is None else _drafted(name, found, folder, facts)
+
+
+def _with_markers(found: Sorted, name: str, folder: Path, facts: Facts) -> Sorted:
+    """Decide markers by the Python that the request resolves to; the definition then has that Python."""
+    open_lines = [one.line for one in found.left if one.why.startswith(UNDECIDED)]
+    if not open_lines:
+        return found
+    try:
+        python = plan_of(parse(_text(name, found), where=name, folder=folder), {}, facts).resolution.python
+    except (ConflictError, UsageError):
+        return found
+    pinned = Asked(field="python", value=python, line=open_lines[0])
+    asked = (*(one for one in found.asked if one.field != "python"), pinned)
+    left = tuple(one for one in found.left if not one.why.startswith(UNDECIDED))
+    return _settled(replace(found, asked=asked, left=left) + sort(open_lines, python=python))
 
 
 def _drafted(name: str, found: Sorted, folder: Path, facts: Facts) -> Drafted:
