@@ -6,6 +6,7 @@ every line that it cannot use (`listed_in`); `envkit init` lists it.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class Left:
     line: Line
     why: str
     harmless: bool = False  # nothing is lost without it
+    excluded: bool = False  # another line of the same files leaves no version for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ class Listed:
         return tuple(one for one in self.asked if one.field == name)
 
 
-def read(name: str, folder: Path, *, _depth: int = 0) -> tuple[Line, ...]:
+def read(name: str, folder: Path, *, _from: tuple[str, ...] = ()) -> tuple[Line, ...]:
     """Return the lines of a requirements file, those of files that it includes with `-r` in their place.
 
     Args:
@@ -120,17 +122,20 @@ def read(name: str, folder: Path, *, _depth: int = 0) -> tuple[Line, ...]:
     path = folder / name
     if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
-    if _depth > _MAX_DEPTH:
+    if len(_from) > _MAX_DEPTH:
         raise UsageError(f"{name}: more than {_MAX_DEPTH} files include one another", hint="remove the -r lines")
     found: list[Line] = []
     for line in _logical(name, strictyaml.text_of(path)):
         option = _OPTION.fullmatch(line.text)
         if option and option[1] in ("-r", "--requirement"):
-            beside = (Path(name).parent / option[2].strip()).as_posix()
+            beside = posixpath.normpath(posixpath.join(posixpath.dirname(name), option[2].strip()))
+            if beside in (*_from, name):
+                raise UsageError(f"{line.where}: {beside} includes itself", hint=f"remove the line {line.where}")
             try:
-                found += read(beside, folder, _depth=_depth + 1)
+                found += read(beside, folder, _from=(*_from, name))
             except UsageError as error:
-                raise UsageError(f"{line.where}: {error.message}", hint=error.hint) from error
+                told = error.message if _from else f"{line.where}: {error.message}"
+                raise UsageError(told, hint=error.hint) from error
         else:
             found.append(line)
     return tuple(found)
@@ -282,7 +287,7 @@ def _contradictions(found: Sorted) -> Iterable[Left]:
     for line, name, wanted in _constraints(found):
         for other, theirs in earlier.setdefault(name, []):
             if excludes(wanted, theirs):
-                yield Left(line=line, why=f"contradicts {other.where}: {other.text}")
+                yield Left(line=line, why=f"contradicts {other.where}: {other.text}", excluded=True)
                 break
         earlier[name].append((line, wanted))
 

@@ -66,10 +66,10 @@ def environment(name: str, folder: Path) -> Sorted:
         elif isinstance(one, dict):
             pip = _texts(one.get("pip"))
             lines = [line(text, "dependencies", at, "pip", place) for place, text in enumerate(pip)]
-            files = [(text, file[1]) for text in lines if (file := _FILE.fullmatch(text.text))]
             found += sort(text for text in lines if not _FILE.fullmatch(text.text))
-            for text, file in files:
-                found += included(text, file.strip("\"'"), folder)
+            for text in lines:
+                if file := _FILE.fullmatch(text.text):
+                    found += included(text, file[1].strip("\"'"), folder)
     return with_source(found, {channel_name(one) for one, _ in channels})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
-from envkit.plan.definition import SCHEMA, Definition, parse
+from envkit.plan.definition import SCHEMA, Definition, parse, shipped
 from envkit.plan.definition import load as load_definition
 from envkit.plan.planner import plan_of
 from envkit.plan.requirements import FILE, UNDECIDED, Asked, Left, Line, Package, Sorted, read, sort
@@ -94,7 +94,7 @@ def is_project(name_or_path: str) -> bool:
     path = Path(name_or_path)
     if path.name in FILES or path.suffix in (".txt", ".Dockerfile") or path.name.startswith("Dockerfile"):
         return True
-    return ("/" in name_or_path or name_or_path in (".", "..")) and path.is_dir()
+    return path.is_dir() and name_or_path not in shipped()
 
 
 def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Left, ...]]:
@@ -117,6 +117,9 @@ def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Left, ...]]
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file", hint=f"ls {shlex.quote(str(path.parent))}")
     drafted = draft(path.name, path.parent, facts)
+    for one in drafted.left:
+        if one.excluded:
+            raise UsageError(f"{one.line.where}: {one.line.text} {one.why}", hint="remove one of the two lines")
     found = replace(parse(drafted.text, where=str(path), folder=path.parent), name=NAME)
     return found, tuple(one for one in drafted.left if not one.harmless)
 

@@ -244,19 +244,19 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
     poetry = table(tree, "tool", "poetry")
     for part in (poetry, *(table(poetry, "group", key) for key in table(poetry, "group"))):
         for wanted in table(part, "dependencies").values():
-            for row in [wanted] if isinstance(wanted, Mapping) else _rows(wanted):
-                if "source" in row and row.get("platform", "linux") == "linux" and _applies(row.get("markers")):
-                    used |= {str(row["source"])}
+            for spec in [wanted] if isinstance(wanted, Mapping) else _rows(wanted):
+                if "source" in spec and spec.get("platform", "linux") == "linux" and _applies(spec.get("markers")):
+                    used |= {str(spec["source"])}
     # An index that a package names comes before those that are searched for every package.
-    for name, row in sorted(indexes.items(), key=lambda one: one[0] not in used):
-        url = str(row.get("url", ""))
+    for name, known in sorted(indexes.items(), key=lambda one: one[0] not in used):
+        url = str(known.get("url", ""))
         line = where(url, url)
-        if name in used or not (row.get("explicit") is True or row.get("priority") == "explicit"):
-            part = index(line, url)
-            devices = [one for one in (*found.sorted.asked, *part.asked) if one.field in ("cuda", "cpu")]
-            if part.asked and len(devices) > 1:
-                part = _left(line, f"another variant than {devices[0].line.text}, which is taken")
-            found.sorted += part
+        if name in used or not (known.get("explicit") is True or known.get("priority") == "explicit"):
+            meant = index(line, url)
+            devices = [one for one in (*found.sorted.asked, *meant.asked) if one.field in ("cuda", "cpu")]
+            if meant.asked and len(devices) > 1:
+                meant = _left(line, f"another variant than {devices[0].line.text}, which is taken")
+            found.sorted += meant
     return found
 
 

@@ -10,7 +10,7 @@ from envkit.ground.errors import UsageError
 from envkit.plan.requirements import Sorted, read, sort
 from envkit.project.conda_files import environment, pixi
 from envkit.project.container_files import cog, dockerfile
-from envkit.project.definition import draft
+from envkit.project.definition import draft, load
 from envkit.project.toml_files import pyproject
 
 Reader = Callable[[str, Path], Sorted]
@@ -471,3 +471,15 @@ def test_pixi_in_a_pyproject(tmp_path: Path) -> None:
     )
     taken = {(one.field, one.value) for one in draft("pyproject.toml", tmp_path, load_facts()).taken}
     assert taken == {("torch", "2.5.*"), ("source", "conda-forge"), ("pip", "einops")}
+
+
+def test_a_folder_needs_no_slash_and_a_contradiction_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/requirements.txt").write_text("torch==2.4.0\n")
+    assert dict(load("mine", load_facts())[0].request)["torch"] == "==2.4.0"
+    (tmp_path / "mine/requirements.txt").write_text("torch==2.4.0\ntorch==2.5.0\n")
+    with pytest.raises(UsageError, match=r"requirements.txt:2: torch==2.5.0 contradicts requirements.txt:1"):
+        load("mine", load_facts())
