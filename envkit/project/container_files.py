@@ -396,7 +396,7 @@ def _copied(step: _Step) -> Sorted:
         to = build.to(f"{target.rstrip('/') or target}/" if into else target)
         build.copied.append((own, build.target(posixpath.join(target, posixpath.basename(own)) if into else target)))
         why = copying.check(own, to) or (
-            None if (build.folder / own).exists() else "there is no such file beside the Dockerfile"
+            None if (build.folder / own).exists() else "the file is not beside the Dockerfile"
         )
         found += _checked(line, "copy", json.dumps([own, to]), why)
     return found
