@@ -124,7 +124,12 @@ def _layers_by_size(layers: Sequence[Tree]) -> Any:
 
 def _packages_by_size(packages: Sequence[Tree]) -> Any:
     rows = [
-        Area(clean(one["name"]), float(one["unpacked"]), _size(one["unpacked"]), _KINDS.get(one["kind"], one["kind"]))
+        Area(
+            clean(one["name"]),
+            float(one["unpacked"]),
+            _size(one["unpacked"]),
+            _KINDS.get(str(one["kind"]), str(one["kind"])),
+        )
         for one in packages
     ]
     return _treemap("packages-by-size", "Packages by size", "package", rows)
