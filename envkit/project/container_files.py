@@ -241,9 +241,7 @@ def _copied(step: _Step) -> Sorted:
         step.copied[own.rpartition("/")[2]] = own
         is_folder = len(words) > 2 or target.endswith("/") or target in (".", "./")  # noqa: PLR2004 - sources and a target
         to = f"{target.rstrip('/') or target}/" if is_folder and not (folder / own).is_dir() else target
-        why = copying.check(own, to) or (
-            None if (folder / own).exists() else "there is no such file beside the Dockerfile"
-        )
+        why = copying.check(own, to) or (None if (folder / own).exists() else "the file is not beside the Dockerfile")
         found += _checked(line, "copy", json.dumps([own, to]), why)
     return found
 

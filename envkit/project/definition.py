@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
 from envkit.plan.definition import SCHEMA, Definition, parse
 from envkit.plan.definition import load as load_definition
+from envkit.plan.names import repository
 from envkit.plan.planner import plan_of
 from envkit.plan.requirements import FILE, Asked, Left, Line, Package, Sorted, read, sort
 from envkit.project.conda_files import environment, pixi
 from envkit.project.container_files import cog, dockerfile
-from envkit.project.toml_files import pyproject
+from envkit.project.toml_files import project_name, pyproject
 from envkit.render.quoting import yaml
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ FILES: dict[str, Callable[[str, Path], Sorted]] = {
 }
 # Where the schema of definitions lies beside one, so that editors complete and check its keys without a network.
 SCHEMA_FILE = ".envkit/image-1.schema.json"
-NAME = "image"
-"""Of the image of a project, as of the file that `envkit init` writes."""
 _REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
 _LISTS = ("conda", "apt", "ports", "volumes")
 _SINGLE = ("user", "workdir")
@@ -92,7 +91,8 @@ def is_project(name_or_path: str) -> bool:
 def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Left, ...]]:
     """Return an image definition, and what is lost where a project's file takes its place.
 
-    The definition is the one that `envkit init` writes for the file, so both give the same packages.
+    The definition is the one that `envkit init` writes for the file, so both give the same packages. Its name is
+    that of the project (`image_name`), because names of images become their tags.
 
     Args:
         name_or_path: a shipped image, a definition file, a project's file, or a project's folder.
@@ -107,10 +107,15 @@ def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Left, ...]]
     if path.is_dir():
         path = path / choose(path)[0]
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file", hint=f"ls {shlex.quote(str(path.parent))}")
+        raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
     drafted = draft(path.name, path.parent, facts)
-    found = replace(parse(drafted.text, where=str(path), folder=path.parent), name=NAME)
+    found = replace(parse(drafted.text, where=str(path), folder=path.parent), name=image_name(path.parent))
     return found, tuple(one for one in drafted.left if not one.harmless)
+
+
+def image_name(folder: Path) -> str:
+    """Return the name of a project's image: that of its pyproject.toml, else of its folder, as a repository."""
+    return repository(project_name(folder) or folder.resolve().name)
 
 
 def choose(folder: Path) -> tuple[str, tuple[str, ...]]:

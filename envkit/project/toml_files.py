@@ -29,12 +29,7 @@ def pyproject(name: str, folder: Path) -> Sorted:
         UsageError: the file is not TOML.
     """
     text = strictyaml.text_of(folder / name)
-    try:
-        tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"{name}: is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
-        ) from error
+    tree = _parsed(name, text)
     where = lines_of(name, text)
     project, poetry = table(tree, "project"), table(tree, "tool", "poetry")
     lines = [where(one, one) for one in _texts(project.get("dependencies"))]
@@ -51,6 +46,26 @@ def pyproject(name: str, folder: Path) -> Sorted:
         line = where(f"the project {project.get('name') or poetry.get('name')}", "name")
         found += _left(line, "the project itself is not installed; copy puts its files into the image")
     return found
+
+
+def project_name(folder: Path) -> str | None:
+    """Return the name that the pyproject.toml of a folder gives, None where it gives none or cannot be read."""
+    path = folder / "pyproject.toml"
+    try:
+        tree = _parsed(path.name, strictyaml.text_of(path))
+    except UsageError:  # a project's other file is enough, so this one may be missing or broken
+        return None
+    found = table(tree, "project").get("name") or table(tree, "tool", "poetry").get("name")
+    return found if isinstance(found, str) else None
+
+
+def _parsed(name: str, text: str) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"{name}: is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
+        ) from error
 
 
 _UV_LEFT = {

@@ -99,6 +99,7 @@ class Answer:
         while True:
             self._policy.check()
             try:
+                # What has come so far: `read` waits for a whole piece, so a slow server would look silent.
                 piece = self._response.raw.read1(PIECE)
             except _FOREIGN as error:
                 raise _lost(self.url, error, self._policy) from error
@@ -126,6 +127,7 @@ class Answer:
                 raise TransientError(_slow(self.url, "a document", self._policy.total_s))
             if len(found) > limit:
                 raise EngineError(f"{shown(self.url)} answers with more than {limit} bytes", hint="check the address")
+        # A connection that a proxy closes early looks like the end of the answer.
         length = self.headers.get("content-length", "")
         if length.isdigit() and len(found) < int(length) and self._response.request.method != "HEAD":
             raise TransientError(_away(self.url, "the answer was cut"))
@@ -243,6 +245,8 @@ class Transport:
         *,
         allowed: frozenset[Reach],
     ) -> Answer:
+        # Bytes as the server keeps them: with another encoding the length, and the ranges of a resumed download,
+        # would be those of the compressed answer.
         sent = {"User-Agent": f"envkit/{__version__}", "Accept-Encoding": "identity", **headers}
         if secret:
             sent["Authorization"] = secret
@@ -253,6 +257,7 @@ class Transport:
                 headers=sent,
                 data=body or None,
                 stream=True,
+                # `send` follows them, and judges where each one leads.
                 allow_redirects=False,
                 verify=self._ca_bundle,
                 timeout=(self.policy.within(_CONNECT_S), self.policy.within(self.policy.silence_s)),

@@ -8,6 +8,7 @@ from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import ExitStack
 
     from envkit.ground.progress import Reporter
     from envkit.image.reference import FileReference
@@ -90,6 +91,7 @@ def choose_for(
     engine: str | None = None,
     ca_bundle: str | None = None,
     built: bool = False,
+    until: ExitStack | None = None,
 ) -> tuple[Runner, str]:
     """The runner for an image, and what the image is called there; `name` and `engine` as for `choose`.
 
@@ -97,7 +99,7 @@ def choose_for(
     loaded into podman or docker, as also when one of these is asked for by name. Where no engine answers either, proot
     runs what this command has just built (`built`) or what a kept record names; any other image only when proot is
     asked for by name, because it isolates weakly. `ca_bundle` is a PEM file of the authorities that registries are to
-    be trusted by.
+    be trusted by. What podman loads of a file is removed when `until` closes; without it, it stays.
 
     Raises:
         EngineError: an engine refuses the image.
@@ -132,7 +134,7 @@ def choose_for(
         if remote is not None:
             return runner, pull(remote, candidate, reporter)
         assert file is not None
-        return runner, hand_over(file, candidate, reporter)
+        return runner, hand_over(file, candidate, reporter, until=until)
     raise _none(f"nothing can be run in {file or image}", reasons, building=built)
 
 

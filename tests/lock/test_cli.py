@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -78,7 +79,9 @@ def test_a_failed_solve_leaves_the_old_lock(site: Site, tmp_path: Path) -> None:
     site.files.clear()
     failed = envkit(tmp_path, *LOCK, env=env | {"XDG_CACHE_HOME": str(tmp_path / "cold")})
     assert failed.returncode == 9
-    assert f"no answer from {site.url}" in failed.stderr
+    error, hint = re.findall(r"^(?:error|hint): .*$", failed.stderr, re.MULTILINE)
+    assert error.startswith(f"error: no answer from {site.url} (conda-forge): ")
+    assert failed.stderr.endswith(f"{error}\n\n{hint}\n"), "one line of error, then what to do"
     put_channel(site, "conda-forge", [Pkg("python", "3.11.7")])
     refused = envkit(tmp_path, *LOCK, env=env | {"XDG_CACHE_HOME": str(tmp_path / "colder")})
     assert refused.returncode == 3

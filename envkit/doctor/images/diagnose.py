@@ -60,7 +60,7 @@ def diagnosis_of(facts: ImageFacts, contents: Contents | None, name: str) -> Dia
         id="image", title="Image", facts=tuple(_facts(facts, contents, packages, cuda=cuda)), findings=by_weight(found)
     )
     number = counts(found)
-    conclusion = section.findings[0].title if number["error"] or number["warn"] else "nothing speaks against this image"
+    conclusion = section.findings[0].title if number["error"] or number["warn"] else "no problems found"
     code = VerificationError.exit_code if number["error"] else 0
     return Diagnosis(subject="image", name=name, sections=(section,), exit_code=code, conclusion=conclusion)
 

@@ -24,7 +24,7 @@ _ORDER = ("FAIL", "ERROR", "INCONCLUSIVE", "NOT_VERIFIED", "WARN", "PASS", "SKIP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One image on one machine, or one built image. `lines` are why it is no plain success."""
+    """One image on one machine, or one built image. `lines` are why it is not a plain success."""
 
     row: str
     column: str

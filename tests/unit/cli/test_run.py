@@ -43,7 +43,7 @@ def test_print_alone_is_the_runners_own_line() -> None:
         (
             ["run", "--print", "train:1"],
             2,
-            "--print 'train:1' is none of",
+            "--print 'train:1' is not one of",
             "put the image first: envkit run train:1 --print",
         ),
         (["run", "train:1", "--shm-size", "8"], 2, "--shm-size: '8' has no unit", "write 8GB"),

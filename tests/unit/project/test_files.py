@@ -226,7 +226,7 @@ def test_run_lines(tmp_path: Path, run: str, wanted: list[tuple[str, str]], pack
         ("RUN make install", "an image definition has no shell commands"),
         ("RUN pip install git+https://code.example.com/a.git", "it is a path or URL"),
         ("COPY --from=build /a /b", "files of another stage"),
-        ("COPY nosuch /app/", "there is no such file beside the Dockerfile"),
+        ("COPY nosuch /app/", "the file is not beside the Dockerfile"),
         ("ADD https://files.example.com/a.tar /a", "files of another stage, image or address"),
         ("CMD python train.py", "it is in shell form"),
         ("USER root", "is not a numeric uid:gid"),
