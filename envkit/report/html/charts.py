@@ -48,6 +48,7 @@ _SCALES = (
     (0.5, 1.0, 1.5, 2.0),
 )
 _SHOWN = 0.92
+_LEAST_SPAN = 1e-8
 # Characters of a row's name that leave room for its median.
 _STRIP_NAME = 24
 
@@ -413,7 +414,8 @@ def ticks(top: float, count: int = 5) -> list[float]:
 
 def span(low: float, high: float, count: int) -> list[float]:
     """Round values, about `count` of them, from one at or below `low` to one at or above `high`."""
-    step = ticks(high - low if high > low else abs(high) or 1.0, count)[1]
+    # `ticks` rounds to ten digits, so the step of values that hardly differ would be 0.
+    step = ticks(high - low if high - low > _LEAST_SPAN else max(abs(high), _LEAST_SPAN), count)[1]
     first = math.floor(low / step + 1e-9)
     last = max(math.ceil(high / step - 1e-9), first + 1)
     return [round(index * step, 12) for index in range(first, last + 1)]
