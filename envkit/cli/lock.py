@@ -157,7 +157,7 @@ def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> Non
     """Say that a lock fits, or raise LockError with the differences."""
     from envkit.lock.model import UNSEALED
     from envkit.lock.request import drift
-    from envkit.pipeline.locking import facts_of
+    from envkit.pipeline.asking import facts_of
 
     lines = drift(lock, request.asked(facts_of(request.settings)), as_of=request.as_of)
     if as_json:

@@ -496,10 +496,10 @@ def _slow(url: str, what: str, limit_s: float) -> TimeLimitError:
 
 
 def _untrusted(url: str, error: BaseException) -> EnvironmentProblem:
-    text = str(error)
-    why = "it is expired, or this machine's clock is wrong" if "expired" in text or "not yet valid" in text else ""
-    why = why or ("it is for another host" if "doesn't match" in text or "Hostname mismatch" in text else "")
-    return EnvironmentProblem(
-        f"the certificate of {host(url)} is not trusted" + (f": {why}" if why else ""),
-        hint="ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities",
-    )
+    text, hint = str(error), "ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities"
+    why = "it is for another host" if "doesn't match" in text or "Hostname mismatch" in text else ""
+    for sign, what in (("not yet valid", "it is not valid yet"), ("expired", "it is expired")):
+        if sign in text:
+            why = f"{what}, or this machine's clock is wrong ({time.strftime('%Y-%m-%d', time.gmtime())})"
+            hint = "date -u   # if the clock is right, the server needs a new certificate"
+    return EnvironmentProblem(f"the certificate of {host(url)} is not trusted" + (f": {why}" if why else ""), hint=hint)
