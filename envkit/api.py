@@ -48,11 +48,11 @@ from envkit.lock.store import read_lock as _read_lock
 from envkit.lock.store import write_lock as _write_lock
 from envkit.lock.values import parse_moment
 from envkit.pipeline import building, verification
-from envkit.pipeline.asking import fields_here, plan_asked, resolution_of
+from envkit.pipeline.asking import facts_of, fields_here, plan_asked, resolution_of
 from envkit.pipeline.building import BuildRequest, BuildResult, Watcher
 from envkit.pipeline.building import build as build_image
 from envkit.pipeline.deadline import Deadline
-from envkit.pipeline.locking import LockRequest, facts_of, lock_alone
+from envkit.pipeline.locking import LockRequest, lock_alone
 from envkit.pipeline.pushing import PushAfterBuild
 from envkit.pipeline.verification import VerifyRequest
 from envkit.plan.model import BuildPlan

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.errors import ConflictError
 
-_FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
+_FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm", "doctor")
 _SHOWN_FORCES = 3
 
 _HELP = """Find the fewest images that serve all machines of an inventory.

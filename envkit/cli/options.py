@@ -182,14 +182,19 @@ def _no_amd(context: click.Context, option: click.Parameter, value: str | None) 
         raise UsageError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
 
 
-facts_option = option(
-    Section.REQUEST,
-    "--facts",
-    "facts_file",
-    metavar="FILE",
-    shell_complete=shell_values.files,
-    help="YAML file that adds to or overrides the compatibility data.",
-)
+def facts_in(section: Section) -> Callable[[Command], Command]:
+    """Return `--facts FILE` for a section of the help."""
+    return option(
+        section,
+        "--facts",
+        "facts_file",
+        metavar="FILE",
+        shell_complete=shell_values.files,
+        help="YAML file that adds to or overrides the compatibility data.",
+    )
+
+
+facts_option = facts_in(Section.REQUEST)
 preset_option = option(
     Section.GENERAL,
     "--preset",
@@ -295,10 +300,9 @@ def load_facts(facts_file: str | None) -> Facts:
     Raises:
         UsageError: the settings or the rows are invalid.
     """
-    from envkit.facts.load import load
+    from envkit.pipeline.asking import facts_of
 
-    path = load_settings({"facts": facts_file}).get("facts")
-    return load(Path(path) if path else None)
+    return facts_of(load_settings({"facts": facts_file}))
 
 
 # Settings.

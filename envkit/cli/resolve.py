@@ -59,7 +59,8 @@ class ResolveFlags:
     "--for-host",
     metavar="FILE",
     shell_complete=shell_values.files,
-    help="GPUs, driver and platform from the output of nvidia-smi, kubectl or Slurm, or from CSV or JSON; - is stdin.",
+    help="GPUs, driver and platform from the output of nvidia-smi, kubectl, Slurm or envkit doctor --json, or from CSV "
+    "or JSON; - is stdin.",
 )
 @option(
     Section.OUTPUT,

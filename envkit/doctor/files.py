@@ -49,7 +49,7 @@ def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
         id="file", title="Compose file" if is_compose else "Dockerfile", facts=tuple(about), findings=by_weight(found)
     )
     number = counts(section.findings)
-    conclusion = section.findings[0].title if number["error"] or number["warn"] else "nothing speaks against this file"
+    conclusion = section.findings[0].title if number["error"] or number["warn"] else "no problems found"
     code = VerificationError.exit_code if number["error"] else 0
     return Diagnosis(subject="file", name=str(path), sections=(section,), exit_code=code, conclusion=conclusion)
 
@@ -142,7 +142,7 @@ def _settings(base: str, parsed: Parsed, asked: Sorted) -> Iterator[Finding]:
 
 
 def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
-    tree, places = strictyaml.read_with_places(strictyaml.text_of(path), str(path))
+    tree, places = strictyaml.read_with_places(strictyaml.text_of(path), str(path), aliases=True)
     services = mapping(mapping(tree).get("services"))
     if not services:
         raise UsageError(f"{path} has no services", hint="envkit run IMAGE --print compose writes one")

@@ -8,9 +8,11 @@ The same tables always give the same bytes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +64,15 @@ def tree() -> dict[str, Any]:
     }
 
 
+def digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of the canonical JSON of a snapshot's rows and sources: without its version."""
+    content = {name: value for name, value in content.items() if name != "version"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def text(content: dict[str, Any]) -> str:
-    """The snapshot's text: JSON with one row per line, its digest first."""
-    lines = [f'{{"digest":"{tables.digest(content)}",', f'"schema":{_json(content["schema"])},']
+    """The snapshot's text: JSON with one row per line, its checksum on the first and its digest on the second."""
+    lines = [f'"digest":"{digest(content)}",', f'"schema":{_json(content["schema"])},']
     lines.append(f'"version":{_json(content["version"])},')
     lines.append(f'"collected":{_json(content["collected"])},')
     lines.append(f'"capabilities_left_out":{_json(content["capabilities_left_out"])},')
@@ -77,7 +85,8 @@ def text(content: dict[str, Any]) -> str:
     lines.append('},"sources":{')
     lines.extend(_comma([f"{_json(name)}:{_json(source)}" for name, source in content["sources"].items()]))
     lines.append("}}")
-    return "\n".join(lines) + "\n"
+    rest = "\n".join(lines) + "\n"
+    return f'{{"checksum":"{tables.checksum(rest.encode())}",\n{rest}'
 
 
 def _json(value: Any) -> str:
@@ -279,11 +288,11 @@ def _raised() -> str | None:
     """
     try:
         before = json.loads(PATH.read_bytes())
-        was, digest = int(before["version"]), before["digest"]
+        was, digested = int(before["version"]), before["digest"]
     except (OSError, ValueError, KeyError):
         return None
     content = tree()
-    least = was if digest == tables.digest(content) else was + 1
+    least = was if digested == digest(content) else was + 1
     if content["version"] >= least:
         return None
     head = edited.DATA / f"{HEAD}.yaml"

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
+    from envkit.ground.settings import Settings
     from envkit.plan.definition import Definition
     from envkit.plan.model import BuildPlan
     from envkit.resolve.model import Request, Resolution
 
 Note = Callable[[str], None]
 AUTO = "auto"
+
+
+def facts_of(settings: Settings) -> Facts:
+    """Load the facts, with the rows of the setting `facts` laid over them.
+
+    Raises:
+        UsageError: the rows are invalid.
+    """
+    from envkit.facts.load import load  # noqa: PLC0415 - takes longer to import than to print a help text
+
+    path = settings.get("facts")
+    return load(Path(path) if path else None)
 
 
 def fields_here(asked: Mapping[str, Any], *, here: bool) -> dict[str, Any]:

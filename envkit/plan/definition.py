@@ -140,7 +140,7 @@ def load(name_or_path: str) -> Definition:
 
 
 def _meant(typed: str, known: list[str]) -> str:
-    """Return the hint for a word that is no definition: versions are options."""
+    """Return the hint for a word that is not a definition: versions are options."""
     if pinned := _PINNED.fullmatch(typed):
         return f"versions are options: --{pinned[1]} {pinned[2]}"
     if _VERSION.fullmatch(typed):

@@ -80,6 +80,7 @@ def test_a_signal_ends_the_build_and_leaves_nothing(
         process.send_signal(number)
         assert process.wait(timeout=60) == code
     assert "error: ended by SIG" in (tmp_path / "talk").read_text()
+    assert "hint: run the same command again" in (tmp_path / "talk").read_text()
     assert not list((tmp_path / "envkit" / "runs").glob("*"))
     left = containers("podman" if name == "podman" else "docker")
     assert not [ident for ident in left if any(ident.startswith(one[:12]) for one in made)]

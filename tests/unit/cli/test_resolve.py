@@ -231,6 +231,19 @@ def test_the_platform_of_the_file_counts(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(run(["--for-host", file, "--json"], capsys)[1])["platform"] == "linux-aarch64"
 
 
+def test_a_diagnosis_is_a_machine_too(capsys: pytest.CaptureFixture[str]) -> None:
+    known = [{"name": "driver", "value": "535.104.05"}, {"name": "GPU 0", "value": "Tesla V100-SXM2-16GB, 16384 MiB"}]
+    document = {"schema": "envkit.doctor/1", "subject": "host", "sections": [{"id": "gpu", "facts": known}]}
+    found = json.loads(run(["--for-host", hosts(json.dumps(document)), "--json"], capsys)[1])
+    assert (found["gpus"], found["driver"]["given"]) == (["7.0"], "535.104.05")
+    code, out, err = run(["--for-host", hosts(json.dumps(document | {"subject": "image"}))], capsys)
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: hosts.csv is a diagnosis of 'image', not of a machine ('host')\n\n"
+        "hint: envkit doctor --json > FILE, on the machine with the GPUs\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "more", "message"),
     [

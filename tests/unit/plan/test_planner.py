@@ -10,11 +10,12 @@ from envkit.facts.load import load as load_facts
 from envkit.facts.model import Facts
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.versions import key
+from envkit.pipeline.asking import plan_asked
 from envkit.plan import planner
 from envkit.plan.definition import Definition, load, parse, shipped
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import CPU_FROM_CONDA, plan_for, plan_of
+from envkit.plan.planner import CPU_FROM_CONDA, plan_of
 from envkit.plan.variables import require_cuda
 
 
@@ -24,7 +25,7 @@ def facts() -> Facts:
 
 
 def made(name: str = "default", **given_: object) -> BuildPlan:
-    return plan_for(name, given_, facts())  # type: ignore[arg-type]
+    return plan_of(load(name), given_, facts())  # type: ignore[arg-type]
 
 
 def define(body: str) -> Definition:
@@ -36,7 +37,7 @@ def planned(body: str, **given_: object) -> BuildPlan:
 
 
 def test_no_name_is_the_default_image() -> None:
-    assert plan_for(None, {}, facts()) == made("default")
+    assert plan_asked(None, {}, facts(), pytest.fail) == made("default")
 
 
 def test_cu118_is_the_last_torch_with_it() -> None:
@@ -268,6 +269,19 @@ def test_labels_say_what_the_image_is() -> None:
     assert labels["io.github.envkit.driver.minimum"] == "450.80.02"
     assert labels["com.example.team"] == "vision"
     assert list(labels) == sorted(labels)
+
+
+@pytest.mark.parametrize("flavor", ["runtime", "devel"])
+def test_labels_of_an_image_without_torch_do_not_name_it(flavor: str) -> None:
+    plan = replace(planned(f"flavor: {flavor}\nrequest: {{cuda: 12.6, os: ubuntu22.04}}\n"), family=())
+    labels = plan_labels(plan)
+    own = {name.removeprefix("io.github.envkit.") for name in labels}
+    assert not own & {"torch", "cudnn", "nccl", "source", "gpu.archs", "gpu.ptx"}
+    has_cuda = flavor == "devel"
+    assert labels["io.github.envkit.cuda"] == ("12.6" if has_cuda else "none")
+    assert ("driver.minimum" in own, "driver.native" in own) == (has_cuda, has_cuda)
+    version = labels["org.opencontainers.image.version"]
+    assert version == f"python-{plan.resolution.python}-{'cuda-12.6' if has_cuda else 'cpu'}"
 
 
 @settings(deadline=None)
