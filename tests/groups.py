@@ -24,6 +24,7 @@ _SHOWN = 10
 # images is one set with it. Those of "sound" share an image that takes a minute to make. Every other file is a set.
 _OF_RUNNER = {"podman": "podman", "bubblewrap": "files", "proot": "files"}
 _TOGETHER = {
+    "podman": "podman",
     "bubblewrap": "files",
     "kernel_files": "files",
     "conformance": "builds",

@@ -18,6 +18,7 @@ ENGINES = "tests/engines"
         (f"{ENGINES}/conformance/test_failures.py::test_a[podman-wheels]", "podman"),
         (f"{ENGINES}/conformance/test_failures.py::test_a[embedded-wheels]", "builds"),
         (f"{ENGINES}/test_source_wheels.py::test_a", "builds"),
+        (f"{ENGINES}/test_podman_storage.py::test_a[True]", "podman"),
         (f"{ENGINES}/test_runners.py::test_a[bubblewrap-0-/tmp]", "files"),
         (f"{ENGINES}/test_runners.py::test_a[docker]", f"{ENGINES}/test_runners.py"),
         (f"{ENGINES}/test_bubblewrap_registry.py::test_a", "files"),
