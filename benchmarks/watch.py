@@ -69,7 +69,7 @@ def ended(training: subprocess.Popen[str]) -> dict[str, float]:
     """What a training told at its end: seconds of a step, and processor seconds of a step and of its process."""
     out, errors = training.communicate()
     if training.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, training.args))} exited {training.returncode}\n{errors}")
+        raise SystemExit(f"a training exited {training.returncode}\n{errors}")
     told: dict[str, float] = json.loads(out)
     return told
 

@@ -111,7 +111,15 @@ class WithCommand(SectionCommand):
         argv = tuple(args[at + 1 :])
         if at < len(args) and not argv:
             raise click.UsageError("no command follows --", ctx=ctx)
-        rest = super().parse_args(ctx, args[:at])
+        try:
+            rest = super().parse_args(ctx, args[:at])
+        except click.UsageError as error:
+            if at < len(args) or not error.message.startswith("Got unexpected extra argument"):
+                raise
+            plain = not any(word.startswith("-") for word in args[:1])
+            raise UsageError(
+                error.message.rstrip("."), hint=f"{ctx.command_path} -- {shlex.join(args) if plain else 'COMMAND'}"
+            ) from error
         ctx.params["argv"] = argv
         return rest
 

@@ -94,7 +94,7 @@ def text_of(path: Path) -> str:
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UsageError(f"{path}:1:1: the file is UTF-16, not UTF-8", hint=f"iconv -f UTF-16 -t UTF-8 {path}")
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8").removeprefix("\ufeff")  # a byte order mark, as editors on Windows write it
     except UnicodeDecodeError as error:
         before = raw[: error.start].decode("utf-8", "replace")
         line, column = _place(before, len(before))

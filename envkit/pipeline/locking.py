@@ -223,6 +223,8 @@ def lock_for_build(request: LockRequest, builder: Builder, reporter: Reporter) -
     try:
         return solve_lock(request, base_from(builder, request, within), within)
     except EnvironmentProblem as error:
+        if builder.name == EMBEDDED:  # it builds nothing without a lock
+            raise
         way = "envkit build --no-lock lets conda and pip solve inside the build"
         raise EnvironmentProblem(
             f"the lock cannot be solved: {error.message}",

@@ -69,6 +69,7 @@ def test_a_lock_that_fits_is_exit_0_and_one_that_does_not_is_exit_4(site: Site, 
     missing = envkit(tmp_path, *LOCK, "--check", "-o", "other.lock", env=env)
     assert missing.returncode == 4
     assert "there is no lock at other.lock" in missing.stderr
+    assert missing.stderr.endswith(f"hint: envkit {' '.join(LOCK)} -o other.lock\n")
     assert len(site.seen) == asked, "checking asks no source"
 
 
@@ -112,6 +113,7 @@ def test_update_needs_a_lock(site: Site, tmp_path: Path) -> None:
     done = envkit(tmp_path, *LOCK, "--update", "numpy", env=serve_images(site))
     assert done.returncode == 4
     assert "there is no lock at envkit.lock" in done.stderr
+    assert done.stderr.endswith(f"hint: envkit {' '.join(LOCK)} -o envkit.lock\n")
 
 
 def test_a_lock_goes_to_stdout_and_into_other_formats(site: Site, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_packages_by_license(full: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_layers_come_with_the_largest_first(full: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["inspect", full, "--layers", "-q"], capsys)
     lines = out.splitlines()
-    assert (code, lines[0]) == (0, "3 layers, 1 MB; 1 is the lowest")
+    assert (code, lines[0]) == (0, "3 layers, 0.01 MB; 1 is the lowest")
     assert [line.split()[0] for line in lines[2:]] == ["3", "1", "2"]
 
 
