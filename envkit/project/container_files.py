@@ -197,6 +197,14 @@ def of_base(line: Line) -> bool:
     return line.text.startswith("FROM ")
 
 
+def bases_with_cuda(found: Sorted) -> tuple[tuple[Line, str], ...]:
+    """The lines of a Dockerfile with a base image that has CUDA, and its version, also where torch has another."""
+    lines = dict.fromkeys((*(one.line for one in found.asked), *(one.line for one in found.left)))
+    images = {line: line.text.split()[1] for line in lines if of_base(line)}
+    parts = {line: _CUDA_IMAGE.fullmatch(image) or _TORCH_IMAGE.fullmatch(image) for line, image in images.items()}
+    return tuple((line, part["cuda"]) for line, part in parts.items() if part)
+
+
 @dataclass(slots=True)
 class _Build:
     """The file system of the image while its instructions are read."""
