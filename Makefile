@@ -16,8 +16,9 @@ WORLD := $(BIN)/python -m tests.world
 # CUDA torch from the Python index on a base of Debian's own packages: no registry, no channel, no engine.
 DEMO_REQUEST ?= --cuda 12.6 --source pypi --template wheels
 PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
-# Tests of one engine share a process; see tests/groups.py.
-GROUPS := $(PYTEST) --numprocesses 2 --dist loadscope --run-engines
+# Which tests share a process, and which of these sets starts first: see tests/groups.py.
+PROCESSES ?= 2
+GROUPS := $(PYTEST) --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder --run-engines
 SPACE := $(BIN)/python -m tests.space
 # Both processes of the tests share what is started here. Whatever the outcome, it ends, and its engines' images go.
 CLEARED = trap '$(WORLD) down; $(WORLD) clear' EXIT; $(WORLD) up >/dev/null || true; $(1)

@@ -73,7 +73,7 @@ def changed(facts: Facts, chosen: random.Random) -> Change:
 
 def _other(old: Any, others: list[Any], chosen: random.Random) -> Any:
     """Another value: of another row of the same table, or this one bent."""
-    if others and chosen.random() < 0.5:
+    if others and (old is None or chosen.random() < 0.5):  # what type a missing value has, only the others say
         return chosen.choice(others)
     if isinstance(old, bool):
         return not old

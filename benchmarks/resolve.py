@@ -35,11 +35,15 @@ ANSWERS: tuple[Fields, ...] = (
     {"gpu": ["V100", "A100", "H100"], "driver": "535.104.05"},
     {"source": "conda-forge", "cuda": "12.*", "os": "ubuntu22.04"},
     {"max_size": "3GB"},
+    {"supported_only": True},
+    {"gpu": ["H100"], "driver": "535.104.05", "allow_forward_compat": True},
     {"cpu": True, "template": "wheels"},
 )
 CONFLICTS: tuple[Fields, ...] = (
     {"gpu": ["V100"], "torch": "2.12", "cuda": "12.8"},
     {"torch": "2.15", "max_size": "2GB"},
+    {"torch": "2.7", "python": "3.9", "supported_only": True},
+    {"driver": "535.104.05", "gpu": ["H100"], "torch": "2.15"},
     {"driver": "450.80.02", "gpu": ["H100"]},
     {"template": "wheels", "os": "rockylinux9", "python": "3.13"},
     {"torch": "1.12.1", "cuda": "12.1", "python": "3.14", "gpu": ["B200"]},

@@ -4,9 +4,10 @@
 
 Trainings that are slow in one known way run below `watch`: each has to be named, and then run with the setting that the
 advice gives. What that brings is measured without `watch`, in turns with the slow one, and compared with the
-promise. A healthy training runs in turns with and without `watch`: its overhead is the median of the paired ratios of
-the processor time of a step, because the clock of a shared machine differs by more than the goal; what `watch` itself
-needs beside the training is told per second.
+promise. A healthy training runs twice at once on one processor, once with `watch`: the kernel gives both turns of a few
+milliseconds, so what else slows a shared machine slows both. The overhead is the ratio of the processor times of their
+steps. In turns with this, both run without `watch`, which shows the noise. What `watch` itself needs per second is the
+difference between a long and a short run.
 `copies` uses a stand-in for a GPU; ways that only a GPU has are tested with made-up records (tests/unit/watch).
 """
 
@@ -20,7 +21,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,33 +53,32 @@ SLOW = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """What a training took: seconds of a step by the clock and of its processor, and of `watch` per second."""
-
-    step: float
-    cpu: float
-    beside: float
+def train(name: str, setting: int, seconds: float) -> float:
+    """Seconds of a step of a training."""
+    return ended(started(name, setting, seconds))["step_s"]
 
 
-def train(name: str, setting: int, seconds: float, record: Path | None = None) -> Trained:
-    """Run a training, below `watch` where a record is wanted."""
+def started(name: str, setting: int, seconds: float, record: Path | None = None) -> subprocess.Popen[str]:
+    """A training that was started; it runs below `watch` where a record is wanted."""
     below = [] if record is None else [sys.executable, "-m", "envkit", "watch", "-o", str(record), "--"]
     command = [*below, sys.executable, str(TRAININGS), name, str(setting), str(seconds)]
-    before, begin = _children_s(), time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} exited {done.returncode}\n{done.stderr}")
-    told = json.loads(done.stdout)
-    beside = (_children_s() - before - float(told["process_s"])) / (time.monotonic() - begin)
-    return Trained(step=float(told["step_s"]), cpu=float(told["cpu_s"]), beside=beside)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment())
+
+
+def ended(training: subprocess.Popen[str]) -> dict[str, float]:
+    """What a training told at its end: seconds of a step, and processor seconds of a step and of its process."""
+    out, errors = training.communicate()
+    if training.returncode != 0:
+        raise SystemExit(f"a training exited {training.returncode}\n{errors}")
+    told: dict[str, float] = json.loads(out)
+    return told
 
 
 def named(name: str, seconds: float, setting: int | None = None) -> Judgment:
     """The judgment of a training: the slow one, or the one with another setting."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder, "record.json")
-        train(name, SLOW[name].setting if setting is None else setting, seconds, record)
+        ended(started(name, SLOW[name].setting if setting is None else setting, seconds, record))
         return judge(read(record))
 
 
@@ -103,32 +102,51 @@ def promise(name: str, judgment: Judgment) -> tuple[int, tuple[float, float]] | 
 def gain(name: str, fixed: int, seconds: float, pairs: int) -> float:
     """How many times faster a training is with the setting of the advice: the median of runs in turns."""
     slow = SLOW[name].setting
-    ratios = [train(name, slow, seconds).step / train(name, fixed, seconds).step for _ in range(pairs)]
+    ratios = [train(name, slow, seconds) / train(name, fixed, seconds) for _ in range(pairs)]
     return statistics.median(ratios)
 
 
 def overhead(seconds: float, pairs: int) -> tuple[float, float, float]:
-    """What `watch` costs a healthy training: medians of paired ratios of a step's processor time.
+    """What `watch` costs a healthy training.
 
-    With `watch` against without, of two runs without (the noise), and the processor time of `watch` itself per second.
+    How many times more processor time a step takes, what the same measurement says of two trainings without `watch`,
+    and the processor time of `watch` itself per second.
     """
     ratios, noise, beside = [], [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for turn in range(pairs):
-            plain = train("healthy", 0, seconds)
-            watched = train("healthy", 0, seconds, Path(folder, "record.json"))
-            again = train("healthy", 0, seconds)
-            # Against the mean of the run before and the one after: a machine that gets slower evens out.
-            ratios.append(watched.cpu / statistics.mean((plain.cpu, again.cpu)))
-            noise.append(again.cpu / plain.cpu)
-            # Python's own start and end, which both have, are no cost of `watch`.
-            beside.append(watched.beside - statistics.mean((plain.beside, again.beside)))
-            clock = watched.step / statistics.mean((plain.step, again.step))
-            tell(
-                f"overhead {turn + 1}: {ratios[-1]:.3f}, by the clock {clock:.3f}; two runs without {noise[-1]:.3f}; "
-                f"watch itself {beside[-1]:.3f} s per second"
-            )
+    for turn in range(pairs):
+        ratios.append(at_once(seconds, watched=True))
+        noise.append(at_once(seconds, watched=False))
+        # What `watch` needs to start and to end is in both.
+        beside.append((_own_s(2 * seconds) - _own_s(seconds)) / seconds)
+        tell(
+            f"overhead {turn + 1}: {ratios[-1]:.3f}, without watch {noise[-1]:.3f}; "
+            f"watch itself {beside[-1]:.3f} s per second"
+        )
     return statistics.median(ratios), statistics.median(noise), statistics.median(beside)
+
+
+def at_once(seconds: float, *, watched: bool) -> float:
+    """How many times more processor time a step of the first of two trainings on one processor takes."""
+    everywhere = os.sched_getaffinity(0)
+    with tempfile.TemporaryDirectory() as folder:
+        os.sched_setaffinity(0, {min(everywhere)})
+        try:
+            first = started("healthy", 0, seconds, Path(folder, "record.json") if watched else None)
+            second = started("healthy", 0, seconds)
+        finally:
+            os.sched_setaffinity(0, everywhere)
+        return ended(first)["cpu_s"] / ended(second)["cpu_s"]
+
+
+def _own_s(seconds: float) -> float:
+    """Processor seconds of `watch` itself, with a training of so many seconds and about 30 steps per second below it.
+
+    A step of `healthy` takes 2 ms, and `watch` reads what each step tells.
+    """
+    before = _children_s()
+    with tempfile.TemporaryDirectory() as folder:
+        training = ended(started("copies", SLOW["copies"].fixed or 1, seconds, Path(folder, "record.json")))
+    return _children_s() - before - training["process_s"]
 
 
 def main() -> int:
@@ -160,8 +178,8 @@ def main() -> int:
                 against=against,
             )
         )
-    ratio, noise, beside = overhead(seconds, pairs + 2)
-    against = f"processor time without watch, in turns; two runs without: {noise:.3f}"
+    ratio, noise, beside = overhead(seconds, pairs)
+    against = f"the same training without watch, at the same time; both without: {noise:.3f}"
     figures += [
         Figure(name="overhead", figure=ratio, unit="x", better="lower", goal=OVERHEAD, against=against),
         Figure(

@@ -48,11 +48,11 @@ from envkit.lock.store import read_lock as _read_lock
 from envkit.lock.store import write_lock as _write_lock
 from envkit.lock.values import parse_moment
 from envkit.pipeline import building, verification
-from envkit.pipeline.asking import fields_here, plan_asked, resolution_of
+from envkit.pipeline.asking import facts_of, fields_here, plan_asked, resolution_of
 from envkit.pipeline.building import BuildRequest, BuildResult, Watcher
 from envkit.pipeline.building import build as build_image
 from envkit.pipeline.deadline import Deadline
-from envkit.pipeline.locking import LockRequest, facts_of, lock_alone
+from envkit.pipeline.locking import LockRequest, lock_alone
 from envkit.pipeline.pushing import PushAfterBuild
 from envkit.pipeline.verification import VerifyRequest
 from envkit.plan.model import BuildPlan
@@ -91,6 +91,7 @@ __all__ = [
 ]
 
 SettingValues = Mapping[str, "str | Path"]
+_FLAGS = ("cpu", "supported_only", "allow_forward_compat")
 _KEPT_LOGS = 20
 _SILENT = Silent()
 
@@ -113,6 +114,8 @@ class Wanted(TypedDict, total=False):
     template: str  # miniconda or wheels, or an own template miniconda-NAME or wheels-NAME
     cpu: bool  # use a build without CUDA
     max_size: str  # most bytes to download: '3GB'
+    supported_only: bool  # use only a Python before its end of life and a torch of the two newest minor versions
+    allow_forward_compat: bool  # accept a CUDA that the driver runs only with a cuda-compat package in the image
 
 
 def resolve(
@@ -133,7 +136,7 @@ def resolve(
 
     Returns:
         The newest combination that fits. `reasons` says why each field has its value; `to_json()` is the document of
-        `envkit resolve --json` without its `facts` and `download`.
+        `envkit resolve --json` without its `facts`, `download` and `support`.
 
     Raises:
         UsageError: the definition or a value is invalid.
@@ -367,7 +370,7 @@ def _fields(wanted: Wanted) -> dict[str, object]:
         if key not in Wanted.__annotations__:
             raise TypeError(f"unexpected keyword argument {key!r}")
         texts = [value] if key != "gpu" or isinstance(value, str) else list(value)  # type: ignore[call-overload]
-        if key != "cpu" and not all(isinstance(text, str) or value is None for text in texts):
+        if key not in _FLAGS and not all(isinstance(text, str) or value is None for text in texts):
             raise UsageError(f"--{key}: {value!r:.80} is not text", hint=f'{key}="12.6"' if key == "cuda" else None)
     gpu = wanted.get("gpu")
     return {**wanted, "gpu": (gpu,) if isinstance(gpu, str) else tuple(gpu or ())}

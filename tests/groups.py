@@ -19,16 +19,35 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 PARTS = ("quick", "rest", "all")
 _EXAMPLES = {"quick": 25, "rest": 200, "all": 200}
 _SHOWN = 10
-# What an engine holds is checked for leftovers, so tests that share an engine share a process: one for those of daemons
-# and Podman, one for runners of files and registries on loopback. A file that is not named here counts to the former.
-_DAEMONS = {"docker", "buildkit", "podman"}
-_FILES = {"bubblewrap", "proot", "embedded"}
-_ELSEWHERE = ("tests/lock/test_world.py",)
-_OF_FILES = (
-    "addresses", "attest", "bubblewrap", "conda_channel", "conda_layers", "cover", "documented", "export",
-    "exported_jobs", "host_runner", "kernel_files", "negative_controls", "oci_download", "oci_registry", "oci_remote",
-    "own_image", "registry", "runner_choice", "self_test", "slow_servers",
-)  # fmt: skip
+# Tests that look for leftovers of Podman, or of a runner of files, must not run beside others that use the same one.
+# The conformance suite takes a container in which Docker installs wheels for a leftover of its own, so what builds such
+# images is one set with it. Those of "sound" share an image that takes a minute to make. Every other file is a set.
+_OF_RUNNER = {"podman": "podman", "bubblewrap": "files", "proot": "files"}
+_TOGETHER = {
+    "podman": "podman",
+    "bubblewrap": "files",
+    "kernel_files": "files",
+    "conformance": "builds",
+    "source_wheels": "builds",
+    "spine": "builds",
+    "negative_controls": "sound",
+    "self_test": "sound",
+}
+# What takes longest is started first, so that the processes end at about the same time. The order is that of the table
+# which a run prints; a set that is not named here comes after these.
+_LONGEST = (
+    "builds",
+    "podman",
+    "sound",
+    "tests/payload/test_devices_on_standin.py",
+    "tests/engines/test_container_jobs.py",
+    "tests/payload/test_tiers_on_standin.py",
+    "files",
+    "tests/engines/test_command_line.py",
+    "tests/engines/test_embedded.py",
+    "tests/watch/test_trainings.py",
+    "tests/engines/test_plain_containers.py",
+)
 
 for _part, _examples in _EXAMPLES.items():
     settings.register_profile(_part, max_examples=_examples, deadline=None)
@@ -47,12 +66,18 @@ def process_of(nodeid: str) -> str:
     """Return the name that a test has in common with those that have to run in the same process."""
     folder, _, name = group_of(nodeid).partition("/")
     file = nodeid.partition("::")[0]
-    if folder not in ("engines", "world") and file not in _ELSEWHERE:
+    if folder not in ("engines", "world"):
         return file
-    values = set(re.split(r"[^a-z]+", nodeid.partition("[")[2]))
-    if values & _DAEMONS:
-        return "daemons"
-    return "files" if values & _FILES or name.startswith(_OF_FILES) else "daemons"
+    for value in re.split(r"[^a-z]+", nodeid.partition("[")[2]):
+        if value in _OF_RUNNER:
+            return _OF_RUNNER[value]
+    return next((process for prefix, process in _TOGETHER.items() if name.startswith(prefix)), file)
+
+
+def _turn(item: pytest.Item) -> int:
+    """The place of a test's set in the order in which sets are started."""
+    process = process_of(item.nodeid)
+    return _LONGEST.index(process) if process in _LONGEST else len(_LONGEST)
 
 
 class _ByProcess(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -76,14 +101,17 @@ class Groups:
         """Say which tests stay together."""
         return _ByProcess(config, log)
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what another part runs."""
+        """Leave out what another part runs. In a process of xdist, what takes longest comes first."""
         kept = [item for item in items if self._wanted(item)]
         away = [item for item in items if not self._wanted(item)]
         self.left_out = Counter(group_of(item.nodeid) for item in away)
         if away:
             config.hook.pytest_deselected(items=away)
             items[:] = kept
+        if hasattr(config, "workerinput"):
+            items.sort(key=_turn)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """In a process of xdist: hand over what was left out."""

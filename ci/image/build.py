@@ -21,8 +21,9 @@ from packaging.requirements import Requirement
 
 from envkit.facts.load import load
 from envkit.plan.copying import planned
+from envkit.plan.definition import load as load_definition
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import plan_for
+from envkit.plan.planner import plan_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -67,7 +68,7 @@ def _plan(folder: Path) -> BuildPlan:
     (metadata,) = folder.glob("site/envkit-*.dist-info/METADATA")
     told = Parser().parsestr(metadata.read_text(encoding="utf-8"))
     asked = [Requirement(text) for text in told.get_all("Requires-Dist", [])]
-    plan = plan_for(str(folder / "envkit.yaml"), {}, load())
+    plan = plan_of(load_definition(str(folder / "envkit.yaml")), {}, load())
     return replace(
         plan,
         family=(),

@@ -31,7 +31,7 @@ class Quiet:
             if self._in_front:
                 self._reporter.step(text)
             else:
-                self._reporter.note(f"meanwhile: {text}")
+                self._reporter.note(f"in parallel: {text}")
 
     def log(self, line: str) -> None:
         """Pass a line on once in the foreground."""

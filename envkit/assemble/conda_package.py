@@ -105,7 +105,7 @@ def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) 
     for text in listing.entry_points if package.noarch == "python" else ():
         point = _ENTRY_POINT.fullmatch(text)
         if point is None:
-            _refuse(package, f"{text!r:.100} is no entry point")
+            _refuse(package, f"{text!r:.100} is not an entry point")
         target = "".join(point[2].split())
         _add(package, found, Path(path=f"bin/{point[1]}", kind=FILE, content=f"{FILE} {target}", size=0))
     return tuple(found[path] for path in sorted(found))

@@ -103,6 +103,7 @@ def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict
             one()
     rows = rows_of(_json(PATHS, (folder / PATHS).read_bytes()) if PATHS in tree.files else None)
     _compare(tree, rows)
+    # Links come last: while files are written, no link of the archive leads any of them to a place outside of `folder`.
     for path in tree.links:
         _make_parents(tree, path)
     for path, target in tree.links.items():

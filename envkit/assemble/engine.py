@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -24,6 +23,7 @@ from envkit.build.single_flight import Flights
 from envkit.ground.errors import EnvironmentProblem, LockError
 from envkit.ground.paths import cache_dir, state_dir
 from envkit.ground.platforms import of_machine
+from envkit.ground.state import own_layout
 from envkit.image import spec
 from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.base import NONE
@@ -167,8 +167,7 @@ class EmbeddedBuilder:
 
     def _own_place(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
         """Return a layout of the image's own, which the next image of the same name replaces."""
-        name = re.sub(r"[^A-Za-z0-9._-]+", "_", tags[0] if tags else plan.name)
-        return Output(kind="oci", path=self._state / "images" / name)
+        return Output(kind="oci", path=own_layout(self._state, tags[0] if tags else plan.name))
 
 
 def _pusher(

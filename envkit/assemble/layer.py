@@ -106,6 +106,7 @@ class LayerWriter:
 
     def add_symlink(self, path: str, target: str) -> None:
         """Add a symbolic link; `target` is written as it is."""
+        # The mode that Linux shows for every link; it has no meaning of its own (symlink(7)).
         self._start(path, tar.header(path, kind=tar.SYMLINK, mode=0o777, mtime=self._mtime, target=target))
 
     def add_bytes(self, path: str, data: bytes, *, executable: bool = False, owner: tuple[int, int] = (0, 0)) -> None:
@@ -280,6 +281,7 @@ def read(part: Slice, piece: int) -> Iterator[bytes]:
 def chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
     """Yield what a stream holds in pieces of exactly `size` bytes but for the last, however the stream gives them."""
     while data := stream.read(size):
+        # A piece becomes one member of the blob. A short read would move the cut, and with it the digest.
         while len(data) < size and (more := stream.read(size - len(data))):
             data += more
         yield data

@@ -161,6 +161,8 @@ def load_into_docker(image: Image, names: Sequence[str], reporter: Reporter) -> 
             yield piece
 
     engine.load(pieces())
+    # The ID is the hash of the configuration. Under another one, Docker has changed the image, and its digest in
+    # records and locks would be wrong.
     found = engine.local(image.id)
     if found is None:
         raise IntegrityError(

@@ -91,6 +91,7 @@ def layer_key(packages: tuple[str, ...], scheme: Scheme, *, compression: str = G
 
 def cores() -> int:
     """Return how many cores this process may use."""
+    # os.cpu_count() counts the machine: a cpuset of a container, or taskset, allows fewer.
     return len(os.sched_getaffinity(0))
 
 
@@ -184,10 +185,13 @@ def make_layers(
     keys = {group: kind.key(group) for group in groups}
     done = {} if no_cache else _cached(groups, keys, cache)
     while left := [group for group in groups if group not in done]:
+        # One lock for each layer, none for the whole cache: builds that share some of their packages make every shared
+        # layer once, and wait only for those.
         with cache.flights.free(map(keys.__getitem__, left)) as free:
             mine = [group for group in left if keys[group] in free]
             # Another process may have made some since they were looked up.
             done |= {} if no_cache else _cached(mine, keys, cache)
+            # The largest first: begun last, it would keep one core busy while the others have nothing left.
             missing = sorted((group for group in mine if group not in done), key=lambda group: -download_size(group))
             if missing:
                 with _Workers(kind, keys, cache, progress, compression, workers or cores()) as making:
@@ -235,6 +239,8 @@ class _Workers(Generic[P]):
         self._kind, self._keys, self._cache, self._progress = kind, keys, cache, progress
         self._compression = compression
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="envkit-layer")
+        # A pool of its own: the thread that makes a layer waits for its compressed pieces. In one pool such threads
+        # could take every place, and the pieces that they wait for would never begin.
         self._packers = ThreadPoolExecutor(threads, thread_name_prefix="envkit-deflate") if threads > 1 else None
         self._errors: list[BaseException] = []
         self.made: dict[tuple[P, ...], Cached] = {}

@@ -48,6 +48,8 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
         f"{SHARE}/envkit.lock": Item(data=to_text(lock).encode()),
         "etc/passwd": _with_line(base.text("/etc/passwd"), f"envkit:x:{uid}:{gid}:envkit:{_HOME}:/bin/bash"),
         "etc/group": _with_line(base.text("/etc/group"), f"envkit:x:{gid}:"),
+        # As /tmp: --user and rootless engines run the image as any user, who has to be able to write here, and must not
+        # remove the files of others.
         plan.workdir.strip("/"): Item(mode=0o1777),
     }
     found |= {path.strip("/"): Item(mode=0o1777) for path in plan.volumes}

@@ -110,7 +110,7 @@ def launchers(entry_points: str) -> tuple[Launcher, ...]:
         for name, value in parser.items(section) if parser.has_section(section) else ():
             target = _TARGET.fullmatch(value.strip())
             if not _NAME.fullmatch(name) or imagepaths.fault(name):
-                raise ValueError(f"{name!r:.100} is no name for a script")
+                raise ValueError(f"{name!r:.100} is not a name for a script")
             if target is None:
                 raise ValueError(f"{name} = {value!r:.100} is not module:function")
             if name in found:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Reporter, Silent
-from envkit.image.opening import Opened, open_image
+from envkit.image.opening import Opened, is_registry, open_image
 from envkit.registry.remote import Remote
+from envkit.run.runners import stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,4 +28,6 @@ class Access:
 
     def open(self, text: str) -> Opened | None:
         """Open the image of a name. As `envkit.image.opening.open_image`."""
+        if not is_registry(text):
+            text = stored(text, self.runner)
         return open_image(text, Remote(self.cache or cache_dir(), ca_bundle=self.ca_bundle), self.reporter)

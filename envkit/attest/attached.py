@@ -114,7 +114,7 @@ def _read(
     keys: Sequence[PublicKey],
     identities: Sequence[Identity],
 ) -> Attestation | str:
-    """One attached document; its artifactType where it is no attestation."""
+    """One attached document; its artifactType where it is not an attestation."""
     place = replace(subject.reference, tag=None, digest=row.digest)
     held = registry.manifest(place)
     if held is None:

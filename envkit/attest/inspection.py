@@ -6,7 +6,6 @@ refused.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -236,11 +235,6 @@ def created(looked: Looked) -> str | None:
     """When the image says that it was made; None where it says nothing, so that the same input gives the same image."""
     found = looked.config.get("created")
     return found if isinstance(found, str) and found != CREATED else None
-
-
-def megabytes(size: int) -> str:
-    """Bytes for people: `3.2 GB`, `87 MB`."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{math.ceil(size / 1e6)} MB"  # noqa: PLR2004
 
 
 def _valid(one: Attestation) -> bool:

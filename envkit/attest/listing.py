@@ -48,7 +48,7 @@ class Listing:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree."""
-        names = ("kind", "name", "version", "build", "arch", "channel", "url", "sha256", "locked")
+        names = ("kind", "name", "version", "build", "arch", "channel", "url", "sha256", "locked", "unpacked")
         packages = self.packages
         return {
             "layers": [one.to_json() for one in self.layers],

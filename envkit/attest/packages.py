@@ -66,7 +66,7 @@ class Seen:
     def sweeps(self) -> bool:
         """Whether a whole folder of packages is taken away: new files in it say nothing of the old ones."""
         taken = {path for one in self.above for path in (*one.removed, *one.opaque)}
-        covered = {path for one in self.above for path in one.covered if path != STATUS}  # dpkg writes it anew
+        covered = {path for one in self.above for path in one.covered if path != STATUS}  # dpkg writes it again
         return any(_PLACES.fullmatch(path) for path in (*taken, *covered))
 
 

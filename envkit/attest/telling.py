@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from envkit.attest.attached import Attestation, Status
 from envkit.attest.coverage import MINOR
 from envkit.attest.diff import stack
-from envkit.attest.inspection import created, megabytes
+from envkit.attest.inspection import created
 from envkit.ground.progress import counted
+from envkit.ground.sizes import shown_size
 from envkit.ground.text import clean, fitted, neutral
 from envkit.image.spec import LABEL_PREFIX
 from envkit.resolve.gpus import capability
@@ -74,7 +75,7 @@ def listed(found: Listing, *, packages: bool, layers: bool, licences: bool) -> I
         parts.append(["note: RPM packages are not listed: their database cannot be read"])
     if layers:
         ranked = sorted(found.layers, key=lambda one: (-one.size, one.number))
-        total = megabytes(sum(one.size for one in ranked))
+        total = shown_size(sum(one.size for one in ranked))
         parts.append([f"{counted(len(ranked), 'layer')}, {total}; 1 is the lowest", *_layer_table(ranked)])
     for number, part in enumerate(parts):
         yield from ([""] if number else [])
@@ -106,8 +107,8 @@ def _layer_table(rows: Sequence[ListedLayer]) -> Iterator[str]:
     table = [
         (
             str(one.number),
-            megabytes(one.size),
-            megabytes(one.unpacked) if one.unpacked is not None else "",
+            shown_size(one.size),
+            shown_size(one.unpacked) if one.unpacked is not None else "",
             (one.digest or one.diff_id)[7:19],
             fitted(clean(one.made_by), _MADE_BY) or "not told",
         )
@@ -134,7 +135,7 @@ def _largest(found: Inspection) -> Iterator[str]:
     rest = len(ranked) - _LARGEST
     yield "largest layers" + (f" (of {len(ranked)}; --layers lists all)" if rest > 0 else "")
     for one in ranked[:_LARGEST]:
-        yield f"  {megabytes(one.size or 0):>8}  {fitted(clean(one.made_by), _MADE_BY) or 'not told'}"
+        yield f"  {shown_size(one.size or 0):>8}  {fitted(clean(one.made_by), _MADE_BY) or 'not told'}"
     yield ""
 
 
@@ -164,7 +165,7 @@ def _contents(found: Inspection, now: datetime) -> Iterator[str]:
     version = labels.get(f"{LABEL_PREFIX}.version")
     yield "; ".join(
         [
-            f"{megabytes(found.looked.size or 0)} in {counted(found.looked.layer_count, 'layer')}",
+            f"{shown_size(found.looked.size or 0)} in {counted(found.looked.layer_count, 'layer')}",
             _made(found, now),
             *([f"envkit {version}"] if version else []),
         ]

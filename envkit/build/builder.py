@@ -29,6 +29,7 @@ from envkit.lock.built import context_files
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
 from envkit.plan.definition import kind_of
+from envkit.plan.names import repository
 from envkit.render.packages import CA_FILE
 from envkit.render.render import render
 
@@ -218,8 +219,7 @@ def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:
         return options
     found = plan.resolution
     runtime = f"cu{found.cuda.replace('.', '')}" if found.cuda else "cpu"
-    name = re.sub(r"[^a-z0-9]+", "-", plan.name.lower()).strip("-") or "image"
-    return replace(options, tags=(f"envkit/{name}:{found.torch.partition('+')[0]}-{runtime}",))
+    return replace(options, tags=(f"envkit/{repository(plan.name)}:{found.torch.partition('+')[0]}-{runtime}",))
 
 
 def _left(timeout_s: float | None, began: float, name: str) -> float | None:

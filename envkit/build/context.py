@@ -29,9 +29,7 @@ def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = froze
     entries = {name: content.encode() if isinstance(content, str) else content for name, content in files.items()}
     for name in entries:
         if imagepaths.fault(name) or name.startswith("-"):
-            raise UsageError(
-                f"{name!r} is no name for a file of a build context", hint="use a relative path without .."
-            )
+            raise UsageError(f"{name!r} is not a file name for a build context", hint="use a relative path without ..")
     total = sum(map(len, entries.values()))
     if total > LIMIT_BYTES:
         raise UsageError(

@@ -222,7 +222,7 @@ def _owner(found: dict[str, tarfile.TarInfo], name: str, path: Path) -> str:
         name = _plain(found[name].linkname, path)
         if name in seen or name not in found or not (found[name].isreg() or found[name].islnk()):
             raise IntegrityError(
-                f"{path}: a hard link leads to {name!r}, which is no file", hint="--no-cache makes it again"
+                f"{path}: a hard link leads to {name!r}, which is not a file", hint="--no-cache makes it again"
             )
     return name
 

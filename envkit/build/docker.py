@@ -121,7 +121,7 @@ class DockerEngine:
             return None
         except docker.errors.APIError as error:
             raise EngineError(
-                f"{reference!r:.200} is no image's name: {error.explanation or error}", hint="write NAME:TAG"
+                f"{reference!r:.200} is not an image name: {error.explanation or error}", hint="write NAME:TAG"
             ) from error
         except FOREIGN as error:
             raise engine_lost(f"looking up {reference}", Place(engine=self.name)) from error

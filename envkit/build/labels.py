@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 from envkit import __version__
 from envkit.build.model import BaseImage
+from envkit.ground.clock import source_date
 from envkit.ground.errors import UsageError
 from envkit.image.reference import parse_reference
 from envkit.image.spec import LABEL_PREFIX
@@ -49,7 +50,7 @@ def image_labels(
         f"{_OCI}.base.name": _reference(base),
         f"{_OCI}.base.digest": base.digest,
         f"{LABEL_PREFIX}.lock": digest_of(lock) if lock else None,
-        f"{_OCI}.created": _created(environ.get("SOURCE_DATE_EPOCH")),
+        f"{_OCI}.created": _created(environ),
     }
     labels = plan_labels(plan) | dict(plan.labels) | own
     return dict(sorted((key, value) for key, value in (labels | dict(extra)).items() if value is not None))
@@ -109,14 +110,6 @@ def parse_label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _created(epoch: str | None) -> str | None:
-    if not epoch:
-        return None
-    try:
-        moment = dt.datetime.fromtimestamp(int(epoch), dt.UTC)
-    except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(
-            f"SOURCE_DATE_EPOCH is {epoch!r:.80}, not a number of seconds",
-            hint="export SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)",
-        ) from error
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _created(environ: Mapping[str, str]) -> str | None:
+    moment = source_date(environ)
+    return None if moment is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)

@@ -207,6 +207,7 @@ class LayerCache:
 
     def _hold(self, stream: IO[bytes]) -> None:
         """Keep others from pruning the blob as long as this object lives."""
+        # A duplicate shares the lock (flock(2)) and stays open when the stream is closed.
         self._held.append(os.dup(stream.fileno()))
         store.lock(self._held[-1], shared=True)
 

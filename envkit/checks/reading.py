@@ -1,4 +1,4 @@
-"""Reading a record that may lack any field: a missing value is no error here, it is not shown."""
+"""Reading a record that may lack any field: a missing value is not an error here, it is not shown."""
 
 from __future__ import annotations
 

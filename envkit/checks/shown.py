@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from envkit.checks.reading import Tree
 
@@ -183,14 +184,44 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
+class Area:
+    """One rectangle of a treemap: its value is positive, `told` is the value in words."""
+
+    name: str
+    value: float
+    told: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Treemap:
-    """Rectangles whose areas are the positive values of (name, value, value in words)."""
+    """Rectangles whose areas are their values. Those of one group have one color, which the figure explains."""
 
     ident: str
     title: str
     told: str
-    rows: Sequence[tuple[str, float, str]]
+    rows: Sequence[Area]
     better: str = ""
+
+
+class Titled(Protocol):
+    """What every figure has: an ID of its own in the page, its title, what it shows in words, and its direction."""
+
+    @property
+    def ident(self) -> str:
+        """The ID in the page."""
+
+    @property
+    def title(self) -> str:
+        """What is drawn."""
+
+    @property
+    def told(self) -> str:
+        """What it shows, for those who do not see it."""
+
+    @property
+    def better(self) -> str:
+        """`HIGHER`, `LOWER`, or nothing."""
 
 
 Figure = Lines | Ratios | Values | Errors | Parts | Strips | Intervals | Sides | Treemap

@@ -13,7 +13,7 @@ from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, definitions_argument, exclude, gathered
 from envkit.cli.output import FailureDocument, aligned, write_document
 from envkit.cli.record_output import ReportTarget, check_reports, publish, write_reports
-from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.errors import EnvironmentProblem, InterruptedRun
 
 if TYPE_CHECKING:
     from envkit.build.model import BuildOptions, BuiltImage
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
 _KEPT_LOGS = 20
+_AGAIN = "run the same command again: it continues with the finished downloads and layers"
 
 
 @new_command("build")
@@ -104,7 +105,11 @@ def _build_one(flags: BuildFlags, settings: Settings, options: BuildOptions, fai
         if not quiet:
             _show(plan)
         watcher = Watcher(built=built) if quiet else Watcher(built=built, locked=locked)
-        result = build(request, push, reporter, deadline, watcher)
+        try:
+            result = build(request, push, reporter, deadline, watcher)
+        except InterruptedRun as error:
+            error.hint = _AGAIN
+            raise
         keep_within(settings.get("cache_limit"), reporter)
     failure.settled = True
     code = _publish(request, result, flags.document.target(), flags.reports)

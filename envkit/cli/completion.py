@@ -101,6 +101,42 @@ fi
 """
 
 
+# Click's script cuts values at a comma, and fish matches an answer with the whole word: `--os=` has to stand before it.
+_FISH = """\
+function %(complete_func)s
+    set -l word (commandline -ct)
+    set -l option ""
+    if string match -qr -- '^-[^=]*=' $word
+        set option (string match -r -- '^-[^=]*=' $word)
+    end
+    set -l line (commandline -cp | string collect)
+    for completion in (env %(complete_var)s=fish_complete COMP_WORDS=$line COMP_CWORD=$word %(prog_name)s)
+        set -l answer (string split -m 1 "," -- $completion)
+        switch $answer[1]
+            case dir
+                string join \\n -- "$option"(__fish_complete_directories $answer[2])
+            case file
+                string join \\n -- "$option"(__fish_complete_path $answer[2])
+            case plain
+                string join \\n -- "$option"$answer[2]
+        end
+    end
+end
+
+complete --command %(prog_name)s --no-files --keep-order --arguments "(%(complete_func)s)"
+"""
+
+
+def _fish() -> type[ShellComplete]:
+    """Return the completion of fish with our script."""
+    from click.shell_completion import FishComplete
+
+    class Fish(FishComplete):
+        source_template = _FISH
+
+    return Fish
+
+
 def _zsh() -> type[ShellComplete]:
     """Return the completion of zsh with our script."""
     from click.shell_completion import ZshComplete
@@ -140,12 +176,7 @@ def command(shell: str) -> None:
     envkit completion zsh > ~/.zfunc/_envkit
     envkit completion fish > ~/.config/fish/completions/envkit.fish
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from click.shell_completion import get_completion_class
-
-    own = {"bash": _bash, "zsh": _zsh}
-    kind = own[shell]() if shell in own else get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"this version of click completes nothing in {shell}")
+    kind = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
     lines = kind(click.get_current_context().find_root().command, {}, PROGRAM, COMPLETE).source().splitlines()
     notes = [f"# {line}" for line in ("To install:", *INSTALL[shell], "Then start a new shell.")]
     # zsh finds the function of a file by its first line.

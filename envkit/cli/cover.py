@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.errors import ConflictError
 
-_FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
+_FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm", "doctor")
 _SHOWN_FORCES = 3
 
 _HELP = """Find the fewest images that serve all machines of an inventory.
@@ -101,8 +101,7 @@ def command(flags: CoverFlags) -> None:
     from envkit.resolve.request import parse
 
     facts = flags.request.facts()
-    if flags.request.cpu:
-        _refuse_cpu()
+    _refuse(flags.request)
     asked = flags.request.fields()
     complete = _completion(asked, flags.aliases, facts)
     template = template_kind(flags.request.template)
@@ -227,7 +226,14 @@ def _unserved(found: Cover) -> ConflictError:
     )
 
 
-def _refuse_cpu() -> None:
+def _refuse(request: RequestOptions) -> None:
+    """Refuse what an image for several kinds of machines cannot have."""
     from envkit.ground.errors import UsageError
 
-    raise UsageError("--cpu: a CPU image serves every machine of its platform", hint="envkit resolve --cpu")
+    if request.cpu:
+        raise UsageError("--cpu: a CPU image serves every machine of its platform", hint="envkit resolve --cpu")
+    if request.allow_forward_compat:
+        raise UsageError(
+            "--allow-forward-compat: an image for it runs on the driver branch of one kind of machine",
+            hint="envkit resolve --gpu A100 --driver 535.104.05 --allow-forward-compat",
+        )

@@ -116,7 +116,7 @@ def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:
     path = Path(flags.source)
     reader_of(path.name)
     if not path.is_file():
-        raise UsageError(f"--from {flags.source}: there is no such file", hint=f"ls {shlex.quote(str(path.parent))}")
+        raise UsageError(f"--from {flags.source}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
     return path.name, (), path.parent
 
 

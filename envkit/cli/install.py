@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +68,9 @@ def command(flags: InstallFlags) -> int:
         click.echo(f"$ {step}")
         if not flags.dry_run:
             installing.run(step, bundle)
-    command = f"envkit verify --runner host {environment.python}{'' if found.cuda else ' --allow-cpu'}"
+    command = (
+        f"envkit verify --runner host {shlex.quote(str(environment.python))}{'' if found.cuda else ' --allow-cpu'}"
+    )
     click.echo(f"$ {command}" if flags.verify else f"verify: {command}")
     if not flags.verify or flags.dry_run:
         return 0

@@ -77,6 +77,10 @@ class LockFlags:
         found.check()
         return found
 
+    def command(self) -> str:
+        """Return the command that writes the lock of this request."""
+        return self.request.lock_command(self.definition, self.output, base=self.base, engine=self.engine)
+
 
 @new_command("lock")
 @definition_argument
@@ -138,7 +142,7 @@ def command(flags: LockFlags) -> None:
         return
     if flags.check or flags.export_format:
         request = flags.lock_request()
-        lock = read_lock(output)
+        lock = _required(output, flags)
         _check(lock, request, flags.output, as_json=flags.as_json and not flags.export_format)
         if flags.export_format:
             _export(lock, flags.export_format)
@@ -148,7 +152,7 @@ def command(flags: LockFlags) -> None:
         raise UsageError(f"{flags.output}: Is a directory", hint="envkit lock -o FILE")
     old = None
     if flags.output != "-" and (flags.update or output.exists()):
-        old = _old(output, needed=bool(flags.update))
+        old = _required(output, flags) if flags.update else _readable(output)
     made = _solve(flags, request, old)
     _hand_over(made, old, flags.output, as_json=flags.as_json)
 
@@ -157,7 +161,7 @@ def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> Non
     """Say that a lock fits, or raise LockError with the differences."""
     from envkit.lock.model import UNSEALED
     from envkit.lock.request import drift
-    from envkit.pipeline.locking import facts_of
+    from envkit.pipeline.asking import facts_of
 
     lines = drift(lock, request.asked(facts_of(request.settings)), as_of=request.as_of)
     if as_json:
@@ -181,15 +185,23 @@ def _solve(flags: LockFlags, request: LockRequest, old: Lock | None) -> Lock:
         return lock_alone(replace(request, old=old), reporter)
 
 
-def _old(path: Path, *, needed: bool) -> Lock | None:
-    """Return the current lock; one that cannot be read matters only if it has to be kept."""
+def _required(path: Path, flags: LockFlags) -> Lock:
+    """Return the current lock. As `read_lock`; if there is none, the hint is the command that writes it."""
+    from envkit.lock.store import read_lock
+
+    try:
+        return read_lock(path)
+    except LockError as error:
+        raise LockError(error.message, hint=flags.command()) from error
+
+
+def _readable(path: Path) -> Lock | None:
+    """Return the current lock; None for one that cannot be read, because a new one replaces it."""
     from envkit.lock.store import read_lock
 
     try:
         return read_lock(path)
     except EnvkitError:
-        if needed:
-            raise
         return None
 
 

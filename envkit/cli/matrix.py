@@ -12,14 +12,13 @@ from envkit.cli.matrix_check import check_command
 from envkit.cli.matrix_evidence import evidence_of, show_evidence
 from envkit.cli.matrix_options import (
     counts_of,
-    facts_of,
-    facts_option,
     identity_line,
     json_option,
     print_facts_json,
 )
 from envkit.cli.matrix_prove import prove_command
 from envkit.cli.matrix_update import update_command
+from envkit.cli.options import facts_in, load_facts
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -57,8 +56,10 @@ _LISTED = {
     ),
     "toolkits": ("toolkit", "linux_min", "confidence", "refs"),
     "compat": ("cuda_major", "linux_min", "refs"),
+    "forward": ("toolkit", "branches", "refs"),
     "gpus": ("capability", "family", "first_cuda", "last_cuda", "min_driver_branch", "last_driver_branch", "products"),
     "oses": ("id", "family", "glibc", "pythons", "image", "eol", "refs"),
+    "pythons": ("python", "bugfix_until", "eol", "refs"),
     "cudnns": ("cudnn", "cuda_major", "cuda_minors", "linux_min_driver", "capabilities", "confidence", "refs"),
     "cuda_images": ("cuda", "status", "cudnn_tag_part", "oses", "refs"),
     "installers": ("file", "python", "conda", "arch", "sha256"),
@@ -99,15 +100,15 @@ command.add_command(update_command)
     shell_complete=shell_values.sources,
     help="Only builds of this source: pytorch, pypi, conda-forge, conda-pytorch.",
 )
-@facts_option
+@facts_in(Section.INPUT)
 @json_option
 def list_(
-    table: str | None, *, torch: str | None, cuda: str | None, source: str | None, overlay: str | None, as_json: bool
+    table: str | None, *, torch: str | None, cuda: str | None, source: str | None, facts_file: str | None, as_json: bool
 ) -> None:
     """List a table, or the tables there are."""
     from envkit.cli.output import show_table
 
-    facts = facts_of(overlay)
+    facts = load_facts(facts_file)
     if table is None and not (torch or cuda or source):
         counts = counts_of(facts)
         if as_json:
@@ -134,9 +135,9 @@ def list_(
 @command.command("show")
 @click.argument("key")
 @verbose_option("Also show the evidence of each value, with its grade.")
-@facts_option
+@facts_in(Section.INPUT)
 @json_option
-def show(key: str, *, verbose: bool, overlay: str | None, as_json: bool) -> None:
+def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> None:
     """Show everything known about KEY, with its sources.
 
     KEY is a torch release, a CUDA version, a GPU or compute capability, an OS, a cuDNN, an installer, a trap or a
@@ -145,7 +146,7 @@ def show(key: str, *, verbose: bool, overlay: str | None, as_json: bool) -> None
     from envkit.facts import lookup, sources
     from envkit.ground.errors import UsageError
 
-    facts = facts_of(overlay)
+    facts = load_facts(facts_file)
     entries = lookup.find(facts, key)
     if not entries:
         near = lookup.nearest(facts, key)

@@ -12,13 +12,11 @@ from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.matrix_options import (
     counts_of,
-    facts_of,
-    facts_option,
     identity_line,
     json_option,
     print_facts_json,
 )
-from envkit.cli.options import ProgressOptions, gathered, group, progress_options
+from envkit.cli.options import ProgressOptions, facts_in, gathered, group, load_facts, progress_options
 
 if TYPE_CHECKING:
     from envkit.facts.check import Finding
@@ -34,7 +32,7 @@ class CheckFlags:
     deep: bool
     torch: str | None
     table: str | None
-    overlay: str | None
+    facts_file: str | None
     progress: ProgressOptions = group(ProgressOptions)
     as_json: bool
 
@@ -50,7 +48,7 @@ class CheckFlags:
     help="With --online: only this release.",
 )
 @option(Section.SELECTION, "--table", metavar="NAME", help="Only findings of this table.")
-@facts_option
+@facts_in(Section.INPUT)
 @progress_options()
 @json_option
 @gathered(CheckFlags)
@@ -63,7 +61,7 @@ def check_command(flags: CheckFlags) -> None:
     """
     if (flags.deep or flags.torch) and not flags.online:
         raise click.UsageError("--deep and --torch need --online")
-    facts = facts_of(flags.overlay)
+    facts = load_facts(flags.facts_file)
     if flags.online:
         _online(flags, facts)
         return
@@ -71,7 +69,7 @@ def check_command(flags: CheckFlags) -> None:
     from envkit.facts.check_evidence import check_evidence
     from envkit.facts.check_tables import check_tables
 
-    own = [] if flags.overlay else check_evidence(facts)  # an overlay may say otherwise
+    own = [] if flags.facts_file else check_evidence(facts)  # an overlay may say otherwise
     findings = [*check(facts), *check_tables(), *own]
     findings = [one for one in findings if flags.table is None or one.table.endswith(flags.table)]
     _tell(facts, findings, as_json=flags.as_json)
@@ -101,7 +99,7 @@ def _online(flags: CheckFlags, facts: Facts) -> None:
     reporter = flags.progress.reporter()
     with closing(reporter):
         proofs, traffic = check_online(
-            facts, load_settings({"facts": flags.overlay}), reporter, torch=flags.torch, deep=flags.deep
+            facts, load_settings({"facts": flags.facts_file}), reporter, torch=flags.torch, deep=flags.deep
         )
     wrong = [str(one) for proof in proofs for one in proof.differences if flags.table in (None, one.table)]
     wrong += [text for proof in proofs for text in proof.refused]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli import shell_values
 from envkit.cli.declare import Section, option
 
 if TYPE_CHECKING:
@@ -17,30 +15,9 @@ if TYPE_CHECKING:
 SCHEMA = "envkit.facts-rows/1"
 
 
-def facts_option(command: Any) -> Any:
-    """Add `--facts FILE`."""
-    return option(
-        Section.INPUT,
-        "--facts",
-        "overlay",
-        metavar="FILE",
-        shell_complete=shell_values.files,
-        help="YAML file that adds to or overrides the compatibility data.",
-    )(command)
-
-
 def json_option(command: Any) -> Any:
     """Add `--json`."""
     return option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")(command)
-
-
-def facts_of(overlay: str | None) -> Facts:
-    """Load the facts, with the rows of `--facts` or of the setting `facts` laid over them."""
-    from envkit.cli.options import load_settings
-    from envkit.facts.load import load
-
-    path = load_settings({"facts": overlay}).get("facts")
-    return load(Path(path) if path else None)
 
 
 def identity(facts: Facts) -> dict[str, Any]:

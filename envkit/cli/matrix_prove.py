@@ -8,7 +8,8 @@ import click
 
 from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
-from envkit.cli.matrix_options import facts_of, facts_option, json_option, print_facts_json
+from envkit.cli.matrix_options import json_option, print_facts_json
+from envkit.cli.options import facts_in, load_facts
 
 if TYPE_CHECKING:
     from envkit.pipeline.proving import Proof
@@ -22,9 +23,9 @@ _QUOTE = 60  # characters of a quotation on a terminal
     Section.INPUT, "--deep", is_flag=True, help="Also read the machine code in libtorch_cuda.so (20 to 45 MB a file)."
 )
 @option(Section.OUTPUT, "--as-overlay", is_flag=True, help="Print the rows as YAML for --facts.")
-@facts_option
+@facts_in(Section.INPUT)
 @json_option
-def prove_command(what: str, *, deep: bool, as_overlay: bool, overlay: str | None, as_json: bool) -> None:
+def prove_command(what: str, *, deep: bool, as_overlay: bool, facts_file: str | None, as_json: bool) -> None:
     """Show what the files of a torch release prove, beside what the facts say.
 
     Reads parts of the wheels on the Python index (about 15 MB for a release), or one wheel of this machine. Nothing in
@@ -40,8 +41,8 @@ def prove_command(what: str, *, deep: bool, as_overlay: bool, overlay: str | Non
 
     if as_overlay and as_json:
         raise click.UsageError("--as-overlay and --json contradict each other")
-    facts = facts_of(overlay)
-    proof = prove(what, facts, load_settings({"facts": overlay}), Silent(), deep=deep)
+    facts = load_facts(facts_file)
+    proof = prove(what, facts, load_settings({"facts": facts_file}), Silent(), deep=deep)
     if as_overlay:
         from envkit.evidence.overlay import text_of
 

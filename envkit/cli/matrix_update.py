@@ -11,8 +11,8 @@ import click
 
 from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
-from envkit.cli.matrix_options import facts_of, json_option, print_facts_json
-from envkit.cli.options import ProgressOptions, gathered, group, load_settings, progress_options
+from envkit.cli.matrix_options import json_option, print_facts_json
+from envkit.cli.options import ProgressOptions, gathered, group, load_facts, load_settings, progress_options
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -63,7 +63,7 @@ def update_command(flags: UpdateFlags) -> None:
     if flags.torch and flags.since:
         raise click.UsageError("--torch and --since contradict each other")
     _check_day(flags.since)
-    facts = facts_of(None)
+    facts = load_facts(None)
     reporter = flags.progress.reporter()
     with closing(reporter):
         found = find_update(facts, load_settings(), reporter, torch=flags.torch, since=flags.since, deep=flags.deep)

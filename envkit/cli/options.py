@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 TIERS = ("quick", "standard", "deep")
-REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size")
+REQUEST_FIELDS = (
+    "torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size",
+    "supported_only", "allow_forward_compat",
+)  # fmt: skip
 _LONGEST_S = 366 * 86400.0  # the system's timers take no more than a few billion seconds
 _NOTED = "envkit.ground.settings.noted"
 
@@ -116,6 +119,8 @@ class RequestOptions:
     source: str | None
     cpu: bool
     max_size: str | None
+    supported_only: bool
+    allow_forward_compat: bool
     here: bool
     template: str | None
     facts_file: str | None
@@ -182,14 +187,19 @@ def _no_amd(context: click.Context, option: click.Parameter, value: str | None) 
         raise UsageError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
 
 
-facts_option = option(
-    Section.REQUEST,
-    "--facts",
-    "facts_file",
-    metavar="FILE",
-    shell_complete=shell_values.files,
-    help="YAML file that adds to or overrides the compatibility data.",
-)
+def facts_in(section: Section) -> Callable[[Command], Command]:
+    """Return `--facts FILE` for a section of the help."""
+    return option(
+        section,
+        "--facts",
+        "facts_file",
+        metavar="FILE",
+        shell_complete=shell_values.files,
+        help="YAML file that adds to or overrides the compatibility data.",
+    )
+
+
+facts_option = facts_in(Section.REQUEST)
 preset_option = option(
     Section.GENERAL,
     "--preset",
@@ -263,6 +273,18 @@ request_options = applied(
             help="Most that torch and its requirements may be to download: 3GB.",
         ),
         option(
+            Section.REQUEST,
+            "--supported-only",
+            is_flag=True,
+            help="Use only a Python before its end of life and a torch of the two newest minor versions.",
+        ),
+        option(
+            Section.REQUEST,
+            "--allow-forward-compat",
+            is_flag=True,
+            help="Accept a CUDA that the driver runs only with a cuda-compat package in the image (data center GPUs).",
+        ),
+        option(
             Section.REQUEST, "--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd
         ),
         option(
@@ -295,10 +317,9 @@ def load_facts(facts_file: str | None) -> Facts:
     Raises:
         UsageError: the settings or the rows are invalid.
     """
-    from envkit.facts.load import load
+    from envkit.pipeline.asking import facts_of
 
-    path = load_settings({"facts": facts_file}).get("facts")
-    return load(Path(path) if path else None)
+    return facts_of(load_settings({"facts": facts_file}))
 
 
 # Settings.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _Command = TypeVar("_Command", bound="Callable[..., object]")
-_NARROWEST = 24  # columns of a wrapped cell
+_NARROWEST = 20  # columns of a wrapped cell
 _WRITERS = ("verify", "build", "push", "compare")  # commands with `-o FILE`
 
 

@@ -59,7 +59,8 @@ class ResolveFlags:
     "--for-host",
     metavar="FILE",
     shell_complete=shell_values.files,
-    help="GPUs, driver and platform from the output of nvidia-smi, kubectl or Slurm, or from CSV or JSON; - is stdin.",
+    help="GPUs, driver and platform from the output of nvidia-smi, kubectl, Slurm or envkit doctor --json, or from CSV "
+    "or JSON; - is stdin.",
 )
 @option(
     Section.OUTPUT,
@@ -119,10 +120,7 @@ def command(flags: ResolveFlags) -> None:
         raise
     advice = _advice(request, facts) if flags.advise else ()
     if flags.as_json:
-        beside: dict[str, Any] = {"download": resolution.download and resolution.download.to_json()}
-        if flags.advise:
-            beside["advice"] = [one.to_json() for one in advice]
-        print_json(resolution.to_json() | beside | {"facts": identity(facts)})
+        print_json(_document(resolution, facts, advice if flags.advise else None))
         return
     if flags.form:
         text = install.text_of(resolution, flags.form)
@@ -138,6 +136,17 @@ def command(flags: ResolveFlags) -> None:
         _show_advice(advice)
     if not (request.gpus or request.driver or request.cpu) and host.has_driver():
         tell("note: this machine has an NVIDIA driver; --here resolves for it")
+
+
+def _document(resolution: Resolution, facts: Facts, advice: tuple[Suggestion, ...] | None) -> dict[str, Any]:
+    """Return the document of `--json`: the resolution, and what describes the choice beside it."""
+    beside: dict[str, Any] = {
+        "download": resolution.download and resolution.download.to_json(),
+        "support": resolution.support and resolution.support.to_json(),
+    }
+    if advice is not None:
+        beside["advice"] = [one.to_json() for one in advice]
+    return resolution.to_json() | beside | {"facts": identity(facts)}
 
 
 def _advice(request: Request, facts: Facts) -> tuple[Suggestion, ...]:
@@ -165,6 +174,7 @@ def _show(resolution: Resolution, *, whole: bool) -> None:
         [
             *((field, _value(resolution, field), resolution.reasons[field]) for field in fields),
             *_download(resolution, whole=whole),
+            *(_support(resolution) if whole else ()),
         ],
     )
     for warning in resolution.warnings:
@@ -180,6 +190,13 @@ def _download(resolution: Resolution, *, whole: bool) -> Iterator[tuple[str, str
         yield "download", "-" if found.total is None else shown_size(found.total), found.why
 
 
+def _support(resolution: Resolution) -> Iterator[tuple[str, str, str]]:
+    """The row of support, which changes with the day and not with the image: for `-v` alone."""
+    found = resolution.support
+    if found is not None:
+        yield "support", found.level or "-", f"{found.why} (on {found.day})"
+
+
 def _value(resolution: Resolution, field: str) -> str:
     value = getattr(resolution, field)
     if field == "driver" and resolution.driver:
@@ -193,6 +210,7 @@ def _value(resolution: Resolution, field: str) -> str:
 def _show_sources(resolution: Resolution, facts: Facts) -> None:
     from envkit.facts.sources import describe, find
 
-    rows = [(ref, describe(found[1], ref)) for ref in resolution.sources if (found := find(facts.sources, ref))]
+    refs = (*resolution.sources, *(resolution.support.sources if resolution.support else ()))
+    rows = [(ref, describe(found[1], ref)) for ref in dict.fromkeys(refs) if (found := find(facts.sources, ref))]
     click.echo("")
     show_table(("source", "where"), rows)

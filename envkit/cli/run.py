@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,7 +111,15 @@ class WithCommand(SectionCommand):
         argv = tuple(args[at + 1 :])
         if at < len(args) and not argv:
             raise click.UsageError("no command follows --", ctx=ctx)
-        rest = super().parse_args(ctx, args[:at])
+        try:
+            rest = super().parse_args(ctx, args[:at])
+        except click.UsageError as error:
+            if at < len(args) or not error.message.startswith("Got unexpected extra argument"):
+                raise
+            plain = not any(word.startswith("-") for word in args[:1])
+            raise UsageError(
+                error.message.rstrip("."), hint=f"{ctx.command_path} -- {shlex.join(args) if plain else 'COMMAND'}"
+            ) from error
         ctx.params["argv"] = argv
         return rest
 
@@ -126,7 +134,7 @@ class _Printed(click.ParamType):  # type: ignore[type-arg]
         del param, ctx
         if value not in (*PRINTED, _HERE):
             raise UsageError(
-                f"--print {value!r:.200} is none of {', '.join(PRINTED)}",
+                f"--print {value!r:.200} is not one of {', '.join(PRINTED)}",
                 hint=f"put the image first: envkit run {value} --print",
             )
         return str(value)
@@ -224,17 +232,20 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
     from envkit.run.attach import attach
 
     settings = noted(settings_here(_runner(flags)))
-    with closing(flags.progress.reporter()) as reporter:
-        made = ready(_request(flags, opens_shell=opens_shell), settings, reporter)
-    if flags.printed is not None:
-        click.echo(_line(flags, made))
-        return 0
-    if flags.progress.mode != "quiet":
-        for line in made.lines:
-            click.echo(neutral(line), err=True)
-    sys.stdout.flush()
-    docker = settings.get("docker_cli") or "docker"
-    return attach(made.runner, made.session, reporter, secrets=made.secrets, docker=docker)
+    with ExitStack() as until:
+        with closing(flags.progress.reporter()) as reporter:
+            # A printed line is run later, and needs the image then.
+            loaded = until if flags.printed is None else None
+            made = ready(_request(flags, opens_shell=opens_shell), settings, reporter, loaded)
+        if flags.printed is not None:
+            click.echo(_line(flags, made))
+            return 0
+        if flags.progress.mode != "quiet":
+            for line in made.lines:
+                click.echo(neutral(line), err=True)
+        sys.stdout.flush()
+        docker = settings.get("docker_cli") or "docker"
+        return attach(made.runner, made.session, reporter, secrets=made.secrets, docker=docker)
 
 
 def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:

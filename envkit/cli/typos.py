@@ -15,7 +15,7 @@ _JOINED = re.compile(r"(--[a-z-]*[a-z])=?([0-9].*)")  # --cuda12.6
 
 
 def unknown_command(ctx: click.Context, typed: str, names: Collection[str], habits: dict[str, str]) -> UsageError:
-    """Return the error for a word that is no command of a group.
+    """Return the error for a word that is not a command of a group.
 
     Args:
         ctx: of the group.

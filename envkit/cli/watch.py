@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -172,17 +172,18 @@ def _run_inside(flags: WatchFlags, stdout: int | None) -> Record:
     settings = noted(settings_here(flags.session.runner))
     terminal = stdout is None and sys.stdin.isatty() and sys.stdout.isatty()
     progress = ProgressOptions(progress="auto", quiet=flags.quiet, verbose=False)
-    with closing(progress.reporter()) as reporter:
-        made = ready(flags.session.request(flags.image, flags.argv, terminal=terminal), settings, reporter)
-    if not flags.quiet:
-        for line in made.lines:
-            click.echo(neutral(line), err=True)
-    docker = settings.get("docker_cli") or "docker"
+    with ExitStack() as until:
+        with closing(progress.reporter()) as reporter:
+            made = ready(flags.session.request(flags.image, flags.argv, terminal=terminal), settings, reporter, until)
+        if not flags.quiet:
+            for line in made.lines:
+                click.echo(neutral(line), err=True)
+        docker = settings.get("docker_cli") or "docker"
 
-    def start(session: Session) -> int:
-        return attach(made.runner, session, reporter, secrets=made.secrets, docker=docker)
+        def start(session: Session) -> int:
+            return attach(made.runner, session, reporter, secrets=made.secrets, docker=docker)
 
-    return running.run_inside(made, start, flags.argv, stdout=stdout)
+        return running.run_inside(made, start, flags.argv, stdout=stdout)
 
 
 def _compare(first: Path, second: Path, target: str | None) -> int:

@@ -42,7 +42,7 @@ class Inventory:
     """What was read, and what was left out of it."""
 
     hosts: tuple[Host, ...]
-    form: str  # 'csv' | 'json' | 'nvidia-smi' | 'kubectl' | 'slurm'
+    form: str  # 'csv' | 'json' | 'nvidia-smi' | 'kubectl' | 'slurm' | 'doctor'
     notes: tuple[str, ...] = ()
 
 

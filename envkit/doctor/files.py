@@ -12,13 +12,14 @@ from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity,
 from envkit.doctor.trees import items, mapping
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError, VerificationError
+from envkit.project.container_files import bases_with_cuda
 from envkit.project.definition import draft, reader_of
 from envkit.render.dockerfile import Parsed, parse
 from envkit.verify.static import image_facts
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
-    from envkit.plan.requirements import Asked, Sorted
+    from envkit.plan.requirements import Line, Sorted
 
 _COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _GPU_BASE = re.compile(r"(?:[^/\s]+/)*(?:nvidia/|nvcr\.io/|pytorch/pytorch)")
@@ -49,7 +50,7 @@ def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
         id="file", title="Compose file" if is_compose else "Dockerfile", facts=tuple(about), findings=by_weight(found)
     )
     number = counts(section.findings)
-    conclusion = section.findings[0].title if number["error"] or number["warn"] else "nothing speaks against this file"
+    conclusion = section.findings[0].title if number["error"] or number["warn"] else "no problems found"
     code = VerificationError.exit_code if number["error"] else 0
     return Diagnosis(subject="file", name=str(path), sections=(section,), exit_code=code, conclusion=conclusion)
 
@@ -90,11 +91,12 @@ def _stages(parsed: Parsed) -> set[str]:
 
 
 def _torch(asked: Sorted, parsed: Parsed) -> Iterator[Finding]:
-    torch, cuda = asked.of("torch"), asked.of("cuda")
+    torch, bases = asked.of("torch"), bases_with_cuda(asked)
     if torch and not any(one.value for one in torch):
         yield Finding(
             id="unpinned-torch", severity=Severity.WARN, title="torch has no version",
-            evidence=(_at(torch[0]),), cause="The next build gets another torch, with another CUDA and other GPUs.",
+            evidence=(_at(torch[0].line),),
+            cause="The next build gets another torch, with another CUDA and other GPUs.",
             fix=("envkit resolve prints a command with exact versions",),
         )  # fmt: skip
     variants = [
@@ -102,21 +104,22 @@ def _torch(asked: Sorted, parsed: Parsed) -> Iterator[Finding]:
         for item in parsed.of("RUN", "ENV", "ARG")
         for match in _INDEX.finditer(item.script)
     ]
-    for variant, line, keyword in variants:
-        gpu_bases = [one for one in cuda if one.line.text.startswith("FROM")]
+    for variant, number, keyword in variants:
         if variant == "cpu":
             yield Finding(
-                id="cpu-torch", severity=Severity.ERROR if gpu_bases else Severity.WARN,
+                id="cpu-torch", severity=Severity.ERROR if bases else Severity.WARN,
                 title="torch comes from the index of CPU builds, and sees no GPU",
-                evidence=(Evidence(text=f"{keyword} ... download.pytorch.org/whl/cpu", line=line),),
+                evidence=(Evidence(text=f"{keyword} ... download.pytorch.org/whl/cpu", line=number),),
                 fix=("envkit resolve --cuda X.Y --format pip prints the command with the right index",),
             )  # fmt: skip
-        for one in gpu_bases if variant != "cpu" else ():
-            if variant != "cu" + "".join(one.value.split(".")[:2]):
+        for line, version in bases if variant != "cpu" else ():
+            if variant != "cu" + version.replace(".", ""):
                 yield Finding(
                     id="two-cudas", severity=Severity.WARN,
-                    title=f"the base has CUDA {one.value}, and torch's wheels have {variant}",
-                    evidence=(_at(one), Evidence(text=f"{keyword} ... download.pytorch.org/whl/{variant}", line=line)),
+                    title=f"the base has CUDA {version}, and torch's wheels have {variant}",
+                    evidence=(
+                        _at(line), Evidence(text=f"{keyword} ... download.pytorch.org/whl/{variant}", line=number)
+                    ),
                     cause="Wheels use their own CUDA. That of the base takes gigabytes, and may be found first.",
                     fix=("a base without CUDA (python:3.12-slim), or the devel image of the same CUDA to compile",),
                 )  # fmt: skip
@@ -142,7 +145,7 @@ def _settings(base: str, parsed: Parsed, asked: Sorted) -> Iterator[Finding]:
 
 
 def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
-    tree, places = strictyaml.read_with_places(strictyaml.text_of(path), str(path))
+    tree, places = strictyaml.read_with_places(strictyaml.text_of(path), str(path), aliases=True)
     services = mapping(mapping(tree).get("services"))
     if not services:
         raise UsageError(f"{path} has no services", hint="envkit run IMAGE --print compose writes one")
@@ -209,9 +212,9 @@ def _memory(name: str, service: Mapping[str, Any], line: int) -> Iterator[Findin
         )  # fmt: skip
 
 
-def _at(one: Asked) -> Evidence:
-    _, _, number = one.line.where.rpartition(":")
-    return Evidence(text=one.line.text, line=int(number) if number.isdigit() else None)
+def _at(line: Line) -> Evidence:
+    _, _, number = line.where.rpartition(":")
+    return Evidence(text=line.text, line=int(number) if number.isdigit() else None)
 
 
 def _line(parsed: Parsed, keyword: str, text: str) -> Evidence:

@@ -58,7 +58,7 @@ class Piece:
 
 
 def pieces(file: io.BufferedReader) -> Iterator[Piece]:
-    """The log in order. Bytes that are no text of the log's encoding are replaced.
+    """The log in order. Bytes that are not text of the log's encoding are replaced.
 
     Raises:
         OSError: the file cannot be read, or is a damaged gzip file.

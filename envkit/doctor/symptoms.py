@@ -76,7 +76,7 @@ class Step:
 
 
 def read_step(observed: Mapping[str, Any], record: Mapping[str, Any]) -> Step | None:
-    """The step of a record; None where a timing is missing or is no positive number."""
+    """The step of a record; None where a timing is missing or is not a positive number."""
     full, without, alone = (
         number(observed.get(f"{name}_s")) for name in ("step", "step_without_loader", "loader_alone")
     )

@@ -22,6 +22,7 @@ _LOAD = 1
 _CLASS64, _LITTLE = 2, 1
 _PROGRAMS_MAX = 64
 _SEGMENT_MAX = 64 << 20  # bytes of a first segment; libtorch_cpu.so of torch 2.15.0 has 28 MB
+_NEEDS_MAX = 64 << 10  # bytes of .gnu.version_r; libtorch_python.so has 600
 _AUX = struct.Struct("<IHHII")  # Elf64_Vernaux: hash, flags, other, name, next
 _NEWEST_GLIBC, _NEWEST_GLIBCXX = 60, 50
 
@@ -46,17 +47,23 @@ class Code:
 
 
 def first_segment(name: str, stream: Iterable[bytes]) -> bytes:
-    """The first loaded segment of a library, from the beginning of the file on.
+    """The first loaded segment of a library, from the beginning of the file to behind its symbol versions.
+
+    They stand before the code, which libraries of old linkers have in the same segment (15 MB of it).
 
     Raises:
         IntegrityError: the stream is no 64-bit little-endian ELF file, or is cut.
     """
     found, wanted = bytearray(), _HEADER.size
-    known = False
+    known, searched = False, 0
     for piece in stream:
         found += piece
         if not known and len(found) >= 4096:  # noqa: PLR2004 - a page: the program headers stand at the beginning
             wanted, known = _segment_end(name, found), True
+        need = _first_need(found, searched)
+        if need >= 0:
+            wanted = min(wanted, need + _NEEDS_MAX)
+        searched = max(0, len(found) - _AUX.size)
         if known and len(found) >= wanted:
             return bytes(found[:wanted])
     if not known:
@@ -64,6 +71,21 @@ def first_segment(name: str, stream: Iterable[bytes]) -> bytes:
     if len(found) < wanted:
         raise _refused(name, "it is cut short")
     return bytes(found[:wanted])
+
+
+def _first_need(data: bytearray, start: int) -> int:
+    """Where the first Elf64_Vernaux of GLIBC or GLIBCXX stands from an offset on; -1 = nowhere."""
+    found = (_need(data, hashed, start) for names in (_GLIBC, _GLIBCXX) for hashed in names.values())
+    return min((at for at in found if at >= 0), default=-1)
+
+
+def _need(data: bytes | bytearray, hashed: int, start: int = 0) -> int:
+    """Where an Elf64_Vernaux with this hash stands from an offset on; -1 = nowhere."""
+    pattern = struct.pack("<I", hashed)
+    at = data.find(pattern, start)
+    while at >= 0 and (at % 4 or not _is_need(data, at)):
+        at = data.find(pattern, at + 1)
+    return at
 
 
 def _segment_end(name: str, data: bytes | bytearray) -> int:
@@ -94,17 +116,10 @@ def symbol_versions(segment: bytes) -> tuple[str | None, str | None]:
 
 
 def _newest(segment: bytes, names: dict[str, int]) -> str | None:
-    for version, hashed in names.items():  # newest first
-        pattern = struct.pack("<I", hashed)
-        at = segment.find(pattern)
-        while at >= 0:
-            if at % 4 == 0 and _is_need(segment, at):
-                return version
-            at = segment.find(pattern, at + 1)
-    return None
+    return next((version for version, hashed in names.items() if _need(segment, hashed) >= 0), None)  # newest first
 
 
-def _is_need(segment: bytes, at: int) -> bool:
+def _is_need(segment: bytes | bytearray, at: int) -> bool:
     """Whether an Elf64_Vernaux stands there: the flags, the index and the distance to the next one have few values."""
     if at + _AUX.size > len(segment):
         return False

@@ -7,6 +7,8 @@ import json
 import re
 import zlib
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
@@ -31,8 +33,10 @@ LIST_MAX = 64 << 20  # bytes; torch's has 0.4 MB
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _HINT = "envkit config shows the index; ENVKIT_PYTHON_INDEX=URL sets another one"
 _OK, _UNAUTHORIZED = 200, (401, 403)
+_BUILD = re.compile(r"(\d+)(.*)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DAY = timedelta(days=1)  # clocks of two machines may differ, and so may their time zones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,12 @@ class WheelFile:
     requires_python: str | None
     yanked: bool
 
+    @property
+    def build_order(self) -> tuple[int, str]:
+        """What builds of one wheel are sorted by, as in the specification: '1a' -> (1, 'a'); no tag comes first."""
+        found = _BUILD.fullmatch(self.build or "")
+        return (int(found[1]), found[2]) if found else (-1, "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileList:
@@ -59,6 +69,7 @@ class FileList:
     package: str
     url: str
     files: tuple[WheelFile, ...]
+    today: date  # by the Date header of the index, else by this machine's clock; UTC
 
     def of(self, version: str) -> tuple[WheelFile, ...]:
         """The wheels of one release that are not yanked."""
@@ -68,6 +79,10 @@ class FileList:
     def versions(self) -> tuple[str, ...]:
         """Every release with a wheel that is not yanked, in the order of the list."""
         return tuple(dict.fromkeys(file.version for file in self.files if not file.yanked))
+
+    def is_future(self, day: str) -> bool:
+        """Whether an ISO day is later than today, in whichever time zone it was written."""
+        return date.fromisoformat(day) > self.today + _DAY
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,7 +127,10 @@ class Index:
             raise _no_list(plain, package) from error
         if not rows:
             raise _no_list(plain, package)
-        return FileList(package=package, url=shown(plain), files=_wheels(package, rows, plain))
+        today = _today(answer.headers.get("date"))
+        found = FileList(package=package, url=shown(plain), files=_wheels(package, rows, plain), today=today)
+        _check_days(found)
+        return found
 
     def _once(self, url: str, plain: str) -> tuple[Answer, bytes]:
         self.traffic.requests += 1
@@ -147,6 +165,29 @@ def _unzipped(data: bytes, url: str) -> bytes:
     if engine.unconsumed_tail or not engine.eof:
         raise IntegrityError(f"{shown(url)} sends a damaged list, or one of more than 64 MiB", hint=_HINT)
     return found
+
+
+def _today(sent: str | None) -> date:
+    """The day of a Date header, else of this machine's clock."""
+    try:
+        return parsedate_to_datetime(sent or "").astimezone(UTC).date()
+    except (ValueError, OverflowError):
+        return datetime.now(UTC).date()
+
+
+def _check_days(files: FileList) -> None:
+    """Refuse a list with files of the future: the days of releases come from it.
+
+    Raises:
+        IntegrityError: it has one.
+    """
+    late = next((file for file in files.files if file.uploaded and files.is_future(file.uploaded)), None)
+    if late is not None:
+        raise IntegrityError(
+            f"{files.url} lists {neutral(late.name)} as uploaded on {late.uploaded}, and today is {files.today}",
+            # The clock of this machine counts only for an index without a Date header.
+            hint="use another index: ENVKIT_PYTHON_INDEX=URL; or correct its clock and that of this machine (date -u)",
+        )
 
 
 def _no_list(url: str, package: str) -> EnvironmentProblem:
@@ -230,10 +271,20 @@ def _wheel(package: str, row: Row) -> WheelFile | None:
         pythons=tuple(sorted(python for python in pythons if python)),
         sha256=sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None,
         size=size if isinstance(size, int) and size > 0 else None,
-        uploaded=uploaded[:10] if isinstance(uploaded, str) and _DATE.match(uploaded) else None,
+        uploaded=_day(uploaded),
         requires_python=row["requires_python"] if isinstance(row["requires_python"], str) else None,
         yanked=bool(row["yanked"]),
     )
+
+
+def _day(moment: object) -> str | None:
+    """The day of an upload time; None where it is no date."""
+    if not isinstance(moment, str) or not _DATE.match(moment):
+        return None
+    try:
+        return date.fromisoformat(moment[:10]).isoformat()
+    except ValueError:
+        return None
 
 
 def _python(interpreter: str, abi: str) -> str | None:

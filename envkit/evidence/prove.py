@@ -154,9 +154,13 @@ def prove_file(path: Path, level: Level) -> Proved:
 
 
 def _chosen(files: tuple[WheelFile, ...]) -> dict[str, WheelFile]:
-    """One wheel for each platform: that of the oldest Python, which every release has for both."""
+    """One wheel for each platform: that of the oldest Python, which every release has for both.
+
+    Of several builds of one wheel it is the one with the highest build tag, which installers take.
+    """
     found: dict[str, WheelFile] = {}
-    for file in sorted(files, key=lambda one: [(python.endswith("t"), key(python)) for python in one.pythons]):
+    newest = sorted(files, key=lambda one: one.build_order, reverse=True)
+    for file in sorted(newest, key=lambda one: [(python.endswith("t"), key(python)) for python in one.pythons]):
         platform = platform_of(file.tag)
         if platform is not None and file.pythons:
             found.setdefault(platform, file)

@@ -150,7 +150,7 @@ class RemoteFile:
                     f"{self.name}: {shown(self.url)} answers {answer.status}",
                     hint="check the index: envkit config shows which one is set",
                 )
-            size = self._check(answer, offset, length)
+            total, size = self._check(answer, offset, length)
             try:
                 found = answer.read(size)
             except EngineError as error:
@@ -158,10 +158,12 @@ class RemoteFile:
             self.traffic.received += len(found)
             if len(found) != size:
                 raise TransientError(self._other(f"{len(found)} of {size} bytes"))
+            # Not before the part is there: a first part that breaks off is asked for again as the first.
+            self._size, self._validator = total, _validator(answer)
             return found
 
-    def _check(self, answer: Answer, offset: int | None, length: int) -> int:
-        """The length of the part that is sent; it has to be the one that was asked for, of the same file."""
+    def _check(self, answer: Answer, offset: int | None, length: int) -> tuple[int, int]:
+        """The sizes of the file and of the part that is sent, which has to be the requested one of the same file."""
         text = answer.headers.get("content-range", "")
         found = _RANGE.fullmatch(text.strip())
         if found is None:
@@ -175,11 +177,9 @@ class RemoteFile:
             raise self._changed()
         if (first, last - first + 1) != (offset, length):
             raise self._other(f"the range {first}-{last}, not the one that was requested")
-        validator = _validator(answer)
-        if self._size >= 0 and validator != self._validator:
+        if self._size >= 0 and _validator(answer) != self._validator:
             raise self._changed()
-        self._size, self._validator = total, validator
-        return length
+        return total, length
 
     def _whole(self, answer: Answer, offset: int | None, length: int) -> bytes:
         """A server that ignores ranges; a small file may come whole."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from envkit.evidence import contents, elf
@@ -155,19 +156,27 @@ def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
             yield _item(f"archs {other} {machine}", archs, ARCH_TABLE, contents.CUDA_INIT, one.quote, offset=one.offset)
     if not level.libraries or contents.PYTHON_LIBRARY not in wheel.members:
         return
-    segment = elf.first_segment(wheel.name, wheel.inflated(contents.PYTHON_LIBRARY))
+    seen, library = list[bytes](), wheel.inflated(contents.PYTHON_LIBRARY)
+    segment = elf.first_segment(wheel.name, _kept(library, seen))
     glibc, glibcxx = elf.symbol_versions(segment)
     for field, prefix, version in (("glibc_symbols", "GLIBC", glibc), ("glibcxx_symbols", "GLIBCXX", glibcxx)):
         if version is not None:
             yield _item(field, version, SYMBOL_VERSIONS, contents.PYTHON_LIBRARY, f"{prefix}_{version}")
     if not cuda:
         return
-    flags = contents.arch_flags(wheel.name, contents.PYTHON_LIBRARY, wheel.inflated(contents.PYTHON_LIBRARY))
+    flags = contents.arch_flags(wheel.name, contents.PYTHON_LIBRARY, chain(seen, library))
     machine_code, ptx = contents.capabilities(flags.value)
     yield _item("archs", machine_code, ARCH_STRING, contents.PYTHON_LIBRARY, flags.quote, offset=flags.offset)
     yield _item("ptx", ptx, ARCH_STRING, contents.PYTHON_LIBRARY, flags.quote, offset=flags.offset)
     if level.deep:
         yield from _code(wheel, contents.CUDA_LIBRARY, machine_code)
+
+
+def _kept(stream: Iterable[bytes], seen: list[bytes]) -> Iterator[bytes]:
+    """The pieces of a stream, which are also put into a list: what was downloaded is not asked for again."""
+    for piece in stream:
+        seen.append(piece)
+        yield piece
 
 
 def _table(found: dict[str, contents.Quoted]) -> dict[tuple[str, str], tuple[str, ...]]:

@@ -12,6 +12,7 @@ from functools import cache
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
 from envkit.ground.platforms import platform
+from envkit.plan.names import repository
 from envkit.render.quoting import yaml
 from envkit.verify.payload import payload_archive
 from envkit.verify.question import EXIT_MARK, KEY, Question, questions_json
@@ -44,10 +45,10 @@ def resource_name(prefix: str, name: str) -> str:
 
     What a label cannot hold is replaced, and a digest keeps such names apart.
     """
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    slug = repository(name)
     if slug == name and len(slug) <= _SLUG:
         return f"{prefix}-{slug}"
-    return f"{prefix}-{slug[:_SLUG].strip('-') or 'image'}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    return f"{prefix}-{slug[:_SLUG].strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def literal(word: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from envkit.facts import sources, tables
 from envkit.facts.conditions import check_when
-from envkit.facts.model import Build, CudaImage, Cudnn, Facts, Gpu, Installer, Os, Release, Trap
+from envkit.facts.model import Build, CudaImage, Cudnn, Facts, Gpu, Installer, Os, PythonSeries, Release, Trap
 from envkit.ground.errors import UsageError
 from envkit.ground.platforms import PLATFORMS, platform
 from envkit.ground.versions import is_version, key, major, minor, parse_constraint
@@ -18,6 +18,7 @@ from envkit.ground.versions import is_version, key, major, minor, parse_constrai
 _TAG = re.compile(r"\d+\.\d+(\.\d+)?-(base|((cudnn\d?|tensorrt)-)?(runtime|devel))-[a-z]+\d+(\.\d+)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CAPABILITY = re.compile(r"\d+\.\d+\+?")
+_DAY = re.compile(r"20\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 
 # Fields that hold a version, or a tuple of them.
 _VERSIONS = {
@@ -38,8 +39,10 @@ _VERSIONS = {
     ),
     "toolkits": ("toolkit", "linux_min"),
     "compat": ("linux_min",),
+    "forward": ("toolkit", "branches"),
     "gpus": ("capability", "first_cuda", "last_cuda"),
     "oses": ("glibc", "pythons"),
+    "pythons": ("python",),
     "cudnns": ("cudnn", "cuda_major", "cuda_minors", "linux_min_driver"),
     "cuda_images": ("cuda",),
     "installers": ("python",),
@@ -148,6 +151,21 @@ def _os(facts: Facts, row: Os) -> Iterator[tuple[str, str]]:
         yield "image", f"{row.image!r} does not begin with a registry"
 
 
+def _gpu(facts: Facts, row: Gpu) -> Iterator[tuple[str, str]]:
+    del facts
+    for product in row.data_center:
+        if product not in row.products:
+            yield "data_center", f"{product!r} is not one of its products"
+
+
+def _python(facts: Facts, row: PythonSeries) -> Iterator[tuple[str, str]]:
+    del facts
+    for field in ("bugfix_until", "eol"):
+        yield from _bad(field, (getattr(row, field),), _DAY, "is not a date such as 2028-10-01")
+    if row.eol < row.bugfix_until:
+        yield "eol", f"{row.eol} is before {row.bugfix_until}, the end of bug fixes"
+
+
 def _cudnn(facts: Facts, row: Cudnn) -> Iterator[tuple[str, str]]:
     del facts
     yield from _bad("capabilities", row.capabilities, _CAPABILITY, "is not a compute capability")
@@ -227,7 +245,9 @@ def _compiles(cuda: str, gpu: Gpu) -> bool:
 _OWN: dict[str, Callable[[Facts, Any], Iterator[tuple[str, str]]]] = {
     "releases": _release,
     "builds": _build,
+    "gpus": _gpu,
     "oses": _os,
+    "pythons": _python,
     "cudnns": _cudnn,
     "cuda_images": _image,
     "installers": _installer,

@@ -14,6 +14,7 @@ _KEYS = {
     "torch_cuda_variants": ("torch", "cuda", "source", "platform"),
     "gpu_arch": ("capability",),
     "oses": ("id",),
+    "pythons": ("python",),
     "docker_tags": ("cuda",),
     "cudnn_cuda": ("cudnn", "cuda_major", "linux_min_driver"),
     "traps": ("id",),
@@ -33,12 +34,13 @@ _FIELDS = {
     ("cuda_drivers", "minor_compat"): ("cuda_major linux_min refs", "note"),
     ("gpu_arch", "rows"): (
         "capability family first_cuda last_cuda min_driver_branch last_driver_branch products amp refs",
-        "confidence integrated note",
+        "confidence data_center integrated note",
     ),
     ("oses", "rows"): (
         "id title family glibc pythons image codename cuda_suffix eol platforms refs",
         "aliases mirrors_ended confidence note",
     ),
+    ("pythons", "rows"): ("python bugfix_until eol refs", "confidence note"),
     ("cudnn_cuda", "rows"): ("cudnn cuda_major cuda_minors linux_min_driver capabilities refs", "confidence note"),
     ("docker_tags", "rows"): (
         "cuda status cudnn_tag_part oses refs",

@@ -20,6 +20,7 @@ NAMES = (
     "docker_tags",
     "gpu_arch",
     "oses",
+    "pythons",
     "sources",
     "torch_cuda_variants",
     "torch_releases",

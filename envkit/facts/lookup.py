@@ -17,8 +17,10 @@ _TITLES = {
     "releases": "torch {0.torch}",
     "toolkits": "CUDA toolkit {0.toolkit}",
     "compat": "minor-version compatibility of CUDA {0.cuda_major}",
+    "forward": "forward compatibility of CUDA {0.toolkit}",
     "gpus": "compute capability {0.capability} ({0.family})",
     "oses": "{0.title} ({0.id})",
+    "pythons": "Python {0.python}",
     "cudnns": "cuDNN {0.cudnn} for CUDA {0.cuda_major}",
     "cuda_images": "nvidia/cuda images {0.cuda}",
     "installers": "Miniconda installer {0.file}",
@@ -56,6 +58,7 @@ def find(facts: Facts, name: str) -> list[Entry]:
         *_cuda(facts, text),
         _gpu(facts, text),
         _plain(facts, "oses", tuple(row for row in facts.oses if row.id == text)),
+        _plain(facts, "pythons", tuple(row for row in facts.pythons if row.python == text)),
         _plain(facts, "cudnns", tuple(row for row in facts.cudnns if row.cudnn == text)),
         _plain(facts, "installers", tuple(row for row in facts.installers if row.file == text)),
         _plain(facts, "traps", tuple(row for row in facts.traps if row.id == text)),
@@ -72,6 +75,7 @@ def nearest(facts: Facts, name: str) -> list[str]:
         *(row.capability for row in facts.gpus),
         *(product for row in facts.gpus for product in row.products),
         *(row.id for row in facts.oses),
+        *(row.python for row in facts.pythons),
         *(row.cudnn for row in facts.cudnns),
         *(row.id for row in facts.traps),
         *facts.sources,
@@ -101,6 +105,7 @@ def _cuda(facts: Facts, text: str) -> list[Entry]:
     builds = tuple(build for build in facts.builds if build.cuda == minor(text))
     newest = {(build.source, build.platform): build for build in builds}  # builds are sorted by torch
     floors = tuple(row for row in facts.compat if row.cuda_major == major(text))
+    forward = tuple(row for row in facts.forward if text in (row.toolkit, minor(row.toolkit)))
     images = tuple(row for row in facts.cuda_images if text in (row.cuda, minor(row.cuda)))
     found = [
         Entry(
@@ -111,10 +116,8 @@ def _cuda(facts: Facts, text: str) -> list[Entry]:
             traps=tuple(trap for trap in facts.traps if concerns(trap.when, "cuda", text)),
         )
     ]
-    return [
-        *found,
-        *(Entry(table=name, rows=rows) for name, rows in (("compat", floors), ("cuda_images", images)) if rows),
-    ]
+    beside = (("compat", floors), ("forward", forward), ("cuda_images", images))
+    return [*found, *(Entry(table=name, rows=rows) for name, rows in beside if rows)]
 
 
 def _gpu(facts: Facts, text: str) -> Entry | None:

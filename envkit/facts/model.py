@@ -85,6 +85,25 @@ class MinorCompat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardCompat:
+    """The driver branches whose CUDA the forward compatibility package of a toolkit release replaces."""
+
+    toolkit: str  # '12.8.1'
+    branches: tuple[str, ...]  # ('535', '550')
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonSeries:
+    """One minor version of Python: until when python.org publishes fixes for it."""
+
+    python: str  # '3.12'
+    bugfix_until: str  # ISO date; from this day on security fixes only
+    eol: str  # ISO date; from this day on no fixes
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One compute capability and the products that have it."""
 
@@ -98,6 +117,7 @@ class Gpu:
     amp: dict[str, bool]
     inferred: tuple[str, ...]  # fields whose value was concluded: they may warn, they refuse nothing
     integrated: bool  # on a Jetson module: code for another capability of the major does not run on it
+    data_center: tuple[str, ...]  # the products that NVIDIA lists as data center GPUs
     note: str | None
     refs: tuple[str, ...]
 
@@ -184,8 +204,10 @@ class Facts:
     builds: tuple[Build, ...]
     toolkits: tuple[ToolkitDriver, ...]
     compat: tuple[MinorCompat, ...]
+    forward: tuple[ForwardCompat, ...]
     gpus: tuple[Gpu, ...]
     oses: tuple[Os, ...]
+    pythons: tuple[PythonSeries, ...]
     cudnns: tuple[Cudnn, ...]
     cuda_images: tuple[CudaImage, ...]
     installers: tuple[Installer, ...]

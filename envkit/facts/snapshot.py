@@ -8,9 +8,11 @@ The same tables always give the same bytes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,10 @@ def tree() -> dict[str, Any]:
         "builds": build_rows(),
         "toolkits": toolkit_rows(),
         "compat": compat_rows(),
+        "forward": forward_rows(),
         "gpus": gpu_rows(),
         "oses": os_rows(),
+        "pythons": python_rows(),
         "cudnns": cudnn_rows(),
         "cuda_images": image_rows(),
         "installers": installer_rows(),
@@ -62,9 +66,15 @@ def tree() -> dict[str, Any]:
     }
 
 
+def digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of the canonical JSON of a snapshot's rows and sources: without its version."""
+    content = {name: value for name, value in content.items() if name != "version"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def text(content: dict[str, Any]) -> str:
-    """The snapshot's text: JSON with one row per line, its digest first."""
-    lines = [f'{{"digest":"{tables.digest(content)}",', f'"schema":{_json(content["schema"])},']
+    """The snapshot's text: JSON with one row per line, its checksum on the first and its digest on the second."""
+    lines = [f'"digest":"{digest(content)}",', f'"schema":{_json(content["schema"])},']
     lines.append(f'"version":{_json(content["version"])},')
     lines.append(f'"collected":{_json(content["collected"])},')
     lines.append(f'"capabilities_left_out":{_json(content["capabilities_left_out"])},')
@@ -77,7 +87,8 @@ def text(content: dict[str, Any]) -> str:
     lines.append('},"sources":{')
     lines.extend(_comma([f"{_json(name)}:{_json(source)}" for name, source in content["sources"].items()]))
     lines.append("}}")
-    return "\n".join(lines) + "\n"
+    rest = "\n".join(lines) + "\n"
+    return f'{{"checksum":"{tables.checksum(rest.encode())}",\n{rest}'
 
 
 def _json(value: Any) -> str:
@@ -140,6 +151,20 @@ def compat_rows() -> tuple[model.MinorCompat, ...]:
     return tuple(sorted(found, key=lambda row: row.cuda_major))
 
 
+def forward_rows() -> tuple[model.ForwardCompat, ...]:
+    """Forward compatibility packages by toolkit."""
+    table = edited.read("cuda_drivers")["forward_compat"]
+    found = [
+        model.ForwardCompat(
+            toolkit=row["toolkit"],
+            branches=tuple(sorted(row["branches"], key=key)),
+            refs=tuple(dict.fromkeys([*row["refs"], *table["refs"]])),
+        )
+        for row in table["image_branches"]
+    ]
+    return tuple(sorted(found, key=lambda row: key(row.toolkit)))
+
+
 def gpu_rows() -> tuple[model.Gpu, ...]:
     """Compute capabilities, ascending."""
     found = [
@@ -154,6 +179,7 @@ def gpu_rows() -> tuple[model.Gpu, ...]:
             amp=dict(sorted(row["amp"].items())),
             inferred=_inferred(row),
             integrated=row.get("integrated", False),
+            data_center=tuple(row.get("data_center", ())),
             note=row.get("note"),
             refs=tuple(row["refs"]),
         )
@@ -182,6 +208,17 @@ def os_rows() -> tuple[model.Os, ...]:
         )
         for row in edited.rows("oses")
     )
+
+
+def python_rows() -> tuple[model.PythonSeries, ...]:
+    """Minor versions of Python, ascending."""
+    found = [
+        model.PythonSeries(
+            python=row["python"], bugfix_until=row["bugfix_until"], eol=row["eol"], refs=tuple(row["refs"])
+        )
+        for row in edited.rows("pythons")
+    ]
+    return tuple(sorted(found, key=lambda row: key(row.python)))
 
 
 def cudnn_rows() -> tuple[model.Cudnn, ...]:
@@ -279,11 +316,11 @@ def _raised() -> str | None:
     """
     try:
         before = json.loads(PATH.read_bytes())
-        was, digest = int(before["version"]), before["digest"]
+        was, digested = int(before["version"]), before["digest"]
     except (OSError, ValueError, KeyError):
         return None
     content = tree()
-    least = was if digest == tables.digest(content) else was + 1
+    least = was if digested == digest(content) else was + 1
     if content["version"] >= least:
         return None
     head = edited.DATA / f"{HEAD}.yaml"

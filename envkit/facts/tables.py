@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -39,8 +38,10 @@ TABLES: tuple[Table, ...] = (
     Table("builds", model.Build, ("torch", "cuda", "source", "platform")),
     Table("toolkits", model.ToolkitDriver, ("toolkit",)),
     Table("compat", model.MinorCompat, ("cuda_major",)),
+    Table("forward", model.ForwardCompat, ("toolkit",)),
     Table("gpus", model.Gpu, ("capability",)),
     Table("oses", model.Os, ("id",)),
+    Table("pythons", model.PythonSeries, ("python",)),
     Table("cudnns", model.Cudnn, ("cudnn", "cuda_major", "linux_min_driver")),
     Table("cuda_images", model.CudaImage, ("cuda",)),
     Table("installers", model.Installer, ("file",)),
@@ -69,7 +70,10 @@ def decode(table: Table, encoded: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of the canonical JSON of a snapshot's rows and sources: without its digest and its version."""
-    content = {name: value for name, value in content.items() if name not in ("digest", "version")}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def checksum(rest: bytes) -> str:
+    """CRC-32 (hex) of a snapshot's text after its first line: whether somebody edited it by hand.
+
+    Not a SHA-256: that takes OpenSSL, which is 5 MB of memory and 3 ms of every `envkit resolve`, and whoever means
+    harm can write any sum beside the text.
+    """
+    return f"{zlib.crc32(rest):08x}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from envkit.assemble.outputs import parse_output
 from envkit.build.builder import EngineBuilder
 from envkit.build.host_environment import ca_file
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.ground.state import own_layout
 from envkit.image.layout import read_layout
 from envkit.image.reference import LAYOUT, FileReference
 from envkit.image.spec import LABEL_PREFIX
@@ -149,15 +149,12 @@ def with_hash(tags: tuple[str, ...], own_tag: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*tags, *(_hashed(one, own_tag) for one in tags[:1]))))
 
 
-def own_layout(options: BuildOptions, state: Path) -> Path:
-    """Where the embedded engine keeps an image that no output sends elsewhere."""
-    return state / "images" / re.sub(r"[^A-Za-z0-9._-]+", "_", options.tags[0] if options.tags else "image")
-
-
 def _layout(options: BuildOptions, state: Path) -> Path | None:
     """The layout that the embedded engine leaves on this machine, None where the image goes elsewhere."""
     output = parse_output(options.output) if options.output else None
-    return own_layout(options, state) if output is None else output.path if output.kind == "oci" else None
+    if output is None:
+        return own_layout(state, options.tags[0] if options.tags else "image")
+    return output.path if output.kind == "oci" else None
 
 
 def _hashed(tag: str, own_tag: str) -> str:

@@ -261,7 +261,7 @@ def _why_not(name: str, value: str, place: str) -> str | None:
 def _useless(top: Fields, exclude: Sequence[Row], known: Mapping[str, Sequence[Value]]) -> list[str]:
     """Entries of `exclude` that can match nothing are mistakes."""
     return [
-        f"{top.at('exclude')}[{at}].{name}: {_shown(value)} is no value of {name}, "
+        f"{top.at('exclude')}[{at}].{name}: {_shown(value)} is not a value of {name}, "
         f"which has {', '.join(_shown(one) for one in known[name])}"
         for at, row in enumerate(exclude)
         for name, value in row

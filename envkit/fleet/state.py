@@ -82,5 +82,5 @@ def _outcome(row: Mapping[str, Any]) -> Outcome:
     known = {one.name for one in fields(Outcome)}
     values = {key: value for key, value in row.items() if key in known}
     if not all(isinstance(row[key], str) for key in ("name", "status")) or not isinstance(row["exit_code"], int):
-        raise TypeError(f"{row!r:.80} is no outcome")
+        raise TypeError(f"{row!r:.80} is not an outcome")
     return Outcome(**{**values, "details": tuple(row["details"])})

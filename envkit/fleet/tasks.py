@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from envkit.assemble.outputs import parse_output
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import BuildTask
 from envkit.ground.errors import UsageError
+from envkit.plan.names import repository
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def task_of(
         lock=None,
         engine=engine,
         output=output_of(options.output, cell.name),
-        tags=(f"envkit/{_repository(cell.plan.name)}:{cell.name}",),
+        tags=(f"envkit/{repository(cell.plan.name)}:{cell.name}",),
         verify=verify,
         options=more,
     )
@@ -104,7 +104,3 @@ def in_order(cells: Sequence[Cell], tasks: Sequence[BuildTask]) -> list[tuple[Ce
         seen[key] = seen.get(key, -1) + 1
         turns.append((seen[key], len(turns), cell, task))
     return [(cell, task) for _, _, cell, task in sorted(turns, key=lambda one: one[:2])]
-
-
-def _repository(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "image"

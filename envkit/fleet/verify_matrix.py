@@ -36,7 +36,7 @@ class Matrix:
         return [head, *rows]
 
     def remarks(self) -> list[str]:
-        """Why cells are no plain passes, and what to do; machines that say the same of an image say it together."""
+        """Why cells are not plain passes, and what to do; machines that say the same of an image say it together."""
         said: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for found in self.verifications:
             if found.exit_code or found.verdict != "PASS":

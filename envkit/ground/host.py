@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -110,6 +109,8 @@ def run_smi(arguments: Sequence[str]) -> str | None:
     program = shutil.which("nvidia-smi", path=path)
     if program is None:
         return None
+    import subprocess  # noqa: PLC0415 - 2 ms that `envkit resolve`, which asks only `has_driver`, need not wait
+
     try:
         done = subprocess.run(  # noqa: S603 - the program found above with fixed arguments
             [program, *arguments],

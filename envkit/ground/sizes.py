@@ -10,12 +10,15 @@ _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE
 
 
 _GB = 10**9
+_SMALL = 10**4  # bytes; below, two decimals of a megabyte say nothing
 
 
 def shown_size(number: int) -> str:
-    """Return bytes for people: '2.99 GB', '539 MB', '0.05 MB'."""
+    """Return bytes for people: '2.99 GB', '539 MB', '0.05 MB', '4.2 kB'."""
     if number >= _GB:
         return f"{number / _GB:.2f} GB"
+    if 0 < number < _SMALL:
+        return f"{number / 1000:.1f} kB"
     return f"{number / 10**6:.0f} MB" if number >= 10**6 else f"{number / 10**6:.2f} MB"
 
 

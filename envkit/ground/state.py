@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,14 @@ def read_last(folder: Path, *, command: str = "verify") -> LastBuilt:
     if last is None:
         raise UsageError(f"{path} is not a record of the last build ({SCHEMA})", hint=hint)
     return last
+
+
+def own_layout(folder: Path, name: str) -> Path:
+    """Return the OCI layout in the state folder for an image that the embedded engine builds as `name`.
+
+    Names that differ only in characters other than letters, digits, dots, hyphens and underscores share one.
+    """
+    return folder / "images" / re.sub(r"[^A-Za-z0-9._-]+", "_", name)
 
 
 def records_of(folder: Path, ids: Collection[str]) -> Iterator[Path]:

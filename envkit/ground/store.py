@@ -239,6 +239,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
         with made as (temporary, stream):
             yield stream
             stream.flush()
+            # Once more: what open(2) gave is less the umask.
             if old is not None:
                 os.fchmod(stream.fileno(), old)
             if durable:
@@ -278,6 +279,7 @@ def write_new(path: Path, data: bytes) -> None:
     with fresh_file(path.parent, prefix=f".{path.name}.", suffix=".tmp") as (temporary, stream):
         stream.write(data)
         stream.flush()
+        # link(2) fails where the name exists; rename(2) would replace it.
         os.link(temporary, path)
 
 

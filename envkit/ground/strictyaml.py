@@ -3,12 +3,16 @@
 Scalars stay text (`3.10` is '3.10', `no` is 'no', `2024-01-01` is itself); only a plain `true`, `false`, `null`, `~`
 or nothing at all has another type. Tags, anchors, aliases, duplicate keys, several documents, control characters,
 tabs as indentation, nesting beyond `MAX_DEPTH` and files beyond `MAX_BYTES` are errors with their place.
+
+A format of other tools, where anchors are usual, is read with `aliases`: aliases and merge keys (`<<`) then have the
+values that they stand for, within the same limits of size and depth.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ Tree = dict[str, Any] | list[Any] | str | bool | None
 Keys = tuple[str | int, ...]
 Places = dict[Keys, tuple[int, int]]
 
+_MERGE = "<<"
 _PLAIN = {"true": True, "false": False, "null": None, "~": None, "": None}
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _TAB_INDENT = re.compile(r"^[ ]*\t", re.MULTILINE)
@@ -45,15 +50,22 @@ def read(text: str, name: str) -> Tree:
     return read_with_places(text, name)[0]
 
 
-def read_with_places(text: str, name: str) -> tuple[Tree, Places]:
+def read_with_places(text: str, name: str, *, aliases: bool = False) -> tuple[Tree, Places]:
     """As `read`, with the (line, column) of every value, from 1, by its path of keys and indexes.
 
+    Args:
+        text: as for `read`.
+        name: as for `read`.
+        aliases: read anchors, aliases and merge keys. Values inside an aliased one have no place of their own, and
+            all uses of one anchor are the same object.
+
     Raises:
-        UsageError: as `read`.
+        UsageError: as `read`; or the text is larger than `MAX_BYTES` or deeper than `MAX_DEPTH` once each alias is
+            written out.
     """
     text = text.removeprefix("\ufeff")
     _refuse_raw(text, name)
-    return _Builder(text, name).build()
+    return _Builder(text, name, aliases=aliases).build()
 
 
 def read_file(path: Path) -> Tree:
@@ -82,7 +94,7 @@ def text_of(path: Path) -> str:
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UsageError(f"{path}:1:1: the file is UTF-16, not UTF-8", hint=f"iconv -f UTF-16 -t UTF-8 {path}")
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8").removeprefix("\ufeff")  # a byte order mark, as editors on Windows write it
     except UnicodeDecodeError as error:
         before = raw[: error.start].decode("utf-8", "replace")
         line, column = _place(before, len(before))
@@ -114,11 +126,26 @@ def _refuse_raw(text: str, name: str) -> None:
         raise UsageError(f"{name}:{line}:{column}: a tab is used as indentation", hint="indent with spaces")
 
 
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """A value that aliases may stand for."""
+
+    value: Tree
+    size: int  # characters of its scalars, and one for each value
+    height: int  # levels below it
+
+
 class _Builder:
     """Turns one document's events into a tree, gathering every fault that does not stop the reading."""
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str, *, aliases: bool) -> None:
         self._name = name
+        self._aliases = aliases
+        self._anchors: dict[str, _Anchor] = {}
+        # Of the tree with every alias written out, which is what a reader of the tree walks: ten lines of aliases of
+        # aliases are a billion values ("billion laughs"), and as many lines nest as deep.
+        self._size = 0
+        self._deepest = 0
         self._faults: list[str] = []
         self._places: Places = {}
         self._events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
@@ -165,15 +192,56 @@ class _Builder:
         mark = event.start_mark
         self._places[path] = (mark.line + 1, mark.column + 1)
         if isinstance(event, yaml.AliasEvent):
-            self._fault(mark, f"the alias *{_shown(str(event.anchor))} is not allowed; write the value out")
-            return None
+            return self._aliased(event, path)
         if event.anchor is not None:
+            if self._aliases:
+                return self._anchored(event, path)
             self._fault(
                 mark, f"the anchor &{_shown(str(event.anchor))} is not allowed; write the value out where it is used"
             )
+        return self._plain(event, path)
+
+    def _anchored(self, event: Any, path: Keys) -> Tree:
+        """The value that starts with `event`, kept for its aliases."""
+        # An alias inside its own value would be a tree without end; it finds no anchor of this name.
+        self._anchors.pop(event.anchor, None)
+        size, deepest, self._deepest = self._size, self._deepest, len(path)
+        value = self._plain(event, path)
+        self._anchors[event.anchor] = _Anchor(value, self._size - size, self._deepest - len(path))
+        self._deepest = max(deepest, self._deepest)
+        return value
+
+    def _aliased(self, event: Any, path: Keys) -> Tree:
+        mark, name = event.start_mark, f"*{_shown(str(event.anchor))}"
+        if not self._aliases:
+            self._fault(mark, f"the alias {name} is not allowed; write the value out")
+            return None
+        anchor = self._anchors.get(event.anchor)
+        if anchor is None:
+            self._fault(mark, f"the alias {name} has no anchor before it")
+            return None
+        self._grow(anchor.size, len(path) + anchor.height)
+        if self._size > MAX_BYTES:
+            raise yaml.MarkedYAMLError(
+                problem=f"larger than {MAX_BYTES} bytes with its aliases written out", problem_mark=mark
+            )
+        if self._deepest > MAX_DEPTH:
+            raise yaml.MarkedYAMLError(
+                problem=f"nested deeper than {MAX_DEPTH} levels with its aliases written out", problem_mark=mark
+            )
+        return anchor.value
+
+    def _grow(self, size: int, depth: int) -> None:
+        self._size += size
+        self._deepest = max(self._deepest, depth)
+
+    def _plain(self, event: Any, path: Keys) -> Tree:
+        mark = event.start_mark
         if event.tag is not None:
             self._fault(mark, f"the tag {_shown(event.tag)} is not allowed; values are plain data")
+        self._grow(1, len(path))
         if isinstance(event, yaml.ScalarEvent):
+            self._grow(len(event.value), len(path))
             return _scalar(event)
         if len(path) >= MAX_DEPTH:
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=mark)
@@ -189,16 +257,33 @@ class _Builder:
 
     def _dict(self, path: Keys) -> dict[str, Any]:
         table: dict[str, Any] = {}
+        merged: dict[str, Any] | None = None
         for event in self._events:
             if isinstance(event, yaml.MappingEndEvent):
                 break
             key = self._key(event, path)
+            self._grow(len(key), len(path))
             mark = event.start_mark
             value = self._node(next(self._events), (*path, key))
-            if key in table:
+            if key in table or (key == _MERGE and merged is not None):
                 self._fault(mark, f"the key '{_shown(key)}' is given twice")
-            table[key] = value
+            if key == _MERGE and self._aliases and not event.style:
+                merged = self._merged(value, mark)
+            else:
+                table[key] = value
+        for key, value in (merged or {}).items():
+            if key not in table:
+                self._places[*path, key] = self._places[*path, _MERGE]
+                table[key] = value
         return table
+
+    def _merged(self, value: Tree, mark: Any) -> dict[str, Any]:
+        """The keys of a merge key's value; of several mappings the first one that has a key gives it."""
+        parts = value if isinstance(value, list) else [value]
+        if not all(isinstance(part, dict) for part in parts):
+            self._fault(mark, "the merge key << needs a mapping, or a list of mappings")
+            return {}
+        return {key: item for part in reversed(parts) for key, item in part.items()}
 
     def _key(self, event: Any, path: Keys) -> str:
         mark = event.start_mark
@@ -210,7 +295,7 @@ class _Builder:
             self._node(event, (*path, "?"))
         if event.value == "":
             self._fault(mark, "a key is empty")
-        elif event.value == "<<" and not event.style:
+        elif event.value == _MERGE and not event.style and not self._aliases:
             self._fault(mark, "the merge key << is not allowed; write the keys out")
         return str(event.value)
 

@@ -26,7 +26,7 @@ def read_archive(reference: FileReference) -> spec.Image:
     path = reference.path
     if not path.is_file():
         raise EngineError(
-            f"there is no image {str(reference)!r:.300}: {path} is no file", hint=f"docker save -o {path} IMAGE"
+            f"there is no image {str(reference)!r:.300}: {path} is not a file", hint=f"docker save -o {path} IMAGE"
         )
     with path.open("rb") as file:
         if file.read(2) == b"\x1f\x8b":
@@ -89,7 +89,7 @@ def read_archive(reference: FileReference) -> spec.Image:
 def _chosen(manifest: bytes, reference: FileReference) -> dict[str, Any]:
     wrapped = parse_json(b'{"images":' + manifest + b"}", f"{reference.path}: manifest.json")["images"]
     if not isinstance(wrapped, list) or not all(isinstance(one, dict) for one in wrapped):
-        raise damaged(f"{reference.path}: manifest.json is no list of images")
+        raise damaged(f"{reference.path}: manifest.json is not a list of images")
     tags = [str(tag) for one in wrapped for tag in one.get("RepoTags") or ()]
     fitting = [one for one in wrapped if reference.tag is None or _named(one.get("RepoTags") or (), reference.tag)]
     if not fitting or reference.digest is not None:

@@ -72,7 +72,7 @@ def parse_config(data: bytes, where: str) -> tuple[Mapping[str, Any], tuple[str,
     rootfs = tree.get("rootfs")
     found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(found, list) or not all(is_digest(one) for one in found):
-        raise damaged(f"{where}: rootfs.diff_ids is no list of SHA-256 digests")
+        raise damaged(f"{where}: rootfs.diff_ids is not a list of SHA-256 digests")
     fault = config_fault(tree)
     if fault is not None:
         raise damaged(f"{where}: {fault}")
@@ -111,7 +111,7 @@ def _row(tree: Any, where: str) -> Row:
     named = descriptor(tree, where)
     annotations, told = tree.get("annotations") or {}, tree.get("platform")
     if not isinstance(annotations, dict):
-        raise damaged(f"{where}: {named.digest} has annotations that are no mapping")
+        raise damaged(f"{where}: {named.digest} has annotations that are not a mapping")
     parts = [told.get(key) for key in ("os", "architecture", "variant")] if isinstance(told, dict) else []
     return Row(
         descriptor=named,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 VERSION_FILE = "oci-layout"
 VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 DEFAULT_NAME = "latest"
+# An index names its children by hash, so indexes cannot form a loop; a long chain would still be read to its end.
 _MOST_DEPTH = 4
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100
@@ -64,6 +65,8 @@ def write_layout(
     _check_target(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        # First of all: what killed runs left here may be as large as the image, and the disk may have room for one
+        # only.
         sweep(target.parent.glob(f".{target.name}.*.tmp"))
         with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp", mode=0o777) as stage:
             _fill(stage, image, name or DEFAULT_NAME, place)
@@ -160,6 +163,7 @@ def _check_target(target: Path) -> None:
 def _fill(stage: Path, image: spec.Image, name: str, place: Callable[[spec.Layer, Path], None]) -> None:
     blobs = stage / "blobs" / "sha256"
     blobs.mkdir(parents=True)
+    # Two layers may have the same bytes. Their blob has one name then, and a second write to it would fail.
     for layer in {one.digest: one for one in image.layers}.values():
         place(layer, blobs / layer.digest.partition(":")[2])
     for data in (image.config, image.manifest):
@@ -172,6 +176,8 @@ def _link(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source)
     except OSError as error:
+        # Another disk, a file system without hard links, too many of one file, or fs.protected_hardlinks, by which the
+        # kernel refuses links to files of other users (proc_sys_fs(5)).
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         with source.open("rb") as reading, target.open("xb") as writing:
@@ -191,6 +197,7 @@ def _put(stage: Path, target: Path) -> None:
     """Give the stage the target's name; where something stands there, the two change places, or nearly so."""
     if not target.exists():
         stage.rename(target)
+    # A swap keeps one of the two layouts at this name at every moment; removing and renaming has a moment without.
     elif not _exchange(stage, target):
         with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp") as old:
             target.rename(old / "old")
@@ -201,6 +208,7 @@ def _put(stage: Path, target: Path) -> None:
 def _exchange(one: Path, other: Path) -> bool:
     """Swap two names in one step; False where kernel or file system cannot."""
     try:
+        # Python has no function for it; glibc has one since 2.28.
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:
         return False

@@ -14,7 +14,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.progress import counted
@@ -34,6 +34,7 @@ DIST = re.compile(
     r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/(?P<name>[!-,.0-~]{1,120})-(?P<version>[!-,.0-~]{1,80})"
     r"\.dist-info)(?:/METADATA)?$"
 )
+_RECORD = re.compile(r"/(?:site|dist)-packages/[!-.0-~]{1,210}\.dist-info/RECORD$")
 CONDA_META = re.compile(
     r"^(?P<prefix>|.*/)conda-meta/(?P<name>[^/]{1,200})-(?P<version>[^-/]{1,100})-(?P<build>[^-/]{1,200})\.json$"
 )
@@ -53,6 +54,7 @@ _WORD = re.compile(r"[a-z0-9._-]{1,60}")
 _MOST_TEXT = 64 << 20  # bytes; conda-meta of the largest packages has a few MB
 _MOST_NAMES = 6  # licences of one Debian package; the first ones are those of most of its files
 _MOST_LICENCE = 200  # characters; longer ones are the licence's own text
+_MOST_DIGITS = 15  # of a number of bytes; an image may write more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class Installed:
     sha256: str | None = None  # of the archive
     licence: str | None = None  # as the package says it
     locked: bool = False  # the image's lock names this very archive
+    unpacked: int | None = None  # bytes of its files, as its own list of them says
 
 
 @dataclass(slots=True)
@@ -91,6 +94,7 @@ class Debian:
     version: str  # empty where the list has none
     arch: str | None
     provides: tuple[str, ...]  # names of what it stands for as well
+    unpacked: int | None = None  # bytes
 
 
 def debian(text: bytes) -> Iterator[Debian]:
@@ -100,7 +104,10 @@ def debian(text: bytes) -> Iterator[Debian]:
         name, status = rows.get("Package", "").strip(), rows.get("Status", "installed").split()
         if _NAME.fullmatch(name) and status[-1:] == ["installed"]:
             provides = tuple(part.split()[0] for part in rows.get("Provides", "").split(",") if part.strip())
-            yield Debian(name, rows.get("Version", "").strip(), rows.get("Architecture"), provides)
+            # Source: Debian Policy 5.6.20, Installed-Size is in KiB.
+            size = _digits(rows.get("Installed-Size", ""))
+            unpacked = None if size is None else size << 10
+            yield Debian(name, rows.get("Version", "").strip(), rows.get("Architecture"), provides, unpacked)
 
 
 def named(path: str) -> Installed | None:
@@ -156,7 +163,7 @@ def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> Found:
     brought = {f"{_prefix(path)}{folder}" for path, row in conda for folder in row.folders}
     brought |= {folder for row in rows.values() if isinstance(row, frozenset) for folder in row}
     wheels = [
-        row
+        replace(row, unpacked=rows.get(f"{match['folder']}/RECORD"))
         for path, row in rows.items()
         if isinstance(row, Installed) and (match := DIST.match(path)) and match["folder"] not in brought
     ]
@@ -167,6 +174,7 @@ def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> Found:
             version=one.version,
             arch=one.arch,
             licence=rows.get(f"usr/share/doc/{links.get(one.name, one.name)}/copyright"),
+            unpacked=one.unpacked,
         )
         for path, row in sorted(rows.items())
         if DPKG.match(path)
@@ -190,7 +198,14 @@ def rpms(data: bytes) -> tuple[Installed, ...] | None:
     if found is None:
         return None
     return tuple(
-        Installed(kind=RPM, name=one.name, version=one.version, arch=one.arch, licence=_licence(one.licence))
+        Installed(
+            kind=RPM,
+            name=one.name,
+            version=one.version,
+            arch=one.arch,
+            licence=_licence(one.licence),
+            unpacked=one.unpacked,
+        )
         for one in found
     )
 
@@ -219,6 +234,8 @@ def _row(name: str, text: bytes) -> Any:
         return copyright_licence(text)
     if _LISTS.match(name):
         return _dist_folders(text)
+    if _RECORD.search(name):
+        return _recorded(text)
     if match := DIST.match(name):
         return _wheel(match, text)
     return _conda(text)
@@ -232,7 +249,9 @@ def _matters(name: str) -> bool:
     if name.endswith("/copyright") or "/rpm/" in name:
         return name in rpm.FILES or bool(_COPYRIGHT.match(name))
     return not UNPACKED.search(name) and bool(
-        (name.endswith("/METADATA") and DIST.match(name)) or (name.endswith(".json") and _CONDA.match(name))
+        (name.endswith("/METADATA") and DIST.match(name))
+        or (name.endswith("/RECORD") and _RECORD.search(name))
+        or (name.endswith(".json") and _CONDA.match(name))
     )
 
 
@@ -259,6 +278,7 @@ def _conda(text: bytes) -> _Meta | None:
         url=_address(tree.get("url")),
         sha256=digits if _SHA256.fullmatch(digits := str(tree.get("sha256"))) else None,
         licence=_licence(tree.get("license")),
+        unpacked=_listed(tree.get("paths_data")),
     )
     return _Meta(package, tuple(folders))
 
@@ -278,6 +298,25 @@ def _wheel(match: re.Match[str], text: bytes) -> Installed:
         version=_text(rows.get("Version")) or match["version"],
         licence=next((one for one in told if one), None),
     )
+
+
+def _recorded(text: bytes) -> int:
+    """Return the bytes of the files in a wheel's RECORD: PATH,HASH,SIZE. Files made after installing have no size."""
+    return sum(_digits(line.rpartition(b",")[2].decode("ascii", "replace")) or 0 for line in text.splitlines())
+
+
+def _listed(paths: object) -> int | None:
+    """Return the bytes of the files that conda-meta lists with their sizes; None where it lists none."""
+    rows = paths.get("paths") if isinstance(paths, dict) else None
+    sizes = [one.get("size_in_bytes") for one in (rows if isinstance(rows, list) else ()) if isinstance(one, dict)]
+    known = [one for one in sizes if isinstance(one, int) and 0 <= one < 10**_MOST_DIGITS]
+    return sum(known) if known else None
+
+
+def _digits(text: str) -> int | None:
+    """Return a number of bytes or KiB; None where the text is none."""
+    told = text.strip()
+    return int(told) if told.isascii() and told.isdigit() and len(told) <= _MOST_DIGITS else None
 
 
 def copyright_licence(text: bytes) -> str | None:

@@ -18,9 +18,10 @@ FILES = ("var/lib/rpm/rpmdb.sqlite", "usr/lib/sysimage/rpm/rpmdb.sqlite", "var/l
 """The files that hold headers; other files beside them are indexes."""
 PLACE = re.compile(r"^(?:var/lib|usr/lib/sysimage)/rpm/[^/]{1,200}$")
 _SQLITE = b"SQLite format 3\0"
-_NAME, _VERSION, _RELEASE, _EPOCH, _LICENSE, _ARCH = 1000, 1001, 1002, 1003, 1014, 1022
+_NAME, _VERSION, _RELEASE, _EPOCH, _SIZE, _LICENSE, _ARCH = 1000, 1001, 1002, 1003, 1009, 1014, 1022
+_LONG_SIZE = 5009  # instead of _SIZE from 4 GiB on
 _TEXTS = (6, 8, 9)  # a string, a list of strings, a string with translations
-_NUMBER = 4
+_NUMBERS = {4: ">I", 5: ">Q"}  # by their format for struct
 _HASH_MAGIC = 0x061561
 _HASH_PAGES = (2, 13)  # unsorted, sorted
 _PAGE, _OFF_PAGE = 26, 3
@@ -37,6 +38,7 @@ class Rpm:
     version: str  # `EPOCH:VERSION-RELEASE`, without an epoch that is zero
     arch: str | None
     licence: str | None
+    unpacked: int | None = None  # bytes of its files
 
 
 def packages(data: bytes) -> tuple[Rpm, ...] | None:
@@ -107,20 +109,22 @@ def _package(header: bytes) -> Rpm | None:
         return None
     store = header[start : start + size]
     found: dict[int, str] = {}
+    numbers: dict[int, int] = {}
     for tag, kind, at, _ in struct.iter_unpack(">IIII", header[8:start]):
-        if tag == _EPOCH and kind == _NUMBER:
-            found[tag] = str(struct.unpack_from(">I", store, at)[0])
+        if tag in (_EPOCH, _SIZE, _LONG_SIZE) and kind in _NUMBERS:
+            numbers[tag] = struct.unpack_from(_NUMBERS[kind], store, at)[0]
         elif tag in (_NAME, _VERSION, _RELEASE, _LICENSE, _ARCH) and kind in _TEXTS:
             text = store[at : store.index(b"\0", at)].decode(errors="replace")
             if text.isprintable() and len(text) <= _MOST_TEXT:
                 found[tag] = text
     if not {_NAME, _VERSION, _RELEASE} <= found.keys():
         return None
-    epoch = found.get(_EPOCH, "0")
+    epoch = numbers.get(_EPOCH, 0)
     version = f"{found[_VERSION]}-{found[_RELEASE]}"
     return Rpm(
         name=found[_NAME],
-        version=version if epoch == "0" else f"{epoch}:{version}",
+        version=f"{epoch}:{version}" if epoch else version,
         arch=found.get(_ARCH),
         licence=found.get(_LICENSE),
+        unpacked=numbers.get(_SIZE, numbers.get(_LONG_SIZE)),
     )

@@ -153,6 +153,7 @@ def _entry(header: bytes, extended: dict[str, str], offset: int) -> Entry:
     def number(key: str, field: bytes) -> int:
         text = extended.get(key)
         try:
+            # pax times may have a fraction; entries have whole seconds.
             return _number(field) if text is None else int(text.partition(".")[0])
         except ValueError:
             raise IntegrityError(f"a tar says {key}={text[:40] if text else ''!r} of {name[:200]!r}") from None
@@ -182,6 +183,7 @@ def _check(header: bytes, position: int) -> None:
 def _number(field: bytes) -> int:
     """An octal number, or GNU's binary one for those that do not fit."""
     if field[0] & _LARGE_NUMBER:
+        # Bit 6 is the sign: times before 1970 have it. As a size, -1 is refused.
         return int.from_bytes(bytes([field[0] & 0x3F, *field[1:]])) if not field[0] & 0x40 else -1
     try:
         return int(field.split(b"\0", 1)[0].strip() or b"0", 8)

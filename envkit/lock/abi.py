@@ -28,7 +28,7 @@ class Claim:
 
 
 def claim_of(version: str) -> Claim | None:
-    """Return what the local part of a version says; None where it names no torch, so it is no extension of torch."""
+    """Return what the local part of a version says; None where it names no torch: not an extension of torch."""
     local = version.partition("+")[2].lower()
     torch = _TORCH.search(local)
     if torch is None:

@@ -18,9 +18,12 @@ from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 LIMIT_S = 900.0
 _GRACE_S = 1.0
 _GLANCE_S = 0.2
+_CAUSES = ("caused by:", "cause:")
 
 # What steers these programs besides their arguments; the answer must not depend on it.
 _STEERING = ("UV_", "PIP_", "PYTHON", "CONDA_", "RATTLER_", "VIRTUAL_ENV", "LC_", "LANG", "TZ", "ENVKIT_", "MAMBA_")
+# These decide whether a source answers (logins, cache, patience) or where the solvers are installed, not what they
+# choose.
 _KEPT = frozenset(
     {"PYTHONPATH", "RATTLER_AUTH_FILE", "UV_CACHE_DIR", "UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_KEYRING_PROVIDER"}
 )
@@ -78,6 +81,16 @@ def run(
             _end(process)
             raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def root_cause(lines: Sequence[str]) -> str | None:
+    """Return the last cause of an error of uv or rattler, None where it names none.
+
+    Both print the causes one below the other, the outermost first. The outer ones repeat an address that the caller's
+    message has, and name layers of the HTTP client.
+    """
+    found = [line.partition(":")[2].strip() for line in map(str.strip, lines) if line.lower().startswith(_CAUSES)]
+    return found[-1] if found else None
 
 
 @contextmanager

@@ -158,9 +158,10 @@ def solver_error(fault: str, said: tuple[str, ...], *, alias: str, channels: str
         ),
         "cache": EnvironmentProblem(f"solving the conda packages: {first}", hint="export XDG_CACHE_HOME=/another/disk"),
     }
+    cause = child.root_cause(said)
     away = EnvironmentProblem(
-        f"no answer from {alias} ({channels}): {first}",
-        details=said[1:],
-        hint="set a mirror with ENVKIT_CONDA_CHANNEL_ALIAS=URL",
+        f"no answer from {alias} ({channels}): {cause or first}",
+        details=() if cause else said[1:],
+        hint="export ENVKIT_CONDA_CHANNEL_ALIAS=URL to use a mirror, and run again",
     )
     return known.get(fault, away)

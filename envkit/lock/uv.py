@@ -124,6 +124,7 @@ def _compile(
     for line in requirements:
         _check(line)
     (folder / "wanted.in").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+    # Without the configuration of the user or of a project, which would make another lock of the same plan.
     argv = [binary(), "pip", "compile", "--no-config", "--no-progress", "--format", "pylock.toml", "--no-header"]
     argv += ["--no-python-downloads", "--python", sys.executable]
     argv += ["--python-version", target.python, "--python-platform", platform(target), *options]
@@ -209,10 +210,11 @@ def _failure(said: str, requirements: Sequence[str], *, index: Index, folder: st
             hint="envkit resolve shows the request; relax the constraints named above",
         )
     if _NO_ANSWER.search(said):
+        cause = child.root_cause(lines)
         return EnvironmentProblem(
-            f"no answer from {place}",
-            details=lines,
-            hint="ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL set mirrors",
+            f"no answer from {place}" + (f": {cause}" if cause else ""),
+            details=() if cause else lines,
+            hint="export ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL to use mirrors, and run again",
         )
     first = lines[0] if lines else "uv ended without a message"
     return UsageError(f"solving the wheels: {first}", details=lines[1:], hint="write a requirement: numpy, numpy>=2")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground.clock import today
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
+    from envkit.ground.settings import Settings
     from envkit.plan.definition import Definition
     from envkit.plan.model import BuildPlan
     from envkit.resolve.model import Request, Resolution
@@ -18,8 +22,20 @@ Note = Callable[[str], None]
 AUTO = "auto"
 
 
+def facts_of(settings: Settings) -> Facts:
+    """Load the facts, with the rows of the setting `facts` laid over them.
+
+    Raises:
+        UsageError: the rows are invalid.
+    """
+    from envkit.facts.load import load  # noqa: PLC0415 - takes longer to import than to print a help text
+
+    path = settings.get("facts")
+    return load(Path(path) if path else None)
+
+
 def fields_here(asked: Mapping[str, Any], *, here: bool) -> dict[str, Any]:
-    """Return a request's fields, with `auto` replaced by the driver and GPUs of this host.
+    """Return a request's fields, with `auto` replaced by the driver and GPUs of this host, and `today`.
 
     Args:
         asked: by the names of `envkit.resolve.request.FIELDS`; `gpu` is a sequence.
@@ -27,10 +43,11 @@ def fields_here(asked: Mapping[str, Any], *, here: bool) -> dict[str, Any]:
 
     Raises:
         EnvironmentProblem: `auto` was asked for and this host has no NVIDIA driver or GPU.
+        UsageError: SOURCE_DATE_EPOCH is not a number of seconds.
     """
     driver = asked.get("driver") or (AUTO if here else None)
     gpus = tuple(asked.get("gpu") or ((AUTO,) if here else ()))
-    found = dict(asked) | {"driver": driver}
+    found = dict(asked) | {"driver": driver, "today": today(os.environ)}
     if driver == AUTO or AUTO in gpus:
         from envkit.ground import host  # noqa: PLC0415 - most requests name a machine, or none
 

@@ -117,6 +117,7 @@ def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
         UsageError: the engine is unknown, or the runner cannot verify an image.
         EnvironmentProblem: no engine answers, or no runner works.
     """
+    # First without an engine: a runner that can verify no build is refused before any engine is asked.
     if request.verify:
         check_runner(request.settings)
     docker_cli = request.settings.get("docker_cli") or "docker"
@@ -164,6 +165,7 @@ def build(
     require_lock(lock, request)
     with deadline.holds():
         builder = choose_builder(request, reporter)
+        # Registries before the lock: what they refuse costs seconds here, and the whole build later.
         options = push.begin(builder.name, request.options, plan, reporter)
         if lock is None and not request.no_lock:
             to_lock = locking.LockRequest(plan=plan, settings=request.settings, base=options.base)
@@ -173,6 +175,7 @@ def build(
         watcher.locked(lock)
 
     def built_is_known(image: BuiltImage) -> None:
+        # Remembered before the verification: if that is interrupted, `envkit verify` without a name repeats it.
         watcher.built(image)
         _remember(plan, image, reporter)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -51,7 +52,7 @@ class Step:
 
     def __str__(self) -> str:
         index = ("--index-url", without_login(self.index)) if self.index else ()
-        return " ".join(("uv", *self.argv[1:], *index))
+        return shlex.join(("uv", *self.argv[1:], *index))
 
 
 def environment_of(folder: Path | None, environ: Mapping[str, str]) -> Environment:

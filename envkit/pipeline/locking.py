@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from envkit.assemble.builders import EMBEDDED, choose, meant
 from envkit.build.builder import check_base
 from envkit.build.model import BuildOptions
-from envkit.facts.load import load
 from envkit.ground import settings as known_settings
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, LockError
 from envkit.ground.paths import state_dir
@@ -27,6 +26,7 @@ from envkit.lock.places import python_index
 from envkit.lock.request import request_of, require_fit
 from envkit.lock.solve import NO_SOURCES, Options, lock_plan
 from envkit.lock.store import read_lock, store_lock
+from envkit.pipeline.asking import facts_of
 from envkit.plan.bases import os_row
 from envkit.render.locked import lock_places
 
@@ -71,16 +71,6 @@ class LockRequest:
     def asked(self, facts: Facts) -> tuple[tuple[str, Asked], ...]:
         """Return the request as a lock records it, to compare with the lock's own."""
         return request_of(self.plan, glibc=glibc_of(self.plan, facts), base=self.recorded_base)
-
-
-def facts_of(settings: Settings) -> Facts:
-    """Load the facts, with the rows of the setting `facts` laid over them.
-
-    Raises:
-        UsageError: the rows are invalid.
-    """
-    path = settings.get("facts")
-    return load(Path(path) if path else None)
 
 
 def glibc_of(plan: BuildPlan, facts: Facts) -> str:
@@ -233,6 +223,8 @@ def lock_for_build(request: LockRequest, builder: Builder, reporter: Reporter) -
     try:
         return solve_lock(request, base_from(builder, request, within), within)
     except EnvironmentProblem as error:
+        if builder.name == EMBEDDED:  # it builds nothing without a lock
+            raise
         way = "envkit build --no-lock lets conda and pip solve inside the build"
         raise EnvironmentProblem(
             f"the lock cannot be solved: {error.message}",

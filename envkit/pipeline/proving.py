@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Settings
 
 MOST = 600_000_000
-"""Bytes that one command may download; everything from nothing takes 500 MB."""
+"""Bytes that one command may download; everything from nothing takes 410 MB."""
 _MOST_OF_ONE = 120_000_000  # bytes for one release, --deep included
 
 

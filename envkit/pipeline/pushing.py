@@ -194,11 +194,13 @@ def send(
             fetch=source.fetch,
         )
         with pusher:
+            # Once for all targets: reading compresses the layers that an engine keeps as tars.
             image = image or source.read(pusher.offer)
             for name in one.names[1:]:
                 check_tag(name, image.digest, registry, replace_tag=options.replace_tag)
             pushed = pusher.finish(image, reporter)
         reporter.note(f"pushed {pushed.reference}: {_amounts(pushed)}")
+        # Of the same registry, the next repository can mount what this one has now, and gets no bytes.
         known.append((one.place.registry, one.place.repository))
         tags = tuple(
             set_tag(name, pushed.reference, pushed.digest, registry, reporter, replace_tag=options.replace_tag)

@@ -24,6 +24,8 @@ from envkit.run.attach import CLIENTS
 from envkit.run.session import LOOPBACK, Mount, Port, Session, in_use, is_free, parse_mount, parse_port
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.ground.state import LastBuilt
@@ -68,8 +70,10 @@ class Ready:
     env: Mapping[str, str] = field(default_factory=dict)  # the image's variables with those of the session
 
 
-def ready(request: RunRequest, settings: Settings, reporter: Reporter) -> Ready:
+def ready(request: RunRequest, settings: Settings, reporter: Reporter, until: ExitStack | None = None) -> Ready:
     """Find the image and its runner, and decide what a container of it gets.
+
+    An image of a file that podman has to load is removed from its storage when `until` closes; None: it stays there.
 
     Raises:
         EngineError: the image does not exist.
@@ -78,7 +82,7 @@ def ready(request: RunRequest, settings: Settings, reporter: Reporter) -> Ready:
     """
     state = paths.state_dir()
     last = read_last(state, command="run") if request.image is None else None
-    runner, target = _runner(request, last, settings, reporter)
+    runner, target = _runner(request, last, settings, reporter, until)
     facts = runner.inspect(target)
     known = last is not None or _is_last(state, request.image, facts) or any(records_of(state, (str(facts["id"]),)))
     name = target if runner.name == "bubblewrap" else _engine_name(request, last, target, facts)
@@ -156,14 +160,16 @@ class _Case:
         return self.request.network or ("default" if not self.bwrap else "host" if self.known else NONE)
 
 
-def _runner(request: RunRequest, last: LastBuilt | None, settings: Settings, reporter: Reporter) -> tuple[Runner, str]:
+def _runner(
+    request: RunRequest, last: LastBuilt | None, settings: Settings, reporter: Reporter, until: ExitStack | None
+) -> tuple[Runner, str]:
     how = settings.get("runner") or "auto"
     if how not in ("auto", "bubblewrap", *CLIENTS):
         raise UsageError(f"runner {how!r:.80} starts no sessions", hint="--runner docker, podman or bubblewrap")
     image = request.image if last is None else last.image
     assert image is not None
     engine = last.engine if last else None
-    runner, target = runner_of(image, settings, reporter, engine=engine, built=last is not None)
+    runner, target = runner_of(image, settings, reporter, engine=engine, built=last is not None, until=until)
     if runner.name not in ("bubblewrap", *CLIENTS):
         raise EnvironmentProblem(
             f"only {runner.name} works here, and it starts no sessions", hint=remedies.hint(building=False)

@@ -88,6 +88,11 @@ def find_update(
     _check_version(facts.version)
     with open_index(settings, reporter) as index:
         files = index.files("torch")
+        if since is not None and files.is_future(since):
+            raise UsageError(
+                f"--since: {since} is in the future: today is {files.today} by the clock of the index",
+                hint="date -u shows the clock of this machine; or name an earlier day: --since 2026-10-01",
+            )
         if torch is not None:
             versions = [torch]
         else:

@@ -124,7 +124,13 @@ def keep_record(record: Record, state: Path) -> str | None:
 
 
 def runner_of(
-    image: str, settings: Settings, reporter: Reporter, *, engine: str | None, built: bool
+    image: str,
+    settings: Settings,
+    reporter: Reporter,
+    *,
+    engine: str | None,
+    built: bool,
+    until: ExitStack | None = None,
 ) -> tuple[Runner, str]:
     """Return the runner for an image, and what the image is called there; arguments as for `choose_for`.
 
@@ -140,6 +146,7 @@ def runner_of(
         engine=engine,
         ca_bundle=ca_file(settings.get("ca_bundle")),
         built=built,
+        until=until,
     )
 
 

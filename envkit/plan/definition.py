@@ -12,6 +12,7 @@ from typing import Any
 from envkit.ground import paths, strictyaml
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS
+from envkit.ground.sizes import parse_size
 from envkit.ground.versions import parse_constraint
 from envkit.plan import copying, features, names, source_spec
 from envkit.plan.fields import Fields
@@ -66,6 +67,9 @@ REQUEST_KEYS = {
     "platform": " or ".join(PLATFORMS),
     "source": ", ".join(SOURCES),
     "cpu": "true for an image without CUDA",
+    "max_size": "most that torch and its requirements may be to download: 3GB",
+    "supported_only": "true for a Python before its end of life and a torch of the two newest minor versions",
+    "allow_forward_compat": "true to accept a CUDA that the driver runs only with a cuda-compat package in the image",
 }
 SMOKE_KEYS = {
     "tier": f"which checks run: {', '.join(TIERS)}",
@@ -140,7 +144,7 @@ def load(name_or_path: str) -> Definition:
 
 
 def _meant(typed: str, known: list[str]) -> str:
-    """Return the hint for a word that is no definition: versions are options."""
+    """Return the hint for a word that is not a definition: versions are options."""
     if pinned := _PINNED.fullmatch(typed):
         return f"versions are options: --{pinned[1]} {pinned[2]}"
     if _VERSION.fullmatch(typed):
@@ -309,11 +313,22 @@ def _request(under: Fields, faults: list[str]) -> dict[str, Any]:
         "platform": under.choice("platform", PLATFORMS),
         "source": under.choice("source", SOURCES),
         "cpu": under.flag("cpu"),
+        "max_size": under.text("max_size", _size),
+        "supported_only": under.flag("supported_only"),
+        "allow_forward_compat": under.flag("allow_forward_compat"),
     }
     return {key: value for key, value in found.items() if value is not None}
 
 
 _DRIVER = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}")
+
+
+def _size(value: str) -> str | None:
+    try:
+        most = parse_size(value, "max_size")
+    except UsageError:
+        return "is not a size; write a number and a unit: 3GB"
+    return None if most else "allows no download; write 3GB"
 
 
 def _smoke(under: Fields) -> dict[str, Any]:

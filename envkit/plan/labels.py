@@ -4,40 +4,55 @@ from __future__ import annotations
 
 from envkit.plan.model import BuildPlan
 from envkit.plan.names import LABEL_PREFIX
+from envkit.resolve.model import Resolution
 
 _OCI = "org.opencontainers.image."
 BASE_NAME = f"{_OCI}base.name"
 
 
 def plan_labels(plan: BuildPlan) -> dict[str, str]:
-    """Sorted labels of every image of a plan; the definition's own come on top."""
+    """Return the labels of every image of a plan, sorted; the definition's own override them.
+
+    A plan without torch (`family` is empty) has none of the labels of torch's wheels; it has CUDA only with the toolkit
+    of `flavor: devel`.
+    """
     found = plan.resolution
-    driver = found.driver
-    own = {
+    cuda = found.cuda if plan.family or plan.flavor == "devel" else None
+    own: dict[str, str | None] = {
         "name": plan.name,
         "plan": plan.digest,
         "facts": plan.facts_digest,
-        "torch": found.torch,
-        "cuda": found.cuda or "none",
-        "cudnn": found.cudnn,
-        "nccl": found.nccl,
+        # `envkit run` gives an image without CUDA no GPUs, so that this is said, and not left out.
+        "cuda": cuda or "none",
         "python": found.python,
-        "source": found.source,
         "platform": found.platform,
-        "driver.minimum": driver and driver.minimum,
-        "driver.native": driver and driver.native,
-        "gpu.archs": " ".join(found.gpu_archs or ()),
-        "gpu.ptx": " ".join(found.ptx),
         "template": plan.template,
         "flavor": plan.flavor,
         "features": " ".join(plan.features),
         "shm-mb": str(plan.smoke.shm_mb),
     }
+    if plan.family:
+        own |= _of_torch(found)
+    if cuda and found.driver:
+        own |= {"driver.minimum": found.driver.minimum, "driver.native": found.driver.native}
+    software = f"torch-{found.torch}" if plan.family else f"python-{found.python}"
     oci = {
         "title": plan.title,
-        "version": f"torch-{found.torch}-" + (f"cuda-{found.cuda}" if found.cuda else "cpu"),
+        "version": f"{software}-" + (f"cuda-{cuda}" if cuda else "cpu"),
         "base.name": plan.base,
     }
     labels = {f"{LABEL_PREFIX}.{name}": value for name, value in own.items() if value}
     labels |= {f"{_OCI}{name}": value for name, value in oci.items()}
     return dict(sorted((labels | dict(plan.labels)).items()))
+
+
+def _of_torch(found: Resolution) -> dict[str, str | None]:
+    """Return what the labels say of the wheels of torch; cuDNN and NCCL come with them."""
+    return {
+        "torch": found.torch,
+        "cudnn": found.cudnn,
+        "nccl": found.nccl,
+        "source": found.source,
+        "gpu.archs": " ".join(found.gpu_archs or ()),
+        "gpu.ptx": " ".join(found.ptx),
+    }

@@ -71,6 +71,11 @@ _SYSTEM_FOLDERS = frozenset(
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
+def repository(name: str) -> str:
+    """Return a name as one component of a repository's name, and as a DNS label: `My App` is `my-app`."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "image"
+
+
 def text(value: str) -> str | None:
     """Free text: one line, without control or format characters."""
     if len(value) > MAX_TEXT:

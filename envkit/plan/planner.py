@@ -10,7 +10,7 @@ from typing import Any
 from envkit.facts.model import Facts, Os
 from envkit.ground.errors import ConflictError, UsageError, shown
 from envkit.plan import bases, copying, family, features, variables
-from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of, load
+from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of
 from envkit.plan.features import Feature
 from envkit.plan.model import PREFIX, BuildPlan, Copied
 from envkit.plan.requirements import unmet
@@ -29,21 +29,12 @@ CPU_FROM_CONDA = (
 )
 
 
-def plan_for(name_or_path: str | None, given: Given, facts: Facts) -> BuildPlan:
-    """The plan of a shipped image or a definition file; what was typed wins over what the definition says.
-
-    Raises:
-        UsageError: the definition, a flag or their combination is at fault.
-        ConflictError: no combination fits; it carries the conflict.
-    """
-    return plan_of(load(name_or_path or DEFAULT), given, facts)
-
-
 def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
-    """The plan of a definition.
+    """Return the plan of a definition, which what was typed overrides.
 
     Raises:
-        UsageError, ConflictError: as `plan_for`.
+        UsageError: the definition, a flag or their combination is invalid.
+        ConflictError: no combination satisfies the request; it carries the conflict.
     """
     request, kind, warnings = request_of(definition, given, facts)
     answer = _with_origins(resolve(replace(request, template=kind), facts), definition, given)
@@ -146,7 +137,7 @@ def request_of(definition: Definition, given: Given, facts: Facts) -> tuple[Requ
 
 def _places(definition: Definition, typed: Mapping[str, object]) -> Callable[[str], str]:
     def name(field: str) -> str:
-        inside = {"gpu": "request.gpus", "template": "template"}.get(field, f"request.{field}")
+        inside = {"gpu": "request.gpus", "template": "template"}.get(field, f"request.{field.replace('-', '_')}")
         return f"--{field}" if field.replace("-", "_") in typed else f"{definition.where}: {inside}"
 
     return name

@@ -6,6 +6,7 @@ every line that it cannot use (`listed_in`); `envkit init` lists it.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 FAMILY = ("torch", "torchvision", "torchaudio")
 FILE = "requirements"
 """The field of `Asked` that names a requirements file."""
+UNDECIDED = "whether it is installed depends on the Python version"
 _MAX_DEPTH = 8  # files that name one another with -r
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
@@ -72,6 +74,7 @@ class Left:
     line: Line
     why: str
     harmless: bool = False  # nothing is lost without it
+    excluded: bool = False  # another line of the same files leaves no version for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,7 @@ class Listed:
         return tuple(one for one in self.asked if one.field == name)
 
 
-def read(name: str, folder: Path, *, _depth: int = 0) -> tuple[Line, ...]:
+def read(name: str, folder: Path, *, _from: tuple[str, ...] = ()) -> tuple[Line, ...]:
     """Return the lines of a requirements file, those of files that it includes with `-r` in their place.
 
     Args:
@@ -119,17 +122,20 @@ def read(name: str, folder: Path, *, _depth: int = 0) -> tuple[Line, ...]:
     path = folder / name
     if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
-    if _depth > _MAX_DEPTH:
+    if len(_from) > _MAX_DEPTH:
         raise UsageError(f"{name}: more than {_MAX_DEPTH} files include one another", hint="remove the -r lines")
     found: list[Line] = []
     for line in _logical(name, strictyaml.text_of(path)):
         option = _OPTION.fullmatch(line.text)
         if option and option[1] in ("-r", "--requirement"):
-            beside = (Path(name).parent / option[2].strip()).as_posix()
+            beside = posixpath.normpath(posixpath.join(posixpath.dirname(name), option[2].strip()))
+            if beside in (*_from, name):
+                raise UsageError(f"{line.where}: {beside} includes itself", hint=f"remove the line {line.where}")
             try:
-                found += read(beside, folder, _depth=_depth + 1)
+                found += read(beside, folder, _from=(*_from, name))
             except UsageError as error:
-                raise UsageError(f"{line.where}: {error.message}", hint=error.hint) from error
+                told = error.message if _from else f"{line.where}: {error.message}"
+                raise UsageError(told, hint=error.hint) from error
         else:
             found.append(line)
     return tuple(found)
@@ -147,6 +153,14 @@ def _logical(name: str, text: str) -> Iterable[Line]:
         if whole:
             yield Line(where=f"{name}:{start}", text=whole)
         start, joined = 0, ""
+
+
+def included(line: Line, name: str, folder: Path) -> Sorted:
+    """Return what a requirements file asks for that a line of another file names."""
+    try:
+        return Sorted(asked=(Asked(field=FILE, value=name, line=line),)) + sort(read(name, folder))
+    except UsageError as error:
+        return _left(line, error.message)
 
 
 def sort(lines: Iterable[Line], *, python: str | None = None) -> Sorted:
@@ -217,7 +231,7 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Sorted:
     if wanted.marker:
         holds = _holds(wanted.marker, python)
         if holds is None:
-            return _left(line, f"whether it is installed depends on the Python version: {wanted.marker}")
+            return _left(line, f"{UNDECIDED}: {wanted.marker}")
         if not holds:
             return _left(line, f"it is not for this system: {wanted.marker}", harmless=True)
     name = canonicalize_name(wanted.name)
@@ -273,7 +287,7 @@ def _contradictions(found: Sorted) -> Iterable[Left]:
     for line, name, wanted in _constraints(found):
         for other, theirs in earlier.setdefault(name, []):
             if excludes(wanted, theirs):
-                yield Left(line=line, why=f"contradicts {other.where}: {other.text}")
+                yield Left(line=line, why=f"contradicts {other.where}: {other.text}", excluded=True)
                 break
         earlier[name].append((line, wanted))
 

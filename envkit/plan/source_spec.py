@@ -60,7 +60,7 @@ def _address_fault(address: str) -> str | None:
     if not commit:
         return f"has no commit; a full one has 40 hex digits: git ls-remote {url}"
     if not _COMMIT.fullmatch(commit):
-        return f"ends with {commit!r:.80}, which is no full commit (40 hex digits): git ls-remote {url}"
+        return f"ends with {commit!r:.80}, which is not a full commit (40 hex digits): git ls-remote {url}"
     return None
 
 

@@ -59,13 +59,19 @@ def image_variables(
 def require_cuda(resolution: Resolution) -> str:
     """NVIDIA_REQUIRE_CUDA: the driver knows this CUDA, or is new enough by minor-version compatibility.
 
-    Space is "or". Where a GPU that was asked for runs PTX only, minor-version compatibility does not help it.
+    Space is "or". An answer by forward compatibility also admits the branch of the driver that was named. Where a GPU
+    that was asked for runs PTX only, minor-version compatibility does not help it.
     """
     native = f"cuda>={resolution.cuda}"
     driver = resolution.driver
-    if driver is None or _needs_ptx(resolution):
+    if driver is None or (_needs_ptx(resolution) and driver.package is None):
         return native
-    return f"{native} driver>={plain_driver(driver.minimum)}"
+    enough = f"{native} driver>={plain_driver(driver.minimum)}"
+    if driver.package is None or driver.given is None:
+        return enough
+    # The package is for this branch and is named by the plan. The runtime would refuse the older driver without this.
+    branch = key(driver.given)[0]
+    return f"{enough} driver>={branch},driver<{branch + 1}"
 
 
 def _needs_ptx(resolution: Resolution) -> bool:

@@ -12,10 +12,11 @@ from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
 from envkit.plan import names
-from envkit.plan.requirements import Asked, Left, Line, Sorted, sort
+from envkit.plan.requirements import Asked, Left, Line, Sorted, included, sort
 from envkit.project.toml_files import lines_of, requirement_lines, table
 
-_SPEC = re.compile(r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
+_SPEC = re.compile(r"(?:(?P<channel>[^:\s]+(?::[^:\s]+)*)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
+_FILE = re.compile(r"(?:-r|--requirement)[\s=]*(\S.*)")  # in a section `pip`
 _FIELDS = {
     "python": "python",
     "pytorch": "torch",
@@ -64,8 +65,12 @@ def environment(name: str, folder: Path) -> Sorted:
             found += conda(line(one, "dependencies", at), one)
         elif isinstance(one, dict):
             pip = _texts(one.get("pip"))
-            found += sort(line(text, "dependencies", at, "pip", place) for place, text in enumerate(pip))
-    return with_source(found, {one for one, _ in channels})
+            lines = [line(text, "dependencies", at, "pip", place) for place, text in enumerate(pip)]
+            found += sort(text for text in lines if not _FILE.fullmatch(text.text))
+            for text in lines:
+                if file := _FILE.fullmatch(text.text):
+                    found += included(text, file[1].strip("\"'"), folder)
+    return with_source(found, {channel_name(one) for one, _ in channels})
 
 
 def pixi(name: str, folder: Path) -> Sorted:
@@ -85,7 +90,7 @@ def pixi(name: str, folder: Path) -> Sorted:
     where = lines_of(name, text)
     workspace = table(tree, "workspace") or table(tree, "project")
     channels = [one if isinstance(one, str) else str(one.get("channel", "")) for one in workspace.get("channels", ())]
-    found = of_channels([(one, where("channels", one)) for one in channels])
+    found = of_channels([(one, where(f"the channel {one}", one)) for one in channels])
     found += _pixi_part(tree, where)
     features = table(tree, "feature")
     for label in features:
@@ -96,16 +101,20 @@ def pixi(name: str, folder: Path) -> Sorted:
             found += _left(
                 where(f"feature.{label}", f"feature.{label}"), f"the feature {label} does not name torch or CUDA"
             )
-    for key in ("tasks", "activation", "target"):
+    for key in ("tasks", "activation"):
         if tree.get(key):
             found += _left(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
-    return with_source(found, set(channels))
+    return with_source(found, {channel_name(one) for one in channels})
+
+
+def has_pixi(path: Path) -> bool:
+    """Whether a pyproject.toml that can be read has the table `tool.pixi`."""
+    return bool(table(tomllib.loads(strictyaml.text_of(path)), "tool", "pixi"))
 
 
 _PIXI_REASONS = {
     "tasks": "tasks run with pixi; one of them may become the command",
     "activation": "activation scripts are shell, and definitions have none; put variables under env",
-    "target": "tables for one platform are not read",
 }
 
 
@@ -115,19 +124,43 @@ def _pixi_part(tree: Mapping[str, Any], where: Any) -> Sorted:
     if "cuda" in system:
         line = where(f"cuda = {system['cuda']}", "cuda")
         found += _left(line, "the least CUDA of the driver; the CUDA of torch decides", harmless=True)
-    for key, wanted in table(tree, "dependencies").items():
-        version, build = (
-            (wanted, "") if isinstance(wanted, str) else (wanted.get("version", "*"), wanted.get("build", ""))
-        )
-        spec = f"{key} {'' if version == '*' else version} {build}".strip()
-        found += conda(where(spec, key), spec)
-    return found + sort(requirement_lines(table(tree, "pypi-dependencies"), where))
+    for kind in ("dependencies", "host-dependencies", "build-dependencies"):
+        for key, wanted in table(tree, kind).items():
+            found += _pixi_conda(key, wanted if isinstance(wanted, Mapping) else {"version": str(wanted)}, where)
+    lines, elsewhere = requirement_lines(table(tree, "pypi-dependencies"), where)
+    options = table(tree, "pypi-options")
+    urls = [str(options["index-url"])] if "index-url" in options else []
+    for url in (*urls, *_texts(options.get("extra-index-urls"))):
+        lines.append(where(f"--extra-index-url {url}", url))
+    found += sort(lines) + elsewhere
+    for platform, part in table(tree, "target").items():
+        if platform in _LINUX:
+            found += _pixi_part(part, where)
+        else:
+            line = where(f"target.{platform}", f"target.{platform}")
+            found += _left(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))
+    return found
+
+
+_LINUX = ("linux-64", "linux", "unix")
+
+
+def _pixi_conda(name: str, row: Mapping[str, Any], where: Any) -> Sorted:
+    for kind in ("git", "url", "path"):
+        if kind in row:
+            return _left(
+                where(f"{name} from {kind} {row[kind]}", f"{name} ="), "only packages of a channel can be locked"
+            )
+    version, build = row.get("version", "*"), row.get("build", "")
+    prefix = f"{row['channel']}::" if "channel" in row else ""
+    spec = f"{prefix}{name} {'' if version == '*' else version} {build}".strip()
+    return conda(where(spec, f"{name} ="), spec)
 
 
 def conda(line: Line, spec: str) -> Sorted:
     """Say what a conda spec is worth."""
     parts = _SPEC.fullmatch(spec.strip())
-    if parts is None or "[" in spec or "/" in spec:
+    if parts is None or "[" in spec or "/" in spec.rpartition("::")[2]:
         return _left(line, "is not a conda spec with a name, a version and a build")
     name, version, build = parts["name"].lower(), *_version(parts["rest"])
     if name in _FIELDS:
@@ -141,7 +174,7 @@ def conda(line: Line, spec: str) -> Sorted:
     rest = f" {version}" if version[:1] in "<>=!~" and version else f"={version}" if version else ""
     plain = f"{parts['name']}{rest}"
     why = names.conda_spec(plain)
-    if parts["channel"] not in (None, _FORGE):
+    if parts["channel"] and channel_name(parts["channel"]) != _FORGE:
         why = f"packages of the channel {parts['channel']} cannot be installed; only {_FORGE} is used"
     return _left(line, why) if why else Sorted(asked=(Asked(field="conda", value=plain, line=line),))
 
@@ -177,7 +210,8 @@ def _asked(line: Line, key: str, version: str) -> Sorted:
 def of_channels(channels: Iterable[tuple[str, Line]]) -> Sorted:
     """Say what channels are worth: envkit uses conda-forge, and PyTorch's own for the torch of that channel."""
     found = Sorted()
-    for name, line in channels:
+    for text, line in channels:
+        name = channel_name(text)
         if name in _DEFAULTS:
             found += _left(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
         elif name in _FOR_TORCH:
@@ -185,6 +219,13 @@ def of_channels(channels: Iterable[tuple[str, Line]]) -> Sorted:
         elif name not in (_FORGE, "nodefaults"):
             found += _left(line, f"only {_FORGE} is used; a package that only this channel has will be missing")
     return found
+
+
+def channel_name(text: str) -> str:
+    """Return the name of a channel without its server and label: `https://HOST/conda-forge/label/x` is conda-forge."""
+    parts = text.partition("://")[2].split("/")[1:] if "://" in text else text.split("/")
+    plain = [part for part in parts if part] or [text]
+    return plain[plain.index("label") - 1] if "label" in plain[1:] else plain[-1]
 
 
 def with_source(found: Sorted, channels: set[str]) -> Sorted:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
-from envkit.plan.requirements import FILE, Asked, Left, Line, Sorted, read, sort
+from envkit.plan.requirements import Asked, Left, Line, Sorted, included, sort
 from envkit.project.conda_files import conda, of_channels, variable, with_source
-from envkit.render.dockerfile import Instruction, command, parse
+from envkit.render import words
+from envkit.render.dockerfile import Instruction, Parsed, command, parse
 
 _CUDA_IMAGE = re.compile(
     r"(?:[^/\s]+/)*nvidia/cuda:(?P<cuda>\d+\.\d+)(?:\.\d+)?(?:-cudnn\d*)?-(?P<flavor>base|runtime|devel)"
@@ -50,9 +52,9 @@ def cog(name: str, folder: Path) -> Sorted:
         return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)
 
     found = Sorted()
-    for key, field in (("python_version", "python"), ("cuda", "cuda"), ("cudnn", "cudnn")):
+    for key, into in (("python_version", "python"), ("cuda", "cuda"), ("cudnn", "cudnn")):
         if isinstance(build.get(key), str):
-            found += _asked(line(f"{key}: {build[key]}", "build", key), field, str(build[key]))
+            found += _asked(line(f"{key}: {build[key]}", "build", key), into, str(build[key]))
     if build.get("gpu") is not True:
         has = "gpu" in build
         shown = "gpu: false" if has else "build without gpu: true"
@@ -60,7 +62,7 @@ def cog(name: str, folder: Path) -> Sorted:
     packages = _texts(build.get("python_packages"))
     found += sort(line(one, "build", "python_packages", at) for at, one in enumerate(packages))
     if isinstance(build.get("python_requirements"), str):
-        found += requirements_file(
+        found += included(
             line("python_requirements", "build", "python_requirements"), build["python_requirements"], folder
         )
     for at, one in enumerate(_texts(build.get("system_packages"))):
@@ -76,44 +78,173 @@ def cog(name: str, folder: Path) -> Sorted:
     return found + _asked(where, "copy", json.dumps([".", "/src"])) + _asked(where, "workdir", "/src")
 
 
-def requirements_file(line: Line, name: str, folder: Path) -> Sorted:
-    """Read a requirements file that another file names."""
-    try:
-        return Sorted(asked=(Asked(field=FILE, value=name, line=line),)) + sort(read(name, folder))
-    except UsageError as error:
-        return _left(line, error.message)
-
-
 def dockerfile(name: str, folder: Path) -> Sorted:
-    """Read a Dockerfile: its last stage decides, and what earlier stages install is listed.
+    """Read a Dockerfile: its last stage, and the stages that this one continues; what others install is listed.
 
     Raises:
         UsageError: the file cannot be read.
     """
-    parsed = parse(strictyaml.text_of(folder / name))
+    parsed = parse(strictyaml.text_of(folder / name).replace("\r\n", "\n"))
+    items, image = _substituted(parsed)
+    resolved = {item.line for item in items if item.keyword == "FROM" and "$" not in item.text}
     found = Sorted()
     for problem in parsed.problems:
-        found += _left(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
-    copied: dict[str, str] = {}
-    for item in parsed.instructions:
+        if problem.line not in resolved:
+            found += _left(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
+    build = _Build(folder=folder, last_workdir="/")
+    for item in items:
+        if item.keyword == "WORKDIR" and item.stage in image:
+            build.last_workdir = posixpath.normpath(posixpath.join(build.last_workdir, item.text))
+    for item in items:
         line = Line(where=f"{name}:{item.line}", text=f"{item.keyword} {' '.join(item.text.split())}")
-        if item.stage != parsed.last_stage and item.keyword != "ARG":
+        if item.keyword == "FROM" and item.stage in image and item.stage != min(image):
+            continue  # it continues a stage that is read
+        if item.stage not in image and item.keyword != "ARG":
             found += _left(line, "it is in a stage that is not the image")
         else:
             take = _STEPS.get(item.keyword)
-            step = _Step(item=item, line=line, folder=folder, copied=copied)
+            step = _Step(item=item, line=line, build=build)
             found += take(step) if take else _left(line, "an image definition has no such instruction")
-    return found
+    return _wheels_first(_last_of(found))
+
+
+_NAMED = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|(?P<plain>[A-Za-z_]\w*))", re.ASCII)
+
+
+def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
+    """Return the instructions with the values of ARG and ENV in them, and the stages that make the image.
+
+    A variable with the name of a secret keeps its name, as its value must not be shown.
+    """
+    first: dict[str, str] = {}  # ARG before the first FROM: for FROM lines, and for an ARG of the same name
+    stages: list[dict[str, str]] = []
+    parents: list[int | None] = []
+    names_of: dict[str, int] = {}
+    found = []
+    for item in parsed.instructions:
+        known = first if item.keyword == "FROM" or not stages else stages[-1]
+        item = replace(  # noqa: PLW2901 - the instruction as it is run
+            item,
+            text=_expanded(item.text, known),
+            heredocs=tuple(_expanded(one, known) for one in item.heredocs),
+            pairs=tuple((key, _expanded(value, known)) for key, value in item.pairs or _legacy(item)),
+            fault="" if _legacy(item) else item.fault,
+        )
+        if item.keyword == "FROM":
+            image, *rest = item.text.split()
+            parent = names_of.get(image.lower())
+            parents.append(parent)
+            stages.append(dict(stages[parent]) if parent is not None else {})
+            if len(rest) == 2:  # noqa: PLR2004 - AS and a name
+                names_of[rest[1].lower()] = len(parents) - 1
+        elif item.keyword == "ARG":
+            for word in words.split(item.text):
+                key, sign, value = word.partition("=")
+                plain = value.strip("'\"") if sign else first.get(key, "") if stages else ""
+                if plain and names.variable(key, plain) is None:
+                    known.setdefault(key, plain)
+        elif item.keyword == "ENV":
+            known.update({key: value for key, value in item.pairs if names.variable(key, value) is None})
+        found.append(item)
+    chain, at = set[int](), parsed.last_stage if parents else None
+    while at is not None and at >= 0:
+        chain.add(at)
+        at = parents[at]
+    return found, frozenset(chain)
+
+
+def _legacy(item: Instruction) -> tuple[tuple[str, str], ...]:
+    """Return the pair of the old form `ENV name value`."""
+    key, *rest = item.text.split(maxsplit=1)
+    return ((key, rest[0].strip()),) if item.keyword == "ENV" and rest and "=" not in key and item.fault else ()
+
+
+def _expanded(text: str, variables: dict[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        name = found["braced"] or found["plain"]
+        return variables.get(name, found.group() if found["default"] is None else found["default"])
+
+    return _NAMED.sub(value, text)
+
+
+def _last_of(found: Sorted) -> Sorted:
+    """Keep the last of each setting that a later instruction replaces."""
+    asked: list[Asked] = []
+    left: list[Left] = []
+    for at, one in enumerate(found.asked):
+        later = next((x for x in found.asked[at + 1 :] if x.field == one.field), None)
+        if one.field in ("workdir", "user", "entrypoint", "command") and later:
+            left.append(Left(line=one.line, why=f"{later.line.where} replaces it", harmless=True))
+        else:
+            asked.append(one)
+    return replace(found, asked=tuple(asked), left=(*found.left, *left))
+
+
+def _wheels_first(found: Sorted) -> Sorted:
+    """Let torch's index or version decide on CUDA: the base image's is for compilers, the wheels have their own."""
+    devices = [one for one in found.asked if one.field in ("cuda", "cpu")]
+    wheels = [one for one in devices if not of_base(one.line)]
+    bases = [one for one in devices if of_base(one.line) and wheels and one.value != wheels[0].value]
+    left = tuple(
+        Left(line=one.line, why=f"torch is for another device by {wheels[0].line.where}: {wheels[0].line.text}")
+        for one in bases
+    )
+    return replace(found, asked=tuple(one for one in found.asked if one not in bases), left=(*found.left, *left))
+
+
+def of_base(line: Line) -> bool:
+    """Whether a line names a base image."""
+    return line.text.startswith("FROM ")
+
+
+def bases_with_cuda(found: Sorted) -> tuple[tuple[Line, str], ...]:
+    """The lines of a Dockerfile with a base image that has CUDA, and its version, also where torch has another."""
+    lines = dict.fromkeys((*(one.line for one in found.asked), *(one.line for one in found.left)))
+    images = {line: line.text.split()[1] for line in lines if of_base(line)}
+    parts = {line: _CUDA_IMAGE.fullmatch(image) or _TORCH_IMAGE.fullmatch(image) for line, image in images.items()}
+    return tuple((line, part["cuda"]) for line, part in parts.items() if part)
+
+
+@dataclass(slots=True)
+class _Build:
+    """The file system of the image while its instructions are read."""
+
+    folder: Path
+    last_workdir: str  # as the image has it
+    workdir: str = "/"
+    copied: list[tuple[str, str]] = field(default_factory=list)  # source below `folder`, absolute target
+
+    def target(self, path: str) -> str:
+        """Return an absolute path in the image."""
+        return posixpath.normpath(posixpath.join(self.workdir, path))
+
+    def source(self, path: str) -> str:
+        """Return the project's file that a path in the image is a copy of; the path itself if nothing is known."""
+        wanted = self.target(path)
+        for source, target in reversed(self.copied):
+            below = posixpath.relpath(wanted, target)
+            found = posixpath.normpath(posixpath.join(source, below))
+            if not below.startswith("..") and (self.folder / found).exists():
+                return found
+        return path.removeprefix("./")
+
+    def to(self, target: str) -> str:
+        """Return a target for the definition, whose one working folder is the last of the Dockerfile."""
+        whole = self.target(target)
+        return (
+            target
+            if self.workdir == self.last_workdir or target.startswith("/")
+            else whole + target[len(target.rstrip("/")) :]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """An instruction of the last stage."""
+    """An instruction of the image."""
 
     item: Instruction
     line: Line
-    folder: Path
-    copied: dict[str, str]  # files that earlier instructions copied, by name
+    build: _Build
 
 
 def _env(step: _Step) -> Sorted:
@@ -155,13 +286,17 @@ def _base(line: Line, image: str) -> Sorted:
     )
 
 
+def _workdir(step: _Step) -> Sorted:
+    step.build.workdir = step.build.target(step.item.text)
+    value = step.build.workdir if not step.item.text.startswith("/") else step.item.text
+    return _checked(step.line, "workdir", value, names.workdir(value))
+
+
 def _run(step: _Step) -> Sorted:
     found = Sorted()
     for part in re.split(r"&&|;|\|\|?|\n", step.item.script):
         text = " ".join(part.split())
-        if not text or re.match(
-            r"set -|rm -|apt-get (?:update|clean|autoremove)|conda clean|(?:\S*pip3?|\S*pip) cache", text
-        ):
+        if not text or _NOTHING.match(text):
             continue
         try:
             words = list(dropwhile(_ASSIGNMENT.fullmatch, shlex.split(text)))
@@ -172,21 +307,45 @@ def _run(step: _Step) -> Sorted:
         if (at := _pip_words(words)) is not None:
             found += _pip(own, words[at:], step)
         elif re.match(r"(?:apt-get|apt) ", text) and "install" in words:
-            rest = [word for word in words[words.index("install") + 1 :] if not word.startswith("-")]
-            found += _each(
-                own, "apt", [(one, names.deb_package(one)) for one in rest if one not in _PYTHONS], plain=True
-            )
-        elif program in ("conda install", "mamba install"):
+            found += _apt(own, words[words.index("install") + 1 :])
+        elif program in ("conda install", "mamba install", "conda create", "mamba create"):
             found += _conda(own, words[2:])
         else:
             found += _left(own, _SHELL_ONLY)
     return found
 
 
+# What leaves nothing in an image, and the beginning of a heredoc.
+_NOTHING = re.compile(
+    r"set -|rm -|(?:apt-get|apt) (?:-\S+ )*(?:update|clean|autoremove|autoclean)|conda clean|\S*pip3? cache"
+    r"|<<-?[\"']?\w+[\"']?$"
+)
 # envkit brings its own Python.
 _PYTHONS = frozenset(
-    ["python3", "python3-pip", "python3-venv", "python3-dev", "python-is-python3", "python3-setuptools"]
+    [
+        "python3",
+        "python3-pip",
+        "python3-venv",
+        "python3-dev",
+        "python-is-python3",
+        "python3-setuptools",
+        "python3-wheel",
+    ]
 )
+_PYTHON = re.compile(r"python(3\.\d+)(?:-(?:dev|venv|distutils|full|minimal|lib2to3))?")
+
+
+def _apt(line: Line, words: list[str]) -> Sorted:
+    found, rest = Sorted(), iter(words)
+    for word in rest:
+        own = Line(where=line.where, text=word)
+        if word in ("-t", "-o", "-c", "--target-release", "--option", "--config-file"):
+            next(rest, "")
+        elif python := _PYTHON.fullmatch(word):
+            found += _asked(own, "python", python[1])
+        elif not word.startswith("-") and word not in _PYTHONS:
+            found += _checked(own, "apt", word, names.deb_package(word))
+    return found
 
 
 def _pip_words(words: list[str]) -> int | None:
@@ -203,8 +362,8 @@ def _pip(line: Line, words: list[str], step: _Step) -> Sorted:
         name, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if name in _FILE:
             file = value if sign else next(rest, "")
-            own = step.copied.get(file.removeprefix("./").rpartition("/")[2], file.removeprefix("./"))
-            found += requirements_file(Line(where=line.where, text=f"-r {file}"), own, step.folder)
+            own = Line(where=line.where, text=f"-r {file}")
+            found += included(own, step.build.source(file), step.build.folder)
         elif name in _INDEX:
             lines.append(Line(where=line.where, text=f"{name} {value if sign else next(rest, '')}"))
         elif name in ("-e", "--editable"):
@@ -231,18 +390,21 @@ def _conda(line: Line, words: list[str]) -> Sorted:
 
 
 def _copied(step: _Step) -> Sorted:
-    item, line, folder = step.item, step.line, step.folder
+    item, line, build = step.item, step.line, step.build
     words = command(item.text) or item.text.split()
     if any(flag.startswith("--from") for flag in item.flags) or "://" in item.text:
         return _left(line, "files of another stage, image or address cannot be copied")
+    if item.heredocs:
+        return _left(line, "a file written in the Dockerfile cannot be copied; save it beside the Dockerfile")
     found, target = Sorted(), words[-1]
     for source in words[:-1]:
-        own = source.removeprefix("./").rstrip("/") or "."
-        step.copied[own.rpartition("/")[2]] = own
+        own = posixpath.normpath(source.lstrip("/")) if source.strip("/") else "."
         is_folder = len(words) > 2 or target.endswith("/") or target in (".", "./")  # noqa: PLR2004 - sources and a target
-        to = f"{target.rstrip('/') or target}/" if is_folder and not (folder / own).is_dir() else target
+        into = is_folder and not (build.folder / own).is_dir()
+        to = build.to(f"{target.rstrip('/') or target}/" if into else target)
+        build.copied.append((own, build.target(posixpath.join(target, posixpath.basename(own)) if into else target)))
         why = copying.check(own, to) or (
-            None if (folder / own).exists() else "there is no such file beside the Dockerfile"
+            None if (build.folder / own).exists() else "the file is not beside the Dockerfile"
         )
         found += _checked(line, "copy", json.dumps([own, to]), why)
     return found
@@ -275,7 +437,7 @@ _STEPS: dict[str, Callable[[_Step], Sorted]] = {
     "FROM": lambda step: _base(step.line, step.item.text.split()[0]),
     "RUN": _run,
     "ENV": _env,
-    "WORKDIR": lambda step: _checked(step.line, "workdir", step.item.text, names.workdir(step.item.text)),
+    "WORKDIR": _workdir,
     "COPY": _copied,
     "ADD": _copied,
     "EXPOSE": lambda step: _each(step.line, "ports", [(one, names.port(one)) for one in step.item.text.split()]),

@@ -10,17 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
-from envkit.plan.definition import SCHEMA, Definition, parse
+from envkit.plan.definition import SCHEMA, Definition, parse, shipped
 from envkit.plan.definition import load as load_definition
+from envkit.plan.names import repository
 from envkit.plan.planner import plan_of
-from envkit.plan.requirements import FILE, Asked, Left, Line, Package, Sorted, read, sort
-from envkit.project.conda_files import environment, pixi
-from envkit.project.container_files import cog, dockerfile
-from envkit.project.toml_files import pyproject
+from envkit.plan.requirements import FILE, UNDECIDED, Asked, Left, Line, Package, Sorted, read, sort
+from envkit.project.conda_files import environment, has_pixi, pixi
+from envkit.project.container_files import cog, dockerfile, of_base
+from envkit.project.toml_files import project_name, pyproject
 from envkit.render.quoting import yaml
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
+
+
+def _pyproject(name: str, folder: Path) -> Sorted:
+    """Read a pyproject.toml with the table that pixi has in it."""
+    found = pyproject(name, folder)
+    return found + pixi(name, folder) if has_pixi(folder / name) else found
+
 
 # In the order in which a folder is searched; a file that names torch comes before one that does not.
 FILES: dict[str, Callable[[str, Path], Sorted]] = {
@@ -28,20 +36,19 @@ FILES: dict[str, Callable[[str, Path], Sorted]] = {
     "pixi.toml": pixi,
     "environment.yml": environment,
     "environment.yaml": environment,
-    "pyproject.toml": pyproject,
+    "pyproject.toml": _pyproject,
     "requirements.txt": lambda name, folder: Sorted(asked=(_file(name),)) + sort(read(name, folder)),
     "Dockerfile": dockerfile,
 }
 # Where the schema of definitions lies beside one, so that editors complete and check its keys without a network.
 SCHEMA_FILE = ".envkit/image-1.schema.json"
-NAME = "image"
-"""Of the image of a project, as of the file that `envkit init` writes."""
 _REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
 _LISTS = ("conda", "apt", "ports", "volumes")
 _SINGLE = ("user", "workdir")
 _WORDS = ("entrypoint", "command")
-# What gives way, in this order, if nothing fits all that a project's file says.
-_GIVES_WAY = ("source", "cudnn", "os", "flavor")
+# What gives way, in this order, if nothing fits all that a project's file says. CUDA only where it is a base image's:
+# torch from the Python index brings its own, and the two often differ.
+_GIVES_WAY = ("source", "cudnn", "os", "flavor", "cuda")
 # NVIDIA has images with the toolkit for these, and for none with Debian.
 _TOOLKIT_SYSTEMS = ("ubuntu24.04", "ubuntu22.04", "ubuntu20.04")
 
@@ -86,13 +93,14 @@ def is_project(name_or_path: str) -> bool:
     path = Path(name_or_path)
     if path.name in FILES or path.suffix in (".txt", ".Dockerfile") or path.name.startswith("Dockerfile"):
         return True
-    return ("/" in name_or_path or name_or_path in (".", "..")) and path.is_dir()
+    return path.is_dir() and name_or_path not in shipped()
 
 
 def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Left, ...]]:
     """Return an image definition, and what is lost where a project's file takes its place.
 
-    The definition is the one that `envkit init` writes for the file, so both give the same packages.
+    The definition is the one that `envkit init` writes for the file, so both give the same packages. Its name is
+    that of the project (`image_name`), because names of images become their tags.
 
     Args:
         name_or_path: a shipped image, a definition file, a project's file, or a project's folder.
@@ -107,10 +115,18 @@ def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Left, ...]]
     if path.is_dir():
         path = path / choose(path)[0]
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file", hint=f"ls {shlex.quote(str(path.parent))}")
+        raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
     drafted = draft(path.name, path.parent, facts)
-    found = replace(parse(drafted.text, where=str(path), folder=path.parent), name=NAME)
+    for one in drafted.left:
+        if one.excluded:
+            raise UsageError(f"{one.line.where}: {one.line.text} {one.why}", hint="remove one of the two lines")
+    found = replace(parse(drafted.text, where=str(path), folder=path.parent), name=image_name(path.parent))
     return found, tuple(one for one in drafted.left if not one.harmless)
+
+
+def image_name(folder: Path) -> str:
+    """Return the name of a project's image: that of its pyproject.toml, else of its folder, as a repository."""
+    return repository(project_name(folder) or folder.resolve().name)
 
 
 def choose(folder: Path) -> tuple[str, tuple[str, ...]]:
@@ -148,6 +164,7 @@ def draft(name: str, folder: Path, facts: Facts) -> Drafted:
         UsageError: the file cannot be read.
     """
     found = _settled(_referring(reader_of(name)(name, folder), folder))
+    found = _with_markers(found, name, folder, facts)
     drafted, gives_way = _drafted(name, found, folder, facts), list(_GIVES_WAY)
     for system in _TOOLKIT_SYSTEMS if found.of("flavor") and not found.of("os") else ():
         with_system = found + Sorted(asked=(Asked(field="os", value=system, line=found.of("flavor")[0].line),))
@@ -156,12 +173,27 @@ def draft(name: str, folder: Path, facts: Facts) -> Drafted:
             return drafted
     while drafted.conflict is not None and gives_way:
         key = gives_way.pop(0)
-        if not found.of(key):
+        if not found.of(key) or (key == "cuda" and not of_base(found.of(key)[0].line)):
             continue
         without = _without(found, key, f"nothing fits the rest together with {key} {found.of(key)[0].value}")
         drafted = _drafted(name, without, folder, facts)
         found = without if drafted.conflict is None else found
     return drafted if drafted.conflict is None else _drafted(name, found, folder, facts)
+
+
+def _with_markers(found: Sorted, name: str, folder: Path, facts: Facts) -> Sorted:
+    """Decide markers by the Python that the request resolves to; the definition then has that Python."""
+    open_lines = [one.line for one in found.left if one.why.startswith(UNDECIDED)]
+    if not open_lines:
+        return found
+    try:
+        python = plan_of(parse(_text(name, found), where=name, folder=folder), {}, facts).resolution.python
+    except (ConflictError, UsageError):
+        return found
+    pinned = Asked(field="python", value=python, line=open_lines[0])
+    asked = (*(one for one in found.asked if one.field != "python"), pinned)
+    left = tuple(one for one in found.left if not one.why.startswith(UNDECIDED))
+    return _settled(replace(found, asked=asked, left=left) + sort(open_lines, python=python))
 
 
 def _drafted(name: str, found: Sorted, folder: Path, facts: Facts) -> Drafted:

@@ -14,10 +14,10 @@ from packaging.utils import canonicalize_name
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
-from envkit.plan.requirements import FAMILY, Asked, Left, Line, Sorted, index, sort
+from envkit.plan.requirements import FAMILY, Asked, Left, Line, Sorted, included, index, sort
 
 Where = Callable[[str, str], Line]
-"""Returns a text with the line of the file on which a needle stands first."""
+"""Returns a text with the line of the file on which a needle stands first, as a key where it ends in ` =`."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 
@@ -29,17 +29,14 @@ def pyproject(name: str, folder: Path) -> Sorted:
         UsageError: the file is not TOML.
     """
     text = strictyaml.text_of(folder / name)
-    try:
-        tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"{name}: is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
-        ) from error
+    tree = _parsed(name, text)
     where = lines_of(name, text)
     project, poetry = table(tree, "project"), table(tree, "tool", "poetry")
     lines = [where(one, one) for one in _texts(project.get("dependencies"))]
-    lines += requirement_lines(table(poetry, "dependencies"), where)
+    lines += [where(f"{option} {url}", url) for option, url in _index_options(tree)]
     found = _python(project.get("requires-python"), table(poetry, "dependencies").get("python"), where)
+    rows, elsewhere = requirement_lines(table(poetry, "dependencies"), where)
+    lines, found = lines + rows, found + elsewhere + _dynamic(tree, where, folder)
     taken, left = _groups(tree, where)
     sources = _sources(tree, where)
     lines = [line for line in (*lines, *taken) if _named(line) not in sources.elsewhere]
@@ -53,6 +50,26 @@ def pyproject(name: str, folder: Path) -> Sorted:
     return found
 
 
+def project_name(folder: Path) -> str | None:
+    """Return the name that the pyproject.toml of a folder gives, None where it gives none or cannot be read."""
+    path = folder / "pyproject.toml"
+    try:
+        tree = _parsed(path.name, strictyaml.text_of(path))
+    except UsageError:  # a project's other file is enough, so this one may be missing or broken
+        return None
+    found = table(tree, "project").get("name") or table(tree, "tool", "poetry").get("name")
+    return found if isinstance(found, str) else None
+
+
+def _parsed(name: str, text: str) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"{name}: is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
+        ) from error
+
+
 _UV_LEFT = {
     "override-dependencies": "versions that override others are not read; list them under pip",
     "constraint-dependencies": "constraints on packages that nothing lists are not read; list them under pip",
@@ -60,15 +77,43 @@ _UV_LEFT = {
 }
 
 
+def _index_options(tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for part in (table(tree, "tool", "uv"), table(tree, "tool", "uv", "pip")):
+        for key in ("index-url", "extra-index-url", "find-links"):
+            value = part.get(key)
+            for url in [value] if isinstance(value, str) else _texts(value):
+                yield f"--{key}", url
+
+
+def _dynamic(tree: Mapping[str, Any], where: Where, folder: Path) -> Sorted:
+    """Read the requirements files of a project whose build backend reads its dependencies from them."""
+    if "dependencies" not in _texts(table(tree, "project").get("dynamic")):
+        return Sorted()
+    row = table(tree, "tool", "setuptools", "dynamic", "dependencies").get("file")
+    files = [row] if isinstance(row, str) else _texts(row)
+    hook = table(tree, "tool", "hatch", "metadata", "hooks", "requirements_txt").get("files")
+    files += _texts(hook)
+    found = Sorted()
+    for file in files:
+        found += included(where(file, file), file, folder)
+    if not files:
+        found += _left(where("dynamic dependencies", "dynamic"), "its build backend computes them; list them under pip")
+    return found
+
+
 def lines_of(name: str, text: str) -> Where:
     """Return what finds the line of a text in a file; TOML readers give no places."""
     lines = text.splitlines()
 
     def where(shown: str, needle: str) -> Line:
-        plain = re.compile(rf"(?<![A-Za-z0-9_-]){re.escape(needle)}(?![A-Za-z0-9_-])")
-        at = next(
-            (at for at, line in enumerate(lines, 1) if plain.search(line) and not line.lstrip().startswith("#")), 1
+        key, is_key, _ = needle.partition(" =")
+        word = (
+            rf"\s*[\"']?{re.escape(key)}[\"']?\s*="
+            if is_key
+            else rf"(?<![A-Za-z0-9_-]){re.escape(key)}(?![A-Za-z0-9_-])"
         )
+        fits = re.compile(word).match if is_key else re.compile(word).search
+        at = next((at for at, line in enumerate(lines, 1) if fits(line) and not line.lstrip().startswith("#")), 1)
         return Line(where=f"{name}:{at}", text=shown)
 
     return where
@@ -82,32 +127,47 @@ def table(tree: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return tree
 
 
-def requirement_lines(rows: Mapping[str, Any], where: Where) -> list[Line]:
-    """Return dependencies of a table (Poetry, pixi) as lines of a requirements file."""
-    found = []
+def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
+    """Return dependencies of a table (Poetry, pixi) as lines of a requirements file, and what such lines cannot say."""
+    found, rest = [], Sorted()
     for name, wanted in rows.items():
         if name == "python":
             continue
         for one in wanted if isinstance(wanted, list) else [wanted]:
             row = one if isinstance(one, Mapping) else {"version": str(one)}
-            path = next((str(row[key]) for key in ("git", "url", "path") if key in row), None)
+            kind = next((key for key in ("git", "url", "path", "file") if key in row), None)
+            if kind:
+                rest += _left(where(f"{name} from {kind} {row[kind]}", f"{name} ="), _ELSEWHERE)
+                continue
+            if row.get("optional") is True:
+                rest += _left(where(f"{name}{_clauses(str(row.get('version', '*')))}", f"{name} ="), _OPTIONAL)
+                continue
             extras = f"[{','.join(row['extras'])}]" if row.get("extras") else ""
-            text = f"{name}{extras}{_clauses(str(row.get('version', '*')))}"
-            text += f" ; {row['markers']}" if row.get("markers") else ""
-            text += f" ; python_version {python}" if (python := _marker_of(row.get("python"))) else ""
-            found.append(where(f"git+{path}#{name}" if path else text, name))
-    return found
+            line = where(f"{name}{extras}{_clauses(str(row.get('version', '*')))}{_marker_of(row)}", f"{name} =")
+            found.append(line)
+            if isinstance(row.get("index"), str):
+                rest += index(where(row["index"], row["index"]), row["index"])
+    return found, rest
 
 
-def _marker_of(python: object) -> str:
-    found = re.fullmatch(r"\s*(<=|>=|<|>|==)\s*([0-9.]+)\s*", str(python or ""))
-    return f"{found[1]} '{found[2]}'" if found else ""
+_ELSEWHERE = "it is a path or URL, and only names with versions can be locked"
+_OPTIONAL = "it is optional: only an extra installs it"
+
+
+def _marker_of(row: Mapping[str, Any]) -> str:
+    """Return Poetry's `markers`, `platform` and `python` of a dependency as one marker; empty if it has none."""
+    parts = [f"({row['markers']})"] if row.get("markers") else []
+    parts += [f"sys_platform == '{row['platform']}'"] if row.get("platform") else []
+    for clause in _clauses(str(row.get("python", "*"))).split(",") if row.get("python") else ():
+        sign, version = re.fullmatch(r"([<>=!~]*)(.*)", clause, re.DOTALL).groups()  # type: ignore[union-attr]
+        parts += [f"python_version {sign} '{version}'"] if clause else []
+    return f" ; {' and '.join(parts)}" if parts else ""
 
 
 def _clauses(version: str) -> str:
     """Translate Poetry's versions: `^2.1` is `>=2.1,<3`, `~2.1` is `>=2.1,<2.2`, `2.1` is `==2.1`."""
     found = []
-    for part in version.replace(" ", "").split(","):
+    for part in re.sub(r"(?<![<>=!~^,\s])\s+(?=[<>=!~^])", ",", version).replace(" ", "").split(","):
         caret = re.fullmatch(r"([\^~])(\d+(?:\.\d+)*)", part)
         if caret:
             numbers = [int(number) for number in caret[2].split(".")]
@@ -133,24 +193,43 @@ def _python(required: object, poetry: object, where: Where) -> Sorted:
 
 def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
     """Return the lines of optional groups that name torch, and the other groups as left."""
-    groups = {f"dependency-groups.{key}": rows for key, rows in table(tree, "dependency-groups").items()}
+    named = table(tree, "dependency-groups")
+    groups = {f"dependency-groups.{key}": _group(named, key) for key in named}
     extras = table(tree, "project", "optional-dependencies")
-    groups |= {f"project.optional-dependencies.{key}": rows for key, rows in extras.items()}
+    groups |= {f"project.optional-dependencies.{key}": _texts(rows) for key, rows in extras.items()}
+    groups["tool.uv.dev-dependencies"] = _texts(table(tree, "tool", "uv").get("dev-dependencies"))
+    for tool in ("pdm",):
+        rows_of_tool = table(tree, "tool", tool, "dev-dependencies")
+        groups |= {f"tool.{tool}.dev-dependencies.{key}": _texts(rows) for key, rows in rows_of_tool.items()}
     taken: list[Line] = []
     left, torch = Sorted(), ""
-    rows_of = [(key, [where(one, one) for one in _texts(rows)]) for key, rows in groups.items()]
-    for key, one in table(tree, "tool", "poetry", "group").items():
-        rows_of.append((f"tool.poetry.group.{key}", requirement_lines(table(one, "dependencies"), where)))
-    for key, lines in rows_of:
+    rows_of = [(key, [where(one, one) for one in rows], Sorted()) for key, rows in groups.items()]
+    poetry = table(tree, "tool", "poetry")
+    of_poetry = {f"tool.poetry.group.{key}": table(one, "dependencies") for key, one in table(poetry, "group").items()}
+    for key, rows in {**of_poetry, "tool.poetry.dev-dependencies": table(poetry, "dev-dependencies")}.items():
+        rows_of.append((key, *requirement_lines(rows, where)))
+    for key, lines, elsewhere in rows_of:
         if any(_named(line) in FAMILY for line in lines) and not torch:
-            torch, taken = key, lines
-        elif lines:
+            torch, taken, left = key, lines, left + elsewhere
+        elif lines or elsewhere != Sorted():
             why = f"torch is taken from {torch}" if torch and any(_named(one) in FAMILY for one in lines) else ""
             left += _left(
                 where(key, key if key.startswith("tool.poetry") else key.rpartition(".")[2]),
                 why or "the group is optional and does not name torch",
             )
     return taken, left
+
+
+def _group(groups: Mapping[str, Any], name: str, _seen: frozenset[str] = frozenset()) -> list[str]:
+    """Return the requirements of a dependency group, those of groups that it includes in their place."""
+    found: list[str] = []
+    rows = groups.get(name)
+    for one in rows if isinstance(rows, list) else []:
+        if isinstance(one, str):
+            found.append(one)
+        elif isinstance(one, Mapping) and (other := str(one.get("include-group"))) not in {*_seen, name}:
+            found += _group(groups, other, _seen | {name})
+    return found
 
 
 class _Sources:
@@ -163,10 +242,8 @@ class _Sources:
 
 def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
     found, uv = _Sources(), table(tree, "tool", "uv")
-    indexes = {str(row.get("name", "")): str(row.get("url", "")) for row in _rows(uv.get("index"))}
-    indexes |= {
-        str(row.get("name", "")): str(row.get("url", "")) for row in _rows(table(tree, "tool", "poetry").get("source"))
-    }
+    tables = (uv.get("index"), table(tree, "tool", "poetry").get("source"), table(tree, "tool", "pdm").get("source"))
+    indexes = {str(row.get("name", "")): row for rows in tables for row in _rows(rows)}
     used: set[str] = set()
     for name, rows in table(uv, "sources").items():
         for row in [rows] if isinstance(rows, Mapping) else _rows(rows):
@@ -174,21 +251,27 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
                 found.elsewhere.add(canonicalize_name(name))
                 kind = next(key for key in ("git", "path", "url", "workspace") if key in row)
                 found.sorted += _left(
-                    where(f"{name} from {kind}", name),
-                    "it is a path or URL, and only names with versions can be locked",
+                    where(f"{name} from {kind}", f"{name} ="),
+                    _ELSEWHERE,
                 )
             elif _applies(row.get("marker")):
                 used |= {str(row.get("index"))}
-    for row in table(tree, "tool", "poetry", "dependencies").values():
-        used |= {str(row["source"])} if isinstance(row, Mapping) and "source" in row else set()
-    for name, url in indexes.items():
+    poetry = table(tree, "tool", "poetry")
+    for part in (poetry, *(table(poetry, "group", key) for key in table(poetry, "group"))):
+        for wanted in table(part, "dependencies").values():
+            for spec in [wanted] if isinstance(wanted, Mapping) else _rows(wanted):
+                if "source" in spec and spec.get("platform", "linux") == "linux" and _applies(spec.get("markers")):
+                    used |= {str(spec["source"])}
+    # An index that a package names comes before those that are searched for every package.
+    for name, known in sorted(indexes.items(), key=lambda one: one[0] not in used):
+        url = str(known.get("url", ""))
         line = where(url, url)
-        if name in used or not table(uv, "sources"):
-            part = index(line, url)
-            devices = [one for one in (*found.sorted.asked, *part.asked) if one.field in ("cuda", "cpu")]
-            if part.asked and len(devices) > 1:
-                part = _left(line, f"another variant than {devices[0].line.text}, which is taken")
-            found.sorted += part
+        if name in used or not (known.get("explicit") is True or known.get("priority") == "explicit"):
+            meant = index(line, url)
+            devices = [one for one in (*found.sorted.asked, *meant.asked) if one.field in ("cuda", "cpu")]
+            if meant.asked and len(devices) > 1:
+                meant = _left(line, f"another variant than {devices[0].line.text}, which is taken")
+            found.sorted += meant
     return found
 
 

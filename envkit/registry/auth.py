@@ -157,6 +157,7 @@ def _stored(path: Path, key: str, row: object) -> Login | None:
         except (binascii.Error, UnicodeDecodeError) as error:
             raise _damaged(path, f"auths.{key}.auth is not base64 text") from error
         user, colon, password = text.partition(":")
+        # As Docker reads it: some writers pad the password with NUL.
         password = password.rstrip("\0")
         if not colon:
             raise _damaged(path, f"auths.{key}.auth holds no user and password")

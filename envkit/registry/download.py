@@ -210,6 +210,7 @@ class _Fetch:
             with locked_part(path) as (part, file):
                 self._fill(item, file)
                 file.flush()
+                # Contents before the name: after a power cut, the name must not stand for a file with holes.
                 os.fsync(file.fileno())
                 Path(part).replace(path)
         except OSError as error:
@@ -248,6 +249,7 @@ class _Fetch:
     def _take(self, item: Item, state: _State) -> None:
         before = state.size
         with item.open(before) as answer, self._watched(answer):
+            # A server may ignore the range, and send the whole file from its beginning (RFC 9110, 14.2).
             if before and not _continues(answer, before):
                 state.restart(self._heard)
                 if answer.status != _WHOLE:

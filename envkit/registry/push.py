@@ -136,14 +136,19 @@ class Pusher:
             EnvironmentProblem: it cannot be reached.
         """
         self.check()
+        # Before any byte is sent: a tag that is taken would otherwise be found only at the end.
         check_tag(self.reference, image.digest, self.registry, replace_tag=self._replace_tag)
         layers = {layer.digest: layer for layer in image.layers}
         reporter.step(f"push {self.reference.place}")
         self._work.speak(reporter, sum(one.descriptor.size for one in layers.values()) + len(image.config))
+        # The largest first: begun last, it would be sent by one connection while the others have nothing left.
         for layer in sorted(layers.values(), key=lambda one: (-one.descriptor.size, one.digest)):
             self._give_layer(layer)
+        # A registry may refuse a manifest while a blob that it names is missing (distribution-spec,
+        # MANIFEST_BLOB_UNKNOWN), so the configuration is sent like a layer, and the manifest after all of them.
         self._give(Blob(image.id, len(image.config), None, image.config, None))
         self._wait()
+        # By digest: nobody who pulls by tag gets an image that is not verified yet.
         target = self.reference.at(image.digest)
         self.registry.put_manifest(target, image.manifest, image.media_type)
         verify_manifest(target, image.manifest, self.registry)
@@ -180,6 +185,7 @@ class Pusher:
             try:
                 with self._turn(blob.digest, self._work.check):
                     self._work.blob(blob)
+            # The failure that stopped it is kept by the thread that had it.
             except StoppedError:
                 pass
             except BaseException as error:  # noqa: BLE001 - raised again by the caller of offer, check or finish
@@ -294,6 +300,7 @@ class Transfers:
         try:
             self._send_whole(upload)
         except TransientError:
+            # The next try counts these bytes once more; without this, the progress would pass 100 %.
             self._forward(-upload.done)
             upload.url, upload.done = None, 0
             raise
@@ -322,7 +329,9 @@ class Transfers:
                     hint = f"docker login {self.registry.name}"
                     raise TransientError(EngineError(f"{doing}: the registry's token expired", hint=hint))
                 self.registry.expect(answer, (_ACCEPTED, _CREATED, _NO_CONTENT), doing)
+                # Each answer may name another address for the next request, with the state of the upload in it.
                 upload.url = answer.next_url() or upload.url
+        # That address may have a query already (distribution-spec, "Pushing blobs").
         sign = "&" if "?" in upload.url else "?"
         with self.registry.request(
             "PUT", f"{upload.url}{sign}digest={blob.digest}", scopes, headers=kind, body=data

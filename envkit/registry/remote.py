@@ -158,7 +158,7 @@ def _missing(reference: Reference) -> EngineError:
 
 
 def _parsed(found: Manifest, where: str) -> dict[str, Any]:
-    """A document of the registry's; another answer, such as a proxy's page, is no damage of an image."""
+    """A document of the registry's; another answer, such as a proxy's page, is not a damaged image."""
     try:
         return parse_json(found.data, where)
     except IntegrityError as error:

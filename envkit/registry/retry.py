@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from envkit.ground.errors import EnvkitError
 
 Answer = TypeVar("Answer")
+# A time-out, too many requests, and what servers and the proxies before them answer while they restart. Any other
+# refusal would be the same on the next try.
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -37,6 +39,7 @@ class Policy:
 
     def within(self, seconds: float) -> float:
         """So many seconds, or the fewer that the run has left; never quite none."""
+        # A socket with a time limit of 0 does not block, and fails at once with another error than a time-out.
         return seconds if self.deadline is None else max(min(seconds, self.deadline - time.monotonic()), 0.01)
 
 
@@ -82,7 +85,9 @@ def persist(
 def delay(tries: int, asked_s: float | None, policy: Policy, chance: float) -> float:
     """Return the seconds until the next try: what the server asked for, else doubled, minus up to half at random."""
     if asked_s is not None:
+        # A server that is down for maintenance may ask for hours; nobody would know why the build waits.
         return min(max(asked_s, 0.0), policy.longest_s)
+    # At random, so that builds which were refused at the same moment do not come back at the same moment.
     return min(policy.first_s * 2.0 ** (tries - 1), policy.longest_s) * (1.0 - chance / 2)
 
 

@@ -52,6 +52,7 @@ def check_target(reference: Reference, labels: Mapping[str, str], registry: Regi
         found = _labels(held, reference, registry)
         if found is not None and any(found.get(key) != value for key, value in labels.items()):
             raise _taken(reference, held)
+    # A login that may only read is found here, and not after the build.
     registry.try_upload(reference.repository)
     return held is None
 
@@ -64,7 +65,9 @@ def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_t
         IntegrityError: the registry holds other bytes than the digest says, or nothing.
         EnvironmentProblem: it cannot be reached.
     """
+    # Again, although the push has looked: verification takes minutes, and another build may have set the tag since.
     check_tag(reference, digest, registry, replace_tag=replace_tag)
+    # A garbage collection of the registry removes manifests without a tag, and this one had none until now.
     held = registry.manifest(reference.at(digest))
     if held is None:
         raise IntegrityError(
@@ -122,6 +125,7 @@ def _labels(manifest: Manifest, reference: Reference, registry: Registry) -> Map
                 return answer.read(MAX_MANIFEST)
 
         found = json.loads(registry.persist(ask))["config"]["Labels"]
+    # Unknown labels refuse nothing here: before the tag moves, `check_tag` compares digests.
     except EngineError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError):

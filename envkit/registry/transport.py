@@ -99,6 +99,7 @@ class Answer:
         while True:
             self._policy.check()
             try:
+                # What has come so far: `read` waits for a whole piece, so a slow server would look silent.
                 piece = self._response.raw.read1(PIECE)
             except _FOREIGN as error:
                 raise _lost(self.url, error, self._policy) from error
@@ -126,6 +127,7 @@ class Answer:
                 raise TransientError(_slow(self.url, "a document", self._policy.total_s))
             if len(found) > limit:
                 raise EngineError(f"{shown(self.url)} answers with more than {limit} bytes", hint="check the address")
+        # A connection that a proxy closes early looks like the end of the answer.
         length = self.headers.get("content-length", "")
         if length.isdigit() and len(found) < int(length) and self._response.request.method != "HEAD":
             raise TransientError(_away(self.url, "the answer was cut"))
@@ -243,6 +245,8 @@ class Transport:
         *,
         allowed: frozenset[Reach],
     ) -> Answer:
+        # Bytes as the server keeps them: with another encoding the length, and the ranges of a resumed download,
+        # would be those of the compressed answer.
         sent = {"User-Agent": f"envkit/{__version__}", "Accept-Encoding": "identity", **headers}
         if secret:
             sent["Authorization"] = secret
@@ -253,6 +257,7 @@ class Transport:
                 headers=sent,
                 data=body or None,
                 stream=True,
+                # `send` follows them, and judges where each one leads.
                 allow_redirects=False,
                 verify=self._ca_bundle,
                 timeout=(self.policy.within(_CONNECT_S), self.policy.within(self.policy.silence_s)),
@@ -491,10 +496,10 @@ def _slow(url: str, what: str, limit_s: float) -> TimeLimitError:
 
 
 def _untrusted(url: str, error: BaseException) -> EnvironmentProblem:
-    text = str(error)
-    why = "it is expired, or this machine's clock is wrong" if "expired" in text or "not yet valid" in text else ""
-    why = why or ("it is for another host" if "doesn't match" in text or "Hostname mismatch" in text else "")
-    return EnvironmentProblem(
-        f"the certificate of {host(url)} is not trusted" + (f": {why}" if why else ""),
-        hint="ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities",
-    )
+    text, hint = str(error), "ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities"
+    why = "it is for another host" if "doesn't match" in text or "Hostname mismatch" in text else ""
+    for sign, what in (("not yet valid", "it is not valid yet"), ("expired", "it is expired")):
+        if sign in text:
+            why = f"{what}, or this machine's clock is wrong ({time.strftime('%Y-%m-%d', time.gmtime())})"
+            hint = "date -u   # if the clock is right, the server needs a new certificate"
+    return EnvironmentProblem(f"the certificate of {host(url)} is not trusted" + (f": {why}" if why else ""), hint=hint)

@@ -1,4 +1,4 @@
-"""The record as SARIF 2.1.0, for code-scanning views. What passed or does not apply is no result."""
+"""The record as SARIF 2.1.0, for code-scanning views. What passed or does not apply is not a result."""
 
 from __future__ import annotations
 

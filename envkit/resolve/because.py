@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from envkit.facts.model import Build
 from envkit.ground.sizes import shown_size
 from envkit.ground.versions import Constraint, is_version, key, minor
+from envkit.resolve.forward import refused, unlisted
 from envkit.resolve.gpus import Card, sm
 from envkit.resolve.index import WHEEL_SOURCES, Index
 from envkit.resolve.model import Request
 from envkit.resolve.rules import Sieve, candidates, code, cudnn_runs, driven
+from envkit.resolve.support import TORCH_REF, python_row, python_sentence, supported_pythons, torch_sentence
 from envkit.resolve.wanted import Ask, Wanted, keep
 
 # Constraints that describe the machine and not the software on it.
@@ -41,6 +43,7 @@ class Grounds:
             self._note(builds)
             found += self._alone(ask) if not others else [self._sentence(ask, others, builds)]
         found += self._machine() if len(self.clash) > 1 else ()
+        found += self._forward()
         # Conda packages may need a lower glibc, so these sentences are about wheels only.
         among = "among wheels, " if self.full.scope and any(ask.field == "os" for ask in self.clash) else ""
         return tuple(dict.fromkeys(among + sentence for sentence in found))
@@ -78,6 +81,8 @@ class Grounds:
                 return ask.words[1]
             case "cpu":
                 return "a CPU build"
+            case "supported_only":
+                return "a version that gets fixes"
             case "template":
                 return "a venv on the system Python"
             case _:
@@ -105,10 +110,9 @@ class Grounds:
             case "driver":
                 lowest = min(self.index.needs.values(), key=lambda need: key(need.minimum))
                 return [f"no CUDA build runs on driver {ask.words[1]}; the oldest needs {lowest.minimum}"]
-            case "gpu":
-                return [self._gpu(ask, "", self._builds(()))]
-            case "max_size":
-                return [self._size(ask, "", self._builds(()))]
+            case "gpu" | "max_size" | "supported_only":
+                alone = {"gpu": self._gpu, "max_size": self._size, "supported_only": self._support}
+                return [alone[ask.field](ask, "", self._builds(()))]
             case _:
                 known = _span(ask.field, _values(ask.field, self._builds(())), self.index)
                 return [f"no build is available for {self._name(ask)}" + (f"; available: {known}" if known else "")]
@@ -137,6 +141,7 @@ class Grounds:
             "os": self._os,
             "template": self._template,
             "max_size": self._size,
+            "supported_only": self._support,
             "cpu": lambda *_: f"{rest} has no CPU build",
         }
         if ask.field == "python" and self.full.wheels:
@@ -144,10 +149,17 @@ class Grounds:
         return special.get(ask.field, self._others)(ask, rest, builds)
 
     def _others(self, ask: Ask, rest: str, builds: list[Build]) -> str:
-        values = _values(ask.field, builds)
+        values = self._fixed(ask.field, _values(ask.field, builds))
         if not values:
             return f"the {_TITLE[ask.field]} for {rest} is unknown"
         return f"{rest} is available {_for(ask.field)} {_span(ask.field, values, self.index)}"
+
+    def _fixed(self, field: str, values: set[str]) -> set[str]:
+        """Values without the Pythons that get no fixes, where the clash is about those."""
+        day = self.full.supported_on
+        if field != "python" or day is None or all(one.field != "supported_only" for one in self.clash):
+            return values
+        return values & supported_pythons(day, self.index.facts)
 
     def _template(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         del ask
@@ -164,6 +176,34 @@ class Grounds:
         others = len(builds) - len(sizes)
         unknown = f"; the size of {others} other builds is unknown" if others else ""
         return f"{rest or 'the smallest build'} needs a download of at least {shown_size(min(sizes))}{unknown}"
+
+    def _support(self, ask: Ask, rest: str, builds: list[Build]) -> str:
+        """Why nothing that fits the others gets fixes: each torch is too old, or each Python of those that are not."""
+        del rest
+        facts, newer = self.index.facts, [build for build in builds if build.torch in self.index.supported]
+        if not newer:
+            self.refs.append(TORCH_REF)
+            return torch_sentence(max((build.torch for build in builds), key=key), self.index.series)
+        others = tuple(one for one in self.clash if one != ask)
+        allowed = Sieve(keep(self.full, self.stated, others), self.index)
+        pythons = {name for build in newer for name in allowed.known_pythons(build)}
+        newest = max(pythons if allowed.pythons is None else pythons & allowed.pythons, key=key)
+        row = python_row(newest, facts)
+        self.refs += row.refs if row else ()
+        return python_sentence(newest, row, self.full.supported_on or facts.collected)
+
+    def _forward(self) -> Iterator[str]:
+        """Why forward compatibility, where it is allowed, is no way around an old driver."""
+        driver = self.full.driver
+        ask = next((one for one in self.clash if one.field == "driver"), None)
+        if driver is None or ask is None or not self.request.allow_forward_compat:
+            return
+        builds = self._builds(tuple(one for one in self.clash if one != ask))
+        newer = {build.cuda for build in builds if build.cuda and self.index.needs[build.cuda].mode(driver) is None}
+        if not newer or newer & self.full.forward:  # the driver is refused for another reason
+            return
+        self.refs += [ref for row in self.index.facts.forward[-1:] for ref in row.refs]
+        yield refused(self.full.cards) or unlisted(driver, newer, self.index.facts)
 
     def _own_python(self) -> str:
         system = self.full.os
@@ -242,7 +282,7 @@ class Grounds:
         if system is None:
             return f"{rest} needs another OS"
         asked = self.full.python if any(one.field == "python" for one in self.clash) else None
-        own = {name for name in system.pythons if asked is None or asked.allows(name)}
+        own = self._fixed("python", {name for name in system.pythons if asked is None or asked.allows(name)})
         if self.full.wheels and not any(own & set(build.pythons or ()) for build in builds):
             return self._own_python()
         if builds and all(build.platform not in system.platforms for build in builds):

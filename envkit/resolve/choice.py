@@ -1,11 +1,11 @@
 """Which of the compatible builds is the answer, and with which Python.
 
 Order: rows that are known to exist before rows that are only inferred; then the newest torch; then a CUDA the driver
-runs natively; then the source (the PyTorch index, the Python index, conda-forge, the pytorch channel); then builds
-upstream advertises; then the newest CUDA. One thing stands above the newest torch: a native build wins over a
-minor-compatible one when it costs at most one torch series (2.14 instead of 2.15), because minor-version
-compatibility cannot compile PTX. It does not win when it costs more: a driver 535 gets today's torch, and the answer
-names the native one.
+runs natively, else by minor-version compatibility, else by forward compatibility; then the source (the PyTorch index,
+the Python index, conda-forge, the pytorch channel); then builds upstream advertises; then the newest CUDA. One thing
+stands above the newest torch: a native build wins over another one when it costs at most one torch series (2.14 instead
+of 2.15), because minor-version compatibility cannot compile PTX and forward compatibility needs a package. It does not
+win when it costs more: a driver 535 gets today's torch, and the answer names the native one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from dataclasses import dataclass, replace
 
 from envkit.facts.model import Build, Release
 from envkit.ground.versions import key, minor
+from envkit.resolve.forward import FORWARD
 from envkit.resolve.index import SOURCE_ORDER, WHEEL_SOURCES, Index, unsure
 from envkit.resolve.rules import Sieve, candidates
 
 COMPANIONS = ("torchvision", "torchaudio")
+MODES = ("native", "minor-compatible", FORWARD)
+"""How a driver runs a CUDA runtime, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ def _order(build: Build, sieve: Sieve) -> tuple[object, ...]:
     return (
         unsure(build),
         sieve.index.rank[build.torch],
-        _mode(build, sieve) != "native",
+        MODES.index(_mode(build, sieve) or FORWARD),
         SOURCE_ORDER.index(build.source),
         not build.advertised,
         newest_cuda,

@@ -12,7 +12,7 @@ from envkit.resolve.index import Index
 from envkit.resolve.model import Conflict, Request
 from envkit.resolve.rules import satisfiable, scoped
 from envkit.resolve.suggest import suggestions
-from envkit.resolve.wanted import Ask, Wanted, asks, keep
+from envkit.resolve.wanted import Ask, Wanted, asks, keep, permissions
 
 # Sets up to this size are all looked at; beyond it, constraints are first taken away one by one, which bounds the size.
 SMALL = 3
@@ -52,7 +52,7 @@ def unresolvable(request: Request, full: Wanted, index: Index) -> Unresolvable:
             suggestions=ways,
             sources=tuple(dict.fromkeys(grounds.refs)),
         ),
-        () if ways else _possible(stated, full, index),
+        () if ways else (*_possible(stated, full, index), *permissions(request)),
     )
 
 

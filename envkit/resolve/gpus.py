@@ -82,6 +82,14 @@ def find(typed: str, gpus: tuple[Gpu, ...], *, short: bool = False) -> Gpu | Non
     return next((gpu for gpu in gpus if gpu.capability == found), None)
 
 
+def product(typed: str, gpu: Gpu) -> str | None:
+    """Return the product of a row that a name means, None where it is none of them, such as a capability."""
+    words = _words(typed)
+    names = {name: one for one in gpu.products for name in _names(one)}
+    found = _longest(words, names)
+    return _longest(words[1:], names) if found is None and words[:1] and words[0] in _BEFORE else found
+
+
 def in_one_word(product: str) -> str:
     """Return a product as it is typed without quotes: `RTX 4090` -> `RTX4090`, `Quadro P400` -> `P400`."""
     return "".join(word for word in product.split() if word.upper() not in _NOISE)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from envkit.facts.model import Build, Cudnn, Facts, MinorCompat, ToolkitDriver
 from envkit.ground.versions import is_version, key, minor
+from envkit.resolve.support import torch_series
 
 # At equal torch the sources are tried in this order.
 SOURCE_ORDER = ("pytorch", "pypi", "conda-forge", "conda-pytorch")
@@ -41,6 +42,8 @@ class Index:
     glibc: str | None  # highest glibc any build is known to need
     cudas: frozenset[str]  # of all builds
     cudnns: frozenset[str]
+    series: tuple[str, ...]  # minor versions of torch that count as supported, oldest first
+    supported: frozenset[str]  # torch versions of these
     places: dict[tuple[str, bool], tuple[Build, ...]]  # (platform, without CUDA) -> builds
     _floors: dict[tuple[str | None, str | None], tuple[str, tuple[str, ...]] | None] = field(default_factory=dict)
 
@@ -85,6 +88,7 @@ def _made(facts: Facts) -> Index:
     places: dict[tuple[str, bool], list[Build]] = {}
     for build in facts.builds:
         places.setdefault((build.platform, build.cuda is None), []).append(build)
+    series = torch_series(facts)
     known = [build.glibc for build in facts.builds if build.glibc]
     return Index(
         facts=facts,
@@ -96,6 +100,8 @@ def _made(facts: Facts) -> Index:
         glibc=max(known, key=key) if known else None,
         cudas=frozenset(build.cuda for build in facts.builds if build.cuda),
         cudnns=frozenset(build.cudnn for build in facts.builds if build.cudnn),
+        series=series,
+        supported=frozenset(version for version in versions if minor(version) in series),
         places={place: tuple(builds) for place, builds in places.items()},
     )
 

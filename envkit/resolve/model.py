@@ -29,6 +29,9 @@ class Request:
     source: str = "auto"
     cpu: bool = False
     max_size: str | None = None  # most bytes to download, as typed: '3GB'
+    supported_only: bool = False  # a torch and a Python that get fixes
+    allow_forward_compat: bool = False  # a permission: it makes nothing fit less
+    today: str | None = None  # ISO date for `supported_only` and the answer's support; None: the day of the facts
     template: str | None = None  # 'wheels' leaves conda sources out
     # Field -> what was made of a value that means something else than it says: 'ubuntu', the CUDA of nvidia-smi.
     understood: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -40,8 +43,29 @@ class Driver:
 
     native: str  # ships with this toolkit: everything works, PTX JIT included
     minimum: str  # lowest that runs its cubins by minor-version compatibility
-    mode: str | None  # 'native' | 'minor-compatible' for the driver that was asked about; None: none was given
+    # For the driver that was asked about: 'native', 'minor-compatible' or 'forward-compatible'; None: none was given.
+    mode: str | None
     given: str | None
+    package: str | None = None  # what forward compatibility needs in the image: 'cuda-compat-12-8'
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree; the package is there only where one is needed."""
+        tree = {"native": self.native, "minimum": self.minimum, "mode": self.mode, "given": self.given}
+        return tree if self.package is None else tree | {"package": self.package}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """Whether the torch and the Python of an answer get fixes; see `envkit.resolve.support`."""
+
+    level: str | None  # 'supported' | 'security' | 'ended'; None: not known
+    why: str
+    day: str  # ISO date that it holds for
+    sources: tuple[str, ...]  # ids of the fact sources
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {"level": self.level, "why": self.why, "day": self.day, "sources": list(self.sources)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +116,12 @@ class Resolution:
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     download: Download | None = field(default=None, compare=False)  # None: of a plan that was read
+    support: Support | None = field(default=None, compare=False)  # as above
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree; the same resolution always gives the same tree.
 
-        It is a part of plans, so it has nothing that only describes the choice: no size.
+        It is a part of plans, so it has nothing that only describes the choice: no size, no support.
         """
         driver = self.driver
         return {
@@ -115,8 +140,7 @@ class Resolution:
             "channels": list(self.channels),
             "selector": self.selector,
             "local_version": self.local_version,
-            "driver": driver
-            and {"native": driver.native, "minimum": driver.minimum, "mode": driver.mode, "given": driver.given},
+            "driver": driver and driver.to_json(),
             "gpus": list(self.gpus),
             "gpu_archs": None if self.gpu_archs is None else list(self.gpu_archs),
             "ptx": list(self.ptx),

@@ -14,6 +14,7 @@ from envkit.facts.conditions import alternatives, concerns
 from envkit.facts.model import Build, Release, Trap
 from envkit.ground.versions import key, parse_constraint
 from envkit.resolve.choice import COMPANIONS, companion, companion_version, compile_supported
+from envkit.resolve.forward import FORWARD, package
 from envkit.resolve.index import WHEEL_SOURCES, unsure
 from envkit.resolve.rules import Sieve, code, cudnn_doubted, driven_doubted
 
@@ -171,6 +172,11 @@ def _machine(chosen: Chosen) -> Iterator[str]:
         yield (
             f"driver {driver} runs CUDA {build.cuda} by minor-version compatibility only: PTX code "
             f"fails; driver {sieve.index.needs[build.cuda].native} or newer runs all code"
+        )
+    if driver and build.cuda and sieve.modes[build.cuda] == FORWARD:
+        yield (
+            f"driver {driver} runs CUDA {build.cuda} by forward compatibility only: the image needs "
+            f"{package(build.cuda)}, which envkit does not install, and its libcuda has to be found before the driver's"
         )
     system = sieve.wanted.os
     if system and system.eol and system.eol <= sieve.index.facts.collected:

@@ -6,6 +6,7 @@ from envkit.facts.model import Build, Facts, Os
 from envkit.ground.sizes import shown_size
 from envkit.ground.versions import key, minor
 from envkit.resolve.choice import Choice, companion, companion_version, compile_supported
+from envkit.resolve.forward import FORWARD
 from envkit.resolve.gpus import sm
 from envkit.resolve.index import WHEEL_SOURCES
 from envkit.resolve.model import Download, Driver, Request
@@ -17,6 +18,11 @@ _SOURCES = {
     "pypi": "the Python index's default wheel",
     "conda-forge": "conda-forge",
     "conda-pytorch": "the pytorch conda channel",
+}
+_HOW = {
+    "native": "natively",
+    "minor-compatible": "by minor-version compatibility",
+    FORWARD: "by forward compatibility",
 }
 _UNKNOWN = "unknown for this build"
 _NOT_READ = "the files of this source were not read"
@@ -101,9 +107,10 @@ def _torch(request: Request, chosen: Chosen, choice: Choice) -> str:
         return REQUESTED
     if choice.strained is not None and choice.strained.torch != build.torch:
         newer = choice.strained
+        how = _HOW[chosen.sieve.modes[newer.cuda or ""] or ""]
         return (
             f"newest{of} that driver {request.driver} runs natively; torch {newer.torch} (CUDA {newer.cuda}) would run "
-            "by minor-version compatibility only"
+            f"{how} only"
         )
     if request.cuda is not None and build.cuda and _ended(chosen):
         return f"last release{of} with CUDA {build.cuda} builds"
@@ -225,7 +232,9 @@ def _driver(chosen: Chosen, driver: Driver | None) -> str:
             need += f"; {card} needs {branch} or newer"
     if driver.given is None:
         return need
-    how = "natively" if driver.mode == "native" else "by minor-version compatibility"
+    how = _HOW[driver.mode or ""]
+    if driver.package is not None:
+        how = f"{how} with {driver.package}, on data center GPUs"
     return f"{driver.given} runs it {how}; {need}"
 
 

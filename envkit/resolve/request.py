@@ -14,7 +14,7 @@ from envkit.ground.platforms import PLATFORMS, SPELLINGS
 from envkit.ground.sizes import parse_size
 from envkit.ground.versions import Constraint, is_version, key, minor, parse_constraint
 from envkit.resolve.model import SOURCES, Request
-from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system
+from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system, permissions
 
 FIELDS = (
     "torch",
@@ -28,6 +28,8 @@ FIELDS = (
     "source",
     "cpu",
     "max_size",
+    "supported_only",
+    "allow_forward_compat",
     "template",
 )
 P = ParamSpec("P")
@@ -47,7 +49,8 @@ _FIRST_DRIVER = 100  # smaller numbers are versions of CUDA
 def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".format) -> Request:
     """Read a request; `name` gives a field's name in errors (`--cuda`, `request.cuda`).
 
-    Keys are those of FIELDS; `gpu` is a list. A missing key and None mean "newest that fits all the rest".
+    Keys are those of FIELDS; `gpu` is a list. A missing key and None mean "newest that fits all the rest". The key
+    `today` has the ISO date that support is judged by; without it that is the day of the facts.
 
     Raises:
         UsageError: with every fault of the request, the first as its message.
@@ -109,6 +112,9 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
         source=source or Request().source,
         cpu=cpu,
         max_size=max_size,
+        supported_only=bool(fields.get("supported_only")),
+        allow_forward_compat=bool(fields.get("allow_forward_compat")),
+        today=_text(fields, "today"),
         template=_text(fields, "template"),
         understood=understood,
     )
@@ -137,7 +143,7 @@ class _Faults:
 
 def words(request: Request) -> tuple[str, ...]:
     """The request as the words to type after the verb: `('--torch', '2.12', '--gpu', 'V100')`."""
-    return tuple(word for ask in asks(request) for word in ask.words)
+    return (*(word for ask in asks(request) for word in ask.words), *permissions(request))
 
 
 def changed(request: Request, field: str, value: str | None, position: int = 0) -> Request:
@@ -155,6 +161,8 @@ def changed(request: Request, field: str, value: str | None, position: int = 0) 
         new = tuple(rest if value is None else [*rest, value])
     elif value is None:
         new = getattr(Request(), field)
+    elif field == "allow_forward_compat":
+        new = True
     return replace(request, **{field: new})
 
 

@@ -6,12 +6,14 @@ from envkit.facts.model import Build, Facts
 from envkit.ground.versions import key
 from envkit.resolve.choice import COMPANIONS, choose, companion, companion_pythons, companion_version, python
 from envkit.resolve.explain import unresolvable
-from envkit.resolve.index import Index, index
+from envkit.resolve.forward import FORWARD, package, packages
+from envkit.resolve.index import index
 from envkit.resolve.model import Driver, Request, Resolution
 from envkit.resolve.pitfalls import Chosen, advice, triton_gone
 from envkit.resolve.reasons import download, reasons
 from envkit.resolve.rules import Sieve, candidates, first_branch, scoped
-from envkit.resolve.wanted import DEFAULT_OS, Wanted, operating_system, wanted
+from envkit.resolve.support import day_of, support
+from envkit.resolve.wanted import DEFAULT_OS, operating_system, wanted
 
 
 def resolve(request: Request, facts: Facts) -> Resolution:
@@ -30,7 +32,7 @@ def resolve(request: Request, facts: Facts) -> Resolution:
     build = choice.build
     chosen = Chosen(build, facts.releases.get(build.torch), python(build, sieve), sieve)
     careful = advice(chosen)
-    driver = _driver(build, sieve.wanted, known)
+    driver = _driver(build, sieve)
     system = operating_system(request.os or DEFAULT_OS, facts)
     partners = {name: companion(build, name, chosen.python, known) for name in COMPANIONS}
     return Resolution(
@@ -66,6 +68,7 @@ def resolve(request: Request, facts: Facts) -> Resolution:
             if version is None and companion_version(build, name, known)
         },
         download=download(build, facts),
+        support=support(build.torch, chosen.python, day_of(request.today, facts), known.series, facts),
     )
 
 
@@ -77,10 +80,11 @@ def _pythons(build: Build, partners: dict[str, str | None]) -> tuple[str, ...] |
     return tuple(name for name in build.pythons if all(name in found for found in lists))
 
 
-def _driver(build: Build, asked: Wanted, known: Index) -> Driver | None:
+def _driver(build: Build, sieve: Sieve) -> Driver | None:
     if build.cuda is None:
         return None
-    need = known.needs[build.cuda]
+    asked, need = sieve.wanted, sieve.index.needs[build.cuda]
+    mode = sieve.modes[build.cuda] if asked.driver else None
     # A GPU newer than the toolkit's floor brings its own: no driver before its branch knows it. Several GPUs are the
     # machines that the image is for: the oldest one's driver is enough on its own machine. The image is not started
     # below the minimum, so an inferred branch does not raise it.
@@ -89,8 +93,9 @@ def _driver(build: Build, asked: Wanted, known: Index) -> Driver | None:
     return Driver(
         native=max(need.native, minimum, key=key),
         minimum=minimum,
-        mode=need.mode(asked.driver) if asked.driver else None,
+        mode=mode,
         given=asked.driver,
+        package=package(build.cuda) if mode == FORWARD else None,
     )
 
 
@@ -101,6 +106,8 @@ def _sources(chosen: Chosen, trap_refs: tuple[str, ...], os_refs: tuple[str, ...
     refs += known.needs[build.cuda].refs if build.cuda else ()
     for card in chosen.sieve.wanted.cards:
         refs += card.gpu.refs
+    if build.cuda and chosen.sieve.modes[build.cuda] == FORWARD:
+        refs += packages(known.facts)[build.cuda].refs
     floor = known.cudnn_floor(build) if chosen.sieve.wanted.cards else None
     refs += floor[1] if floor else ()
     return tuple(dict.fromkeys([*refs, *os_refs, *trap_refs]))

@@ -13,8 +13,10 @@ from functools import cached_property
 
 from envkit.facts.model import Build, Gpu
 from envkit.ground.versions import Constraint, key
+from envkit.resolve.forward import FORWARD
 from envkit.resolve.gpus import Card
 from envkit.resolve.index import WHEEL_SOURCES, Index, doubted_floor, unsure
+from envkit.resolve.support import supported_pythons
 from envkit.resolve.wanted import Wanted
 
 
@@ -24,12 +26,13 @@ class Sieve:
     def __init__(self, wanted: Wanted, index: Index) -> None:
         self.wanted = wanted
         self.index = index
-        self.torches = _allowed(wanted.torch, index.rank)
+        self.torches = _both(_allowed(wanted.torch, index.rank), index.supported if wanted.supported_on else None)
         self.cudas = _allowed(wanted.cuda, index.cudas)
         self.cudnns = _allowed(wanted.cudnn, index.cudnns)
         self.modes = {
             cuda: need.mode(wanted.driver) if wanted.driver else "native" for cuda, need in index.needs.items()
         }
+        self.modes |= {cuda: FORWARD for cuda in wanted.forward if self.modes.get(cuda, "") is None}
         self._gpu_memo: dict[tuple[object, ...], bool] = {}
 
     @cached_property
@@ -40,12 +43,12 @@ class Sieve:
 
     @cached_property
     def pythons(self) -> frozenset[str] | None:
-        """Python minor versions the constraint and, for a venv on the OS's Python, the OS allow; None = any."""
+        """Python minor versions that the constraint, the OS of a venv on its Python, and support allow; None = any."""
         every = {python for found in self.index.siblings.values() for python in found}
-        allowed = _allowed(self.wanted.python, every)
+        fixed = supported_pythons(self.wanted.supported_on, self.index.facts) if self.wanted.supported_on else None
+        allowed = _both(_allowed(self.wanted.python, every), fixed)
         if self.wanted.wheels and self.wanted.os:
-            own = frozenset(self.wanted.os.pythons)
-            return own if allowed is None else allowed & own
+            return _both(allowed, frozenset(self.wanted.os.pythons))
         return allowed
 
     def known_pythons(self, build: Build) -> tuple[str, ...]:
@@ -63,9 +66,10 @@ class Sieve:
         kind = code(build, gpu)
         if kind is None or not cudnn_runs(build, gpu, self.index):
             return False
-        # PTX is compiled by the driver, which must be at least as new as the toolkit that made it.
+        # PTX is compiled by the driver, which must be at least as new as the toolkit that made it. The package of
+        # forward compatibility brings the compiler of a driver that is.
         need = self.index.needs[build.cuda or ""]
-        return kind == "cubin" or need.inferred or self.modes[build.cuda or ""] == "native"
+        return kind == "cubin" or need.inferred or self.modes[build.cuda or ""] in ("native", FORWARD)
 
 
 Rule = Callable[[Build, Sieve], bool]
@@ -82,7 +86,7 @@ def device(build: Build, sieve: Sieve) -> bool:
 
 
 def torch(build: Build, sieve: Sieve) -> bool:
-    """The torch version is allowed."""
+    """The torch version is allowed, and gets fixes where that is asked for."""
     return sieve.torches is None or build.torch in sieve.torches
 
 
@@ -123,7 +127,7 @@ def system(build: Build, sieve: Sieve) -> bool:
 
 
 def driver(build: Build, sieve: Sieve) -> bool:
-    """The driver runs the CUDA runtime, natively or by minor-version compatibility."""
+    """The driver runs the CUDA runtime: natively, by minor-version compatibility or by forward compatibility."""
     return build.cuda is None or sieve.modes.get(build.cuda) is not None
 
 
@@ -259,6 +263,11 @@ def driven_doubted(gpu: Gpu, driver: str) -> bool:
 
 def _allowed(constraint: Constraint | None, versions: Iterable[str]) -> frozenset[str] | None:
     return None if constraint is None else frozenset(text for text in versions if constraint.allows(text))
+
+
+def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    """What both sets have; None has everything."""
+    return one if other is None else other if one is None else one & other
 
 
 def _pair(capability: str) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from itertools import islice
 from envkit.facts.model import Os
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import Constraint, key
+from envkit.resolve import forward
 from envkit.resolve.choice import choose, python
 from envkit.resolve.index import SOURCE_ORDER, Index
 from envkit.resolve.model import Request, Suggestion
@@ -23,7 +24,8 @@ from envkit.resolve.wanted import DEFAULT_OS, Ask, flag, operating_system, wante
 MOST = 3
 # Cheapest to change first.
 COST = (
-    "cuda", "torch", "python", "cudnn", "source", "max_size", "template", "os", "platform", "driver", "gpu", "cpu",
+    "cuda", "torch", "python", "cudnn", "source", "max_size", "supported_only", "template", "os", "platform",
+    "allow_forward_compat", "driver", "gpu", "cpu",
 )  # fmt: skip
 _STEP = 100_000_000  # bytes: limits are suggested in tenths of a GB
 GIVEN_UP_LAST = ("gpu", "cpu")  # they can only be left out, which changes the question
@@ -113,6 +115,8 @@ def _defaults(request: Request, index: Index) -> Iterator[Ask]:
     if request.source == "auto":
         yield Ask("source", ())
     cards = wanted(request, index.facts).cards
+    if not request.allow_forward_compat and forward.allowed(request.driver, cards, index.facts):
+        yield Ask("allow_forward_compat", ())
     if any(card.gpu.integrated for card in cards):  # its host is another one than the default
         yield Ask("platform", ())
 
@@ -140,6 +144,8 @@ def _gives(request: Request, index: Index) -> str | None:
 
 
 def _change(request: Request, ask: Ask, value: str | None) -> str:
+    if ask.field == "allow_forward_compat":
+        return f"add {flag(ask.field)}"
     if value is None:
         return f"leave out {ask}"
     match ask.field:
@@ -182,6 +188,8 @@ def _values(request: Request, ask: Ask, index: Index) -> Iterator[str | None]:
             yield "miniconda"
         case "max_size":
             yield from _larger(request, index)
+        case "allow_forward_compat":
+            yield "true"
         case _:
             yield None
 

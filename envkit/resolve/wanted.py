@@ -15,9 +15,10 @@ from envkit.facts.model import Facts, Os
 from envkit.ground.errors import UsageError
 from envkit.ground.sizes import parse_size
 from envkit.ground.versions import Constraint, key
-from envkit.resolve import gpus
+from envkit.resolve import forward, gpus
 from envkit.resolve.gpus import Card
 from envkit.resolve.model import Request
+from envkit.resolve.support import day_of
 
 DEFAULT_OS = "debian12"
 DEFAULT_PLATFORM = "linux-64"
@@ -45,6 +46,8 @@ class Wanted:
     scope: frozenset[str] | None = None  # the sources that `auto` stands for; see envkit.resolve.rules.scoped
     cpu: bool | None = None
     max_size: int | None = None  # bytes
+    supported_on: str | None = None  # ISO date on which torch and Python have to get fixes
+    forward: frozenset[str] = frozenset()  # CUDA runtimes that forward compatibility adds to those of the driver
     wheels: bool = False  # a venv on the OS's own Python: wheels only
 
 
@@ -54,18 +57,21 @@ def wanted(request: Request, facts: Facts) -> Wanted:
     Raises:
         UsageError: the facts have no such GPU or OS.
     """
+    cards = tuple(card(typed, facts) for typed in request.gpus)
     return Wanted(
         torch=request.torch,
         cuda=request.cuda,
         cudnn=request.cudnn,
         python=request.python,
         driver=request.driver,
-        cards=tuple(card(typed, facts) for typed in request.gpus),
+        cards=cards,
         os=operating_system(request.os or DEFAULT_OS, facts),
         platform=request.platform,
         source=None if request.source == "auto" else request.source,
         cpu=request.cpu,
         max_size=None if request.max_size is None else parse_size(request.max_size, "--max-size"),
+        supported_on=day_of(request.today, facts) if request.supported_only else None,
+        forward=forward.allowed(request.driver, cards, facts) if request.allow_forward_compat else frozenset(),
         wheels=request.template == WHEELS_TEMPLATE,
     )
 
@@ -141,6 +147,7 @@ FIELDS = (
     "template",
     "cpu",
     "max_size",
+    "supported_only",
 )
 
 
@@ -173,6 +180,8 @@ def asks(request: Request) -> tuple[Ask, ...]:
             found += [Ask("gpu", ("--gpu", typed), position) for position, typed in enumerate(request.gpus)]
         elif field == "cpu":
             found += [Ask("cpu", ("--cpu",))] if request.cpu else []
+        elif field == "supported_only":
+            found += [Ask("supported_only", ("--supported-only",))] if request.supported_only else []
         elif field == "platform":
             found += [Ask("platform", ("--platform", request.platform))] if request.platform != DEFAULT_PLATFORM else []
         elif field == "source":
@@ -183,6 +192,11 @@ def asks(request: Request) -> tuple[Ask, ...]:
         elif getattr(request, field) is not None:
             found.append(Ask(field, (flag(field), str(getattr(request, field)))))
     return tuple(found)
+
+
+def permissions(request: Request) -> tuple[str, ...]:
+    """The options of a request that are no constraints: they let more fit, so nothing clashes with them."""
+    return ("--allow-forward-compat",) if request.allow_forward_compat else ()
 
 
 def keep(full: Wanted, stated: tuple[Ask, ...], kept: tuple[Ask, ...]) -> Wanted:
@@ -206,5 +220,7 @@ def keep(full: Wanted, stated: tuple[Ask, ...], kept: tuple[Ask, ...]) -> Wanted
         scope=full.scope,
         cpu=left("cpu", full.cpu),
         max_size=left("max_size", full.max_size),
+        supported_on=left("supported_only", full.supported_on),
+        forward=full.forward,
         wheels=full.wheels and "template" not in gone,
     )

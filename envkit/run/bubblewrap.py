@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, EnvkitError
+from envkit.ground.errors import EnvkitError
 from envkit.ground.paths import cache_dir, run_folder, scratch
 from envkit.ground.progress import Silent
 from envkit.image.document import declared_volumes
@@ -92,14 +92,7 @@ class BubblewrapRunner:
         command = Command(
             image=found.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
         )
-        result = self._run(found, stack, command, cage.timed(argv, limits), reporter)
-        if result is None:  # No shell in the image: the time limit outside has to do.
-            result = self._run(found, stack, command, command.argv, reporter)
-        if result is None:
-            raise EngineError(
-                f"the run in {found.id[:19]}: {command.argv[0]!r:.200} cannot be run in it", hint="check its path"
-            )
-        return result
+        return cage.run_first(command, lambda words, _: self._run(found, stack, command, words, reporter))
 
     def attach(self, session: Session, reporter: Reporter) -> int:
         """Run a session's command with this process's own streams, and return its exit code (128 + n for signal n).

@@ -88,6 +88,27 @@ def run_timed(command: Command, once: Callable[[Command], RunResult]) -> RunResu
         return once(command)
 
 
+def run_first(command: Command, once: Callable[[Sequence[str], bool], RunResult | None]) -> RunResult:
+    """Run a command with the time limit inside the container too, where a runner starts the first program itself.
+
+    Args:
+        command: what is run.
+        once: runs the words that it gets; None means that the image lacks the first of them. The flag says whether that
+            is the shell of the time limit, and so no error yet.
+
+    Raises:
+        EngineError: the image does not have the command's own program.
+    """
+    result = once(timed(command.argv, command.limits), True)
+    if result is None:  # No shell in the image: the time limit outside has to do.
+        result = once(command.argv, False)
+    if result is None:
+        raise EngineError(
+            f"the run in {command.image[:19]}: {command.argv[0]!r:.200} cannot be run in it", hint="check its path"
+        )
+    return result
+
+
 def described(tree: Mapping[str, Any], *, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """What `Runner.inspect` gives, from the JSON that Docker and Podman print alike."""
     config = tree.get("Config") or {}

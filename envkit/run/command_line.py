@@ -82,6 +82,8 @@ def engine_words(
     words += [f"--tmpfs={TMP}", shm_option(session.shm_mb), *ulimit_options(limits)]
     words += gpu_options(engine, session.gpus)
     words += [] if session.has_init else ["--init"]
+    # Rootless podman makes the caller root inside. With keep-id, what the container writes into a mounted folder has
+    # the caller as its owner outside.
     words += ["--userns=keep-id"] if rootless and engine == "podman" else []
     words += [] if session.user is None else [f"--user={session.user}"]
     words += [] if session.workdir is None else [f"--workdir={session.workdir}"]

@@ -119,7 +119,7 @@ class DockerRunner:
 
 
 def sweep(client: docker.APIClient) -> int:
-    """Remove containers of runs that are no more; returns how many."""
+    """Remove containers of runs that ended; returns how many."""
     removed = 0
     with contextlib.suppress(*_FOREIGN):
         for row in client.containers(all=True, filters={"label": [identity.PREFIX]}):
@@ -230,6 +230,7 @@ def _devices(gpus: str | None) -> list[docker.types.DeviceRequest] | None:
 def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimits, reporter: Reporter) -> RunResult:
     """Start the container, listen to it until it ends, and read how."""
     output, lines = cage.Output(limits), Lines()
+    # Before the start: an attachment gives what comes after it, and a short command has ended by then.
     socket = client.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
 
     def frames() -> Iterator[tuple[int, bytes]]:
@@ -284,6 +285,7 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
 
 def _remove(client: docker.APIClient, container: str) -> None:
     """Remove a container and its volumes; what cannot be removed now is removed by the next run."""
+    # The engine answers 409 while the same container is being removed, and under load that takes seconds.
     for _ in range(20):
         try:
             client.remove_container(container, force=True, v=True)

@@ -1,4 +1,4 @@
-"""The host itself as a runner: the same command with this machine's own Python, in an empty folder. It is no cage."""
+"""The host itself as a runner: the same command with this machine's own Python, in an empty folder; no isolation."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from envkit.run.cage import Output
 
 _TICK_S = 0.2
+# Seconds for the rest of the output. A process that the command left behind can hold the pipes open for ever.
 _DRAIN_S = 5.0
 
 

@@ -96,7 +96,7 @@ class PodmanRunner:
             raise translate(answer.err.strip() or f"exit code {answer.code}", f"saving {image}", _PLACE)
 
     def sweep(self) -> int:
-        """Remove containers of runs that are no more; returns how many."""
+        """Remove containers of runs that ended; returns how many."""
         removed = 0
         with contextlib.suppress(EnvkitError):
             found = self._ask("ps", "--all", "--format", "json", "--filter", f"label={identity.PREFIX}")
@@ -128,6 +128,7 @@ class PodmanRunner:
         """Start the container, listen to it until it ends, and read how."""
         output = cage.Output(limits)
         began = time.monotonic()
+        # Without the proxy for signals: this process ends the container itself, also where the client is stuck.
         process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             [self._client, "start", "--attach", "--sig-proxy=false", container],
             cwd=folder,

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError
+from envkit.ground.errors import EnvironmentProblem, EnvkitError
 from envkit.ground.paths import cache_dir, run_folder
 from envkit.ground.progress import Silent
 from envkit.image.opening import described
@@ -106,14 +106,9 @@ class ProotRunner:
         command = Command(
             image=found.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
         )
-        result = self._run(found, stack, command, cage.timed(argv, limits), reporter, reported=True)
-        if result is None:  # No shell in the image: the time limit outside has to do.
-            result = self._run(found, stack, command, command.argv, reporter, reported=False)
-        if result is None:
-            raise EngineError(
-                f"the run in {found.id[:19]}: {command.argv[0]!r:.200} cannot be run in it", hint="check its path"
-            )
-        return result
+        return cage.run_first(
+            command, lambda words, is_shell: self._run(found, stack, command, words, reporter, reported=is_shell)
+        )
 
     def _run(
         self,

@@ -8,6 +8,7 @@ from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import ExitStack
 
     from envkit.ground.progress import Reporter
     from envkit.image.reference import FileReference
@@ -90,6 +91,7 @@ def choose_for(
     engine: str | None = None,
     ca_bundle: str | None = None,
     built: bool = False,
+    until: ExitStack | None = None,
 ) -> tuple[Runner, str]:
     """The runner for an image, and what the image is called there; `name` and `engine` as for `choose`.
 
@@ -97,7 +99,7 @@ def choose_for(
     loaded into podman or docker, as also when one of these is asked for by name. Where no engine answers either, proot
     runs what this command has just built (`built`) or what a kept record names; any other image only when proot is
     asked for by name, because it isolates weakly. `ca_bundle` is a PEM file of the authorities that registries are to
-    be trusted by.
+    be trusted by. What podman loads of a file is removed when `until` closes; without it, it stays.
 
     Raises:
         EngineError: an engine refuses the image.
@@ -109,6 +111,9 @@ def choose_for(
     if not image.strip():
         raise UsageError("the image name is empty", hint="envkit verify NAME:TAG")
     file = parse_file(image)
+    if file is None and not is_remote(image) and engine is None:
+        image = stored(image, name)
+        file = parse_file(image)
     if (file is None and not is_remote(image)) or name == "host":
         return choose(name, reporter, engine=engine), image
     if name not in (*NAMES, "auto"):
@@ -132,8 +137,26 @@ def choose_for(
         if remote is not None:
             return runner, pull(remote, candidate, reporter)
         assert file is not None
-        return runner, hand_over(file, candidate, reporter)
+        return runner, hand_over(file, candidate, reporter, until=until)
     raise _none(f"nothing can be run in {file or image}", reasons, building=built)
+
+
+def stored(image: str, name: str = "auto") -> str:
+    """Return `oci:DIR` for an image that the embedded engine built under this name, where no other engine can mean it.
+
+    The same commands then work with an engine and without one. `image` is a name as an engine knows it, `name` the
+    runner as for `choose`. Every other image is returned as it is: an engine that answers decides what its names mean.
+    """
+    from envkit.ground.paths import state_dir  # noqa: PLC0415
+    from envkit.ground.state import own_layout  # noqa: PLC0415
+    from envkit.image.reference import LAYOUT  # noqa: PLC0415
+
+    layout = own_layout(state_dir(), image)
+    if name not in ("auto", "bubblewrap", "proot") or not (layout / "index.json").is_file():
+        return image
+    if name == "auto" and any(make(one).probe() is None for one in _HINTS):
+        return image
+    return f"{LAYOUT}:{layout}"
 
 
 def is_for_files(image: str) -> bool:

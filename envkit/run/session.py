@@ -88,7 +88,7 @@ def parse_mount(text: str, target: str, *, read_only: bool, option: str) -> Moun
     """Read `DIR` or `DIR:TARGET`; `target` is where a folder without a target goes.
 
     Raises:
-        UsageError: there is no such folder, it is the root, or the target is not an absolute path.
+        UsageError: the folder does not exist, it is the root, or the target is not an absolute path.
     """
     source, colon, given = (text, "", "") if Path(text).exists() else text.rpartition(":")
     if not colon:

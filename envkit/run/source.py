@@ -17,7 +17,7 @@ from envkit.registry.registry import Registry
 from envkit.registry.remote import read_remote
 from envkit.run.model import Storage
 from envkit.run.packing import Packer
-from envkit.run.runners import choose
+from envkit.run.runners import choose, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ def find_source(
     """
     if is_remote(name):
         return _of_registry(name, folder, parse_remote(name), transport)
-    file = parse_file(name)
+    file = parse_file(name if engine is not None else stored(name))
     if file is not None and file.kind == LAYOUT:
         return _of_values(name, read_layout(file))
     if file is not None:

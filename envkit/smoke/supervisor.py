@@ -99,9 +99,11 @@ def supervise(run, work, emit, close=()):
     must not have. The exit code is that of the child, 128 + number for a signal as shells have it, and 0 where it had
     to be ended at a limit.
     """
+    # What is still in the buffers would be written twice, by this process and by the child.
     sys.stdout.flush()
     sys.stderr.flush()
     reader, writer = os.pipe()
+    # Workers and ranks whose parent died come to this process, which finds and ends them; else to process 1.
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     child = os.fork()
     if child == 0:
@@ -109,10 +111,12 @@ def supervise(run, work, emit, close=()):
         sys.exit(_be_child(work, writer, close))
     os.close(writer)
     inbox = Inbox(run, reader)
+    # After the fork, so that the child does not inherit handlers that write into a pipe which it must not use.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, inbox.interrupt)
     in_time = inbox.listen()
     code = _end(child, at_once=not in_time)
+    # What a child had written before it crashed is still in the pipe, and counts.
     inbox.drain()
     if run.doing is not None:
         if inbox.signal is not None:
@@ -131,7 +135,9 @@ def supervise(run, work, emit, close=()):
 
 def _be_child(work, writer, close):
     """Work in a session of its own and send; returns the exit code."""
+    # Ctrl-C goes to every process of the group in the foreground. The child is ended by this process, in order.
     os.setsid()
+    # An engine may kill this process without a word; a child that hangs would stay and hold the GPU.
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for descriptor in close:
         os.close(descriptor)
@@ -139,6 +145,7 @@ def _be_child(work, writer, close):
     def send(kind, value=None):
         data = json.dumps([kind, value], allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
         while data:
+            # A write that a signal interrupts is partial (pipe(7)), and half a line would be lost with all after it.
             data = data[os.write(writer, data) :]
 
     work(send)

@@ -70,7 +70,7 @@ def look(path: Path, name: str, *, commit: bool = False) -> Project:
         raise IntegrityError(f"the source of {name} cannot be read: {error}", hint="envkit lock") from error
     if len(seen.folders) != 1:
         raise IntegrityError(
-            f"the source of {name} is no sdist: it has {len(seen.folders)} folders at its top, not one",
+            f"the source of {name} is not an sdist: it has {len(seen.folders)} folders at its top, not one",
             hint="take another version of it",
         )
     if commit and seen.submodules:

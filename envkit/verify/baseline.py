@@ -180,10 +180,10 @@ def _check(tree: Any) -> None:
         raise ValueError(f"schema is {tree['schema']!r}")
     for entry in tree["entries"]:
         if not isinstance(entry["changes"], list):
-            raise TypeError("changes is no list")
+            raise TypeError("changes is not a list")
         for text in (entry["hw"], entry["policy"]):
             if not isinstance(text, str):
-                raise TypeError(f"{text!r} is no fingerprint")
+                raise TypeError(f"{text!r} is not a fingerprint")
         for item in entry["metrics"].values():
             if not item["launches"] or any(float(launch["value"]) <= 0 for launch in item["launches"]):
                 raise ValueError("a metric needs launches with values above 0")

@@ -77,7 +77,7 @@ def self_test(
 def judge_self_test(
     first: Sequence[Launch], again: Sequence[Launch], slow: Sequence[Launch], *, hw: str | None, seed: int
 ) -> SelfTest:
-    """Pure: A against A as launched and dealt anew, and A against the slowed launches."""
+    """Pure: A against A as launched and dealt again, and A against the slowed launches."""
     same = [*first, *again]
     order = random.Random(seed)  # noqa: S311 - a schedule, not a secret
     alarms = 0

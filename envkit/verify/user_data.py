@@ -59,7 +59,7 @@ def user_data(folder: Path | None, dataset: str | None, here: Path) -> UserData 
     """Return what `--data` and `--dataset` name, None where neither is given; `here` is the working folder.
 
     Raises:
-        UsageError: there is no such folder, its path cannot be mounted, or `dataset` is not `module:callable`.
+        UsageError: the folder does not exist, its path cannot be mounted, or `dataset` is not `module:callable`.
         EnvironmentProblem: a source of the module cannot be read.
     """
     if folder is None and dataset is None:

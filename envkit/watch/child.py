@@ -51,6 +51,7 @@ class Forked:
     def __init__(self, work: Callable[[], int], stdout: int | None, mask: Mask) -> None:
         self.returncode: int | None = None
         self._said, said = os.pipe()  # closed by a program that replaces the process
+        # What is still in the buffers would be printed by both processes.
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -90,6 +91,7 @@ def _work(work: Callable[[], int], said: int, stdout: int | None, mask: Mask) ->
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # A program inherits the mask: with SIGTERM blocked, nobody could end it in order.
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if stdout is not None:
             os.dup2(stdout, 1)
@@ -114,7 +116,7 @@ def start(
     """Start a program.
 
     Raises:
-        UsageError: there is no such program, or it cannot be run.
+        UsageError: the program does not exist, or cannot be run.
     """
     try:
         return subprocess.Popen(  # noqa: S603 - the user's own command

@@ -67,7 +67,7 @@ class Tree:
         return pid if (self._root / str(pid)).exists() else None
 
     def is_gone(self, pid: int) -> bool:
-        """Whether there is no such process."""
+        """Whether the process does not exist."""
         return self.here(pid) is None
 
 

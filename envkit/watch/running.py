@@ -41,7 +41,7 @@ def run(command: Sequence[str], *, stdout: int | None = None, clock: Callable[[]
     on. `stdout` is another file descriptor for its output.
 
     Raises:
-        UsageError: there is no such program.
+        UsageError: the program does not exist.
         EnvironmentProblem: no folder for temporary files can be written.
     """
     with _folder() as folder, child.blocked() as before:
@@ -151,7 +151,7 @@ def attach(
     """Record a running process and all below it from outside, for so many seconds or until it ends.
 
     Raises:
-        UsageError: there is no such process.
+        UsageError: the process does not exist.
         InterruptedRun: of SIGHUP or SIGTERM. SIGINT ends the recording early.
     """
     ticks = identity.start_ticks(pid)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from envkit.watch.advice import Advice
 from envkit.watch.judge import Finding, Judgment, milliseconds
+from envkit.watch.measures import Measures
 from envkit.watch.model import Record
 
 _BAR = 30  # cells of a whole step
@@ -51,11 +52,11 @@ def compared(first: Judgment, second: Judgment) -> list[list[str]]:
     """Two judgments side by side, as rows of a table: what, first, second, ratio."""
     left, right = first.measures, second.measures
     rows = [["answer", _short(first), _short(second), ""]]
-    rows.append([f"time per {left.unit}", *_pair(left.step_s, right.step_s)])
+    rows.append([f"time per {left.unit}", *_pair(_step(left), _step(right))])
     shares, others = dict(left.parts), dict(right.parts)
     for name in dict.fromkeys([*shares, *others]):
         one, other = shares.get(name, 0.0), others.get(name, 0.0)
-        rows.append([f"  {name}", *_pair(one * left.step_s, other * right.step_s)])
+        rows.append([f"  {name}", *_pair(_step(left, one), _step(right, other))])
     rows.append(["GPU utilization", _percent(left.cards.util), _percent(right.cards.util), ""])
     rows.append(["CPUs busy", _number(left.cpus), _number(right.cpus), ""])
     rows.append(["main threads wait for a CPU", _share(left.queued), _share(right.queued), ""])
@@ -134,9 +135,14 @@ def _short(judgment: Judgment) -> str:
     return judgment.findings[0].title if judgment.findings else str(judgment.answer)
 
 
-def _pair(left: float, right: float) -> list[str]:
-    ratio = f"{right / left:.2f}x" if left > 0 and right > 0 else ""
-    return [milliseconds(left), milliseconds(right), ratio]
+def _step(found: Measures, share: float = 1.0) -> float | None:
+    """Seconds of a share of a step; None if no step was seen."""
+    return share * found.step_s if found.steps else None
+
+
+def _pair(left: float | None, right: float | None) -> list[str]:
+    ratio = f"{right / left:.2f}x" if left and right else ""
+    return ["" if one is None else milliseconds(one) for one in (left, right)] + [ratio]
 
 
 def _percent(value: float | None) -> str:

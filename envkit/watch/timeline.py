@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from envkit.checks.shown import short
-from envkit.report.html.charts import at, bar, label, line, ticks, wide
+from envkit.report.html.charts import WIDE, at, bar, both_widths, label, line, ticks
 from envkit.report.html.markup import Markup, el
 from envkit.watch.model import Card, Process, Record, Sample
 
-WIDTH = 900
-_LEFT, _RIGHT = 150, 90
-_TRACK, _GAP, _TOP = 46, 14, 10
-_ROOM = WIDTH - _LEFT - _RIGHT
+_EDGE = 8
+_NAME, _TRACK = 26, 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,47 +54,63 @@ def tracks(record: Record) -> tuple[Track, ...]:
     return tuple(one for one in shown if any(value for value in one.values if value is not None))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timeline:
+    """What a figure is called and shows."""
+
+    ident: str
+    title: str
+    told: str
+    better: str = ""
+
+
 def draw(record: Record) -> Markup | None:
     """Return the timeline, None for a record without samples."""
     shown = tracks(record)
     if not shown or not record.samples:
         return None
-    bottom = _TOP + (_TRACK + _GAP) * len(shown)
+    figure = _Timeline(ident="timeline", title="Over time", told="; ".join(_told(track) for track in shown))
+    return both_widths(figure, lambda width: _draw_at(record, shown, width))
+
+
+def _draw_at(record: Record, shown: Sequence[Track], width: float) -> tuple[float, list[object]]:
+    """Return the height and the parts: each track has its name and the top of its scale above it."""
+    bottom = (_NAME + _TRACK) * len(shown)
     end = max(one.at_s for one in record.samples)
 
     def x_of(seconds: float) -> float:
-        return _LEFT + _ROOM * min(seconds, end) / end
+        return _EDGE + (width - 2 * _EDGE) * min(seconds, end) / end
 
-    parts: list[object] = [*_steady(record.ranks, x_of, bottom)]
-    for value in ticks(end, 8):
-        if value <= end:
-            parts += [line(x_of(value), _TOP, x_of(value), bottom - _GAP, "grid")]
-            parts += [label(x_of(value), bottom + 6, f"{value:g} s", anchor="middle", kind="quiet")]
-    for index, track in enumerate(shown):
-        top = _TOP + (_TRACK + _GAP) * index
-        parts += _track(track, record.samples, top, x_of)
-    title, told = "Over time", "; ".join(_told(track) for track in shown)
-    drawn = el(
-        "svg",
-        el("title", title, id="timeline-t"),
-        el("desc", told, id="timeline-d"),
-        *parts,
-        viewBox=f"0 0 {WIDTH} {at(bottom + 14)}",
-        role="img",
-        aria_labelledby="timeline-t",
-        aria_describedby="timeline-d",
-    )
-    return wide(title, el("figcaption", title), drawn)
-
-
-def _track(track: Track, samples: Sequence[Sample], top: float, x_of: Callable[[float], float]) -> list[object]:
-    floor = top + _TRACK
-    parts: list[object] = [
-        label(_LEFT - 8, top + _TRACK / 2 + 5, track.name, anchor="end"),
-        label(_LEFT + _ROOM + 6, top + 11, f"{short(track.most)} {track.unit}".strip(), kind="quiet"),
-        line(_LEFT, floor, _LEFT + _ROOM, floor, "grid"),
+    times = [value for value in ticks(end, 8 if width == WIDE else 4) if value <= end]
+    # Behind each track alone: no line crosses a name.
+    behind = [
+        part
+        for index in range(len(shown))
+        for top in [(_NAME + _TRACK) * index + _NAME]
+        for part in (
+            *_steady(record.ranks, x_of, top),
+            *(line(x_of(value), top, x_of(value), top + _TRACK, "grid") for value in times),
+        )
     ]
-    return parts + _areas(track, samples, floor, x_of)
+    parts: list[object] = [*behind]
+    for value in times:
+        anchor = "start" if value == 0 else "end" if x_of(value) > width - 4 * _EDGE else "middle"
+        parts += [label(x_of(value), bottom + 18, f"{value:g} s", anchor=anchor, kind="quiet")]
+    for index, track in enumerate(shown):
+        parts += _track(track, record.samples, (_NAME + _TRACK) * index + _NAME, x_of, width)
+    return bottom + 24, parts
+
+
+def _track(
+    track: Track, samples: Sequence[Sample], top: float, x_of: Callable[[float], float], width: float
+) -> list[object]:
+    floor = top + _TRACK
+    return [
+        label(_EDGE, top - 6, track.name),
+        label(width - _EDGE, top - 6, f"{short(track.most)} {track.unit}".strip(), anchor="end", kind="quiet"),
+        line(_EDGE, floor, width - _EDGE, floor, "grid"),
+        *_areas(track, samples, floor, x_of),
+    ]
 
 
 def _areas(track: Track, samples: Sequence[Sample], floor: float, x_of: Callable[[float], float]) -> list[object]:
@@ -113,14 +127,14 @@ def _areas(track: Track, samples: Sequence[Sample], floor: float, x_of: Callable
     return [el("polygon", points=" ".join(f"{at(x)},{at(y)}" for x, y in area), class_="area") for area in closed]
 
 
-def _steady(ranks: Sequence[Process], x_of: Callable[[float], float], bottom: float) -> list[object]:
-    """Mark the time that was judged."""
+def _steady(ranks: Sequence[Process], x_of: Callable[[float], float], top: float) -> list[object]:
+    """Mark the time that was judged, behind the track that begins at `top`."""
     begins = [one.begin_s for one in ranks if one.begin_s is not None]
     ends = [one.end_s for one in ranks if one.end_s is not None]
     if not begins or not ends:
         return []
     left, right = x_of(min(begins)), x_of(max(ends))
-    return [bar(left, _TOP - 6, right - left, bottom - _GAP - _TOP + 6, "judged")]
+    return [bar(left, top, right - left, _TRACK, "judged")]
 
 
 def _told(track: Track) -> str:

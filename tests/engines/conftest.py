@@ -5,7 +5,7 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,15 @@ def place() -> Iterator[World]:
 def quick_with(names: Iterable[str], *quick: str) -> list[ParameterSet]:
     """Parameters of a fixture: `make test` takes the quick ones alone."""
     return [pytest.param(name, marks=() if name in quick else pytest.mark.long) for name in names]
+
+
+def whole_for(
+    whole: Iterable[str], others: Iterable[str], table: Sequence[Any], few: Sequence[Any]
+) -> list[ParameterSet]:
+    """Pairs of a runner and a row: the whole table for some runners, a few of its rows for the others."""
+    assert set(few) < set(table)
+    quick = [pytest.param(name, row) for name in whole for row in table]
+    return quick + [pytest.param(name, row, marks=pytest.mark.long) for name in others for row in few]
 
 
 @pytest.fixture(params=quick_with(ENGINES, "docker"))

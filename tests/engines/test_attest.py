@@ -43,7 +43,12 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 ENVKIT = (sys.executable, "-m", "envkit")
 NOTE = "https://example.com/note/v1"
 # Only what the world's channel holds.
-CPU = 'schema: envkit.image/1\ntitle: CPU\ncompanions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
+CPU = """schema: envkit.image/1
+title: CPU
+companions: []
+request: {os: debian12, python: "3.11", cpu: true}
+smoke: {tier: quick}
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def environment(world: World, folder: Path) -> dict[str, str]:
     return kept | world.env() | {"XDG_STATE_HOME": str(folder)}
 
 
-@pytest.mark.parametrize("name", ["docker", "buildkit", "podman"])
+@pytest.mark.parametrize("name", ["buildkit", "podman"])  # test_spine.py has Docker
 def test_the_default_cpu_image_is_built_and_proved(world: World, tmp_path: Path, name: str) -> None:
     world.require("podman" if name == "podman" else "docker", "registry", "base", "channel", "miniconda")
     tag = f"localhost/envkit-test/cpu:{name}"
@@ -51,8 +51,15 @@ def test_the_default_cpu_image_is_built_and_proved(world: World, tmp_path: Path,
     assert not list((state / "runs").glob("*"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("name", ["docker", "buildkit", "podman"])
+@pytest.mark.parametrize(
+    ("name", "number", "code"),
+    [
+        ("docker", signal.SIGINT, 130),
+        ("docker", signal.SIGTERM, 143),
+        ("buildkit", signal.SIGINT, 130),
+        ("podman", signal.SIGTERM, 143),
+    ],
+)
 def test_a_signal_ends_the_build_and_leaves_nothing(
     world: World, tmp_path: Path, name: str, number: signal.Signals, code: int
 ) -> None:
@@ -73,6 +80,7 @@ def test_a_signal_ends_the_build_and_leaves_nothing(
         process.send_signal(number)
         assert process.wait(timeout=60) == code
     assert "error: ended by SIG" in (tmp_path / "talk").read_text()
+    assert "hint: run the same command again" in (tmp_path / "talk").read_text()
     assert not list((tmp_path / "envkit" / "runs").glob("*"))
     left = containers("podman" if name == "podman" else "docker")
     assert not [ident for ident in left if any(ident.startswith(one[:12]) for one in made)]

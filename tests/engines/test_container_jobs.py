@@ -27,6 +27,7 @@ from tests.world.world import World, up
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 _IMAGE = "envkit-tests-jobs"
+_DEFINITION = f"{CPU}smoke: {{tier: quick}}\n"
 _AUTHORITIES = Path(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"))
 _BUNDLE = "/authorities.crt"
 # Of the restricted profile: what the exported pods ask for themselves.
@@ -72,7 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     folder = tmp_path_factory.mktemp("jobs")
     build_image(world.base, _IMAGE, ("python3", "python3-venv", "bash"), folder)
     (folder / "checkout").mkdir()
-    (folder / "checkout/small.yaml").write_text(CPU)
+    (folder / "checkout/small.yaml").write_text(_DEFINITION)
     return Site(folder / "checkout", world)
 
 

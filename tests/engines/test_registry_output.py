@@ -34,6 +34,7 @@ CPU = """schema: envkit.image/1
 title: CPU
 companions: []
 request: {os: debian12, python: "3.11", cpu: true}
+smoke: {tier: quick}
 """
 NOWHERE = "http://127.0.0.1:9/nothing"
 

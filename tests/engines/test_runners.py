@@ -16,6 +16,7 @@ from envkit.run import cage
 from envkit.run.model import DATA, RunLimits, Runner, RunResult
 from envkit.run.rootless import proot
 from envkit.run.rootless.supervise import landlock_version
+from tests.engines.conftest import whole_for
 from tests.support.clocks import before
 from tests.support.heard import Heard
 
@@ -45,7 +46,13 @@ def run(
     )
 
 
-@pytest.mark.parametrize("code", [0, 1, 3, 124, 125, 126, 127, 134, 135, 137, 139, 143])
+# One runner of each kind holds the tables.
+_WHOLE, _OTHERS = ("docker", "bubblewrap"), ("podman", "proot")
+_CODES = [0, 1, 3, 124, 125, 126, 127, 134, 135, 137, 139, 143]
+_SIGNALS = [("KILL", 137), ("SEGV", 139), ("ABRT", 134), ("BUS", 135), ("TERM", 143)]
+
+
+@pytest.mark.parametrize(("runner", "code"), whole_for(_WHOLE, _OTHERS, _CODES, [3, 125, 137]), indirect=["runner"])
 def test_exit_codes_come_through(runner: Runner, image: str, code: int) -> None:
     result = run(runner, image, f"exit {code}")
     assert result.exit_code == code
@@ -54,8 +61,9 @@ def test_exit_codes_come_through(runner: Runner, image: str, code: int) -> None:
 
 
 @pytest.mark.requirement("R46")
-@pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("SEGV", 139), ("ABRT", 134), ("BUS", 135), ("TERM", 143)])
-def test_signals_come_through(runner: Runner, image: str, name: str, code: int) -> None:
+@pytest.mark.parametrize(("runner", "ended"), whole_for(_WHOLE, _OTHERS, _SIGNALS, _SIGNALS[:2]), indirect=["runner"])
+def test_signals_come_through(runner: Runner, image: str, ended: tuple[str, int]) -> None:
+    name, code = ended
     assert run(runner, image, f"kill -{name} $$").exit_code == code
 
 

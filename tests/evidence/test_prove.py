@@ -13,6 +13,9 @@ from envkit.evidence import index as lists
 from envkit.evidence import ranges
 from envkit.pipeline import proving
 from tests.evidence.conftest import Index
+from tests.evidence.faults import documented, refused
+from tests.lock.served import Served
+from tests.support.certificate import certificate
 from tests.support.torch_wheels import FLAGS, REQUIRES, TorchWheel, fat_binary, html_page, library, release
 from tests.support.wheels import Raw, raw_zip
 
@@ -124,10 +127,25 @@ def test_an_html_index_will_do(index: Index, capsys: pytest.CaptureFixture[str])
     assert (code, "cudnn" in out) == (0, True), err
 
 
-def test_a_yanked_release_is_not_there(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
-    index.put(release(yanked=True) + release("2.14.1"))
+def test_the_highest_build_of_a_wheel_is_read(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    """As installers do: 10 is more than 9, and a wheel without a build tag comes last."""
+    other = [_other("2.30.7", f"2.30.{number}") for number in (8, 9)]
+    index.put([*release(build="9", **other[0]), *release(build="10"), *release(**other[1])])
+    code, out, _ = prove(capsys, "torch==2.15.0", "--json")
+    values = json.loads(out)["proof"]["values"]
+    assert code == 0
+    assert {one["file"].split("-")[2] for one in values if one["field"] == "nccl"} == {"10"}
+
+
+def test_days_are_those_of_the_index(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    """An index without a usable Date header is held against the clock of this machine, which is after 2026-11."""
+    index.clock[0] = "Wed, 28 Oct 2026 23:00:00 GMT"  # the wheels are of that day
+    assert prove(capsys, "torch==2.15.0")[0] == 0
+    index.clock[0] = "Sun, 25 Oct 2026 23:00:00 GMT"
     code, _, err = prove(capsys, "torch==2.15.0")
-    assert (code, "no Linux wheel of torch 2.15.0" in err) == (2, True)
+    assert (code, "as uploaded on 2026-10-28, and today is 2026-10-25" in err) == (10, True)
+    index.clock[0] = "no date"
+    assert prove(capsys, "torch==2.15.0")[0] == 0
 
 
 def test_a_wheel_of_this_machine(index: Index, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -158,31 +176,56 @@ BENT = {
     "sends another range": ("x86_64.whl", "other range"),
     "sends another length": ("x86_64.whl", "other size"),
     "wants a login for a wheel": ("x86_64.whl", "login"),
+    "drips": ("/simple/torch/", "drips"),
+    "sends other bytes": ("x86_64.whl", "other bytes"),
+    "sends more bytes": ("x86_64.whl", "more bytes"),
+    "sends fewer bytes": ("x86_64.whl", "fewer bytes"),
 }
-
-
-def documented() -> dict[str, tuple[str, int, int]]:
-    """The table of faults in docs/facts.md: fault -> part of the message, exit code, most bytes read."""
-    page = (Path(__file__).parents[2] / "docs" / "facts.md").read_text()
-    rows = [
-        line.strip("| ").split(" | ") for line in page.partition("| fault |")[2].partition("\n\n")[0].splitlines()[2:]
-    ]
-    return {row[0]: (row[1].strip("`").strip("…").strip(), int(row[2]), int(row[3].replace(",", ""))) for row in rows}
+# Fault -> the wheels on the index.
+LISTED = {
+    "yanks the release": release(yanked=True) + release("2.14.1"),
+    "has only invalid build tags": release(build="x1") + release("2.14.1"),
+    "lists an upload of the future": release(uploaded="2099-01-01T00:00:00Z"),
+}
+# Fault -> the days between which the index's certificate is valid.
+CLOCKS = {"has a certificate of the future": (30, 60), "has a certificate of the past": (-60, -30)}
+OTHERS = {
+    "is down", "changes between two parts", "lists a wheel twice",
+    "is older than `--since`", "fills the disk while tables are written", "is terminated while tables are written",
+}  # fmt: skip
 
 
 def test_every_fault_of_the_table_is_caused_here() -> None:
-    assert set(documented()) == {*BENT, *BAD, "is down", "changes between two parts", "lists a wheel twice"}
+    assert set(documented()) == {*BENT, *BAD, *LISTED, *CLOCKS, *OTHERS}
 
 
-def refused(fault: str, found: tuple[int, str, str], sent: int) -> None:
-    """Hold an answer against the table: one line with a next step, nothing on stdout, no more bytes than it says."""
-    (code, out, err), (line, expected, most) = found, documented()[fault]
-    assert (code, out) == (expected, ""), err
-    assert line in err
-    assert err.count("error: ") == 1
-    assert "hint:" in err
-    assert "Traceback" not in err
-    assert sent <= most
+def test_a_part_that_breaks_off_is_asked_for_again(
+    index: Index, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first part of a file, too, which tells its size."""
+    monkeypatch.setattr(ranges, "PATIENCE", replace(ranges.PATIENCE, first_s=0.0))
+    index.bent["x86_64.whl"] = "fewer bytes"
+    index.before["x86_64.whl"] = lambda: index.bent.clear() if index.requests() > 1 else None
+    code, _, err = prove(capsys, "torch==2.15.0")
+    assert (code, "all as the facts say" in err) == (0, True), err
+
+
+@pytest.mark.parametrize("fault", LISTED)
+def test_a_list_that_has_no_wheel_to_read(index: Index, capsys: pytest.CaptureFixture[str], fault: str) -> None:
+    index.put(LISTED[fault])
+    refused(fault, prove(capsys, "torch==2.15.0"), index.site.sent)
+
+
+@pytest.mark.parametrize("fault", CLOCKS)
+def test_a_clock_that_a_certificate_contradicts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
+) -> None:
+    """The certificate is trusted, and this machine's clock is before or after its validity."""
+    path = certificate(tmp_path, *CLOCKS[fault])
+    monkeypatch.setenv("ENVKIT_CA_BUNDLE", str(path))
+    with Served(certificate=path) as site:
+        monkeypatch.setenv("ENVKIT_PYTHON_INDEX", f"{site.url}/simple")
+        refused(fault, prove(capsys, "torch==2.15.0"), site.sent)
 
 
 @pytest.mark.parametrize("fault", BENT)
@@ -192,6 +235,7 @@ def test_a_server_that_answers_otherwise(
     impatient = replace(ranges.PATIENCE, tries=1, silence_s=0.2)
     monkeypatch.setattr(proving, "PATIENCE", impatient)
     monkeypatch.setattr(lists, "PATIENCE", impatient)
+    monkeypatch.setattr(ranges, "PATIENCE", impatient)
     index.put(release(), sizes=True)
     path, how = BENT[fault]
     index.bent[path] = how

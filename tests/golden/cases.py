@@ -12,7 +12,6 @@ from envkit.ground.errors import ConflictError
 from envkit.ground.settings import Mirrors
 from envkit.plan.definition import shipped
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import plan_for
 from envkit.plan.toolchain import Needs, builder_plan
 from envkit.render.inline import inline
 from envkit.render.model import FLAVOURS, Rendered
@@ -28,6 +27,7 @@ from tests.golden.projects import projects
 from tests.golden.reports import reports
 from tests.support import documented
 from tests.support.locks import locked_conda, locked_source, locked_wheels
+from tests.support.plans import shipped_plan
 
 FOLDER = Path(__file__).parent / "files"
 ROOT = Path(__file__).parents[2]
@@ -83,10 +83,10 @@ def cases() -> list[Case]:
 @cache
 def plan(case: Case) -> BuildPlan:
     if case.source == "builder":  # nvidia/cuda has no image of Debian
-        made = plan_for(case.image, {"template": case.template, "os": "ubuntu22.04", "gpu": ["A100"]}, load())
+        made = shipped_plan(case.image, template=case.template, os="ubuntu22.04", gpu=["A100"])
         needs = Needs(requires=("ninja", "packaging", "setuptools"), torch=True, nvcc=True)
         return builder_plan(made, needs, load())
-    made = plan_for(case.image, {"template": case.template}, load())
+    made = shipped_plan(case.image, template=case.template)
     return replace(made, allow_source=("fastsum",)) if case.source else made
 
 
@@ -129,7 +129,7 @@ def _kept(name: str, case: Case) -> bool:
 
 def root_files() -> dict[str, bytes]:
     """The repository's own Dockerfile and environment.yml."""
-    made = render(plan_for("default", {}, load()), command="envkit render images/default.yaml")
+    made = render(shipped_plan("default"), command="envkit render images/default.yaml")
     return {name: made.files[name] for name in ROOT_FILES}
 
 

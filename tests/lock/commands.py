@@ -11,12 +11,11 @@ from packaging.requirements import Requirement
 
 from envkit.lock import request
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import plan_for
-from tests.lock.plans import FACTS
 from tests.lock.served import Dist, Pkg, Site, put_channel, put_index
+from tests.support.plans import shipped_plan
 
-CPU = plan_for("cpu", {}, FACTS)
-CU126 = plan_for("cu126", {"source": "pytorch"}, FACTS)
+CPU = shipped_plan("cpu")
+CU126 = shipped_plan("cu126", source="pytorch")
 
 
 def envkit(

@@ -5,11 +5,13 @@ import hashlib
 import http.server
 import io
 import json
+import ssl
 import sys
 import threading
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import unquote
 
 
@@ -96,13 +98,18 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 class Served:
-    """A site that is served while the `with` lasts."""
+    """A site that is served while the `with` lasts; with TLS if there is a file with a certificate and its key."""
 
-    def __init__(self, handler: type[Handler] = Handler) -> None:
+    def __init__(self, handler: type[Handler] = Handler, *, certificate: Path | None = None) -> None:
         self.site = Site()
         handler = type("Handler", (handler,), {"site": self.site})
         self._server = _Server(("127.0.0.1", 0), handler)
         self.site.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self.site.url = f"https://localhost:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
     def __enter__(self) -> Site:

@@ -30,11 +30,14 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--gpu", "A100", "--gpu", "sm_89", "--driver", "550.54.15"], {"gpu": ["A100", "8.9"], "driver": "550.54.15"}),
         (["--gpu", "A100", "--gpu", "A100"], {"gpu": "A100"}),
         (["--cpu", "--template", "wheels"], {"cpu": True, "template": "wheels"}),
+        (["--supported-only", "--python", "3.12"], {"supported_only": True, "python": "3.12"}),
+        (["--gpu", "H100", "--driver", "535.54.03", "--allow-forward-compat"],
+         {"gpu": "H100", "driver": "535.54.03", "allow_forward_compat": True}),
     ],
 )  # fmt: skip
 def test_resolve_answers_as_the_command_does(words: list[str], given: api.Wanted, tmp_path: Path) -> None:
     printed = json.loads(envkit(tmp_path, "resolve", *words, "--json").stdout)
-    del printed["facts"], printed["download"]
+    del printed["facts"], printed["download"], printed["support"]
     assert api.resolve(**given).to_json() == printed
 
 

@@ -20,12 +20,15 @@ from tests.support.heard import Heard
 class Engine:
     """As much of a builder as a lock asks for."""
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     def locked_base(self, *_: object) -> LockedBase:
         return LockedBase(kind="none", reference="none")
 
 
-def solve(env: dict[str, str], talk: Reporter) -> object:
-    builder: Builder = Engine()  # type: ignore[assignment]
+def solve(env: dict[str, str], talk: Reporter, engine: str = "docker") -> object:
+    builder: Builder = Engine(engine)  # type: ignore[assignment]
     found = settings.load({}, env, Path("/nonexistent"))
     return lock_for_build(LockRequest(plan=CPU, settings=found), builder, talk)
 
@@ -43,6 +46,15 @@ def test_where_no_source_answers_there_is_a_way_without(tmp_path: Path, monkeypa
         solve({"ENVKIT_CONDA_CHANNEL_ALIAS": "http://127.0.0.1:9"}, Silent())
     assert caught.value.exit_code == 9
     assert "envkit build --no-lock" in (caught.value.hint or "")
+
+
+def test_an_engine_that_needs_a_lock_is_not_offered_to_go_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EnvironmentProblem) as caught:
+        solve({"ENVKIT_CONDA_CHANNEL_ALIAS": "http://127.0.0.1:9"}, Silent(), "embedded")
+    assert "--no-lock" not in (caught.value.hint or "")
 
 
 @pytest.fixture

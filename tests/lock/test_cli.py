@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_a_lock_that_fits_is_exit_0_and_one_that_does_not_is_exit_4(site: Site, 
     missing = envkit(tmp_path, *LOCK, "--check", "-o", "other.lock", env=env)
     assert missing.returncode == 4
     assert "there is no lock at other.lock" in missing.stderr
+    assert missing.stderr.endswith(f"hint: envkit {' '.join(LOCK)} -o other.lock\n")
     assert len(site.seen) == asked, "checking asks no source"
 
 
@@ -78,7 +80,9 @@ def test_a_failed_solve_leaves_the_old_lock(site: Site, tmp_path: Path) -> None:
     site.files.clear()
     failed = envkit(tmp_path, *LOCK, env=env | {"XDG_CACHE_HOME": str(tmp_path / "cold")})
     assert failed.returncode == 9
-    assert f"no answer from {site.url}" in failed.stderr
+    error, hint = re.findall(r"^(?:error|hint): .*$", failed.stderr, re.MULTILINE)
+    assert error.startswith(f"error: no answer from {site.url} (conda-forge): ")
+    assert failed.stderr.endswith(f"{error}\n\n{hint}\n"), "one line of error, then what to do"
     put_channel(site, "conda-forge", [Pkg("python", "3.11.7")])
     refused = envkit(tmp_path, *LOCK, env=env | {"XDG_CACHE_HOME": str(tmp_path / "colder")})
     assert refused.returncode == 3
@@ -109,6 +113,7 @@ def test_update_needs_a_lock(site: Site, tmp_path: Path) -> None:
     done = envkit(tmp_path, *LOCK, "--update", "numpy", env=serve_images(site))
     assert done.returncode == 4
     assert "there is no lock at envkit.lock" in done.stderr
+    assert done.stderr.endswith(f"hint: envkit {' '.join(LOCK)} -o envkit.lock\n")
 
 
 def test_a_lock_goes_to_stdout_and_into_other_formats(site: Site, tmp_path: Path) -> None:

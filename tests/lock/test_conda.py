@@ -155,7 +155,7 @@ def test_a_channel_that_is_away_is_named_with_the_setting(site: Site) -> None:
     with pytest.raises(EnvironmentProblem, match=f"no answer from {site.url} .conda-forge.") as caught:
         solve(cpu(), site, "python")
     assert caught.value.exit_code == 9
-    assert caught.value.hint == "set a mirror with ENVKIT_CONDA_CHANNEL_ALIAS=URL"
+    assert caught.value.hint == "export ENVKIT_CONDA_CHANNEL_ALIAS=URL to use a mirror, and run again"
 
 
 def test_passing_trouble_is_tried_again(site: Site) -> None:

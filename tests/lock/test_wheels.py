@@ -330,3 +330,13 @@ class TestSizes:
         site.redirects["/a.whl"] = "http://169.254.169.254/latest"
         with pytest.raises(EnvironmentProblem, match=r"redirects to http://169\.254\.169\.254/latest, "):
             sizes.ask([f"{site.url}/a.whl"], index=site.url, ca_bundle=None)
+
+
+@pytest.mark.long  # uv tries again for some seconds
+def test_an_index_that_is_away_is_one_line_with_the_cause() -> None:
+    places = Places(python_index="http://127.0.0.1:9/simple")
+    with pytest.raises(EnvironmentProblem) as caught:
+        solve(plans.wheels("a"), places)
+    assert caught.value.message.startswith("no answer from http://127.0.0.1:9/simple: ")
+    assert "refused" in caught.value.message
+    assert caught.value.details == ()

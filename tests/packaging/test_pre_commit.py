@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from envkit.cli.main import COMMANDS
-from envkit.facts.load import load
 from envkit.lock.store import to_text
-from envkit.plan.planner import plan_for
 from tests.support.locks import lock_for
+from tests.support.plans import shipped_plan
 
 ROOT = Path(__file__).parents[2]
 HOOKS = ROOT / ".pre-commit-hooks.yaml"
@@ -49,7 +48,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
     """A repository with a definition, its lock and the hooks."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "image.yaml").write_text(IMAGE)
-    plan = plan_for(str(folder / "image.yaml"), {}, load())
+    plan = shipped_plan(str(folder / "image.yaml"))
     (folder / "envkit.lock").write_text(to_text(lock_for(plan)))
     hooks = [{"id": hook["id"]} for hook in yaml.safe_load(HOOKS.read_text())]
     repo = {"repo": str(source), "rev": git(source, "rev-parse", "HEAD"), "hooks": hooks}

@@ -1,4 +1,4 @@
-"""Completion in a real bash and a real zsh: each is set up as its script says, and driven in a terminal."""
+"""Completion in a real bash, zsh and fish: each is set up as its script says, and driven in a terminal."""
 
 import os
 import pty
@@ -31,8 +31,16 @@ zle -N show
 bindkey '^G' show
 PS1='READY> '
 """,
+    "fish": """
+set -g fish_autosuggestion_enabled 0
+function fish_prompt; echo -n 'READY> '; end
+bind \\cg 'echo "LINE<"(commandline)">"'
+""",
 }
-START = {"bash": ["--noprofile", "--rcfile", ".bashrc", "-i"], "zsh": ["-i"]}
+START = {"bash": ["--noprofile", "--rcfile", ".bashrc", "-i"], "zsh": ["-i"], "fish": ["-i"]}
+# Where the shell reads its settings, and where it finds the script by itself; bash reads the script in its settings.
+SETTINGS = {"bash": ".bashrc", "zsh": ".zshrc", "fish": ".config/fish/config.fish"}
+SCRIPTS = {"zsh": ".zfunc/_envkit", "fish": ".config/fish/completions/envkit.fish"}
 LINES = {
     "envkit buil": "envkit build ",
     "envkit help slow": "envkit help slow-training ",
@@ -43,6 +51,8 @@ LINES = {
     "envkit lock --check -o my": "envkit lock --check -o my.lock ",
     "envkit build --locked=my": "envkit build --locked=my.lock ",
     "envkit diff oci:build/image my": "envkit diff oci:build/image my.lock ",
+    "envkit verify --only C04,C01": "envkit verify --only C04,C01 ",
+    "envkit build tra --locked=my": "envkit build tra --locked=my.lock ",
 }
 
 
@@ -52,7 +62,12 @@ class Terminal:
     def __init__(self, argv: list[str], folder: Path, environment: dict[str, str]) -> None:
         self._own, theirs = pty.openpty()
         self._process = subprocess.Popen(
-            argv, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+            ["setsid", "--ctty", *argv],  # fish ends without a terminal that controls it
+            cwd=folder,
+            env=environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
         )
         os.close(theirs)
         self._read("READY> ")
@@ -79,18 +94,23 @@ class Terminal:
         return match[match.re.groups]
 
 
-@pytest.fixture(params=["bash", "zsh"])
+def write(file: Path, text: str) -> None:
+    """Write a file and the folders that it is in."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+@pytest.fixture(params=["bash", "zsh", "fish"])
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
     name = str(request.param)
     path = program(request.config, name, name)
     environment = {"PATH": f"{PROGRAMS}:/usr/bin:/bin", "HOME": str(tmp_path), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
-    (tmp_path / f".{name}rc").write_text(SETUP[name])
-    if name == "zsh":
-        script = subprocess.run(
-            ["envkit", "completion", "zsh"], env=environment, capture_output=True, check=True
-        ).stdout
-        (tmp_path / ".zfunc").mkdir()
-        (tmp_path / ".zfunc" / "_envkit").write_bytes(script)
+    write(tmp_path / SETTINGS[name], SETUP[name])
+    if name in SCRIPTS:
+        made = subprocess.run(
+            ["envkit", "completion", name], env=environment, capture_output=True, check=True, text=True
+        )
+        write(tmp_path / SCRIPTS[name], made.stdout)
     (tmp_path / "train.yaml").write_text("schema: envkit.image/1\ntitle: one\n")
     (tmp_path / "my.lock").write_text("{}")
     (tmp_path / "build" / "image").mkdir(parents=True)

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.facts.load import load
 from envkit.lock.store import write_lock
-from envkit.plan.planner import plan_for
 from tests.support.command_lines import of_line
 from tests.support.locks import lock_for
+from tests.support.plans import shipped_plan
 from tests.support.records import passed_record
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +140,6 @@ def _definition(folder: Path) -> None:
     (folder / "Dockerfile").write_text("FROM debian:bookworm-slim\n")
     (folder / "envkit.toml").write_text('cache_limit = "20GB"\n')
     (folder / "matrix.yaml").write_text("schema: envkit.matrix/1\nimage: image.yaml\naxes:\n  cuda: ['11.8', '12.6']\n")
-    plan = plan_for(str(folder / "image.yaml"), {}, load())
+    plan = shipped_plan(str(folder / "image.yaml"))
     for name in ("envkit.lock", "own.lock"):
         write_lock(folder / name, lock_for(plan))

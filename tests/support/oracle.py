@@ -22,6 +22,8 @@ from envkit.facts.model import Build, Facts, Gpu, Os
 WHEELS = ("pytorch", "pypi")
 PREFERRED = ("pytorch", "pypi", "conda-forge", "conda-pytorch")
 PARTNERS = ("torchvision", "torchaudio")
+MODES = ("native", "minor-compatible", "forward-compatible")
+SUPPORT = ("supported", "security", "ended")
 DEFAULTS = {"platform": "linux-64", "source": "auto", "os": "debian12"}
 
 Fields = dict[str, Any]  # as typed: {'torch': '2.7', 'gpu': ['A100']}
@@ -41,6 +43,8 @@ class Answer:
     mode: str | None  # of the driver that was given
     native: str | None  # driver versions that the CUDA runtime asks for
     minimum: str | None
+    package: str | None  # of forward compatibility
+    support: str | None  # which fixes torch and Python get
     torchvision: str | None
     torchaudio: str | None
 
@@ -91,6 +95,9 @@ class Asked:
         self.venv = fields.get("template") == "wheels"
         self.cpu = bool(fields.get("cpu"))
         self.megabytes = int(fields["max_size"].removesuffix("MB")) if "max_size" in fields else None
+        self.supported_only = bool(fields.get("supported_only"))
+        self.day = max(fields.get("today", facts.collected), facts.collected)
+        self.forward = self._forward(fields, facts) if fields.get("allow_forward_compat") else set()
         stated: dict[str, Words] = {}
         for name in ("torch", "cuda", "cudnn", "python", "driver", "os", "platform", "source", "template"):
             if name in fields and (name == "os" or fields[name] != DEFAULTS.get(name)):
@@ -98,8 +105,25 @@ class Asked:
         stated |= {f"gpu{place}": ("--gpu", typed) for place, typed in enumerate(fields.get("gpu", ()))}
         stated |= {"cpu": ("--cpu",)} if self.cpu else {}
         stated |= {"max_size": ("--max-size", fields["max_size"])} if "max_size" in fields else {}
+        stated |= {"supported_only": ("--supported-only",)} if self.supported_only else {}
         self.words = tuple(stated.values())
         self._bits = {name: 1 << place for place, name in enumerate(stated)}
+
+    def _forward(self, fields: Fields, facts: Facts) -> set[str]:
+        """The CUDA versions whose package is for the driver's branch, if all GPUs are data center products by name."""
+        typed = fields.get("gpu", ())
+        if self.driver is None or not typed:
+            return set()
+        if any(name not in gpu.data_center for name, gpu in zip(typed, self.gpus, strict=True)):
+            return set()
+        found = set()
+        for row in facts.forward:
+            cuda = ".".join(row.toolkit.split(".")[:2])
+            updates = [other for other in facts.forward if other.toolkit.split(".")[:2] == row.toolkit.split(".")[:2]]
+            newest = max(updates, key=lambda other: version(other.toolkit))
+            if self.driver.split(".")[0] in newest.branches:
+                found.add(cuda)
+        return found
 
     def mask(self, *names: str) -> Mask:
         """The constraints of these names; 0 where only defaults have them."""
@@ -142,6 +166,8 @@ class Oracle:
                 more.add(asked.mask("python"))
             if asked.venv and python not in asked.os.pythons:
                 more.add(asked.mask("template", "os"))
+            if asked.supported_only and self._support(build.torch, python, asked) not in SUPPORT[:2]:
+                more.add(asked.mask("supported_only"))
             yield Combination(build, python, versions | more, machine)
 
     def _pythons(self, build: Build) -> set[str]:
@@ -163,7 +189,7 @@ class Oracle:
             yield from (asked.mask(f"gpu{place}") for place in range(len(asked.gpus)))
             return
         need = self.needs[build.cuda]
-        if asked.driver is not None and need.mode(asked.driver) is None:
+        if asked.driver is not None and self._mode(build, asked) is None:
             yield asked.mask("driver")
         for place, gpu in enumerate(asked.gpus):
             how = code(build, gpu)
@@ -171,7 +197,7 @@ class Oracle:
                 yield asked.mask(f"gpu{place}")
             if asked.driver is None:
                 continue
-            compiled = how != "ptx" or need.inferred or need.mode(asked.driver) == "native"
+            compiled = how != "ptx" or need.inferred or self._mode(build, asked) in ("native", "forward-compatible")
             if not compiled or not knows(asked.driver, gpu):
                 yield asked.mask(f"gpu{place}", "driver")
 
@@ -179,6 +205,16 @@ class Oracle:
         """Whether the C library is new enough; newer than every need where the build's need is not known."""
         needs = {build.glibc} if build.glibc else self.glibcs
         return all(version(system.glibc) >= version(need) for need in needs)
+
+    def _support(self, torch: str, python: str, asked: Asked) -> str | None:
+        """Which fixes a torch and a Python get: the fewer of both; None where Python's are not known."""
+        newest = sorted({series(name) for name in self._releases()})[-2:]
+        if series(torch) not in newest:
+            return "ended"
+        row = next((row for row in self.facts.pythons if row.python == python), None)
+        if row is None:
+            return None
+        return "ended" if row.eol <= asked.day else "security" if row.bugfix_until <= asked.day else "supported"
 
     def _need(self, cuda: str) -> Need:
         """The oldest driver of a version's toolkits, sourced rows before inferred ones, and the floor of its major."""
@@ -229,14 +265,14 @@ class Oracle:
         return best
 
     def _beats(self, one: Build, other: Build, asked: Asked) -> bool:
-        """Documented; newest torch; native; the preferred source; advertised; newest CUDA."""
+        """Documented; newest torch; the mode of the driver; the preferred source; advertised; newest CUDA."""
         if unsure(one) != unsure(other):
             return unsure(other)
         if version(one.torch) != version(other.torch):
             return version(one.torch) > version(other.torch)
-        native, native_other = (self._mode(build, asked) == "native" for build in (one, other))
-        if native != native_other:
-            return native
+        mode, mode_other = (MODES.index(self._mode(build, asked) or MODES[-1]) for build in (one, other))
+        if mode != mode_other:
+            return mode < mode_other
         if one.source != other.source:
             return PREFERRED.index(one.source) < PREFERRED.index(other.source)
         if one.advertised != other.advertised:
@@ -245,7 +281,9 @@ class Oracle:
 
     def _mode(self, build: Build, asked: Asked) -> str | None:
         need = self.needs.get(build.cuda or "")
-        return "native" if need is None or asked.driver is None else need.mode(asked.driver)
+        if need is None or asked.driver is None:
+            return "native"
+        return need.mode(asked.driver) or ("forward-compatible" if build.cuda in asked.forward else None)
 
     def _releases(self) -> set[str]:
         return {build.torch for build in self.facts.builds} | set(self.facts.releases)
@@ -260,8 +298,11 @@ class Oracle:
             minimum = max([need.minimum, str(min(branches, default=0))], key=version)
             native = max([need.native, minimum], key=version)
         partners = [self._partner(build, name, python) for name in PARTNERS]
-        mode = need.mode(asked.driver) if need is not None and asked.driver is not None else None
-        return Answer(build.torch, build.cuda, build.source, build.platform, python, mode, native, minimum, *partners)
+        mode = self._mode(build, asked) if need is not None and asked.driver is not None else None
+        package = f"cuda-compat-{(build.cuda or '').replace('.', '-')}" if mode == "forward-compatible" else None
+        support = self._support(build.torch, python, asked)
+        made = (build.torch, build.cuda, build.source, build.platform, python, mode, native, minimum, package, support)
+        return Answer(*made, *partners)
 
     def _python(self, build: Build, pythons: list[str]) -> str:
         """With the most companions; that torch.compile supports and the series before had; the newest."""

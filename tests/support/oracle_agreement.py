@@ -70,6 +70,8 @@ def resolved(fields: dict[str, Any], facts: Facts) -> Answer | Refusal:
         mode=driver.mode if driver else None,
         native=driver.native if driver else None,
         minimum=driver.minimum if driver else None,
+        package=driver.package if driver else None,
+        support=found.support.level if found.support else None,
         torchvision=found.torchvision,
         torchaudio=found.torchaudio,
     )

@@ -18,6 +18,7 @@ from envkit.verify.compare.sides import Side
 from envkit.verify.driver import Options, verify_image
 from envkit.watch import page as watch
 from envkit.watch.judge import judge
+from envkit.watch.model import Sample
 from tests.support.judging import Replay, document, inspected, plan, printed
 from tests.support.launches import timed
 from tests.support.records import HOSTILE, cpu_record, dead_record, gpu_record, passed_record
@@ -93,26 +94,50 @@ def built_tree(error: str = "the registry denied access") -> dict[str, Any]:
 
 
 def image_tree(name: str = "oci:out/image") -> dict[str, Any]:
-    """An image of six layers with packages of three kinds, as `envkit inspect --json` shows it."""
-    sizes = (28_900_000, 412_000_000, 1_150_000_000, 260_000_000, 9_400_000, 1_200)
+    """An image of six layers with made-up packages of three kinds, as `envkit inspect --json` shows it."""
+    sizes = (28_900_000, 96_000_000, 1_150_000_000, 460_000_000, 9_400_000, 1_200)
     made = ("debian base", "python 3.12", "torch, nvidia-cudnn-cu12", f"nvidia-nccl-cu12 {name}", "numpy", "")
     layers = [
         {"number": at, "diff_id": "sha256:" + f"{at}" * 64, "digest": "sha256:" + f"{at}" * 64, "size": size,
          "unpacked": size * 2, "made_by": text}
         for at, (size, text) in enumerate(zip(sizes, made, strict=True), 1)
     ]  # fmt: skip
-    rows = [("deb", "libc6", "2.36-9", "LGPL-2.1"), ("conda", "python", "3.12.1", "Python-2.0"),
-            ("pypi", "torch", "2.7.1+cu126", "BSD-3-Clause"), ("pypi", name, "1.0", None)]  # fmt: skip
-    packages = [{"kind": kind, "name": one, "version": version, "license": text} for kind, one, version, text in rows]
+    nvidia, bsd = "LicenseRef-NVIDIA-Proprietary", "BSD-3-Clause"
+    rows = [
+        ("deb", "coreutils", "9.1-1", "GPL-3", 18_100_000),
+        ("deb", "dpkg", "1.21.22", "GPL-2+", 6_400_000),
+        ("deb", "libc6", "2.36-9", "LGPL-2.1", 13_000_000),
+        ("deb", "perl-base", "5.36.0-7", "Artistic", 7_900_000),
+        ("conda", "ca-certificates", "2024.8.30", "ISC", 160_000),
+        ("conda", "ncurses", "6.4", "X11", 4_100_000),
+        ("conda", "openssl", "3.2.0", "Apache-2.0", 8_300_000),
+        ("conda", "python", "3.12.1", "Python-2.0", 102_000_000),
+        ("conda", "tk", "8.6.13", "TCL", 9_200_000),
+        ("pypi", name, "1.0", None, None),
+        ("pypi", "numpy", "2.3.0", bsd, 62_000_000),
+        ("pypi", "nvidia-cublas-cu12", "12.6.4.1", nvidia, 610_000_000),
+        ("pypi", "nvidia-cudnn-cu12", "9.5.1.17", nvidia, 940_000_000),
+        ("pypi", "nvidia-cufft-cu12", "11.3.0.4", nvidia, 280_000_000),
+        ("pypi", "nvidia-cusparse-cu12", "12.5.4.2", nvidia, 290_000_000),
+        ("pypi", "nvidia-nccl-cu12", "2.26.2", bsd, 360_000_000),
+        ("pypi", "pillow", "11.2.1", "MIT-CMU", 14_000_000),
+        ("pypi", "sympy", "1.14.0", bsd, 29_000_000),
+        ("pypi", "torch", "2.7.1+cu126", bsd, 1_640_000_000),
+        ("pypi", "triton", "3.3.1", "MIT", 410_000_000),
+    ]
+    packages = [
+        {"kind": kind, "name": one, "version": version, "license": text, "unpacked": unpacked}
+        for kind, one, version, text, unpacked in rows
+    ]
     proof = {"verdict": "PASS", "started": "2026-01-01T00:00:00Z", "tier": "standard", "runner": "docker",
              "gpus": [{"name": "NVIDIA H200"}], "cpu": None, "signature": "unsigned"}  # fmt: skip
     return {
         "schema": "envkit.inspect/1", "image": name, "digest": "sha256:" + "a" * 64, "id": "sha256:" + "b" * 64,
-        "title": "train", "created": None, "size_bytes": sum(sizes), "layers": len(sizes),
+        "title": "train", "created": "2026-01-01T00:00:00Z", "size_bytes": sum(sizes), "layers": len(sizes),
         "stack": {"torch": "2.7.1", "CUDA": "12.6"}, "user": "1000:1000", "workdir": "/workspace", "entrypoint": [],
         "cmd": ["python"], "ports": [], "labels": {"com.example.team": name},
         "base": {"name": "debian", "digest": None},
-        "packages": {"conda": 1, "pypi": 2, "deb": 1}, "notes": [], "verdict": "not proved", "verifications": [proof],
+        "packages": {"conda": 5, "pypi": 11, "deb": 4}, "notes": [], "verdict": "not proved", "verifications": [proof],
         "listing": {"layers": layers, "packages": packages, "unlisted_rpm": False},
     }  # fmt: skip
 
@@ -122,7 +147,7 @@ def pages() -> dict[str, bytes]:
     """Every page by its name; those whose name ends in `hostile` have markup where foreign text comes in."""
     training = watched_record(
         process(COPIES),
-        samples=tuple(sample(at_s=at, gpus=(card(),), waiting=0.3, steps=5.0) for at in (10.0, 11.0, 12.0)),
+        samples=tuple(_watched(at) for at in range(1, 61)),
     )
     hostile = replace(training, command=("python", HOSTILE))
     return {
@@ -140,6 +165,16 @@ def pages() -> dict[str, bytes]:
         "watch": watch.render_html(training, judge(training)),
         "watch hostile": watch.render_html(hostile, judge(hostile)),
     }
+
+
+def _watched(index: int) -> Sample:
+    """One of 60 samples in 30 s, of which the steps take the fifth second to the 25th."""
+    at_s, late = index / 2, index % 6 in (4, 5)
+    if not 5 < at_s <= 25:
+        return sample(at_s=at_s, gpus=(card(util=0.0, sm_mhz=345, memory_used=min(round(at_s * 12), 60) << 30),))
+    busy = card(util=62.0 if late else 71.0, sm_mhz=1755 + 15 * (index % 5))
+    waiting, steps = (0.06, 4.6) if late else (0.01, 5.1)
+    return sample(at_s=at_s, cpus=4.6 if late else 3.9, waiting=waiting, steps=steps, gpus=(busy,))
 
 
 def _few() -> dict[str, Any]:

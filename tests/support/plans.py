@@ -6,9 +6,10 @@ from typing import Any
 
 from envkit.facts.load import load
 from envkit.facts.model import Facts
+from envkit.plan.definition import load as load_definition
 from envkit.plan.definition import parse
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import plan_for, plan_of
+from envkit.plan.planner import plan_of
 from envkit.render.model import Rendered
 from envkit.render.render import render
 
@@ -21,7 +22,8 @@ def facts() -> Facts:
 
 
 def shipped_plan(name: str = "default", **typed: Any) -> BuildPlan:
-    return plan_for(name, typed, facts())
+    """The plan of a shipped image, or of a definition file."""
+    return plan_of(load_definition(name), typed, facts())
 
 
 def plan_from(body: str, *, folder: Path = Path("/nonexistent"), **typed: Any) -> BuildPlan:

@@ -13,6 +13,8 @@ from envkit.ground.versions import minor
 from envkit.resolve.model import SOURCES
 
 _LIMITED = 0.12  # how often a request limits the download; the sizes of most builds are not known
+_FIXED = 0.12  # how often a request wants versions that get fixes; most do not
+_FORWARD = 0.4  # how often a request with a driver allows forward compatibility
 _STATED = 0.3  # how often a request states a field
 _THINNED = 0.3  # how often facts lose rows
 _GPU_FIELDS = ("first_cuda", "last_cuda", "min_driver_branch", "last_driver_branch")
@@ -44,7 +46,27 @@ def random_fields(random: Random, facts: Facts) -> dict[str, Any]:
             fields[name] = draw()
     if random.random() < _LIMITED:
         fields["max_size"] = _limit(random, facts)
+    if random.random() < _FIXED:
+        fields["supported_only"] = True
+    if random.random() < _FIXED:
+        fields["today"] = f"{random.randint(2020, 2033)}-{random.randint(1, 12):02}-01"
+    if "driver" in fields and random.random() < _FORWARD:
+        fields["allow_forward_compat"] = True
+        if random.random() < _FORWARD:  # what it is for is rare among random drivers and GPUs
+            fields |= {"driver": _old_driver(random, facts), "gpu": _data_center(random, facts)}
     return fields
+
+
+def _old_driver(random: Random, facts: Facts) -> str:
+    """A driver of a branch that some package lists, or of one beside it."""
+    branch = random.choice([branch for row in facts.forward for branch in row.branches])
+    return f"{int(branch) + random.choice((0, 0, 0, 1))}.{random.choice(('0', '54.03', '129.03'))}"
+
+
+def _data_center(random: Random, facts: Facts) -> list[str]:
+    """One or two data center GPUs."""
+    products = [name for row in facts.gpus for name in row.data_center]
+    return random.sample(products, random.choice((1, 1, 2)))
 
 
 def _limit(random: Random, facts: Facts) -> str:
@@ -71,6 +93,8 @@ def random_facts(random: Random, facts: Facts) -> Facts:
         builds=tuple(replace(row, pythons=None) if random.random() < 0.05 else row for row in builds),
         toolkits=doubted(_with_every_minor(some(facts.toolkits, 1 - share / 2), facts)),
         cudnns=doubted(some(facts.cudnns, 1 - share / 2)),
+        forward=some(facts.forward, 1 - share / 2),
+        pythons=some(facts.pythons, 1 - share / 2),
         gpus=tuple(replace(row, inferred=_GPU_FIELDS) if random.random() < share else row for row in facts.gpus),
     )
 

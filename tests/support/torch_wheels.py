@@ -72,6 +72,7 @@ class TorchWheel:
     more: Mapping[str, bytes] = field(default_factory=dict)  # members that replace or add
     uploaded: str = "2026-10-28T15:16:35Z"
     yanked: bool = False
+    build: str = ""  # the build tag
 
     @property
     def machine(self) -> str:
@@ -80,7 +81,8 @@ class TorchWheel:
     @property
     def file(self) -> str:
         abi = "none" if self.tag == "any" else self.python
-        return f"{self.name}-{self.version}-{self.python}-{abi}-{self.tag}.whl"
+        build = f"-{self.build}" if self.build else ""
+        return f"{self.name}-{self.version}{build}-{self.python}-{abi}-{self.tag}.whl"
 
     def members(self) -> dict[str, bytes]:
         info = f"{self.name}-{self.version}.dist-info"

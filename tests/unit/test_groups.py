@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.groups import process_of
+from tests.groups import _LONGEST, _OF_RUNNER, _TOGETHER, group_of, process_of
+from tests.world.places import REPOSITORY
 
 ENGINES = "tests/engines"
 
@@ -11,16 +12,26 @@ ENGINES = "tests/engines"
     ("nodeid", "process"),
     [
         ("tests/unit/plan/test_model.py::test_a[docker]", "tests/unit/plan/test_model.py"),
-        (f"{ENGINES}/test_runners.py::test_a[podman]", "daemons"),
+        ("tests/lock/test_world.py::test_a[podman]", "tests/lock/test_world.py"),
+        (f"{ENGINES}/test_runners.py::test_a[podman-0]", "podman"),
+        ("tests/world/test_world.py::test_a[podman]", "podman"),
+        (f"{ENGINES}/conformance/test_failures.py::test_a[podman-wheels]", "podman"),
+        (f"{ENGINES}/conformance/test_failures.py::test_a[embedded-wheels]", "builds"),
+        (f"{ENGINES}/test_source_wheels.py::test_a", "builds"),
+        (f"{ENGINES}/test_podman_storage.py::test_a[True]", "podman"),
         (f"{ENGINES}/test_runners.py::test_a[bubblewrap-0-/tmp]", "files"),
-        (f"{ENGINES}/test_runners.py::test_a", "daemons"),
-        (f"{ENGINES}/conformance/test_failures.py::test_a[embedded-wheels]", "files"),
-        (f"{ENGINES}/test_registry_tls.py::test_a[1.2]", "files"),
-        (f"{ENGINES}/test_new.py::test_a", "daemons"),
-        ("tests/world/test_world.py::test_a", "daemons"),
-        ("tests/lock/test_world.py::test_a", "daemons"),
-        ("tests/lock/test_wheels.py::test_a", "tests/lock/test_wheels.py"),
+        (f"{ENGINES}/test_runners.py::test_a[docker]", f"{ENGINES}/test_runners.py"),
+        (f"{ENGINES}/test_bubblewrap_registry.py::test_a", "files"),
+        (f"{ENGINES}/test_negative_controls_host.py::test_a", "sound"),
+        (f"{ENGINES}/test_new.py::test_a", f"{ENGINES}/test_new.py"),
     ],
 )
 def test_tests_of_one_engine_share_a_process(nodeid: str, process: str) -> None:
     assert process_of(nodeid) == process
+
+
+def test_every_set_that_starts_early_has_tests() -> None:
+    files = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests").rglob("test_*.py")}
+    shared = {*_OF_RUNNER.values(), *_TOGETHER.values()}
+    assert set(_LONGEST) <= files | shared
+    assert all(any(group_of(file).startswith(f"engines/{prefix}") for file in files) for prefix in _TOGETHER)

@@ -89,7 +89,7 @@ def _pinned(observed: Mapping[str, Any]) -> Finding:
 
 
 def _data(observed: Mapping[str, Any]) -> Finding:
-    """Say what the user's data are, and what of them could not be measured: it informs, because it is no fault here."""
+    """Say what the user's data are, and what of them could not be measured: it only informs."""
     dataset, error = observed.get("dataset"), observed.get("error")
     what = f"the Dataset {dataset}" if dataset else "the files of --data"
     kinds = ", ".join(map(str, observed.get("exceptions") or ())) or "an exception in a worker"

@@ -1,4 +1,4 @@
-"""C18: torch.compile generates kernels. A call that returns is no evidence: without a compiler it returns, too."""
+"""C18: torch.compile generates kernels. A call that returns proves nothing: without a compiler it returns, too."""
 
 import os
 import shutil

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from envkit.cover.hosts import Inventory
-from envkit.cover.inventory import kubernetes, plain, slurm, smi
+from envkit.cover.inventory import diagnosis, kubernetes, plain, slurm, smi
 from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError
 
-FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
+FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm", "doctor")
 _HINT = "write `name,gpu,driver` as the first line; envkit cover --help lists the formats (--format)"
 
 
@@ -45,17 +45,19 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
 
 
 def _of_json(tree: Any, facts: Facts, form: str, where: str) -> Inventory:
-    if form not in ("auto", "json", "kubectl", "slurm"):
+    if form not in ("auto", "json", "kubectl", "slurm", "doctor"):
         raise UsageError(f"{where} is JSON, not {form}", hint="remove --format")
     if form == "kubectl" or (form == "auto" and kubernetes.is_nodes(tree)):
         return kubernetes.parse(tree, where)
+    if form == "doctor" or (form == "auto" and diagnosis.is_diagnosis(tree)):
+        return diagnosis.parse(tree, where)
     if form == "slurm" or (form == "auto" and slurm.is_answer(tree)):
         return slurm.parse_json(tree, facts, where)
     return plain.parse_json(tree, where)
 
 
 def _of_text(text: str, facts: Facts, form: str, where: str) -> Inventory:
-    if form in ("json", "kubectl"):
+    if form in ("json", "kubectl", "doctor"):
         raise UsageError(f"{where} is not JSON", hint="kubectl get nodes -o json, or remove --format")
     if form == "slurm" or (form == "auto" and slurm.is_table(text)):
         return slurm.parse_text(text, facts, where)

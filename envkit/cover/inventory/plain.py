@@ -77,7 +77,7 @@ def parse_json(tree: Any, where: str) -> Inventory:
     rows = tree.get("hosts") if isinstance(tree, dict) else tree
     if not isinstance(rows, list):
         raise UsageError(
-            f"{where} is not a list of hosts, nor output of kubectl or Slurm",
+            f"{where} is not a list of hosts, nor output of kubectl, Slurm or envkit doctor",
             hint='[{"name": "gpu01", "gpu": "A100", "driver": "550.54.15"}]',
         )
     faults = Faults(where)

@@ -25,7 +25,7 @@ def section(view: View) -> Section:
 
 
 def without_password(value: str) -> str:
-    """A proxy's address without user and password; text that is no address is not shown at all."""
+    """A proxy's address without user and password; text that is not an address is not shown at all."""
     try:
         parts = urlsplit(value if "//" in value else f"//{value}")
         host = f"{parts.hostname or ''}" + (f":{parts.port}" if parts.port else "")

@@ -92,7 +92,7 @@ def _of_wsl(*, wsl: bool) -> Iterator[Finding]:
 
 def _of_namespaces(view: View, uid: int) -> Iterator[Finding]:
     state = _namespaces(view)
-    if uid == 0 or state.startswith(("open", "unknown")):
+    if uid == 0 or state.startswith(("available", "unknown")):
         return
     evidence = tuple(
         Evidence(text=f"{name.removeprefix('/proc/sys/').replace('/', '.')} = {view.text(name).strip()}")

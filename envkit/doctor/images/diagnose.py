@@ -14,7 +14,7 @@ from envkit.ground.progress import Reporter
 from envkit.image.opening import described, open_file
 from envkit.image.reference import parse_file
 from envkit.image.spec import LABEL_PREFIX
-from envkit.run.runners import choose
+from envkit.run.runners import choose, stored
 from envkit.verify.static import ImageFacts, image_facts, static_checks
 
 _BASE = "org.opencontainers.image.base.name"
@@ -36,7 +36,7 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
     """
     if not reference.strip():
         raise UsageError("--image names no image", hint="envkit doctor --image NAME:TAG")
-    file = parse_file(reference)
+    file = parse_file(reference) or parse_file(stored(reference, runner))
     contents: Contents | None = None
     if file is not None:
         opened = open_file(file, reporter)
@@ -60,7 +60,7 @@ def diagnosis_of(facts: ImageFacts, contents: Contents | None, name: str) -> Dia
         id="image", title="Image", facts=tuple(_facts(facts, contents, packages, cuda=cuda)), findings=by_weight(found)
     )
     number = counts(found)
-    conclusion = section.findings[0].title if number["error"] or number["warn"] else "nothing speaks against this image"
+    conclusion = section.findings[0].title if number["error"] or number["warn"] else "no problems found"
     code = VerificationError.exit_code if number["error"] else 0
     return Diagnosis(subject="image", name=name, sections=(section,), exit_code=code, conclusion=conclusion)
 

@@ -1,4 +1,4 @@
-"""What speaks against an image, from its configuration and, where they can be read, its layers."""
+"""The problems of an image, from its configuration and, where they can be read, its layers."""
 
 from __future__ import annotations
 

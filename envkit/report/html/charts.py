@@ -16,6 +16,7 @@ from envkit.checks.shown import (
     Sides,
     Spread,
     Strips,
+    Titled,
     Treemap,
     Values,
     short,
@@ -35,7 +36,8 @@ _BAR_ROOM = WIDTH - _BAR_LEFT - _BAR_RIGHT
 _LINES_LEFT, _LINES_RIGHT, _LINES_PLOT = 44, 14, 190
 _LINES_FLOOR = 16  # half the width of a floor
 _STRIP_EDGE, _STRIP_ROW = 12, 42
-_TREEMAP, _TILE_LINE = 360, 42
+_ROW_GAP = 8
+_TREEMAP, _TILE_LINE, _TILE_NAME = 360, 42, 7
 # The narrowest of these that shows nearly all samples is used.
 _SCALES = (
     (0.98, 0.99, 1.0, 1.01, 1.02),
@@ -46,6 +48,7 @@ _SCALES = (
     (0.5, 1.0, 1.5, 2.0),
 )
 _SHOWN = 0.92
+_LEAST_SPAN = 1e-8
 # Characters of a row's name that leave room for its median.
 _STRIP_NAME = 24
 
@@ -163,7 +166,13 @@ def _bars(
     for row, _, value in figure.floors:
         parts += [line(x_of(value), top + _BAR_ROW * row, x_of(value), top + _BAR_ROW * (row + 1) - 2, "floor")]
     for index, (_, value) in enumerate(figure.rows):
-        parts += [label(x_of(value) + 6, top + 16 + _BAR_ROW * index, form(value), kind="strong")]
+        text = form(value)
+        after = x_of(value)
+        # A floor that would cross the number stands before it.
+        crossing = [
+            x_of(one) for row, _, one in figure.floors if row == index and 0 <= x_of(one) - after < 8 * len(text)
+        ]
+        parts += [label(max([after, *crossing]) + 6, top + 16 + _BAR_ROW * index, text, kind="strong")]
     below = bottom + 16
     if unit:
         below += 18
@@ -211,6 +220,8 @@ def _parts(figure: Parts) -> Markup:
     y = 6.0
     for name, parts in figure.rows:
         drawn += [label(left, y + 13, name, kind="strong")]
+        # Short, so that no line of the scale crosses the words below the bar.
+        drawn += [line(x_of(value), y + 17, x_of(value), y + 45, "grid") for value in scale]
         begin = 0.0
         for index, (part, value, kind) in enumerate(parts):
             drawn += [bar(x_of(begin), y + 20, x_of(begin + value) - x_of(begin), 22, f"fill {kind}")]
@@ -219,8 +230,10 @@ def _parts(figure: Parts) -> Markup:
             drawn += [bar(left, below, 11, 11, f"fill {kind}")]
             drawn += [label(left + 18, below + 10, f"{part} {short(value)} {figure.unit}", kind="quiet")]
         y += 58 + 18 * len(parts)
-    grid = [line(x_of(value), 22, x_of(value), y - 6, "grid") for value in scale]
     named = [label(x_of(value), y + 10, short(value), anchor="middle", kind="quiet") for value in scale]
+    named += [line(left, y - 6, x_of(scale[-1]), y - 6, "grid")]
+    named += [line(x_of(value), y - 10, x_of(value), y - 6, "grid") for value in scale]
+    named += [label(left + room / 2, y + 28, figure.unit, anchor="middle", kind="quiet")]
     hatch = el(
         "pattern",
         el("rect", width="8", height="8", class_="hatch-back"),
@@ -230,7 +243,7 @@ def _parts(figure: Parts) -> Markup:
         height="8",
         patternUnits="userSpaceOnUse",
     )
-    return picture(figure, y + 18, el("defs", hatch), *grid, *drawn, *named)
+    return picture(figure, y + 36, el("defs", hatch), *drawn, *named)
 
 
 def _strip(figure: Strips) -> Markup:
@@ -267,32 +280,40 @@ def _strip(figure: Strips) -> Markup:
 
 
 def _intervals(figure: Intervals) -> Markup:
+    return both_widths(figure, lambda width: _intervals_at(figure, width))
+
+
+def _intervals_at(figure: Intervals, width: float) -> tuple[float, list[object]]:
+    """Return the height and the parts; in the narrow form, a row's verdict stands below its name."""
     ends = [end for row in figure.rows for end in (row.low, row.high, 1 / (1 + row.least), 1 + row.least)]
-    marks = span(min([1.0, *ends]), max([1.0, *ends]), 6)
-    bottom = 26 + _STRIP_ROW * len(figure.rows)
+    marks = span(min([1.0, *ends]), max([1.0, *ends]), 6 if width == WIDE else 4)
+    below = 0 if width == WIDE else _LEGEND_ROW
+    high = _STRIP_ROW + below + _ROW_GAP
+    bottom = 26 + high * len(figure.rows)
 
     def x_of(value: float) -> float:
-        return _STRIP_EDGE + (WIDE - 2 * _STRIP_EDGE) * (value - marks[0]) / (marks[-1] - marks[0])
+        return _STRIP_EDGE + (width - 2 * _STRIP_EDGE) * (value - marks[0]) / (marks[-1] - marks[0])
 
     parts: list[object] = []
-    names: list[object] = []  # last: their halo covers the lines
     for value in marks:
         anchor = {marks[0]: "start", marks[-1]: "end"}.get(value, "middle")
-        parts += [line(x_of(value), 22, x_of(value), bottom, "grid")]
         parts += [label(x_of(value), bottom + 16, short(value), anchor=anchor, kind="quiet")]
     for index, row in enumerate(figure.rows):
-        top = 22 + _STRIP_ROW * index
+        top = 22 + high * index
+        y = top + 30 + below
+        # Behind this row alone: no line crosses a name.
+        parts += [line(x_of(value), y - 11, x_of(value), y + 11, "grid") for value in marks]
+        parts += [line(x_of(1), y - 11, x_of(1), y + 11, "limit")]
         left, right = x_of(1 / (1 + row.least)), x_of(1 + row.least)
-        parts += [bar(left, top + 22, right - left, 16, "zone")]
-        parts += [line(x_of(row.low), top + 30, x_of(row.high), top + 30, f"span {row.kind}")]
-        parts += [line(x_of(end), top + 24, x_of(end), top + 36, f"span {row.kind}") for end in (row.low, row.high)]
-        parts += [el("circle", cx=at(x_of(row.estimate)), cy=at(top + 30), r="5", class_=f"point {row.kind}")]
-        names += [label(_STRIP_EDGE, top + 16, fitted(row.name, 2 * _STRIP_NAME))]
-        names += [label(WIDE - _STRIP_EDGE, top + 16, row.told, anchor="end", kind="strong")]
-    place = min(max(x_of(1), 4 * len(figure.reference)), WIDE - 4 * len(figure.reference))
-    parts += [line(x_of(1), 18, x_of(1), bottom, "limit")]
+        parts += [bar(left, y - 8, right - left, 16, "zone")]
+        parts += [line(x_of(row.low), y, x_of(row.high), y, f"span {row.kind}")]
+        parts += [line(x_of(end), y - 6, x_of(end), y + 6, f"span {row.kind}") for end in (row.low, row.high)]
+        parts += [el("circle", cx=at(x_of(row.estimate)), cy=at(y), r="5", class_=f"point {row.kind}")]
+        parts += [label(_STRIP_EDGE, top + 16, fitted(row.name, 2 * _STRIP_NAME))]
+        parts += [label(width - _STRIP_EDGE, top + 16 + below, row.told, anchor="end", kind="strong")]
+    place = min(max(x_of(1), 4 * len(figure.reference)), width - 4 * len(figure.reference))
     parts += [label(place, 14, figure.reference, anchor="middle", kind="quiet")]
-    return picture(figure, bottom + 24, *parts, *names, width=WIDE)
+    return bottom + 24, parts
 
 
 def _sides(figure: Sides) -> Markup:
@@ -320,24 +341,34 @@ def _sides(figure: Sides) -> Markup:
 
 
 def _treemap(figure: Treemap) -> Markup:
-    rows = sorted(figure.rows, key=lambda row: -row[1])
+    return both_widths(figure, lambda width: _treemap_at(figure, width))
+
+
+def _treemap_at(figure: Treemap, width: float) -> tuple[float, list[object]]:
+    """Return the height and the parts: the names of the groups, and the rectangles below them."""
+    groups = list(dict.fromkeys(row.group for row in figure.rows if row.group))
+    top = _LEGEND_ROW + 6 if groups else 0
+    step = min(width / max(len(groups), 1), 130)
     parts: list[object] = []
-    for index, ((name, _, told), (x, y, wide, high)) in enumerate(
-        zip(rows, areas([row[1] for row in rows]), strict=True)
-    ):
+    for index, group in enumerate(groups):
+        parts += [bar(step * index, 0, 18, 18, f"tile t{index % 4}"), label(step * index + 24, 14, group)]
+    rows = sorted(figure.rows, key=lambda row: -row.value)
+    for row, (x, y, wide, high) in zip(rows, areas([row.value for row in rows], width, _TREEMAP), strict=True):
+        color = f"t{groups.index(row.group) % 4}" if row.group else "rest" if groups else "t0"
         # A rectangle says its name to a pointer; the table below says all of them to everybody.
-        parts += [el("rect", el("title", f"{name}: {told}"), x=at(x), y=at(y), width=at(wide), height=at(high),
-                     class_=f"tile t{index % 4}")]  # fmt: skip
+        parts += [el("rect", el("title", f"{row.name}: {row.told}"), x=at(x), y=at(top + y), width=at(wide),
+                     height=at(high), class_=f"tile {color}")]  # fmt: skip
         room = int((wide - 12) / 7.5)
-        if room >= len(told) and high >= _TILE_LINE:
-            parts += [label(x + 6, y + 18, fitted(name, room)), label(x + 6, y + 36, told, kind="quiet")]
-    return picture(figure, _TREEMAP, *parts, width=WIDE)
+        if room >= max(len(row.told), _TILE_NAME) and high >= _TILE_LINE:
+            parts += [label(x + 6, top + y + 18, fitted(row.name, room))]
+            parts += [label(x + 6, top + y + 36, row.told)]
+    return top + _TREEMAP, parts
 
 
-def areas(values: Sequence[float]) -> list[tuple[float, float, float, float]]:
+def areas(values: Sequence[float], width: float, height: float) -> list[tuple[float, float, float, float]]:
     """Return x, y, width and height for each of falling positive values: strips whose rectangles are near squares."""
     found: list[tuple[float, float, float, float]] = []
-    x, y, wide, high = 0.0, 0.0, float(WIDE), float(_TREEMAP)
+    x, y, wide, high = 0.0, 0.0, float(width), float(height)
     rest = list(values)
     while rest:
         side, scale = min(wide, high), wide * high / sum(rest)
@@ -383,35 +414,46 @@ def ticks(top: float, count: int = 5) -> list[float]:
 
 def span(low: float, high: float, count: int) -> list[float]:
     """Round values, about `count` of them, from one at or below `low` to one at or above `high`."""
-    step = ticks(high - low if high > low else abs(high) or 1.0, count)[1]
+    # `ticks` rounds to ten digits, so the step of values that hardly differ would be 0.
+    step = ticks(high - low if high - low > _LEAST_SPAN else max(abs(high), _LEAST_SPAN), count)[1]
     first = math.floor(low / step + 1e-9)
     last = max(math.ceil(high / step - 1e-9), first + 1)
     return [round(index * step, 12) for index in range(first, last + 1)]
 
 
-def picture(figure: Figure, height: float, *parts: object, width: float = WIDTH) -> Markup:
+def picture(figure: Figure, height: float, *parts: object) -> Markup:
     """A figure: its name and direction, and the picture with what it shows in words for those who do not see it."""
-    drawn = el(
+    return el("figure", _caption(figure), _drawn(figure, WIDTH, height, parts))
+
+
+def both_widths(figure: Titled, draw_at: Callable[[float], tuple[float, Sequence[object]]]) -> Markup:
+    """A figure in two forms, of which a page shows the one that fits the screen, so that none has to be scrolled.
+
+    `draw_at` returns the height and the parts of the picture for a width, which is `WIDE` or `WIDTH`.
+    """
+    forms = [_drawn(figure, width, *draw_at(width), form=form) for width, form in ((WIDE, "wide"), (WIDTH, "narrow"))]
+    return el("figure", _caption(figure), *forms, class_="wide")
+
+
+def _caption(figure: Titled) -> Markup:
+    better = el("span", f" {figure.better}", class_="better") if figure.better else None
+    return el("figcaption", figure.title, better)
+
+
+def _drawn(figure: Titled, width: float, height: float, parts: Sequence[object], *, form: str = "") -> Markup:
+    """Return the picture; `form` is empty where it is the only one of its figure."""
+    ident = f"{figure.ident}-{form}" if form else figure.ident
+    return el(
         "svg",
-        el("title", figure.title, id=f"{figure.ident}-t"),
-        el("desc", figure.told, id=f"{figure.ident}-d"),
+        el("title", figure.title, id=f"{ident}-t"),
+        el("desc", figure.told, id=f"{ident}-d"),
         *parts,
         viewBox=f"0 0 {at(width)} {at(height)}",
         role="img",
-        aria_labelledby=f"{figure.ident}-t",
-        aria_describedby=f"{figure.ident}-d",
+        class_=f"on-{form}" if form else None,
+        aria_labelledby=f"{ident}-t",
+        aria_describedby=f"{ident}-d",
     )
-    better = el("span", f" {figure.better}", class_="better") if figure.better else None
-    caption = el("figcaption", figure.title, better)
-    if width == WIDTH:
-        return el("figure", caption, drawn)
-    return wide(figure.title, caption, drawn)
-
-
-def wide(title: str, caption: Markup, drawn: Markup) -> Markup:
-    """Return a figure that scrolls inside its own frame where the screen is too narrow for its text."""
-    frame = el("div", drawn, class_="scroll", role="region", aria_label=f"{title}, scrollable", tabindex="0")
-    return el("figure", caption, frame, class_="wide")
 
 
 def label(x: float, y: float, text: str, *, anchor: str | None = None, kind: str | None = None) -> Markup:

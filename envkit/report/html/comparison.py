@@ -28,10 +28,10 @@ _KINDS = {
     "SAME": ("PASS", "skip"),
 }
 _MEANINGS = {
-    "REGRESSION": "B is slower than A.",
-    "INCONCLUSIVE": "The launches do not show whether B is slower than A.",
-    "IMPROVEMENT": "B is faster than A, and nothing is slower.",
-    "SAME": "B is not slower than A.",
+    "REGRESSION": "B is slower than A",
+    "INCONCLUSIVE": "the launches do not show whether B is slower than A",
+    "IMPROVEMENT": "B is faster than A, and nothing is slower",
+    "SAME": "B is not slower than A",
 }
 
 
@@ -48,8 +48,7 @@ def render_html(tree: Tree) -> bytes:
         document=tree,
         verdict=_KINDS.get(verdict, ("ERROR", ""))[0],
         said=verdict,
-        meaning=_MEANINGS.get(verdict, ""),
-        exit_code=tree["exit_code"],
+        meaning=_MEANINGS.get(verdict, "A and B"),
         names=[tree["first"]["name"], tree["second"]["name"]],
         facts=_facts(tree),
         notes=tree["notes"],
@@ -75,7 +74,7 @@ def _facts(tree: Tree) -> list[str]:
     turns = "launches took turns" if tree["interleaved"] else "launches did not take turns"
     reached = f"smallest p that can be reached {tree['smallest_p']:.4f}" if is_number(tree["smallest_p"]) else ""
     required = f"required {mapping(tree['rule']).get('level')} (Holm)"
-    return [turns, *([reached] if reached else []), required]
+    return [f"exit code {tree['exit_code']}", turns, *([reached] if reached else []), required]
 
 
 def _tiles(tree: Tree, rows: Sequence[Tree]) -> list[Tile]:

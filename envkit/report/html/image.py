@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from envkit.checks.reading import Tree, mapping, number, sequence
-from envkit.checks.shown import LOWER, Sheet, Tile, Treemap
+from envkit.checks.shown import LOWER, Area, Sheet, Tile, Treemap
+from envkit.ground.progress import counted
 from envkit.ground.text import clean, fitted
 from envkit.report.html.charts import draw
 from envkit.report.html.frame import render_page
@@ -27,9 +28,10 @@ _VERDICTS = {
     "refused": ("ERROR", "REFUSED"),
     "not proved": ("NOT_VERIFIED", "NOT VERIFIED"),
 }
-_MB, _GB = 1e6, 1e9
+_KB, _MB, _GB = 1e3, 1e6, 1e9
 _LAST = ("tier", "runner", "signature")
 _MADE_BY = 160  # characters of the command that made a layer
+_MOST_AREAS = 80  # of a treemap; the smallest of them have a few pixels
 
 
 def render_html(tree: Tree) -> bytes:
@@ -38,6 +40,7 @@ def render_html(tree: Tree) -> bytes:
     listing = mapping(tree["listing"])
     layers = [mapping(one) for one in sequence(listing.get("layers"))]
     packages = [mapping(one) for one in sequence(listing.get("packages"))]
+    sized = [one for one in packages if number(one.get("unpacked"))]
     return render_page(
         "image.html",
         title=f"{tree['image']}: what is inside",
@@ -50,8 +53,10 @@ def render_html(tree: Tree) -> bytes:
         name=tree["title"] or tree["image"],
         facts=[f"{name} {value}" for name, value in mapping(tree["stack"]).items() if isinstance(value, str) and value],
         tiles=_tiles(tree, layers, packages),
-        treemap=_treemap(layers),
+        layers_by_size=_layers_by_size(layers),
         layers=_layers(layers),
+        packages_by_size=_packages_by_size(sized),
+        unsized=len(packages) - len(sized),
         packages=_packages(packages),
         licenses=_licenses(packages),
         notes=[
@@ -64,7 +69,9 @@ def render_html(tree: Tree) -> bytes:
 
 
 def _size(value: float) -> str:
-    return f"{value / _GB:.2f} GB" if value >= _GB else f"{value / _MB:.1f} MB"
+    if value >= _GB:
+        return f"{value / _GB:.2f} GB"
+    return f"{value / _MB:.1f} MB" if value >= _MB else f"{value / _KB:.1f} kB"
 
 
 def _tiles(tree: Tree, layers: Sequence[Tree], packages: Sequence[Tree]) -> list[Tile]:
@@ -84,9 +91,8 @@ def _tiles(tree: Tree, layers: Sequence[Tree], packages: Sequence[Tree]) -> list
         tiles.append(Tile("Packages", str(sum(counts.values())), told))
     if packages:
         named = len({one["license"] for one in packages if one.get("license")})
-        tiles.append(
-            Tile("Licenses", str(named), f"{sum(not one.get('license') for one in packages)} packages without one")
-        )
+        without = sum(not one.get("license") for one in packages)
+        tiles.append(Tile("Licenses", str(named), f"{counted(without, 'package')} without one"))
     return tiles
 
 
@@ -94,24 +100,52 @@ def _largest(layers: Sequence[Tree]) -> str:
     if not layers:
         return "from the lowest to the highest"
     most = max(layers, key=lambda one: one["size"])
-    return f"the largest is number {most['number']} with {_size(most['size'])}"
+    return f"the largest is layer {most['number']} with {_size(most['size'])}"
+
+
+def _unpacked(one: Tree) -> str:
+    """Return the size of a layer or package on disk, a dash where it is unknown."""
+    value = number(one.get("unpacked"))
+    return "-" if value is None else _size(value)
 
 
 def _made_by(one: Tree) -> str:
     return fitted(clean(one["made_by"]), _MADE_BY) or "not recorded"
 
 
-def _treemap(layers: Sequence[Tree]) -> Any:
+def _layers_by_size(layers: Sequence[Tree]) -> Any:
     rows = [
-        (f"{one['number']}: {_made_by(one)}", float(one["size"]), _size(one["size"]))
+        Area(f"{one['number']}: {_made_by(one)}", float(one["size"]), _size(one["size"]))
         for one in layers
         if one["size"] > 0
     ]
+    return _treemap("layers-by-size", "Layers by size", "layer", rows)
+
+
+def _packages_by_size(packages: Sequence[Tree]) -> Any:
+    rows = [
+        Area(
+            clean(one["name"]),
+            float(one["unpacked"]),
+            _size(one["unpacked"]),
+            _KINDS.get(str(one["kind"]), str(one["kind"])),
+        )
+        for one in packages
+    ]
+    return _treemap("packages-by-size", "Packages by size", "package", rows)
+
+
+def _treemap(ident: str, title: str, noun: str, rows: Sequence[Area]) -> Any:
+    """Return the treemap of the largest rows, with one rectangle for all others; None without rows."""
     if not rows:
         return None
-    ranked = sorted(rows, key=lambda row: -row[1])[:3]
-    told = f"{len(rows)} layers; the largest: {'; '.join(f'{name}, {size}' for name, _, size in ranked)}."
-    return draw(Treemap("treemap", "Layers by size", told, rows))
+    ranked = sorted(rows, key=lambda row: -row.value)
+    shown, others = ranked[:_MOST_AREAS], ranked[_MOST_AREAS:]
+    if others:
+        value = sum(row.value for row in others)
+        shown = [*shown, Area(counted(len(others), f"other {noun}"), value, _size(value))]
+    largest = "; ".join(f"{row.name}, {row.told}" for row in ranked[:3])
+    return draw(Treemap(ident, title, f"{counted(len(rows), noun)}; the largest: {largest}.", shown))
 
 
 def _layers(layers: Sequence[Tree]) -> Sheet | None:
@@ -122,7 +156,7 @@ def _layers(layers: Sequence[Tree]) -> Sheet | None:
             _made_by(one),
             str(one["digest"] or one["diff_id"])[7:19],
             _size(one["size"]),
-            "-" if one["unpacked"] is None else _size(one["unpacked"]),
+            _unpacked(one),
         ]
         for one in ranked
     ]
@@ -137,9 +171,10 @@ def _packages(packages: Sequence[Tree]) -> list[Sheet]:
 
 
 def _kind(kind: str, packages: Sequence[Tree]) -> Sheet:
-    rows = [[clean(one[name] or "") for name in ("name", "version", "license")] for one in packages]
-    title = f"{len(rows)} {_KINDS.get(kind, kind)} package{'s' * (len(rows) != 1)}"
-    return Sheet(title, ("Name", "Version", "License"), rows, left=3)
+    ranked = sorted(packages, key=lambda one: -(number(one.get("unpacked")) or 0))  # those of one size by name
+    rows = [[*(clean(one[name] or "") for name in ("name", "version", "license")), _unpacked(one)] for one in ranked]
+    title = counted(len(rows), f"{_KINDS.get(kind, kind)} package")
+    return Sheet(title, ("Name", "Version", "License", "Unpacked"), rows, left=3)
 
 
 def _licenses(packages: Sequence[Tree]) -> Sheet | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
 
 from envkit.ground.text import clean
 
 _VOID = frozenset({"br", "col", "link", "meta"})
+_OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]{1,30}(?:=[\w.]{1,12})?)")
 
 
 class Markup(str):
@@ -67,7 +69,12 @@ def prose(text: object) -> Markup:
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
         return el("span", text)
-    return join(el("code", part) if index % 2 else el("span", part) for index, part in enumerate(parts))
+    return join(el("code" if index % 2 else "span", *_options(part)) for index, part in enumerate(parts))
+
+
+def _options(text: str) -> Iterable[object]:
+    """Keep an option such as `--shm-size=512m` on one line: browsers break lines after hyphens."""
+    return [el("span", part, class_="option") if index % 2 else part for index, part in enumerate(_OPTION.split(text))]
 
 
 def breakable(text: object) -> Markup:

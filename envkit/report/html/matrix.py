@@ -9,6 +9,7 @@ from typing import Any
 
 from envkit.checks.reading import Tree, mapping, sequence
 from envkit.checks.shown import LOWER, Tile
+from envkit.ground.progress import counted as counted_as
 from envkit.report.environment import without_identifiers
 from envkit.report.html.frame import render_page
 from envkit.report.reading import VERDICTS, counted, headline, word, wrong
@@ -17,12 +18,13 @@ SECTIONS = {"verdict": "Summary", "matrix": "Matrix", "remarks": "What went wron
 _MOST = 8  # findings named of one image on one machine
 # What became of a build -> the badge's verdict.
 _BUILT = {"built": "PASS", "present": "PASS", "unproved": "NOT_VERIFIED", "failed": "FAIL", "stopped": "SKIP"}
+_SAID = {"unproved": "not verified", "present": "already there"}  # where the document's word is not a reader's
 _ORDER = ("FAIL", "ERROR", "INCONCLUSIVE", "NOT_VERIFIED", "WARN", "PASS", "SKIP")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One image on one machine, or one built image. `lines` are why it is no plain success."""
+    """One image on one machine, or one built image. `lines` are why it is not a plain success."""
 
     row: str
     column: str
@@ -30,6 +32,7 @@ class Cell:
     said: str  # the verdict in words
     note: str = ""
     lines: Sequence[str] = ()
+    advice: Sequence[str] = ()
     ident: str = ""
 
 
@@ -49,15 +52,23 @@ def render_html(tree: Tree) -> bytes:
         sections=SECTIONS,
         document=_short(tree),
         verdict=next((kind for kind in _ORDER if counts[kind]), "SKIP"),
-        said="Images and machines" if verified else "Images built",
-        exit_code=tree["exit_code"],
+        said=_said(tree, cells, verified=verified),
+        facts=[f"exit code {tree['exit_code']}"],
+        shortened=verified,
         counts=[(kind, counts[kind]) for kind in _ORDER if counts[kind]],
         tiles=_tiles(tree, cells, verified=verified),
-        corner="image",
+        corner="Image",
         columns=[(name, _hardware(tree, name)) for name in columns],
         rows=_rows(cells, columns),
         bad=[one for one in sorted(cells, key=lambda one: _ORDER.index(one.verdict)) if one.lines],
     )
+
+
+def _said(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> str:
+    if verified:
+        images, machines = (len(sequence(tree[name])) for name in ("images", "machines"))
+        return f"{counted_as(images, 'image')} on {counted_as(machines, 'machine')}"
+    return f"{counted_as(len(cells), 'image')} to build"
 
 
 def _short(tree: Any) -> Any:
@@ -91,11 +102,16 @@ def _verified(tree: Tree) -> list[Cell]:
 def _proof(one: Tree) -> Cell:
     record, verdict = one.get("record"), str(one["verdict"])
     verdict = verdict if verdict in _ORDER else "ERROR"
-    took = f"{one['duration_s']:.0f} s"
+    took = f"{one['duration_s']:.0f}\u00a0s"
     if record is None:
-        lines = [str(one[name]) for name in ("error", "hint") if one.get(name)]
         return Cell(
-            row=one["image"], column=one["machine"], verdict=verdict, said=word(verdict), note=took, lines=lines
+            row=one["image"],
+            column=one["machine"],
+            verdict=verdict,
+            said=word(verdict),
+            note=took,
+            lines=_texts(one, "error"),
+            advice=_texts(one, "hint"),
         )
     bad = sorted(wrong(record["checks"]), key=lambda item: VERDICTS.index(item["verdict"]))
     lines = [str(reason["message"]) for reason in record["summary"]["reasons"]]
@@ -120,16 +136,21 @@ def _built(tree: Tree) -> list[Cell]:
     for one in images:
         row, column = _place(one, last)
         failure, checked = mapping(one["failure"]), mapping(one["verification"])
-        lines = [str(failure[name]) for name in ("message", "hint") if failure.get(name)]
         verdict = _BUILT.get(str(one["status"]), "ERROR")
         told = f"verified: {word(checked['verdict'])}; " if checked.get("verdict") else ""
-        note = f"{told}{one['duration_s']:.0f} s"
-        found.append(Cell(row=row, column=column, verdict=verdict, said=str(one["status"]), note=note, lines=lines))
+        note = f"{told}{one['duration_s']:.0f}\u00a0s"
+        said = _SAID.get(str(one["status"]), str(one["status"]))
+        lines, advice = _texts(failure, "message"), _texts(failure, "hint")
+        found.append(Cell(row=row, column=column, verdict=verdict, said=said, note=note, lines=lines, advice=advice))
     for one in impossible:
         row, column = _place(one, last)
-        lines = [str(one[name]) for name in ("reason", "hint") if one.get(name)]
-        found.append(Cell(row=row, column=column, verdict="SKIP", said="impossible", lines=lines))
+        lines, advice = _texts(one, "reason"), _texts(one, "hint")
+        found.append(Cell(row=row, column=column, verdict="SKIP", said="impossible", lines=lines, advice=advice))
     return found
+
+
+def _texts(one: Tree, name: str) -> list[str]:
+    return [str(one[name])] if one.get(name) else []
 
 
 def _last_axis(images: Sequence[Tree]) -> str:
@@ -156,13 +177,13 @@ def _tiles(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> list[Tile]:
         Tile(
             "Verified" if verified else "Built",
             f"{good} of {len(cells)}",
-            "images on machines" if verified else "images",
+            "pairs of image and machine" if verified else "images",
         )
     ]
     if verified:
-        tiles.append(Tile("Images", str(len(sequence(tree["images"]))), "each on every machine"))
-        tiles.append(Tile("Machines", str(len(sequence(tree["machines"]))), "of this run"))
+        tiles.append(Tile("Images", str(len(sequence(tree["images"]))), "rows of the matrix"))
+        tiles.append(Tile("Machines", str(len(sequence(tree["machines"]))), "columns of the matrix"))
     else:
-        tiles.append(Tile("Time", f"{tree['duration_s']:.0f} s", "for all images", LOWER))
+        tiles.append(Tile("Time", f"{tree['duration_s']:.0f} s", "all images together", LOWER))
         tiles.append(Tile("Impossible", str(len(sequence(tree["impossible"]))), "no versions fit"))
     return tiles

@@ -114,7 +114,7 @@ def _view(record: Tree) -> dict[str, Any]:
 def _facts(record: Tree) -> list[str]:
     run, size = record["run"], record["subject"].get("size_bytes")
     facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s", str(run["started"])]
-    return [*environment(record["env"]), *facts, *([f"{size / _MB:.0f} MB"] if is_number(size) else [])]
+    return [*environment(record["env"]), *facts, *([f"image of {size / _MB:.0f} MB"] if is_number(size) else [])]
 
 
 def _group(check: str, items: Sequence[Tree], shown: Sequence[Tree]) -> tuple[str, str, str, Sequence[Tree]]:

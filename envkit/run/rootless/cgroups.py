@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from envkit.ground import identity
 from envkit.run.model import RunLimits
 
+# The kernel's own default (Documentation/scheduler/sched-bwc.rst).
 _PERIOD_US = 100_000
 _PREFIX = "envkit-"
 _CONTROLLERS = ("pids", "memory", "cpu")
@@ -150,6 +151,7 @@ def _limit(folder: Path, controller: str, limits: RunLimits) -> None:
             (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
     elif limits.memory_mb is not None:
         size = str(limits.memory_mb << 20)
+        # Before the limit with swap: version 1 refuses a memory limit above that one.
         (folder / ("memory.limit_in_bytes" if old else "memory.max")).write_text(size)
         # No swap on top of it; a kernel that does not account swap has no such file.
         with contextlib.suppress(OSError):
@@ -165,10 +167,11 @@ def _namespace(root: Path) -> int:
 
 
 def _sweep(parent: Path, namespace: int) -> None:
-    """Remove groups of runs that are no more, and end what is left in them."""
+    """Remove groups of runs that ended, and end what is left in them."""
     own = f"{_PREFIX}{namespace}-"
     for folder in parent.glob(f"{own}*-*-*"):
         pid, _, rest = folder.name.removeprefix(own).partition("-")
+        # By start time as well: the kernel gives the number of a process that ended to another one.
         if pid.isdigit() and identity.start_ticks(int(pid)) != rest.partition("-")[0]:
             for left in _text(folder / "cgroup.procs").split():
                 with contextlib.suppress(OSError):

@@ -55,14 +55,19 @@ def main(text: str) -> None:
     _call("unshare", _NEW_MOUNTS | (_NEW_NETWORK if asked["network"] else 0) | (0 if root else _NEW_USERS))
     if not root:
         _map_self(uid, gid)
+    # systemd makes / a shared mount, and a new namespace inherits that: what is mounted below would appear on the
+    # machine as well (mount_namespaces(7)).
     _mount("none", "/", None, _RECURSIVE | _PRIVATE, None)
     if asked["network"]:
         _loopback_up()
+    # The names of the layers are relative to here: mount(2) reads its options from one page of memory, too little for
+    # the whole paths of many layers.
     os.chdir(asked["folder"])
     # Cloned before anything is stacked: a folder that holds the cache would take the container's own file system along,
     # which cannot show other owners.
     trees = {name: _clone(source) for name, source in asked["mounts"].items()} if root else {}
     if asked["overlay"]:
+        # Whiteouts are marked by `user.overlay.*`: only root may write the usual `trusted.overlay.*` (overlayfs.rst).
         _mount("overlay", "merged", "overlay", _READ_ONLY, f"userxattr,lowerdir={':'.join(asked['lowers'])}")
     if asked["sysfs"]:
         _mount("sysfs", "sys", "sysfs", _READ_ONLY | _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS, None)
@@ -83,12 +88,14 @@ def main(text: str) -> None:
 def _die_with(parent: int) -> None:
     """Be killed together with the process that started this one; bubblewrap does so, too, but only once it is up."""
     _call("prctl", _SET_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
+    # A parent that ended before the call above sends no signal.
     if os.getppid() != parent:
         raise OSError(3, "the process that wanted a container is gone")
 
 
 def _map_self(uid: int, gid: int) -> None:
     """In the new user namespace, make the one user there is, the one who started this, its root."""
+    # An unprivileged process may map a group only after this (user_namespaces(7)).
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"0 {uid} 1")
     _write("/proc/self/gid_map", f"0 {gid} 1")
@@ -96,6 +103,7 @@ def _map_self(uid: int, gid: int) -> None:
 
 def _become(uid: int, gid: int) -> None:
     """Be that user, and no member of any other group."""
+    # The user last: no other user than root may change groups.
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

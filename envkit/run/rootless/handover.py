@@ -1,33 +1,63 @@
-"""Images of files and registries, handed to an engine where bubblewrap cannot be used: its storage keeps them."""
+"""Images of files and registries, loaded into an engine where bubblewrap cannot be used.
+
+Podman's storage has an image of a file for as long as a session takes, if the session says when it ends. Docker's
+keeps it: this process becomes Docker's client, so nothing of envkit runs after the session.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
-from typing import TYPE_CHECKING
+import secrets
+from typing import TYPE_CHECKING, Any
 
 from envkit.engine.failures import Place, translate
-from envkit.ground.errors import UsageError
+from envkit.ground import identity, store
+from envkit.ground.errors import EnvkitError, UsageError
+from envkit.ground.paths import cache_dir
 from envkit.ground.process import ask
 from envkit.image.reference import ARCHIVE, FileReference
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from envkit.ground.progress import Reporter
     from envkit.image.reference import Reference
 
 _LOAD_S = 1800.0
+_ASK_S = 120.0
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
+_OWN = "localhost/envkit-session/"
+_ENDS = (f"{identity.PREFIX}.host", f"{identity.PREFIX}.boot", f"{identity.PREFIX}.pid", f"{identity.PREFIX}.started")
 
 
-def hand_over(reference: FileReference, engine: str, reporter: Reporter, *, client: str | None = None) -> str:
+def hand_over(
+    reference: FileReference,
+    engine: str,
+    reporter: Reporter,
+    *,
+    client: str | None = None,
+    until: contextlib.ExitStack | None = None,
+) -> str:
     """Load an image into docker's or podman's storage; returns its name or id there.
+
+    Args:
+        reference: the file or folder.
+        engine: docker or podman.
+        reporter: hears where the image is, if it stays there.
+        client: the engine's program, if it has another name.
+        until: podman removes the image when this closes; None: it stays.
 
     Raises:
         EngineError: the engine refuses it.
         EnvironmentProblem: the engine's client is missing or does not answer.
         UsageError: this engine cannot read such a reference.
     """
-    reporter.note(f"{reference} is loaded into {engine}, and stays there")
     program = client or engine
+    if engine == "podman" and until is not None:
+        return _lend(program, reference, until)
+    reporter.note(f"{reference} is loaded into {engine}, and stays there")
     if engine == "podman":
         argv = [program, "pull", "--quiet", str(reference)]
     elif reference.kind == ARCHIVE:
@@ -36,11 +66,63 @@ def hand_over(reference: FileReference, engine: str, reporter: Reporter, *, clie
         raise UsageError(
             f"docker cannot read {reference}", hint="apt-get install bubblewrap, or save it as docker-archive:FILE"
         )
-    answer = ask(argv, patience_s=_LOAD_S)
+    out = _ask(argv, f"loading {reference}", engine)
+    found = _LOADED.findall(out)
+    return str(found[-1]) if found else out.split()[-1]
+
+
+def _lend(program: str, reference: FileReference, until: contextlib.ExitStack) -> str:
+    """Load an image into podman's storage until `until` closes, and return its id there.
+
+    It gets a name of this session only. Taking the last name from an image removes it, so sessions that have the same
+    image at once do not remove it from each other, and one that the user has by a name stays.
+    """
+    folder = cache_dir() / "podman"
+    folder.mkdir(parents=True, exist_ok=True)
+    # Podman names what it pulls after the path, and takes that name from another image. Without the lock a second
+    # session would count the name that the first one has not yet taken back as the user's.
+    with store.locked(folder):
+        _sweep(program)
+        before = _names(program)
+        ident = _ask([program, "pull", "--quiet", str(reference)], f"loading {reference}", "podman").split()[-1]
+        owners = {name: owner for owner, names in before.items() for name in names}
+        new = [name for name in _names(program).get(ident, ()) if owners.get(name) != ident]
+        own = f"{_OWN}{secrets.token_hex(4)}:{'_'.join(map(identity.current().labels().__getitem__, _ENDS))}"
+        if before.get(ident) != ():  # the user's own image without a name would go with the name of this session
+            _ask([program, "tag", ident, own], f"naming {reference}", "podman")
+            until.callback(_remove, program, own)
+        for name in new:
+            owner = owners.get(name)
+            words = ["untag", ident, name] if owner is None else ["tag", owner, name]
+            _ask([program, *words], f"naming {reference}", "podman")
+    return ident
+
+
+def _remove(program: str, name: str) -> None:
+    """Take a session's name from its image. A later session does it if this one cannot."""
+    with contextlib.suppress(EnvkitError):
+        _ask([program, "rmi", name], f"removing {name}", "podman")
+
+
+def _sweep(program: str) -> None:
+    """Remove the images of sessions that were killed."""
+    for name in (name for names in _names(program).values() for name in names if name.startswith(_OWN)):
+        said = name.rpartition(":")[2].rsplit("_", len(_ENDS) - 1)
+        if len(said) == len(_ENDS) and identity.abandoned(dict(zip(_ENDS, said, strict=True))):
+            _remove(program, name)
+
+
+def _names(program: str) -> Mapping[str, Sequence[str]]:
+    """Return the images of podman's storage by their id, with their names."""
+    rows: Any = json.loads(_ask([program, "images", "--all", "--format", "json"], "podman images", "podman") or "[]")
+    return {row["Id"]: tuple(row.get("Names") or ()) for row in rows or ()}
+
+
+def _ask(argv: Sequence[str], doing: str, engine: str) -> str:
+    answer = ask(argv, patience_s=_LOAD_S if argv[1] in ("pull", "load") else _ASK_S)
     if answer.code:
-        raise translate(answer.err.strip() or f"exit code {answer.code}", f"loading {reference}", Place(engine=engine))
-    found = _LOADED.findall(answer.out)
-    return str(found[-1]) if found else answer.out.split()[-1]
+        raise translate(answer.err.strip() or f"exit code {answer.code}", doing, Place(engine=engine))
+    return answer.out
 
 
 def pull(reference: Reference, engine: str, reporter: Reporter, *, client: str | None = None) -> str:
@@ -53,7 +135,5 @@ def pull(reference: Reference, engine: str, reporter: Reporter, *, client: str |
     reporter.note(f"{reference} is pulled into {engine}, and stays there")
     # Engines take a tag or a digest, and the digest says more.
     name = f"{reference.place}@{reference.digest}" if reference.digest else str(reference)
-    answer = ask([client or engine, "pull", "--quiet", name], patience_s=_LOAD_S)
-    if answer.code:
-        raise translate(answer.err.strip() or f"exit code {answer.code}", f"pulling {name}", Place(engine=engine))
+    _ask([client or engine, "pull", "--quiet", name], f"pulling {name}", engine)
     return name

@@ -76,6 +76,7 @@ class LayerCache:
         store.lock(descriptor, shared=True)
         with contextlib.suppress(OSError):
             os.utime(folder / _NOTE)  # when it was used last
+        # A prune may have removed the folder between its opening and the lock.
         return store.is_at(descriptor, folder)
 
     def take(self, layer: Layer, stop: threading.Event) -> Unpacked:
@@ -100,6 +101,7 @@ class LayerCache:
                     _unpack(layer, staging, stop)
                     if final.exists():  # damaged, or another user's
                         store.remove_tree(final)
+                    # Last: under the final name a folder is complete, whenever this process is killed.
                     staging.rename(final)
         except OSError as error:
             raise EnvironmentProblem(
@@ -116,7 +118,7 @@ class LayerCache:
         return unpacked
 
     def sweep(self) -> None:
-        """Remove what runs that are no more left half unpacked."""
+        """Remove what runs that ended left half unpacked."""
         store.sweep(self._folder.glob(".[0-9a-f]*"))
 
     def _make_folder(self) -> None:
@@ -137,6 +139,7 @@ def _close(held: list[int]) -> None:
 def _unpack(layer: Layer, staging: Path, stop: threading.Event) -> None:
     tree = staging / _TREE
     tree.mkdir(mode=0o755)
+    # mkdir(2) obeys the umask, and the image's root has to be readable by every user of the image.
     tree.chmod(0o755)
     with tar_bytes(layer, stop) as stream:
         contents = unpack(Source(stream), tree, shift=_shift())

@@ -78,9 +78,11 @@ def program(machine: str, *, traced: bool = False) -> bytes | None:
         return None
     refuse, unknown = ERRNO | _EPERM, ERRNO | _ENOSYS
     words = [
+        # First of all: to a 32-bit program the same numbers are other calls (seccomp(2)).
         _word(_LOAD, _ARCHITECTURE_AT),
         *_unless(_EQUAL, known.audit, unknown),
         _word(_LOAD, _NUMBER_AT),
+        # x32 has the same calls under numbers of its own, with bit 30 set.
         *(_when(_AT_LEAST, _X32, unknown) if known.x32 else ()),
         *_when(_EQUAL, _CLONE3, unknown),
         *(word for number in (known.untraced if traced else ()) for word in _when(_EQUAL, number, unknown)),

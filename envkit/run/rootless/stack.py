@@ -54,7 +54,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Top:
-    """What goes over an image: mount points and files that are no part of it. Paths are absolute."""
+    """What goes over an image: mount points and files that are not part of it. Paths are absolute."""
 
     folders: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)

@@ -32,6 +32,7 @@ PROGRAM = "bwrap"
 INSTALL = "apt-get install bubblewrap"
 _ENTER = Path(__file__).with_name("enter.py")
 _START_S = 60.0
+# `Runner.probe` promises an answer within ten seconds; the four ways of `probe` share them.
 _PROBE_S = 9.0
 _SAID = 4000
 
@@ -51,6 +52,8 @@ class Started:
 
     def kill(self) -> None:
         """End every process of the container."""
+        # The first process of a PID namespace takes all others of it with it (pid_namespaces(7)); bubblewrap outside is
+        # next.
         for pid in (self.first, self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -91,6 +94,7 @@ def started(
         EnvironmentProblem: bubblewrap is missing, or cannot make the container.
     """
     status, said = os.pipe()
+    # Bubblewrap starts the command only when it can read from here, so nothing runs before its limits are set.
     wait, go = os.pipe()
     passed = [said, wait]
     try:
@@ -109,6 +113,7 @@ def started(
             stdout=streams.stdout,
             stderr=streams.stderr,
             pass_fds=passed,
+            # Ctrl-C at the terminal reaches this process alone, which passes it on or ends the container.
             start_new_session=True,
             preexec_fn=lead_terminal if streams.terminal else None,  # noqa: PLW1509 - no other thread runs then
         )
@@ -116,6 +121,7 @@ def started(
         for one in (status, go, *passed):
             os.close(one)
         raise
+    # The child has its own copies. The end of the status pipe is seen only when nobody else can write to it.
     for one in passed:
         os.close(one)
     with process:
@@ -175,6 +181,7 @@ def probe(folder: Path) -> Means:
     reasons: list[str] = []
     for name in ("a", "b", "merged", "sys"):
         (folder / name).mkdir(exist_ok=True)
+    # From the best to the least: without an overlay each run lays out a root of hard links, which takes longer.
     for means in (
         Means(entered=True, overlay=True, sysfs=True),
         Means(entered=True, overlay=True, sysfs=False),
@@ -252,6 +259,8 @@ def _command(cell: Cell, means: Means, words: Sequence[str], status: int | None)
         "status": status,
         "argv": [program, *words],
     }
+    # Isolated (-I) and without site (-S): no variable, package or .pth file of the user runs before the namespaces are
+    # made, and the start is faster.
     return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(asked)]
 
 

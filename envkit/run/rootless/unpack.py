@@ -120,7 +120,7 @@ def _parents(tree: _Tree, path: str) -> None:
     if not path or tree.kinds.get(path) is Kind.FOLDER:
         return
     if path in tree.kinds:
-        raise IntegrityError(f"a layer has an entry below {path[:200]!r}, which is no folder in it")
+        raise IntegrityError(f"a layer has an entry below {path[:200]!r}, which is not a folder in it")
     _parents(tree, path.rpartition("/")[0])
     os.mkdir(f"{tree.root}/{path}", 0o755)  # noqa: PTH102
     os.chmod(f"{tree.root}/{path}", 0o755)  # noqa: PTH101, S103 - whatever the umask

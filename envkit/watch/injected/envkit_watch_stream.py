@@ -42,6 +42,7 @@ class Stream:
 
     def __init__(self, folder):
         self.folder = folder
+        # By time as well: the kernel gives the number of a process that ended to another one.
         self.name = os.path.join(folder, "%d-%d" % (os.getpid(), time.monotonic_ns()))
         self.numbers = itertools.count(1)  # `next` on it is atomic, so threads need no lock
         descriptor = os.open(self.name + ".ring", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -60,6 +61,7 @@ class Stream:
 
     def fact(self, **fields):
         """Write what is known of the process: one JSON object."""
+        # One call on a file that is opened to append: lines of several threads do not mix (write(2)).
         os.write(self.facts, json.dumps(fields).encode() + b"\n")
 
 

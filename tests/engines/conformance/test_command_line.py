@@ -90,6 +90,7 @@ def test_a_signal_while_a_server_is_silent(unharmed: Place, proxy: Proxy, number
     proxy.faults.clear()
     assert process.returncode == code, said
     assert "error: ended by SIG" in said
+    assert "hint: run the same command again" in said
 
 
 @pytest.mark.requirement("R30")

@@ -31,7 +31,7 @@ def test_the_result_and_who_speaks_meanwhile() -> None:
         task.check()
         go_on.set()
         assert task.result() == 7
-    assert heard.order == ["note meanwhile: make the base", "step download", "step make the base", "log heard"]
+    assert heard.order == ["note in parallel: make the base", "step download", "step make the base", "log heard"]
 
 
 def test_a_failure_is_seen_by_a_look_and_by_the_result() -> None:

@@ -85,7 +85,7 @@ def test_a_path_is_in_a_package_once() -> None:
     "text", ["../../x = a:b", "x/y = a:b", "x", "x = a", "x = a:b;import os", "x = a:b\nimport os"]
 )
 def test_an_entry_point_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(IntegrityError, match="is no entry point"):
+    with pytest.raises(IntegrityError, match="is not an entry point"):
         placed(locked("evil", noarch="python"), listing(entry_points=(text,)), PYTHON)
 
 

@@ -230,14 +230,14 @@ REFUSED = {
     "twice": ({"a.py": b"", "demo-1.0.data/purelib/a.py": b""}, f"/{SITE}/a.py would be installed twice"),
     "entry points": (
         {"demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\n../sh = a:b\n"},
-        "entry_points.txt: '../sh' is no name for a script",
+        "entry_points.txt: '../sh' is not a name for a script",
     ),
     "deletes a package": ({"victim/.wh.secure.py": b""}, _WHITEOUT.format("victim/.wh.secure.py")),
     "deletes all packages": ({".wh..wh..opq": b""}, _WHITEOUT.format(".wh..wh..opq")),
     "deletes below data": ({"demo-1.0.data/data/.wh.lib": b""}, _WHITEOUT.format("demo-1.0.data/data/.wh.lib")),
     "deletes programs": (
         {"demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\n.wh..wh..opq = a:b\n"},
-        "entry_points.txt: '.wh..wh..opq' is no name for a script",
+        "entry_points.txt: '.wh..wh..opq' is not a name for a script",
     ),
     "a large script": (
         {"demo-1.0.data/scripts/s": b"#!python\n" + bytes(16 << 20)},

@@ -23,11 +23,11 @@ def test_percent_signs_and_comments_are_plain_text() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[console_scripts]\n../../bin/sh = a:b\n", r"'../../bin/sh' is no name for a script"),
-        ("[console_scripts]\n.. = a:b\n", r"'\.\.' is no name for a script"),
-        ("[console_scripts]\n-x = a:b\n", "'-x' is no name for a script"),
-        ("[console_scripts]\n.wh.bin = a:b\n", r"'\.wh\.bin' is no name for a script"),
-        (f"[console_scripts]\n{'x' * 256} = a:b\n", "is no name for a script"),
+        ("[console_scripts]\n../../bin/sh = a:b\n", r"'../../bin/sh' is not a name for a script"),
+        ("[console_scripts]\n.. = a:b\n", r"'\.\.' is not a name for a script"),
+        ("[console_scripts]\n-x = a:b\n", "'-x' is not a name for a script"),
+        ("[console_scripts]\n.wh.bin = a:b\n", r"'\.wh\.bin' is not a name for a script"),
+        (f"[console_scripts]\n{'x' * 256} = a:b\n", "is not a name for a script"),
         ("[console_scripts]\n" + "".join(f"x{i} = a:b\n" for i in range(4097)), "it asks for more than 4096 scripts"),
         ("[console_scripts]\nx = a\n", "x = 'a' is not module:function"),
         ("[console_scripts]\nx = a:b; import os\n", "is not module:function"),

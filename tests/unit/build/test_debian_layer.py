@@ -92,8 +92,8 @@ def test_of_two_names_the_first_by_path_has_the_contents(tmp_path: Path) -> None
     [
         ([("../x", tarfile.REGTYPE, 0o644, b"", 0)], "'../x' leads out of the tree"),
         ([("a", tarfile.REGTYPE, 0o644, b"", 0), ("./a", tarfile.REGTYPE, 0o644, b"", 0)], "'a' is in it twice"),
-        ([("a", tarfile.LNKTYPE, 0o644, b"b", 0)], "a hard link leads to 'b', which is no file"),
-        ([("a", tarfile.LNKTYPE, 0o644, b"a", 0)], "a hard link leads to 'a', which is no file"),
+        ([("a", tarfile.LNKTYPE, 0o644, b"b", 0)], "a hard link leads to 'b', which is not a file"),
+        ([("a", tarfile.LNKTYPE, 0o644, b"a", 0)], "a hard link leads to 'a', which is not a file"),
     ],
 )
 def test_faults(tmp_path: Path, entries: list[tuple[str, bytes, int, bytes, int]], fault: str) -> None:

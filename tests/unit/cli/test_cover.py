@@ -84,6 +84,11 @@ def test_the_matrix_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     ("arguments", "message", "hint"),
     [
         (["--cpu"], "--cpu: a CPU image serves every machine of its platform", "envkit resolve --cpu"),
+        (
+            ["--allow-forward-compat"],
+            "--allow-forward-compat: an image for it runs on the driver branch of one kind",
+            "--gpu A100",
+        ),
         (["--alias", "big"], "--alias 'big' is not NAME=GPU", "--alias big=A100"),
         (["--alias", "big=Zorg"], "--alias: unknown GPU 'Zorg'", "compute capability"),
         (["--torch", "2,7"], "--torch: '2,7' is not a version", "write an exact version"),

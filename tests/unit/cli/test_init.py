@@ -9,16 +9,25 @@ from click.testing import CliRunner, Result
 
 from envkit.cli.init import command
 from envkit.cli.resolve import command as resolve
+from envkit.facts.load import load
+from envkit.fleet.cells import expand
+from envkit.fleet.matrix import parse
 from envkit.ground.errors import EnvkitError, UsageError
+from envkit.pipeline.asking import definition_of, plan_asked
 from tests.golden.cases import FOLDER
 from tests.golden.projects import NAMES, PROJECTS
 
+SCHEMA = "envkit.matrix/1"
 LINES = "torch==2.3.1\n--extra-index-url https://wheels.example.com/whl/cu121\neinops\n-e .\n"
 
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def _ignore(_note: str) -> None:
+    """What is not taken over plays no part."""
 
 
 def run(*arguments: str) -> Result:
@@ -114,7 +123,7 @@ def test_from_another_folder_the_definition_lies_beside_the_file(tmp_path: Path)
     ("arguments", "message"),
     [
         ((), "there is none of cog.yaml, pixi.toml"),
-        (("--from", "nosuch.txt"), "--from nosuch.txt: there is no such file"),
+        (("--from", "nosuch.txt"), "--from nosuch.txt: the file does not exist"),
         (("--from", "setup.py"), "'setup.py' is not a file that envkit reads"),
     ],
 )
@@ -171,7 +180,42 @@ def test_flags_override_a_projects_file(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["cuda"].startswith("11.8")
 
 
+@pytest.mark.parametrize(
+    ("pyproject", "folder", "name"),
+    [
+        (None, "My Trainer_2", "my-trainer-2"),
+        ('[project]\nname = "Vision.Train"\n', "src", "vision-train"),
+        ('[tool.poetry]\nname = "poems"\n', "src", "poems"),
+        ("[project\n", "src", "src"),
+        ("[project]\nname = 3\n", "src", "src"),
+        (None, "日本", "image"),
+    ],
+)
+def test_a_projects_image_has_the_name_of_the_project(
+    pyproject: str | None, folder: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "requirements.txt").write_text("torch\n")
+    if pyproject is not None:
+        (tmp_path / folder / "pyproject.toml").write_text(pyproject)
+    words = [f"{folder}/requirements.txt", f"{folder}/"]
+    assert [plan_asked(word, {"cpu": True}, load(), _ignore).name for word in words] == [name, name]
+    monkeypatch.chdir(folder)
+    assert plan_asked("requirements.txt", {"cpu": True}, load(), _ignore).name == name
+
+
+def test_two_projects_are_two_images_of_one_matrix(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "requirements.txt").write_text("torch\n")
+    text = f"schema: {SCHEMA}\nimages: [./one, ./two/requirements.txt]\n"
+    found = expand(
+        parse(text, where="m.yaml"), {"cpu": True}, load(), lambda name: definition_of(name, load(), _ignore)
+    )
+    assert [cell.name for cell in found.cells] == ["one", "two"]
+
+
 def test_a_projects_file_that_is_not_there() -> None:
     error = CliRunner().invoke(resolve, ["requirements-gpu.txt"]).exception
     assert isinstance(error, UsageError)
-    assert error.message == "requirements-gpu.txt: there is no such file"
+    assert error.message == "requirements-gpu.txt: the file does not exist"

@@ -57,6 +57,26 @@ def test_the_json_has_the_size_in_bytes(capsys: pytest.CaptureFixture[str]) -> N
     assert (unknown["total"], unknown["why"].partition(":")[0]) == (None, "unknown")
 
 
+def test_support_is_that_of_the_source_date(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1830211200")  # 2027-12-31
+    _, plain, _ = run(["--python", "3.14"], capsys)
+    _, whole, _ = run(["--python", "3.14", "-v"], capsys)
+    rows = [line for line in whole.splitlines() if line.startswith("support")]
+    assert "support" not in plain
+    assert [row.split()[1] for row in rows] == ["security"]
+    assert rows[0].endswith("Python 3.14 gets security fixes only, until 2030-10-01 (on 2027-12-31)")
+    assert "python_releases" in whole
+    found = json.loads(run(["--python", "3.14", "--json"], capsys)[1])["support"]
+    assert (found["level"], found["day"]) == ("security", "2027-12-31")
+    assert found["sources"] == ["pytorch_patch_releases", "python_releases"]
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1917302400")  # 2030-10-04
+    assert run(["--supported-only", "--python", "3.14"], capsys)[0] == 3
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "today")
+    assert run(["--supported-only"], capsys)[0] == 2
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [("3", "--max-size: '3' has no unit"), ("0", "--max-size: nothing can be downloaded in '0'"),
@@ -229,6 +249,19 @@ def test_flags_override_the_file_and_complete_it(capsys: pytest.CaptureFixture[s
 def test_the_platform_of_the_file_counts(capsys: pytest.CaptureFixture[str]) -> None:
     file = hosts("name,gpu,driver,arch\ngrace,GH200,580.95.05,aarch64\n")
     assert json.loads(run(["--for-host", file, "--json"], capsys)[1])["platform"] == "linux-aarch64"
+
+
+def test_a_diagnosis_is_a_machine_too(capsys: pytest.CaptureFixture[str]) -> None:
+    known = [{"name": "driver", "value": "535.104.05"}, {"name": "GPU 0", "value": "Tesla V100-SXM2-16GB, 16384 MiB"}]
+    document = {"schema": "envkit.doctor/1", "subject": "host", "sections": [{"id": "gpu", "facts": known}]}
+    found = json.loads(run(["--for-host", hosts(json.dumps(document)), "--json"], capsys)[1])
+    assert (found["gpus"], found["driver"]["given"]) == (["7.0"], "535.104.05")
+    code, out, err = run(["--for-host", hosts(json.dumps(document | {"subject": "image"}))], capsys)
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: hosts.csv is a diagnosis of 'image', not of a machine ('host')\n\n"
+        "hint: envkit doctor --json > FILE, on the machine with the GPUs\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,11 @@ def test_print_alone_is_the_runners_own_line() -> None:
     [
         (["run"], 2, "no image was built here yet", "envkit build, or name the image: envkit run IMAGE"),
         (["run", "--"], 2, "no command follows --", "envkit run --help"),
-        (["run", "a", "b"], 2, "Got unexpected extra argument (b)", "envkit run --help"),
+        (["run", "python", "a b.py"], 2, "Got unexpected extra argument (a b.py)", "envkit run -- python 'a b.py'"),
         (
             ["run", "--print", "train:1"],
             2,
-            "--print 'train:1' is none of",
+            "--print 'train:1' is not one of",
             "put the image first: envkit run train:1 --print",
         ),
         (["run", "train:1", "--shm-size", "8"], 2, "--shm-size: '8' has no unit", "write 8GB"),

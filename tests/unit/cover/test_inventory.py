@@ -1,6 +1,7 @@
 """What tools print, read as machines; texts as nvidia-smi, pdsh, kubectl and Slurm write them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,14 @@ from hypothesis import strategies as st
 from envkit.cover.hosts import Completion, Inventory, classes
 from envkit.cover.inventory.detect import read_inventory
 from envkit.cover.inventory.slurm import expand
+from envkit.doctor.host import gpu
+from envkit.doctor.host.diagnose import conclude
+from envkit.doctor.model import Section
 from envkit.ground.errors import UsageError
 from tests.unit.cover.fleets import facts
+from tests.unit.doctor.machine import machine
+from tests.unit.doctor.test_host_gpu import MODULE
+from tests.unit.doctor.test_host_gpu import row as smi_row
 
 SMI = """\
 name, driver_version, compute_cap, memory.total [MiB]
@@ -227,7 +234,7 @@ def test_an_alias_says_what_a_site_calls_a_gpu() -> None:
         ("", "hosts has no hosts", "`name,gpu,driver` as the first line"),
         ("hello there\n", "unknown format; it begins with 'hello there'", "--format"),
         ("{broken", "not JSON", "kubectl get nodes -o json"),
-        ('{"a": 1}', "is not a list of hosts, nor output of kubectl or Slurm", '"driver": "550.54.15"'),
+        ('{"a": 1}', "is not a list of hosts, nor output of kubectl, Slurm or envkit doctor", '"driver": "550.54.15"'),
         ('[{"name": "a", "gpuu": "T4"}]', "host 1: unknown field 'gpuu'; did you mean gpu?", "fields: name, gpu"),
         ("name,gpuu\na,T4\n", "line 1: unknown column 'gpuu'; did you mean gpu?", "columns: name, gpu"),
         ("name,gpu\na,T4,x,y\n", "line 2: 4 cells for 2 columns", "fix the lines"),
@@ -250,6 +257,7 @@ def test_what_is_no_inventory_is_refused_with_the_way_out(text: str, message: st
         ("name,gpu\na,T4\n", "kubectl", "hosts is not JSON"),
         ("[]", "kubectl", "hosts has no Kubernetes nodes"),
         ("{}", "slurm", "hosts is not Slurm output"),
+        ("[]", "doctor", "hosts has the schema None; this envkit reads envkit.doctor/1"),
     ],
 )
 def test_a_form_that_is_given_is_held_to(text: str, form: str, message: str) -> None:
@@ -266,17 +274,61 @@ def refusal(text: str) -> UsageError | None:
     return None
 
 
+def diagnosed(folder: Path, smi: str, **changed: Any) -> str:
+    """What `envkit doctor --json` prints on a machine whose nvidia-smi prints this."""
+    view = machine(folder, {"/proc/driver/nvidia/version": MODULE} if smi else {}, {"nvidia-smi": smi} if smi else {})
+    here = Section(id="system", title="System", facts=(("system", "Ubuntu 22.04.5 LTS, aarch64"),))
+    found = conclude((gpu.section(view, facts()), here))
+    return json.dumps(found.to_json() | changed)
+
+
+def test_a_diagnosis_is_one_machine(tmp_path: Path) -> None:
+    both = smi_row() + smi_row(index="1", name="Tesla V100-SXM2-16GB")
+    assert titles(diagnosed(tmp_path, both)) == [
+        "Tesla V100-SXM2-16GB (sm_70), NVIDIA A100-SXM4-40GB (sm_80), driver 535.104.05, linux-aarch64: this machine"
+    ]
+    assert read(diagnosed(tmp_path, both)).hosts[0].os == "Ubuntu 22.04.5 LTS"
+
+
+def test_a_diagnosis_without_a_gpu_takes_the_flag(tmp_path: Path) -> None:
+    silent = diagnosed(tmp_path, "not a table")
+    assert "has no GPU" in str(refusal(silent))
+    assert titles(silent, gpus=("A100",)) == ["A100 (sm_80), driver 535.104.05, linux-aarch64: this machine"]
+
+
+@pytest.mark.parametrize(
+    ("smi", "changed", "message"),
+    [
+        ("", {}, "hosts: envkit doctor found no NVIDIA driver and no GPU on that machine"),
+        (None, {"subject": "log"}, "hosts is a diagnosis of 'log', not of a machine ('host')"),
+        (None, {"schema": "envkit.doctor/2"},
+         "hosts has the schema 'envkit.doctor/2'; this envkit reads envkit.doctor/1"),
+        (None, {"sections": 7}, "hosts: envkit doctor found no NVIDIA driver and no GPU on that machine"),
+    ],
+)  # fmt: skip
+def test_a_diagnosis_that_tells_of_no_machine_is_refused(
+    tmp_path: Path, smi: str | None, changed: dict[str, Any], message: str
+) -> None:
+    refused = refusal(diagnosed(tmp_path, smi_row() if smi is None else smi, **changed))
+    assert refused is not None
+    assert (refused.message, refused.hint) == (message, "envkit doctor --json > FILE, on the machine with the GPUs")
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     refused = refusal(text)
     assert refused is None or refused.hint
 
 
+_KEYS = (
+    "schema", "subject", "sections", "facts", "kind", "items", "nodes", "sinfo", "hosts", "name", "gpu", "gres",
+    "metadata", "labels", "status", "count", "driver", "features", "nodeInfo", "capacity",
+)  # fmt: skip
+
+
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=8),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-                        st.sampled_from(("kind", "items", "nodes", "sinfo", "hosts", "name", "gpu", "gres", "metadata",
-                                         "labels", "status", "count", "driver", "features", "nodeInfo", "capacity")),
-                        inner, max_size=4), max_leaves=12))  # fmt: skip
+                        st.sampled_from(_KEYS), inner, max_size=4), max_leaves=12))  # fmt: skip
 def test_any_document_is_read_or_refused(tree: Any) -> None:
     refused = refusal(json.dumps(tree))
     assert refused is None or refused.hint

@@ -53,7 +53,7 @@ def test_what_a_dockerfile_gets_wrong_is_named(text: str, wanted: dict[str, str]
 
 def test_nothing_speaks_against_a_good_dockerfile(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, GOOD + "ENV NVIDIA_VISIBLE_DEVICES=all\n")
-    assert (ids(found), found.exit_code, found.conclusion) == ({}, 0, "nothing speaks against this file")
+    assert (ids(found), found.exit_code, found.conclusion) == ({}, 0, "no problems found")
 
 
 def test_findings_name_their_line(tmp_path: Path) -> None:
@@ -74,6 +74,8 @@ def test_findings_name_their_line(tmp_path: Path) -> None:
         ),
         (GPU.replace("    shm_size: 8gb\n", ""), {"small-shm": "warn"}),
         (GPU.replace(", capabilities: [gpu]", ""), {"no-capabilities": "error"}),
+        ("x-gpu: &gpu {gpus: all, shm_size: 8gb}\nservices:\n  train:\n    <<: *gpu\n    image: train\n", {}),
+        ("x-gpu: &gpu {gpus: all}\nservices:\n  train: {<<: *gpu, image: train}\n", {"small-shm": "warn"}),
         (GPU.replace("count: all", 'count: 1, device_ids: ["0"]'), {"count-and-ids": "error"}),
     ],
 )

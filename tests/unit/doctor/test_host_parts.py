@@ -179,6 +179,22 @@ def test_wsl_numa_and_namespaces_are_seen(tmp_path: Path, monkeypatch: pytest.Mo
     assert "numa-remote" not in ids(system.section(machine(tmp_path, files), HOST, uid=0, user="root"))
 
 
+@pytest.mark.parametrize(
+    ("files", "state", "warned"),
+    [
+        ({"user/max_user_namespaces": "96365\n"}, "available (96365 at most)", []),
+        ({"user/max_user_namespaces": "0\n"}, "switched off", ["userns"]),
+        ({}, "unknown", []),
+    ],
+)
+def test_user_namespaces_are_a_warning_only_if_they_cannot_be_used(
+    tmp_path: Path, files: dict[str, str], state: str, warned: list[str]
+) -> None:
+    view = machine(tmp_path, {f"/proc/sys/{name}": text for name, text in files.items()})
+    found = system.section(view, HOST, uid=1000, user="me")
+    assert (dict(found.facts)["user namespaces"], ids(found)) == (state, warned)
+
+
 def test_rootless_podman_needs_a_range_of_ids(tmp_path: Path) -> None:
     view = machine(
         tmp_path, {"/usr/bin/podman": "", "/etc/subuid": "me:100000:65536\n", "/etc/subgid": "1000:1:65536\n"}

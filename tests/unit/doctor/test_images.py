@@ -52,7 +52,7 @@ def test_a_sound_image_has_no_findings(tmp_path: Path) -> None:
         layer({wheel("torch", "2.7.1+cu126"): 1, wheel("nvidia_cudnn_cu12", "9.5.1.17"): 1}),
         layer({f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9": 10, f"{SITE}/nvidia/cudnn/lib/libcudnn_ops.so.9": 10}),
     )
-    assert (ids(found), found.exit_code, found.conclusion) == ([], 0, "nothing speaks against this image")
+    assert (ids(found), found.exit_code, found.conclusion) == ([], 0, "no problems found")
     facts = dict(found.sections[0].facts)
     assert (facts["torch"], facts["made for"], facts["user"]) == ("2.7.1+cu126", "CUDA", "1000:1000")
 

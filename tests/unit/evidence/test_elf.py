@@ -79,3 +79,20 @@ def test_a_length_that_points_outside_is_refused(data: bytes) -> None:
 def test_the_magic_number_elsewhere_is_no_fat_binary() -> None:
     code = elf.gpu_code("a.so", iter([b"\x50\xed\x55\xba" + b"\1" * 40 + fat_binary((1, 90))]), least=1)
     assert (code.ptx, code.offset) == (("9.0",), 44)
+
+
+def test_no_more_is_read_than_holds_the_symbol_versions() -> None:
+    """A linker that keeps code in the first segment makes it large; the versions stand before the code."""
+    begin = library(filling=20 << 20)
+    head = bytearray(begin)
+    struct.pack_into("<Q", head, 64 + 32, len(begin))  # the segment's length in the file
+    read = 0
+
+    def stream() -> Iterator[bytes]:
+        nonlocal read
+        for at in range(0, len(head), 1 << 16):
+            read += 1 << 16
+            yield bytes(head[at : at + (1 << 16)])
+
+    assert elf.symbol_versions(elf.first_segment("x", stream())) == ("2.28", "3.4.22")
+    assert read <= 3 << 16

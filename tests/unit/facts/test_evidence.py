@@ -32,10 +32,10 @@ def test_a_tag_names_its_cuda() -> None:
     assert evidence.faults(dataclasses.replace(QUOTED, value="12.9", quote="torch==2.13.0+cu129")) == []
 
 
-def test_sources_without_a_place_are_two() -> None:
-    """A source that names no repository or address cannot be read again: those two stay cited."""
-    unnamed = {name for name, row in load().sources.items() if row["kind"] == "public files"}
-    assert unnamed == {"conda_strings_cu101", "conda_strings_cu115"}
+def test_every_source_names_its_place() -> None:
+    """A source without a repository, an address or an index cannot be read again; some ids are the place themselves."""
+    places = {"repo", "url", "urls", "of", "what"}
+    assert [name for name, row in load().sources.items() if not places & set(row) and "<" not in name] == []
 
 
 @pytest.mark.parametrize(

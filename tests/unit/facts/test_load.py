@@ -80,6 +80,6 @@ def test_a_snapshot_that_was_edited_is_not_used(tmp_path: Path, monkeypatch: pyt
     edited = loading.SNAPSHOT.read_text().replace('"525.60.13"', '"100.00"', 1)
     (tmp_path / "snapshot.json").write_text(edited)
     monkeypatch.setattr(loading, "SNAPSHOT", tmp_path / "snapshot.json")
-    with pytest.raises(IntegrityError, match=r"was modified: its digest is [0-9a-f]{12}, but it states") as caught:
+    with pytest.raises(IntegrityError, match=r"was modified: its checksum is [0-9a-f]{8}, but it states") as caught:
         load()
     assert "--facts FILE" in str(caught.value.hint)

@@ -89,7 +89,7 @@ exclude: {python: "3.11"}
         ),
         (
             HEAD + "axes: {python: [3.11, 3.12]}\nexclude: [{python: '3.13'}]\n",
-            "m.yaml: exclude[0].python: '3.13' is no value of python, which has '3.11', '3.12'",
+            "m.yaml: exclude[0].python: '3.13' is not a value of python, which has '3.11', '3.12'",
         ),
         (
             HEAD

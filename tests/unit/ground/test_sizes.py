@@ -16,7 +16,14 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(2_994_502_404, "2.99 GB"), (10**9, "1.00 GB"), (539_172_785, "539 MB"), (45_168, "0.05 MB"), (0, "0.00 MB")],
+    [
+        (2_994_502_404, "2.99 GB"),
+        (10**9, "1.00 GB"),
+        (539_172_785, "539 MB"),
+        (45_168, "0.05 MB"),
+        (4_168, "4.2 kB"),
+        (0, "0.00 MB"),
+    ],
 )
 def test_sizes_for_people(number: int, text: str) -> None:
     assert shown_size(number) == text

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +81,69 @@ def test_an_alias_bomb_is_never_built() -> None:
         read(bomb, "bomb.yaml")
     assert caught.value.message == "bomb.yaml:1:4: the anchor &a is not allowed; write the value out where it is used"
     assert len(caught.value.details) == 19
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a {x: '1', y: '2'}\nb: {<<: *a, y: '3'}\n",
+        "a: &a {x: '1'}\nb: &b {x: '2', y: '2'}\nc: {<<: [*a, *b], z: '3'}\n",
+        "a: &a {x: '1'}\nb: &b {<<: *a, y: '2'}\nc: {z: '3', <<: *b}\n",
+        "a: {<<: {x: '1'}, y: '2'}\n",
+        "a: &a [one, two]\nb: [*a, *a]\nc: &c three\nd: *c\n",
+        "&k a: &v one\nb: *v\n",
+        "'<<': &a {x: '1'}\nb: *a\n",
+    ],
+)
+def test_aliases_stand_for_their_values_where_they_are_read(text: str) -> None:
+    assert read_with_places(text, "f.yaml", aliases=True)[0] == yaml.safe_load(text)
+    with pytest.raises(UsageError):
+        read(text + "z: &z 1\n", "f.yaml")
+
+
+def test_an_alias_stands_for_the_last_anchor_of_its_name() -> None:  # YAML 1.2.2, 3.2.2.2; PyYAML refuses these
+    tree = read_with_places("a: &a 1\nb: *a\nc: &a 2\nd: *a\n", "f.yaml", aliases=True)[0]
+    assert tree == {"a": "1", "b": "1", "c": "2", "d": "2"}
+
+
+def test_merged_keys_have_the_place_of_the_merge_key() -> None:
+    places = read_with_places("a: &a {x: 1}\nb:\n  <<: *a\n", "f.yaml", aliases=True)[1]
+    assert places["b", "x"] == (3, 7)
+
+
+@pytest.mark.requirement("R1")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: *b\n", "f.yaml:1:4: the alias *b has no anchor before it"),
+        ("a: &a [*a]\n", "f.yaml:1:8: the alias *a has no anchor before it"),
+        ("a: &a 1\nb: &a [*a]\n", "f.yaml:2:8: the alias *a has no anchor before it"),
+        ("a: &a 1\nb: {<<: *a}\n", "f.yaml:2:5: the merge key << needs a mapping, or a list of mappings"),
+        ("a: &a {}\nb: {<<: *a, <<: *a}\n", "f.yaml:2:13: the key '<<' is given twice"),
+        ("a: &a !!int 1\n", "f.yaml:1:4: the tag tag:yaml.org,2002:int is not allowed; values are plain data"),
+        (
+            "a: &a [x, x]\n"
+            + "".join(f"{chr(98 + at)}: &{chr(98 + at)} [{', '.join([f'*{chr(97 + at)}'] * 9)}]\n" for at in range(9)),
+            "f.yaml:7:16: larger than 1048576 bytes with its aliases written out",
+        ),
+        (
+            f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 2000)}]\n",
+            "f.yaml:2:4189: larger than 1048576 bytes with its aliases written out",
+        ),
+        (
+            f"a: &a {{{'k' * 1000}: 1}}\nb: [{', '.join(['{<<: *a}'] * 2000)}]\n",
+            "f.yaml:2:10420: larger than 1048576 bytes with its aliases written out",
+        ),
+        (
+            "a0: &a0 [x]\n" + "".join(f"a{at}: &a{at} [*a{at - 1}]\n" for at in range(1, 100)),
+            "f.yaml:64:12: nested deeper than 64 levels with its aliases written out",
+        ),
+    ],
+)
+def test_aliases_have_limits_where_they_are_read(text: str, expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_with_places(text, "f.yaml", aliases=True)
+    assert caught.value.message.startswith(expected)
 
 
 def test_a_message_repeats_no_endless_or_steering_text() -> None:

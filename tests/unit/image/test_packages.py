@@ -75,6 +75,24 @@ def test_conda_python_and_debian_packages(tmp_path: Path) -> None:
     assert (seen.lock, seen.plan, seen.rpm) == (b"{}", None, False)
 
 
+def test_sizes_are_those_of_each_packages_own_list(tmp_path: Path) -> None:
+    paths = [{"_path": "a", "size_in_bytes": 1000}, {"_path": "b", "size_in_bytes": 24}, {"_path": "c"}, "d"]
+    digits = "9" * 5000
+    seen = found(
+        tmp_path,
+        {
+            "var/lib/dpkg/status": STATUS.replace("Version: 2", "Installed-Size: 12\nVersion: 2"),
+            "opt/env/conda-meta/numpy-2.4.6-py311_0.json": json.dumps(NUMPY | {"paths_data": {"paths": paths}}),
+            f"{SITE}/some_thing-1.0.dist-info/METADATA": METADATA,
+            f"{SITE}/some_thing-1.0.dist-info/RECORD": f'"a,b.py",sha256=x,70\nc.py,,7\nRECORD,,\nd,,{digits}\ne,,-5\n',
+            f"{SITE}/other-1.0.dist-info/METADATA": METADATA.replace("Some_Thing", "other"),
+        },
+    )
+    assert {one.name: one.unpacked for one in seen.packages} == {
+        "libc6": 12 << 10, "numpy": 1024, "some-thing": 77, "other": None,
+    }  # fmt: skip
+
+
 def test_what_a_higher_layer_removes_or_replaces_is_gone(tmp_path: Path) -> None:
     seen = found(
         tmp_path,

@@ -2,6 +2,7 @@
 
 import gzip
 import sqlite3
+import struct
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from envkit.image.rpm import Rpm, packages
 
 PACKAGES = (
-    Rpm("epochal", "4:2.0-1.el9", "noarch", "GPLv2+ and LGPLv2+"),
-    Rpm("many", "1-1", "noarch", "BSD"),
-    Rpm("plain", "1.2-3.el9", "noarch", "MIT"),
+    Rpm("epochal", "4:2.0-1.el9", "noarch", "GPLv2+ and LGPLv2+", 0),
+    Rpm("many", "1-1", "noarch", "BSD", 0),
+    Rpm("plain", "1.2-3.el9", "noarch", "MIT", 0),
 )
 
 
@@ -22,6 +23,17 @@ def database(name: str) -> bytes:
 @pytest.mark.parametrize("name", ["rpmdb.sqlite", "Packages"])
 def test_both_kinds_of_database(name: str) -> None:
     assert packages(database(name)) == PACKAGES
+
+
+@pytest.mark.parametrize(("tag", "kind", "size"), [(1009, 4, 0xFFFF_0000), (5009, 5, 6 << 30)])
+def test_the_size_of_the_files_is_one_of_two_numbers(tag: int, kind: int, size: int) -> None:
+    store = b"large\x001\x002\0" + size.to_bytes(4 if kind == 4 else 8, "big")
+    rows = [(1000, 6, 0), (1001, 6, 6), (1002, 6, 8), (tag, kind, 10)]
+    entries = b"".join(struct.pack(">IIII", *row, 1) for row in rows)
+    with sqlite3.connect(":memory:") as made:
+        made.execute("CREATE TABLE Packages (blob BLOB)")
+        made.execute("INSERT INTO Packages VALUES (?)", [struct.pack(">II", 4, len(store)) + entries + store])
+        assert packages(made.serialize()) == (Rpm("large", "1-2", None, None, size),)
 
 
 @pytest.mark.parametrize("name", ["rpmdb.sqlite", "Packages"])

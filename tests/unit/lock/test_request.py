@@ -8,15 +8,15 @@ from envkit.ground.errors import LockError
 from envkit.lock import request
 from envkit.lock.model import Asked, Lock
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import plan_for
 from tests.support.locks import lock_for
+from tests.support.plans import shipped_plan
 from tests.unit.lock.samples import lock
 
 FACTS = load(None)
-CPU = plan_for("cpu", {}, FACTS)
-CU126 = plan_for("cu126", {}, FACTS)
-WHEELS = plan_for("cu126", {"template": "wheels"}, FACTS)
-JUPYTER = plan_for("jupyter", {"template": "wheels"}, FACTS)
+CPU = shipped_plan("cpu")
+CU126 = shipped_plan("cu126")
+WHEELS = shipped_plan("cu126", template="wheels")
+JUPYTER = shipped_plan("jupyter", template="wheels")
 
 
 def asked(plan: BuildPlan) -> tuple[tuple[str, Asked], ...]:

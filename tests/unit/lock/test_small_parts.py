@@ -128,6 +128,12 @@ def test_a_package_that_apt_chose_and_does_not_describe_is_named() -> None:
         ("solver", ("Timeout reached",), TimeLimitError, "found no solution in time"),
         ("cache", ("No space left",), EnvironmentProblem, "solving the conda packages: No space left"),
         ("fetch", ("502",), EnvironmentProblem, "no answer from https://c.example.com \\(conda-forge\\): 502"),
+        (
+            "fetch",
+            ("Request failed", "  Caused by: client error (Connect)", "  Caused by: no route to host"),
+            EnvironmentProblem,
+            "^no answer from https://c.example.com \\(conda-forge\\): no route to host$",
+        ),
         ("other", (), EnvironmentProblem, "no answer from https://c.example.com \\(conda-forge\\): other"),
     ],
 )
@@ -138,6 +144,7 @@ def test_each_failure_of_the_conda_solver_has_its_kind(
     with pytest.raises(kind, match=message):
         raise error
     assert error.hint
+    assert not error.details or fault == "solver"
 
 
 def test_a_solvers_words_are_bounded_and_show_no_login() -> None:

@@ -124,7 +124,9 @@ def request(**typed: Any) -> RequestOptions:
         "facts_file",
         "max_size",
     )
-    empty: dict[str, Any] = dict.fromkeys(names) | {"gpu": (), "cpu": False, "here": False}
+    empty: dict[str, Any] = dict.fromkeys(names) | {
+        "gpu": (), "cpu": False, "here": False, "supported_only": False, "allow_forward_compat": False,
+    }  # fmt: skip
     return RequestOptions(**empty | typed)
 
 

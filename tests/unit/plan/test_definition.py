@@ -84,6 +84,12 @@ smoke: {shm_mb: 64, pin_memory: false, compile: absent}
         (HEAD + "request: {cuda: '12,8'}\n", "train.yaml: request.cuda: '12,8' is not a version"),
         (HEAD + "request: 12.8\n", "train.yaml: request: '12.8' is not a mapping"),
         (HEAD + "request: {cpu: maybe}\n", "train.yaml: request.cpu: 'maybe' is neither true nor false"),
+        (
+            HEAD + "request: {max_size: 3}\n",
+            "train.yaml: request.max_size: '3' is not a size; write a number and a unit",
+        ),
+        (HEAD + "request: {max_size: 0GB}\n", "train.yaml: request.max_size: '0GB' allows no download; write 3GB"),
+        (HEAD + "request: {supported_only: 1}\n", "train.yaml: request.supported_only: '1' is neither true nor false"),
         (HEAD + "request: {gpus: A100}\n", "train.yaml: request.gpus: 'A100' is not a list"),
         (HEAD + "request: {driver: newest}\n", "train.yaml: request.driver: 'newest' is not a driver version"),
         (HEAD + "request: {platform: win-64}\n", "train.yaml: request.platform: 'win-64' is not one of linux-64"),

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,12 +11,14 @@ from envkit.facts.load import load as load_facts
 from envkit.facts.model import Facts
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.versions import key
+from envkit.pipeline.asking import plan_asked
 from envkit.plan import planner
 from envkit.plan.definition import Definition, load, parse, shipped
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import CPU_FROM_CONDA, plan_for, plan_of
-from envkit.plan.variables import require_cuda
+from envkit.plan.planner import CPU_FROM_CONDA, plan_of
+from envkit.plan.store import plan_from_json
+from envkit.plan.variables import read_requirement, require_cuda
 
 
 @cache
@@ -24,7 +27,7 @@ def facts() -> Facts:
 
 
 def made(name: str = "default", **given_: object) -> BuildPlan:
-    return plan_for(name, given_, facts())  # type: ignore[arg-type]
+    return plan_of(load(name), given_, facts())  # type: ignore[arg-type]
 
 
 def define(body: str) -> Definition:
@@ -36,7 +39,7 @@ def planned(body: str, **given_: object) -> BuildPlan:
 
 
 def test_no_name_is_the_default_image() -> None:
-    assert plan_for(None, {}, facts()) == made("default")
+    assert plan_asked(None, {}, facts(), pytest.fail) == made("default")
 
 
 def test_cu118_is_the_last_torch_with_it() -> None:
@@ -239,6 +242,25 @@ def test_a_gpu_that_runs_ptx_alone_needs_the_native_driver() -> None:
     assert require_cuda(alone) == "cuda>=12.8"
 
 
+def test_an_image_for_forward_compatibility_starts_on_the_branch_that_it_is_for() -> None:
+    plan = planned("request: {torch: 2.15, gpus: [H100], driver: 535.104.05, allow_forward_compat: true}\n")
+    assert plan.resolution.driver is not None
+    assert plan.resolution.driver.package == "cuda-compat-13-0"
+    required = dict(plan.env)["NVIDIA_REQUIRE_CUDA"]
+    assert required == "cuda>=13.0 driver>=580 driver>=535,driver<536"
+    assert read_requirement(required) is not None
+    assert plan_from_json(json.loads(plan.canonical()), "plan.json") == plan
+
+
+def test_limits_of_a_definition_are_those_of_the_flags() -> None:
+    limited = planned("request: {max_size: 3GB}\n").resolution
+    assert (limited.torch, limited.source) == ("2.15.0", "pypi")
+    with pytest.raises(ConflictError, match="--max-size 100MB"):
+        planned("request: {max_size: 100MB}\n")
+    with pytest.raises(ConflictError, match=r"--torch 2\.7 and --supported-only"):
+        planned("request: {torch: 2.7, supported_only: true}\n")
+
+
 def test_own_templates_are_named_after_what_they_extend() -> None:
     plan = made(template="wheels-mine")
     assert plan.template == "wheels-mine"
@@ -268,6 +290,19 @@ def test_labels_say_what_the_image_is() -> None:
     assert labels["io.github.envkit.driver.minimum"] == "450.80.02"
     assert labels["com.example.team"] == "vision"
     assert list(labels) == sorted(labels)
+
+
+@pytest.mark.parametrize("flavor", ["runtime", "devel"])
+def test_labels_of_an_image_without_torch_do_not_name_it(flavor: str) -> None:
+    plan = replace(planned(f"flavor: {flavor}\nrequest: {{cuda: 12.6, os: ubuntu22.04}}\n"), family=())
+    labels = plan_labels(plan)
+    own = {name.removeprefix("io.github.envkit.") for name in labels}
+    assert not own & {"torch", "cudnn", "nccl", "source", "gpu.archs", "gpu.ptx"}
+    has_cuda = flavor == "devel"
+    assert labels["io.github.envkit.cuda"] == ("12.6" if has_cuda else "none")
+    assert ("driver.minimum" in own, "driver.native" in own) == (has_cuda, has_cuda)
+    version = labels["org.opencontainers.image.version"]
+    assert version == f"python-{plan.resolution.python}-{'cuda-12.6' if has_cuda else 'cpu'}"
 
 
 @settings(deadline=None)

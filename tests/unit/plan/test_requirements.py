@@ -115,7 +115,7 @@ def test_continued_lines_comments_and_included_files_keep_their_places(tmp_path:
     [
         ("-r ../other.txt", "is outside the folder"),
         ("-r missing.txt", "missing.txt: no such file"),
-        ("-r r.txt", "files include one another"),
+        ("-r r.txt", "r.txt:1: r.txt includes itself"),
     ],
 )
 def test_an_included_file_that_cannot_be_read_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from envkit.facts.load import load as load_facts
 from envkit.ground.errors import UsageError
-from envkit.plan.requirements import Sorted
+from envkit.plan.requirements import Sorted, read, sort
 from envkit.project.conda_files import environment, pixi
 from envkit.project.container_files import cog, dockerfile
+from envkit.project.definition import draft, load
 from envkit.project.toml_files import pyproject
 
 Reader = Callable[[str, Path], Sorted]
@@ -107,7 +109,7 @@ def test_pixi_tables(tmp_path: Path) -> None:
     ]
     assert [one.spec for one in result.packages] == ["einops>=0.7"]
     assert {(one.line.where, one.line.text) for one in result.left if not one.harmless} == {
-        ("file:12", "git+.#mine"),
+        ("file:12", "mine from path ."),
         ("file:15", "feature.docs"),
     }
 
@@ -226,7 +228,7 @@ def test_run_lines(tmp_path: Path, run: str, wanted: list[tuple[str, str]], pack
         ("RUN make install", "an image definition has no shell commands"),
         ("RUN pip install git+https://code.example.com/a.git", "it is a path or URL"),
         ("COPY --from=build /a /b", "files of another stage"),
-        ("COPY nosuch /app/", "there is no such file beside the Dockerfile"),
+        ("COPY nosuch /app/", "the file is not beside the Dockerfile"),
         ("ADD https://files.example.com/a.tar /a", "files of another stage, image or address"),
         ("CMD python train.py", "it is in shell form"),
         ("USER root", "is not a numeric uid:gid"),
@@ -255,3 +257,229 @@ def test_what_a_dockerfile_has_that_is_left(tmp_path: Path, line: str, why: str)
 def test_a_file_that_cannot_be_read_is_one_error(tmp_path: Path, reader: Reader, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         found(tmp_path, reader, text)
+
+
+def test_arguments_have_their_values_in_from_and_run_lines(tmp_path: Path) -> None:
+    text = (
+        "ARG CUDA=12.1.1\nFROM nvidia/cuda:${CUDA}-cudnn8-devel-${OS:-ubuntu22.04}\nARG TORCH=2.3.1\nARG CUDA\n"
+        "ENV EINOPS 0.8.0\nRUN pip install torch==$TORCH einops==${EINOPS}\nARG HF_TOKEN=hf_s3cret\n"
+        "RUN echo $HF_TOKEN\n"
+    )
+    result = found(tmp_path, dockerfile, text)
+    assert asked(result) == [
+        ("cuda", "12.1"),
+        ("flavor", "devel"),
+        ("os", "ubuntu22.04"),
+        ("env", "EINOPS=0.8.0"),
+        ("torch", "==2.3.1"),
+    ]
+    assert [one.spec for one in result.packages] == ["einops==0.8.0"]
+    assert [one.line.text for one in result.left if not one.harmless] == ["echo $HF_TOKEN"]
+
+
+def test_a_stage_that_the_last_one_continues_is_part_of_the_image(tmp_path: Path) -> None:
+    text = (
+        "FROM nvidia/cuda:12.4.1-base-ubuntu22.04 AS Base\nRUN pip install torch==2.5.1\n"
+        "FROM base AS tools\nRUN pip install ruff\nFROM base\nRUN pip install einops\n"
+    )
+    result = found(tmp_path, dockerfile, text)
+    assert asked(result) == [("cuda", "12.4"), ("os", "ubuntu22.04"), ("torch", "==2.5.1")]
+    assert [one.spec for one in result.packages] == ["einops"]
+    assert [one.line.where for one in result.left] == ["file:3", "file:4"]
+
+
+def test_the_last_workdir_user_and_command_count_and_copies_go_where_they_went(tmp_path: Path) -> None:
+    for name in ("reqs.txt", "train.py"):
+        (tmp_path / name).write_text("einops\n" if name == "reqs.txt" else "")
+    text = (
+        "FROM python:3.11\nWORKDIR /build\nCOPY reqs.txt ./list.txt\nRUN pip install -r /build/list.txt\n"
+        'CMD ["a"]\nWORKDIR /srv\nWORKDIR app\nCOPY train.py .\nUSER 1000\nUSER 2000\nCMD ["b"]\n'
+    )
+    result = found(tmp_path, dockerfile, text)
+    assert asked(result) == [
+        ("python", "3.11"),
+        ("copy", '["reqs.txt", "/build/list.txt"]'),
+        ("requirements", "reqs.txt"),
+        ("workdir", "/srv/app"),
+        ("copy", '["train.py", "./"]'),
+        ("user", "2000"),
+        ("command", '["b"]'),
+    ]
+    assert [one.why for one in result.left if one.line.text.startswith("WORKDIR")] == [
+        "file:6 replaces it",
+        "file:7 replaces it",
+    ]
+
+
+def test_the_index_of_torch_comes_before_the_cuda_of_the_base_image(tmp_path: Path) -> None:
+    text = (
+        "FROM nvidia/cuda:12.4.1-base-ubuntu22.04\nRUN pip install torch --index-url https://wheels.example.com/cu118\n"
+    )
+    result = found(tmp_path, dockerfile, text)
+    assert [row for row in asked(result) if row[0] == "cuda"] == [("cuda", "11.8")]
+    assert [one.line.where for one in result.left] == ["file:1"]
+
+
+def test_pythons_of_the_system_are_the_python_of_the_request(tmp_path: Path) -> None:
+    text = (
+        "FROM nvidia/cuda:12.4.1-base-ubuntu22.04\r\n"
+        "RUN apt-get install -y -t stable \\\r\n  python3.10 python3.10-dev git\r\n"
+    )
+    result = found(tmp_path, dockerfile, text)
+    assert asked(result)[2:] == [("python", "3.10"), ("python", "3.10"), ("apt", "git")]
+    assert result.left == ()
+
+
+def test_the_cuda_of_a_base_image_gives_way_to_a_torch_that_has_another(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\nRUN pip install torch==2.3.1\n")
+    drafted = draft("Dockerfile", tmp_path, load_facts())
+    assert drafted.conflict is None
+    assert [one.why for one in drafted.left] == ["nothing fits the rest together with cuda 12.4"]
+
+
+def test_all_that_a_pixi_workspace_installs_on_linux_is_taken(tmp_path: Path) -> None:
+    text = """
+[workspace]
+name = "robot"
+channels = ["https://repo.example.com/conda-forge", "https://conda.example.com/pytorch/label/test"]
+[host-dependencies]
+cmake = "*"
+[build-dependencies]
+mine = { version = "1.*", channel = "own" }
+[target.linux-64.dependencies]
+libgl = "*"
+[target.osx-arm64.dependencies]
+mps = "*"
+[pypi-options]
+extra-index-urls = ["https://wheels.example.com/whl/cu126"]
+[pypi-dependencies]
+torch = { version = "==2.6.0", index = "https://wheels.example.com/whl/cu126" }
+robot = { path = ".", editable = true }
+"""
+    result = found(tmp_path, pixi, text)
+    assert asked(result) == [
+        ("conda", "cmake"),
+        ("torch", "==2.6.0"),
+        ("cuda", "12.6"),
+        ("cuda", "12.6"),
+        ("conda", "libgl"),
+    ]
+    assert [(one.line.where, one.line.text) for one in result.left if not one.harmless] == [
+        ("file:8", "own::mine 1.*"),
+        ("file:17", "robot from path ."),
+    ]
+
+
+def test_poetry_dependencies_for_other_systems_and_extras_are_not_installed(tmp_path: Path) -> None:
+    text = """
+[tool.poetry.dependencies]
+torch = [
+  { version = "^2.2", platform = "darwin", source = "cpu" },
+  { version = "^2.2", platform = "linux", source = "cu121" },
+]
+colorama = { version = "*", platform = "win32" }
+gradio = { version = "^4", optional = true }
+scipy = { version = "^1.11", python = ">=3.6,<3.99" }
+pandas = ">=2.0 <3.0"
+[tool.poetry.dev-dependencies]
+black = "*"
+[[tool.poetry.source]]
+name = "cpu"
+url = "https://wheels.example.com/whl/cpu"
+[[tool.poetry.source]]
+name = "cu121"
+url = "https://wheels.example.com/whl/cu121"
+"""
+    result = found(tmp_path, pyproject, text)
+    assert asked(result) == [("torch", ">=2.2,<3"), ("cuda", "12.1")]
+    assert [one.spec for one in result.packages] == ["scipy>=1.11,<2", "pandas>=2.0,<3.0"]
+    assert [one.line.where for one in result.left if not one.harmless] == ["file:8", "file:11", "file:15"]
+
+
+def test_indexes_and_groups_of_uv_are_not_lost(tmp_path: Path) -> None:
+    text = """
+[project]
+dependencies = ["torch"]
+[dependency-groups]
+tests = ["pytest"]
+all = ["torchvision", { include-group = "tests" }]
+[tool.uv]
+dev-dependencies = ["ipykernel"]
+extra-index-url = ["https://wheels.example.com/whl/cu124"]
+[tool.uv.sources]
+mine = { path = "../mine" }
+"""
+    result = found(tmp_path, pyproject, text)
+    assert asked(result) == [("torch", ""), ("cuda", "12.4"), ("torchvision", "")]
+    assert [one.spec for one in result.packages] == ["pytest"]
+    assert [one.line.text for one in result.left] == [
+        "dependency-groups.tests",
+        "tool.uv.dev-dependencies",
+        "mine from path",
+    ]
+
+
+def test_an_index_for_all_packages_counts_beside_sources_of_others(tmp_path: Path) -> None:
+    text = """
+[project]
+dependencies = ["torch"]
+[tool.uv.sources]
+mine = { path = "../mine" }
+[[tool.uv.index]]
+url = "https://wheels.example.com/whl/cu124"
+"""
+    assert asked(found(tmp_path, pyproject, text)) == [("torch", ""), ("cuda", "12.4")]
+
+
+def test_dependencies_that_setuptools_reads_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==2.2.2\n")
+    text = (
+        '[project]\ndynamic = ["dependencies"]\n'
+        '[tool.setuptools.dynamic]\ndependencies = { file = ["requirements.txt"] }\n'
+    )
+    result = found(tmp_path, pyproject, text)
+    assert asked(result) == [("requirements", "requirements.txt"), ("torch", "==2.2.2")]
+    result = found(tmp_path, pyproject, '[project]\ndynamic = ["dependencies"]\n')
+    assert [one.why for one in result.left] == ["its build backend computes them; list them under pip"]
+
+
+def test_a_requirements_file_in_the_pip_section_of_an_environment(tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("einops\n")
+    text = "dependencies:\n  - nvidia/label/cuda-12.1.0::cuda-toolkit\n  - pip:\n    - -r more.txt\n    - -r gone.txt\n"
+    result = found(tmp_path, environment, text)
+    assert asked(result) == [("flavor", "devel"), ("requirements", "more.txt")]
+    assert [one.spec for one in result.packages] == ["einops"]
+    assert [one.line.where for one in result.left] == ["file:5"]
+
+
+def test_markers_are_decided_by_the_python_that_the_definition_then_has(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(
+        "torch==2.3.1\ntomli; python_version < '3.11'\neinops; python_version >= '3.9'\n"
+    )
+    drafted = draft("requirements.txt", tmp_path, load_facts())
+    python = next(one.value for one in drafted.taken if one.field == "python")
+    assert python.startswith("3.")
+    assert f'python: "{python}"' in drafted.text
+    assert [one.spec for one in sort(read("requirements.txt", tmp_path), python=python).packages] == ["einops"]
+    assert [one.line.where for one in drafted.left if not one.harmless] == []
+
+
+def test_pixi_in_a_pyproject(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '\ufeff[project]\ndependencies = ["einops"]\n[tool.pixi.workspace]\nchannels = ["conda-forge"]\n'
+        '[tool.pixi.dependencies]\npytorch = "2.5.*"\n'
+    )
+    taken = {(one.field, one.value) for one in draft("pyproject.toml", tmp_path, load_facts()).taken}
+    assert taken == {("torch", "2.5.*"), ("source", "conda-forge"), ("pip", "einops")}
+
+
+def test_a_folder_needs_no_slash_and_a_contradiction_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/requirements.txt").write_text("torch==2.4.0\n")
+    assert dict(load("mine", load_facts())[0].request)["torch"] == "==2.4.0"
+    (tmp_path / "mine/requirements.txt").write_text("torch==2.4.0\ntorch==2.5.0\n")
+    with pytest.raises(UsageError, match=r"requirements.txt:2: torch==2.5.0 contradicts requirements.txt:1"):
+        load("mine", load_facts())

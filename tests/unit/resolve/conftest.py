@@ -18,7 +18,7 @@ def fields_of(line: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     while words:
         name = words.pop(0).removeprefix("--").replace("-", "_")
-        if name == "cpu":
+        if name in ("cpu", "supported_only", "allow_forward_compat"):
             fields[name] = True
         elif name == "gpu":
             fields.setdefault("gpu", []).append(words.pop(0))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from envkit.facts.model import Build, Cudnn, Facts, Gpu, MinorCompat, Os, Release, ToolkitDriver, Trap
+from envkit.facts.model import Build, Cudnn, Facts, Gpu, MinorCompat, Os, PythonSeries, Release, ToolkitDriver, Trap
 
 BUILD = Build(
     torch="2.6.0",
@@ -56,6 +56,7 @@ GPU = Gpu(
     amp={},
     inferred=(),
     integrated=False,
+    data_center=("A100",),
     note=None,
     refs=("g",),
 )
@@ -81,6 +82,14 @@ TOOLKITS = tuple(
         ("12.6.3", "560.35.05"),
         ("12.6.0", "560.28.03"),
         ("13.0.0", "580.65.06"),
+    )
+)
+PYTHONS = tuple(
+    PythonSeries(python=python, bugfix_until=bugfix_until, eol=eol, refs=("y",))
+    for python, bugfix_until, eol in (
+        ("3.9", "2022-05-17", "2025-10-31"),
+        ("3.10", "2023-04-05", "2026-10-01"),
+        ("3.11", "2026-10-07", "2027-10-01"),
     )
 )
 COMPAT = (
@@ -121,8 +130,10 @@ def facts(*builds: Build, **changes: Any) -> Facts:
         builds=builds,
         toolkits=TOOLKITS,
         compat=COMPAT,
+        forward=(),
         gpus=(GPU,),
         oses=(OS,),
+        pythons=PYTHONS,
         cudnns=(),
         cuda_images=(),
         installers=(),

@@ -1,11 +1,14 @@
 """The combinations people ask for first, against the shipped facts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from envkit.facts.model import Facts
 from envkit.resolve.explain import Unresolvable
-from envkit.resolve.model import Conflict, Resolution
+from envkit.resolve.model import Conflict, Request, Resolution
+from envkit.resolve.resolver import resolve
 
 Answer = Callable[[str], Resolution]
 Find = Callable[[str], Conflict]
@@ -302,3 +305,94 @@ def test_the_pythons_of_a_set_are_those_of_all_its_wheels(answer: Answer) -> Non
     assert (newest.torchvision, newest.torchaudio, "3.15" in (newest.pythons or ())) == ("0.29.2", None, True)
     assert newest.reasons["torchaudio"] == "left out: torchaudio 2.11.0 has no wheel for Python 3.15"
     assert answer("--torch 1.13.1").python == "3.10"
+
+
+def test_forward_compatibility_names_its_package(answer: Answer, conflict: Find) -> None:
+    line = "--torch 2.15 --gpu H100 --driver 535.104.05 --allow-forward-compat"
+    found = answer(line)
+    assert found.driver is not None
+    assert (found.cuda, found.driver.mode, found.driver.package) == ("13.0", "forward-compatible", "cuda-compat-13-0")
+    assert found.to_json()["driver"]["package"] == "cuda-compat-13-0"
+    assert found.reasons["driver"].startswith(
+        "535.104.05 runs it by forward compatibility with cuda-compat-13-0, on data center GPUs; "
+    )
+    assert (
+        sum("the image needs cuda-compat-13-0, which envkit does not install" in text for text in found.warnings) == 1
+    )
+    assert "nv_fwd_compat" in found.sources
+    assert conflict(line.replace(" --allow-forward-compat", "")).clash == ("--torch 2.15", "--driver 535.104.05")
+
+
+@pytest.mark.parametrize(
+    "line", ["--gpu H100 --driver 595.45.04", "--gpu H100 --driver 570.26 --torch 2.8 --cuda 12.9"]
+)
+def test_a_driver_that_is_new_enough_needs_no_package(line: str, answer: Answer) -> None:
+    found = answer(f"{line} --allow-forward-compat").driver
+    assert found is not None
+    assert (found.mode != "forward-compatible", found.package, "package" in found.to_json()) == (True, None, False)
+
+
+@pytest.mark.parametrize("gpus", [("GeForce RTX 3090",), ("RTX 4090",), ("A10", "RTX 4090"), ("RTX A6000",), ("A10G",)])
+def test_forward_compatibility_is_for_data_center_gpus_only(gpus: tuple[str, ...], conflict: Find) -> None:
+    named = " ".join(f"--gpu '{name}'" for name in gpus)
+    found = conflict(f"--torch 2.15 --driver 535.104.05 {named} --allow-forward-compat")
+    assert found.clash == ("--torch 2.15", "--driver 535.104.05")
+
+
+def test_no_geforce_is_listed_as_a_data_center_gpu(facts: Facts) -> None:
+    listed = {product for gpu in facts.gpus for product in gpu.data_center}
+    assert {"A100", "H100", "Tesla T4", "L40S"} <= listed
+    assert not [name for name in listed if name.startswith(("GeForce", "GTX", "RTX", "TITAN", "Quadro"))]
+
+
+@pytest.mark.parametrize("typed", ["NVIDIA H100 80GB HBM3", "H100", "NVIDIA H100 PCIe", "HGX H100"])
+def test_a_data_center_gpu_has_the_name_that_the_driver_prints(typed: str, answer: Answer) -> None:
+    found = answer(f"--torch 2.15 --driver 535.104.05 --gpu '{typed}' --allow-forward-compat")
+    assert found.driver is not None
+    assert found.driver.mode == "forward-compatible"
+
+
+@pytest.mark.parametrize(
+    ("asked", "level", "why"),
+    [
+        (("", None), "supported", "Python 3.14 gets bug fixes until 2027-10-07"),
+        (("--python 3.13", None), "security", "Python 3.13 gets security fixes only, until 2029-10-01"),
+        (("--python 3.10", None), "ended", "Python 3.10 has had no fixes since 2026-10-01"),
+        (("--torch 2.13", None), "ended", "torch 2.13.0 is older than the newest minor versions (2.14 and 2.15)"),
+        (("", "2027-10-06"), "supported", "torch 2.15.0 is one of the newest minor versions (2.14 and 2.15)"),
+        (("", "2027-10-07"), "security", "Python 3.14 gets security fixes only, until 2030-10-01"),
+        (("", "2030-10-01"), "ended", "Python 3.14 has had no fixes since 2030-10-01"),
+        (("", "1980-01-01"), "supported", "Python 3.14 gets bug fixes until 2027-10-07"),  # a clock behind the facts
+    ],
+)
+def test_the_support_of_an_answer_is_that_of_the_day(
+    asked: tuple[str, str | None], level: str, why: str, read: Callable[[str], Request], facts: Facts
+) -> None:
+    line, today = asked
+    found = resolve(replace(read(line), today=today), facts)
+    assert found.support is not None
+    assert (found.support.level, found.support.day) == (level, max(today or "", facts.collected))
+    assert why in found.support.why
+    assert "support" not in found.to_json()
+
+
+def test_supported_only_moves_on_with_the_day(read: Callable[[str], Request], facts: Facts) -> None:
+    asked = read("--supported-only --python '<3.12'")
+    assert resolve(asked, facts).python == "3.11"
+    assert resolve(replace(asked, today="2027-09-30"), facts).python == "3.11"
+    with pytest.raises(Unresolvable, match="--supported-only"):
+        resolve(replace(asked, today="2027-10-01"), facts)
+
+
+def test_a_python_without_a_row_is_not_known_to_be_supported(read: Callable[[str], Request], facts: Facts) -> None:
+    fewer = replace(facts, pythons=tuple(row for row in facts.pythons if row.python != "3.14"))
+    found = resolve(read(""), fewer)
+    assert found.support is not None
+    assert (found.python, found.support.level) == ("3.14", None)
+    assert resolve(read("--supported-only"), fewer).python != "3.14"
+
+
+def test_every_python_of_the_facts_has_a_row(facts: Facts) -> None:
+    of_builds = {python for build in facts.builds for python in build.pythons or ()}
+    of_systems = {python for system in facts.oses for python in system.pythons}
+    assert of_builds | of_systems <= {row.python for row in facts.pythons} | {"2.7"}

@@ -10,6 +10,8 @@ from envkit.resolve.resolver import resolve
 from tests.unit.resolve.rows import build, facts, gpu
 
 Find = Callable[[str], Conflict]
+LATEST = "PyTorch publishes fixes only for the latest"
+TOO_OLD = f"torch 2.7.1 is older than the newest minor versions (2.14 and 2.15), and {LATEST}"
 JETSON = (
     "no build for linux-64 has code for Jetson Orin (sm_87), and a Jetson module runs only code built for it. "
     "Jetson Orin takes the torch that NVIDIA builds for JetPack "
@@ -49,6 +51,51 @@ JETSON = (
             "--cuda 11.8 --max-size 4GB",
             ("--cuda 11.8", "--max-size 4GB"),
             "the download size of CUDA 11.8 is unknown, so no limit holds for it",
+        ),
+        (
+            "--torch 2.7 --supported-only",
+            ("--torch 2.7", "--supported-only"),
+            TOO_OLD,
+        ),
+        (
+            "--python 3.10 --supported-only",
+            ("--python 3.10", "--supported-only"),
+            "Python 3.10 has had no fixes since 2026-10-01",
+        ),
+        (
+            "--python 3.10 --supported-only",
+            ("--python 3.10", "--supported-only"),
+            "a version that gets fixes is available for Python 3.11, 3.12, 3.13, 3.14, 3.15",
+        ),
+        (
+            "--template wheels --os ubuntu22.04 --supported-only",
+            ("--os ubuntu22.04", "--template wheels", "--supported-only"),
+            "Ubuntu 22.04 LTS has Python 3.10",
+        ),
+        (
+            "--torch 2.15 --gpu 'RTX 4090' --driver 535.104.05 --allow-forward-compat",
+            ("--torch 2.15", "--driver 535.104.05"),
+            "forward compatibility is for data center GPUs only, and RTX 4090 (sm_89) is not one in NVIDIA's list",
+        ),
+        (
+            "--torch 2.15 --gpu sm_90 --driver 535.104.05 --allow-forward-compat",
+            ("--torch 2.15", "--driver 535.104.05"),
+            "forward compatibility is for data center GPUs only, and sm_90 names no product, as A100 does",
+        ),
+        (
+            "--torch 2.15 --driver 535.104.05 --allow-forward-compat",
+            ("--torch 2.15", "--driver 535.104.05"),
+            "forward compatibility is for data center GPUs only, so the GPU has to be named with --gpu",
+        ),
+        (
+            "--torch 2.15 --gpu H100 --driver 525.60.13 --allow-forward-compat",
+            ("--torch 2.15", "--driver 525.60.13"),
+            "cuda-compat-13-0 is for driver branches R535, R550, R565, R570, R575; driver 525.60.13 is of R525",
+        ),
+        (
+            "--torch 2.15 --cuda 13.2 --gpu H100 --driver 535.104.05 --allow-forward-compat",
+            ("--cuda 13.2", "--driver 535.104.05"),
+            "no driver branch is listed for cuda-compat-13-2",
         ),
         (
             "--gpu V100 --driver 595.45.04",
@@ -236,3 +283,23 @@ def test_a_limit_that_no_size_is_known_for_is_left_out(conflict: Find) -> None:
     found = conflict("--cuda 11.8 --max-size 4GB")
     limit = next(way for way in found.suggestions if way.field == "max_size")
     assert (limit.change, limit.value) == ("leave out --max-size 4GB", None)
+
+
+def test_to_give_up_support_is_a_way_out(conflict: Find) -> None:
+    found = conflict("--torch 2.7 --supported-only")
+    assert [way.change for way in found.suggestions] == [
+        "--torch 2.14 instead of 2.7",
+        "--torch 2.15 instead of 2.7",
+        "leave out --supported-only",
+    ]
+    assert found.suggestions[0].words == ("--torch", "2.14", "--supported-only")
+    assert "pytorch_patch_releases" in found.sources
+
+
+def test_forward_compatibility_is_offered_where_it_is_enough(conflict: Find) -> None:
+    found = conflict("--torch 2.15 --gpu H100 --driver 535.104.05")
+    offered = next(way for way in found.suggestions if way.field == "allow_forward_compat")
+    assert offered.change == "add --allow-forward-compat"
+    assert offered.words[-3:] == ("--driver", "535.104.05", "--allow-forward-compat")
+    for line in ("--torch 2.15 --gpu 'RTX 4090' --driver 535.104.05", "--torch 2.15 --gpu H100 --driver 525.60.13"):
+        assert all(way.field != "allow_forward_compat" for way in conflict(line).suggestions)

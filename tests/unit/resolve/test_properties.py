@@ -33,6 +33,7 @@ DRIVERS = (
     "595.45.04",
 )
 GPUS = ("K80", "P100", "V100", "T4", "A100", "RTX 4090", "H100", "B200", "RTX 5090")
+FLAGS = ("cpu", "supported_only", "allow_forward_compat")
 
 
 @cache
@@ -63,6 +64,9 @@ def requests(draw: st.DrawFn) -> Request:
         source=draw(st.sampled_from(("auto", *SOURCES))),
         cpu=not gpu_side and draw(st.booleans()),
         template=draw(sometimes("wheels")),
+        supported_only=draw(st.sampled_from((False, False, True))),
+        allow_forward_compat=draw(st.booleans()),
+        today=draw(sometimes("2026-12-01", "2029-02-01", "2032-01-01")),
     )
 
 
@@ -102,8 +106,13 @@ def test_the_answer_satisfies_the_request(request: Request) -> None:
         assert found.python in system.pythons
         assert found.source in ("pytorch", "pypi")
     if request.driver and found.driver:
-        assert found.driver.mode in ("native", "minor-compatible")
-        assert key(request.driver) >= key(found.driver.minimum)
+        forward = found.driver.mode == "forward-compatible"
+        assert forward or found.driver.mode in ("native", "minor-compatible")
+        assert forward or key(request.driver) >= key(found.driver.minimum)
+        assert not forward or (request.allow_forward_compat and request.gpus)
+        assert (found.driver.package is not None) == forward
+    assert found.support is not None
+    assert not request.supported_only or found.support.level in ("supported", "security")
     # The row it came from is a row of the facts, and it has code for every GPU.
     made = (found.torch, found.cuda, found.source, found.platform)
     builds = [row for row in facts.builds if (row.torch, row.cuda, row.source, row.platform) == made]
@@ -147,6 +156,7 @@ def test_the_order_of_rows_changes_nothing(request: Request, seed: int) -> None:
 @given(requests(), st.sampled_from(DRIVERS), st.sampled_from(DRIVERS))
 def test_a_newer_driver_never_removes_an_answer(request: Request, one: str, other: str) -> None:
     assume(not request.cpu)
+    request = replace(request, allow_forward_compat=False)  # its packages list branches one by one
     older, newer = sorted((one, other), key=key)
     # Drivers give up on old GPUs after a last branch; up to there, newer is never worse.
     ends = [gpu.last_driver_branch for typed in request.gpus if (gpu := find(typed, known().gpus))]
@@ -173,8 +183,8 @@ def test_every_suggestion_resolves_and_changes_one_constraint(request: Request) 
             if name == "gpu":
                 fields["gpu"] = (*fields.get("gpu", ()), words.pop(0))  # type: ignore[misc]
             else:
-                fields[name] = True if name == "cpu" else words.pop(0)
-        other = parse(fields, known())  # type: ignore[arg-type]
+                fields[name] = True if name in FLAGS else words.pop(0)
+        other = parse(fields | {"today": request.today}, known())  # type: ignore[arg-type]
         resolved = resolve(other, known())
         assert way.gives.startswith(f"torch {resolved.torch}, ")
         compared = (
@@ -189,6 +199,8 @@ def test_every_suggestion_resolves_and_changes_one_constraint(request: Request) 
             "source",
             "cpu",
             "max_size",
+            "supported_only",
+            "allow_forward_compat",
             "template",
         )
         changed = [name for name in compared if getattr(other, name) != getattr(request, name)]

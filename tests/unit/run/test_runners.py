@@ -1,10 +1,14 @@
 """Which runner is meant by a name."""
 
+from pathlib import Path
+
 import pytest
 
 from envkit.ground.errors import UsageError
+from envkit.ground.paths import state_dir
 from envkit.ground.progress import Silent
-from envkit.run.runners import choose_for
+from envkit.ground.state import own_layout
+from envkit.run.runners import choose_for, stored
 
 
 @pytest.mark.parametrize("image", ["train:1", "oci:folder", "registry:registry.example.com/train:1"])
@@ -18,3 +22,22 @@ def test_what_is_no_runner_is_refused_whatever_the_image(image: str) -> None:
 def test_no_name_is_no_image(name: str) -> None:
     with pytest.raises(UsageError, match="the image name is empty"):
         choose_for(" ", name, Silent())
+
+
+@pytest.mark.parametrize(
+    ("image", "runner", "found"),
+    [
+        ("train:1", "bubblewrap", True),
+        ("train:1", "docker", False),  # its names are Docker's
+        ("train:2", "auto", False),  # not built here
+        ("registry:registry.example.com/train:1", "auto", False),
+    ],
+)
+def test_a_name_is_that_of_an_image_of_the_embedded_engine_only_where_no_engine_is_meant(
+    image: str, runner: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    layout = own_layout(state_dir(), "train:1")
+    layout.mkdir(parents=True)
+    (layout / "index.json").write_text("{}")
+    assert stored(image, runner) == (f"oci:{layout}" if found else image)

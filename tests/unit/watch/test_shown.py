@@ -70,6 +70,12 @@ def test_two_records_stand_side_by_side() -> None:
     assert rows["time per step"] == ["100.0 ms", "100.0 ms", "1.00x"]
 
 
+def test_a_record_without_steps_has_no_time_per_step_in_a_comparison() -> None:
+    rows = {row[0].strip(): row[1:] for row in compared(judge(SLOW), judge(replace(SLOW, processes=())))}
+    assert rows["time per step"] == ["100.0 ms", "", ""]
+    assert rows["waiting for data"] == ["60.0 ms", "", ""]
+
+
 class Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Written by `envkit export slurm cpu cu126 --registry registry.example.com/team/train`. Prints the verdicts of one run, image by node, and ends with the gravest exit code.
+# Written by `envkit export slurm cpu cu126 --registry registry.example.com/team/train`. Prints the verdicts of one run, image by node, and ends with the most severe exit code.
 #
 #   bash verdicts.sh records/JOB
 #

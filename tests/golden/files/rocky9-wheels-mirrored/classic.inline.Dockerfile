@@ -116,8 +116,8 @@ RUN set -eu; \
       RE9OVFdSSVRFQllURUNPREUiOiIxIiwiUFlUSE9OTk9VU0VSU0lURSI6IjEiLCJQWVRIT05VTkJVRkZFUkVEIjoiMSIsIlRPUkNISU5EVUNU \
       T1JfQ0FDSEVfRElSIjoiL3RtcC9ob21lLy5jYWNoZS9pbmR1Y3RvciIsIlRPUkNIX0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlL3RvcmNoIiwi \
       VFJJVE9OX0NBQ0hFX0RJUiI6Ii90bXAvaG9tZS8uY2FjaGUvdHJpdG9uIiwiVklSVFVBTF9FTlYiOiIvb3B0L2VudiIsIlhER19DQUNIRV9I \
-      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiJkNzFiMmJmZmIxYTMzNjM1MDIzYmQ0ZDllNTdmOWRhNzQzYTc1ZmQ2 \
-      ZWQwYjQ1ZmJhZjM1NDUzOTFlOGMyMWMyIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
+      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiI5ZDYxZDFjOTFmNzY0NWZiMWE3ZWU5YTY1MTkzNzY3NDhjOGRiZGZj \
+      MDkzZDQzYTk2ZmEzNDE1ZGE3ZDgxY2YwIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
       MTMyIiwic2V0dXB0b29scz49NzcuMC4zIiwibnVtcHkiXSwiZmVhdHVyZXMiOltdLCJmbGF2b3IiOiJydW50aW1lIiwiaW5zdGFsbGVyIjpu \
       dWxsLCJpbnRlcnByZXRlciI6InB5dGhvbjMuMTIiLCJsYWJlbHMiOnt9LCJuYW1lIjoicm9ja3k5Iiwib3NfZmFtaWx5IjoicnBtIiwicGlw \
       IjpbXSwicHJlZml4IjoiL29wdC9lbnYiLCJyZXNvbHV0aW9uIjp7ImNoYW5uZWxzIjpbXSwiY3VkYSI6IjEzLjIiLCJjdWRubiI6IjkuMjYu \
@@ -278,7 +278,7 @@ LABEL "io.github.envkit.cuda"="13.2" \
     "io.github.envkit.cudnn"="9.26.0.51" \
     "io.github.envkit.driver.minimum"="580" \
     "io.github.envkit.driver.native"="595.45.04" \
-    "io.github.envkit.facts"="d71b2bffb1a33635023bd4d9e57f9da743a75fd6ed0b45fbaf3545391e8c21c2" \
+    "io.github.envkit.facts"="9d61d1c91f7645fb1a7ee9a6519376748c8dbdfc093d43a96fa3415da7d81cf0" \
     "io.github.envkit.flavor"="runtime" \
     "io.github.envkit.gpu.archs"="7.5 8.0 8.6 9.0 10.0 12.0" \
     "io.github.envkit.name"="rocky9" \
@@ -307,8 +307,8 @@ RUN set -eu; \
       RE9OVFdSSVRFQllURUNPREUiOiIxIiwiUFlUSE9OTk9VU0VSU0lURSI6IjEiLCJQWVRIT05VTkJVRkZFUkVEIjoiMSIsIlRPUkNISU5EVUNU \
       T1JfQ0FDSEVfRElSIjoiL3RtcC9ob21lLy5jYWNoZS9pbmR1Y3RvciIsIlRPUkNIX0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlL3RvcmNoIiwi \
       VFJJVE9OX0NBQ0hFX0RJUiI6Ii90bXAvaG9tZS8uY2FjaGUvdHJpdG9uIiwiVklSVFVBTF9FTlYiOiIvb3B0L2VudiIsIlhER19DQUNIRV9I \
-      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiJkNzFiMmJmZmIxYTMzNjM1MDIzYmQ0ZDllNTdmOWRhNzQzYTc1ZmQ2 \
-      ZWQwYjQ1ZmJhZjM1NDUzOTFlOGMyMWMyIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
+      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiI5ZDYxZDFjOTFmNzY0NWZiMWE3ZWU5YTY1MTkzNzY3NDhjOGRiZGZj \
+      MDkzZDQzYTk2ZmEzNDE1ZGE3ZDgxY2YwIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
       MTMyIiwic2V0dXB0b29scz49NzcuMC4zIiwibnVtcHkiXSwiZmVhdHVyZXMiOltdLCJmbGF2b3IiOiJydW50aW1lIiwiaW5zdGFsbGVyIjpu \
       dWxsLCJpbnRlcnByZXRlciI6InB5dGhvbjMuMTIiLCJsYWJlbHMiOnt9LCJuYW1lIjoicm9ja3k5Iiwib3NfZmFtaWx5IjoicnBtIiwicGlw \
       IjpbXSwicHJlZml4IjoiL29wdC9lbnYiLCJyZXNvbHV0aW9uIjp7ImNoYW5uZWxzIjpbXSwiY3VkYSI6IjEzLjIiLCJjdWRubiI6IjkuMjYu \
