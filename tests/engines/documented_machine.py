@@ -21,12 +21,10 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from envkit.facts.load import load
 from envkit.image import spec
 from envkit.image.reference import parse_reference
 from envkit.lock import request
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import plan_for
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from envkit.resolve.request import parse
@@ -37,6 +35,7 @@ from tests.support import documented, launches, watched
 from tests.support.attestations import resealed
 from tests.support.conda_archives import Content, Recipe, write_archive
 from tests.support.heard import Heard
+from tests.support.plans import facts, shipped_plan
 from tests.support.records import passed_record
 from tests.support.torch_wheels import TorchWheel, page, release
 from tests.support.wheels import raw_zip, wheel_entries
@@ -244,8 +243,7 @@ def machine(folder: Path) -> Iterator[Machine]:
 
 def _serve(site: Site, folder: Path) -> None:
     """Serve the conda packages and wheels that the requests need."""
-    facts = load()
-    plans = [plan_for(name, typed, facts) for name, typed in _REQUESTS]
+    plans = [shipped_plan(name, **typed) for name, typed in _REQUESTS]
     conda: dict[tuple[str, str, str], Pkg] = {}
     wheels: dict[str, dict[str, tuple[str, str]]] = {}
     for made in plans:
@@ -258,7 +256,7 @@ def _serve(site: Site, folder: Path) -> None:
     conda[("numpy", "1.26.0", "0")] = Pkg("numpy", "1.26.0", ("python",))
     put_channel(site, "conda-forge", [_packed(site, folder, row) for row in conda.values()])
     # `envkit install` takes torchaudio as well, which images have only if they name it.
-    alone = resolve(parse({"cpu": True, "source": "pytorch"}, facts), facts)
+    alone = resolve(parse({"cpu": True, "source": "pytorch"}, facts()), facts())
     wheels["/whl/cpu"]["torchaudio"] = ("torchaudio", alone.torchaudio or "1.0")
     own = [("nvidia-cublas-cu12", "12.6.4"), ("setuptools", "81.0"), ("numpy", "1.26.0")]
     wheels["/simple"] |= {name: (name, version) for name, version in own}
