@@ -198,9 +198,8 @@ def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
     extras = table(tree, "project", "optional-dependencies")
     groups |= {f"project.optional-dependencies.{key}": _texts(rows) for key, rows in extras.items()}
     groups["tool.uv.dev-dependencies"] = _texts(table(tree, "tool", "uv").get("dev-dependencies"))
-    for tool in ("pdm",):
-        rows_of_tool = table(tree, "tool", tool, "dev-dependencies")
-        groups |= {f"tool.{tool}.dev-dependencies.{key}": _texts(rows) for key, rows in rows_of_tool.items()}
+    of_pdm = table(tree, "tool", "pdm", "dev-dependencies")
+    groups |= {f"tool.pdm.dev-dependencies.{key}": _texts(rows) for key, rows in of_pdm.items()}
     taken: list[Line] = []
     left, torch = Sorted(), ""
     rows_of = [(key, [where(one, one) for one in rows], Sorted()) for key, rows in groups.items()]
