@@ -15,6 +15,7 @@ from envkit.build.journal import Journal
 from envkit.build.model import BaseImage, BuildOptions, Engine, LocalImage, split_tag
 from envkit.ground.errors import EnvironmentProblem, LockError, UsageError
 from envkit.ground.paths import cache_dir
+from envkit.image.reference import names_registry
 from envkit.lock import apt
 from envkit.lock.base import PREFIX, SUITES, suite_of
 
@@ -173,10 +174,12 @@ class Bases:
 
 
 def mirrored(reference: str, mirrors: Mirrors) -> str:
-    """Return a reference, with Docker Hub replaced by the mirror that serves its images."""
-    if mirrors.registry and reference.startswith(_HUB):
-        return f"{mirrors.registry}/{reference.removeprefix(_HUB)}"
-    return reference
+    """Return a reference, with Docker Hub replaced by the mirror that serves its images; Hub's names may be short."""
+    bare = reference.removeprefix(_HUB)
+    name = bare.partition("@")[0]
+    if not mirrors.registry or (bare == reference and names_registry(name)):
+        return reference
+    return f"{mirrors.registry}/{bare}" if "/" in name else f"{mirrors.registry}/library/{bare}"
 
 
 def at_hand(reference: str, name: str, image: LocalImage) -> BaseImage:

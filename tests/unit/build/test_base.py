@@ -64,7 +64,22 @@ def test_a_mirror_serves_docker_hubs_images_under_their_own_name() -> None:
     )
     assert found.reference == f"{mirror}@{DIGEST}"
     assert found.name == DEBIAN
-    assert mirrored("registry.example.com/x:1", Mirrors(registry="127.0.0.1:5000")) == "registry.example.com/x:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("docker.io/library/debian:12", "127.0.0.1:5000/library/debian:12"),
+        ("debian:12", "127.0.0.1:5000/library/debian:12"),
+        (f"debian@{DIGEST}", f"127.0.0.1:5000/library/debian@{DIGEST}"),
+        ("nvidia/cuda:12.6.3-base", "127.0.0.1:5000/nvidia/cuda:12.6.3-base"),
+        ("registry.example.com/x:1", "registry.example.com/x:1"),
+        ("localhost/x:1", "localhost/x:1"),
+    ],
+)
+def test_the_mirror_of_docker_hub_serves_its_names_short_or_long(name: str, asked: str) -> None:
+    assert mirrored(name, Mirrors(registry="127.0.0.1:5000")) == asked
+    assert mirrored(name, Mirrors()) == name
 
 
 def test_without_a_registry_an_image_at_hand_will_do() -> None:
