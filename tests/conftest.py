@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -13,6 +13,7 @@ from tests.world.world import World, up
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
 _NEEDS_ENGINES = ("tests/engines", "tests/world")
+_BEGAN_WITH = frozenset(os.environ)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -110,6 +111,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         len(reporter.stats.get(name, [])) for name in ("passed", "failed", "error", "skipped")
     )
     reporter.write_line(f"tests: {passed} passed, {failed + errors} failed, {skipped} skipped")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_world(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fixtures of engines set mirrors and registries for a whole process; the other tests in it do not see them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.node.nodeid.startswith(_NEEDS_ENGINES):
+            for name in os.environ.keys() - _BEGAN_WITH:
+                if name.startswith(("ENVKIT_", "DOCKER_", "CONTAINERS_")):
+                    patch.delenv(name)
+        yield
 
 
 @pytest.fixture(scope="session")
