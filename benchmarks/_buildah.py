@@ -70,7 +70,10 @@ class Buildah:
         dockerfile = self.folder / "Dockerfile"
         dockerfile.write_text(with_uv((context / "Dockerfile").read_text()))
         shutil.copy2(Path(sys.executable).with_name("uv"), context / UV)
+        ignored = self.folder / "ignored"  # the context's own file lets in only what its Dockerfile copies
+        ignored.write_text(f"{(context / '.dockerignore').read_text()}\n!{UV}\n")
         options = ["--quiet", "--isolation", "chroot", "--network", "host", "--no-cache", "--layers=false"]
+        options += ["--ignorefile", str(ignored)]
         return self.run(
             self.command("build", *options, "--tls-verify=false", "-f", str(dockerfile), "-t", tag, str(context))
         )
