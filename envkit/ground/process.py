@@ -12,14 +12,14 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
-from envkit.ground import identity
+from envkit.ground import identity, signals
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.text import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _GRACE_S = 3.0
 _GLANCE_S = 0.2  # between looks at an event
@@ -68,6 +68,36 @@ def ask(argv: Sequence[str], *, patience_s: float, stdin: bytes = b"") -> Answer
     )
 
 
+@contextlib.contextmanager
+def child(
+    argv: Sequence[str], *, end: Callable[[subprocess.Popen[bytes]], object], **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program; `end` ends it if it still runs when the block is left, and after every exception.
+
+    A signal that comes during the start raises only when the program is known here. Otherwise `subprocess.Popen` would
+    forget the program, or its `__exit__` would wait for it, as long as it runs.
+
+    Args:
+        argv: its arguments; they do not pass through a shell.
+        end: ends the program and all that it started; called before the program is waited for.
+        options: of `subprocess.Popen`.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    with contextlib.ExitStack() as stack:
+        with signals.held():
+            process = stack.enter_context(subprocess.Popen(list(argv), **options))  # noqa: S603 - no shell
+
+            def leave(kind: type[BaseException] | None, *_: object) -> None:
+                # A program that ended can have left others in its group.
+                if kind is not None or process.poll() is None:
+                    end(process)
+
+            stack.push(leave)
+        yield process
+
+
 def follow(
     argv: Sequence[str],
     on_line: Callable[[str], None],
@@ -90,25 +120,21 @@ def follow(
         StoppedError: `stop` was set.
     """
     deadline = None if limit_s is None else time.monotonic() + limit_s
-    process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-        list(argv),
+    with child(
+        argv,
+        end=end,
         stdin=stdin if stdin is not None else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=None if env is None else dict(env),
         start_new_session=True,
-    )
-    with process:
-        try:
-            if on_start is not None:
-                on_start(process.pid)
-            timed_out = _read(process, on_line, deadline, stop)
-            if timed_out:
-                end(process)
-            return Ended(code=process.wait(), timed_out=timed_out)
-        except BaseException:
+    ) as process:
+        if on_start is not None:
+            on_start(process.pid)
+        timed_out = _read(process, on_line, deadline, stop)
+        if timed_out:
             end(process)
-            raise
+        return Ended(code=process.wait(), timed_out=timed_out)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -123,21 +149,26 @@ def end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_GRACE_S)
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_all(process.pid)
         process.wait()
     kill(below)
 
 
 def tree(pid: int) -> dict[int, str]:
-    """The processes below `pid`, each with its start time in clock ticks since boot."""
+    """The processes below `pid` and those of the session that it leads, each with its start time in clock ticks.
+
+    A process whose parent has ended is below another one, but it stays in its session.
+    """
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parent = int(entry.read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
+            parent, _, session = map(int, entry.read_text().rpartition(")")[2].split()[1:4])
+        except (OSError, ValueError):
             continue
-        children.setdefault(parent, []).append(int(entry.parent.name))
+        own = int(entry.parent.name)
+        children.setdefault(parent, []).append(own)
+        if session == pid != own:
+            children.setdefault(pid, []).append(own)
     found: dict[int, str] = {}
     waiting = list(children.get(pid, []))
     while waiting:
@@ -146,6 +177,20 @@ def tree(pid: int) -> dict[int, str]:
             found[one] = identity.start_ticks(one)
             waiting += children.get(one, [])
     return found
+
+
+def kill_all(pid: int) -> None:
+    """SIGKILL a program that leads a session, and all that it started.
+
+    What it starts meanwhile was in no list yet, so the list is made again until nothing new is in it.
+    """
+    seen = tree(pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    kill(seen)
+    while new := {one: started for one, started in tree(pid).items() if one not in seen}:
+        kill(new)
+        seen |= new
 
 
 def kill(processes: Mapping[int, str]) -> None:

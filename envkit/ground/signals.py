@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -12,11 +13,12 @@ from envkit.ground.errors import InterruptedRun
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # a closed terminal, Ctrl-C, and the calling process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 _AGAIN_S = 0.02
 _came: list[InterruptedRun] = []
+_holding: list[bool] = []  # one item for each `held` that the main thread is in
 
 
 def came() -> InterruptedRun | None:
@@ -25,6 +27,27 @@ def came() -> InterruptedRun | None:
     Python itself turns it into another exception in places (a RuntimeError where it comes during `__set_name__`).
     """
     return _came[0] if _came else None
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Let a signal that comes meanwhile raise at the end of the block, whatever else the block raises.
+
+    For steps that have to be whole, like starting a process and noting that it has to be ended. They must be short.
+    """
+    import threading  # noqa: PLC0415 - most commands end without it
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals raise in the main thread only, and it must not wait for this one
+        return
+    before = came()
+    _holding.append(True)
+    try:
+        yield
+    finally:
+        _holding.pop()
+        if not _holding and (late := came()) is not None and late is not before:
+            raise late
 
 
 def as_usual(*numbers: int) -> None:
@@ -52,7 +75,8 @@ def raise_on(*numbers: int, noted: Callable[[], object] = lambda: None) -> None:
         noted()
         signal.signal(number, signal.SIG_DFL)
         _came[:] = [InterruptedRun(number)]
-        raise _came[0]
+        if not _holding:
+            raise _came[0]
 
     def dropped(what: sys.UnraisableHookArgs) -> None:
         if not isinstance(what.exc_value, InterruptedRun):

@@ -8,12 +8,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from envkit.ground import paths
 from envkit.ground.errors import EnvironmentProblem, TimeLimitError
+from envkit.ground.process import child
 
 LIMIT_S = 900.0
 _GRACE_S = 1.0
@@ -59,27 +60,32 @@ def run(
     """
     pipe = subprocess.PIPE
     deadline = time.monotonic() + limit_s
-    try:
-        # In a session of its own: what it starts belongs to one group, and a Ctrl-C reaches it through here alone.
-        with _file_of(stdin) as asked:
-            process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-                list(argv), stdin=asked, stdout=pipe, stderr=pipe, env=dict(env), cwd=folder, start_new_session=True
+    with ExitStack() as stack:
+        try:
+            # In a session of its own: what it starts belongs to one group, and a Ctrl-C reaches it through here alone.
+            asked = stack.enter_context(_file_of(stdin))
+            process = stack.enter_context(
+                child(
+                    argv,
+                    end=_end,
+                    stdin=asked,
+                    stdout=pipe,
+                    stderr=pipe,
+                    env=dict(env),
+                    cwd=folder,
+                    start_new_session=True,
+                )
             )
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"{argv[0]} cannot be run: {error.strerror or error}", hint="pip install envkit"
-        ) from error
-    with process:
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"{argv[0]} cannot be run: {error.strerror or error}", hint="pip install envkit"
+            ) from error
         try:
             out, err = _wait(process, deadline, check)
         except subprocess.TimeoutExpired as error:
-            _end(process)
             raise TimeLimitError(
                 f"{what} took longer than {limit_s:.0f} s", hint="envkit config shows which mirrors are set"
             ) from error
-        except BaseException:
-            _end(process)
-            raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from envkit.engine.address import docker_address
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.process import child
 from envkit.run import cage
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.command_line import ULIMITS, engine_words
@@ -88,8 +89,14 @@ def _watched(program: str, words: Sequence[str], environment: Mapping[str, str],
 
     The client passes signals on only from some moment after the start on; before that it ends, and the container stays.
     """
-    process = subprocess.Popen(words, executable=program, env=dict(environment), process_group=0)  # noqa: S603 - no shell
     sent: list[int] = []
+
+    def end(client: subprocess.Popen[bytes]) -> None:
+        client.kill()
+        remove()
+
+    def remove() -> None:
+        _tell(program, "rm", "--force", "--ignore", "--volumes", "--time", "0", name)
 
     def send(number: int) -> None:
         sent.append(number)
@@ -97,10 +104,11 @@ def _watched(program: str, words: Sequence[str], environment: Mapping[str, str],
         while not _tell(program, "kill", "--signal", str(number), name) and time.monotonic() < until:
             time.sleep(_AGAIN_S)  # it is not started yet, or has just ended
 
-    with process, passing_on(send), _foreground(process.pid):
+    started = child(words, end=end, executable=program, env=dict(environment), process_group=0)
+    with started as process, passing_on(send), _foreground(process.pid):
         code = process.wait()
     if code < 0 or sent:
-        _tell(program, "rm", "--force", "--ignore", "--volumes", "--time", "0", name)
+        remove()
     return code if code >= 0 else 128 - code
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground import paths
 from envkit.ground.errors import EngineError
-from envkit.ground.process import kill as kill_all
-from envkit.ground.process import tree
+from envkit.ground.process import child, kill_all
 from envkit.run import cage
 from envkit.run.model import DATA, GUARANTEES, Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
@@ -92,29 +90,27 @@ class HostRunner:
 def _run(command: list[str], env: Mapping[str, str], limits: RunLimits, reporter: Reporter, python: str) -> RunResult:
     output = cage.Output(limits)
     began = time.monotonic()
-    try:
-        process = subprocess.Popen(  # noqa: S603 - a list of arguments; the user's own command
-            _limited(cage.timed(command, limits), limits),
-            cwd=env["TMPDIR"],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise EngineError(f"{command[0]} cannot be run: {error.strerror or error}", hint="--runner docker") from error
-    with process:
-
-        def kill() -> None:
-            # `timeout` leads a process group of its own, so the group alone is not everything.
-            below = tree(process.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            kill_all(below)
-
-        over = collect(process, output, reporter, deadline=began + limits.timeout_s + cage.GRACE_S, kill=kill)
-        kill()  # what it may have left in its session
+    with contextlib.ExitStack() as stack:
+        try:
+            process = stack.enter_context(
+                child(
+                    _limited(cage.timed(command, limits), limits),
+                    end=lambda process: kill_all(process.pid),
+                    cwd=env["TMPDIR"],
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                )
+            )
+        except OSError as error:
+            raise EngineError(
+                f"{command[0]} cannot be run: {error.strerror or error}", hint="--runner docker"
+            ) from error
+        deadline = began + limits.timeout_s + cage.GRACE_S
+        over = collect(process, output, reporter, deadline=deadline, kill=lambda: kill_all(process.pid))
+        kill_all(process.pid)  # what it may have left in its session
     duration = time.monotonic() - began
     # A shell tells of a signal as 128 + its number; Popen as the negative number.
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode

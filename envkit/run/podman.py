@@ -16,7 +16,7 @@ from envkit.engine.failures import Place, translate
 from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.paths import scratch
-from envkit.ground.process import ask
+from envkit.ground.process import ask, child
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.command_line import entrypoint_option, gpu_options, isolation_options, shm_option
@@ -129,22 +129,23 @@ class PodmanRunner:
         output = cage.Output(limits)
         began = time.monotonic()
         # Without the proxy for signals: this process ends the container itself, also where the client is stuck.
-        process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
+
+        def kill(client: subprocess.Popen[bytes]) -> None:
+            with contextlib.suppress(EnvkitError):
+                self._ask("kill", "--signal", "KILL", container)
+            client.kill()
+
+        with child(
             [self._client, "start", "--attach", "--sig-proxy=false", container],
+            end=kill,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-        )
-        with process:
-
-            def kill() -> None:
-                with contextlib.suppress(EnvkitError):
-                    self._ask("kill", "--signal", "KILL", container)
-                process.kill()
-
-            over = collect(process, output, reporter, deadline=began + limits.timeout_s + cage.GRACE_S, kill=kill)
+        ) as process:
+            deadline = began + limits.timeout_s + cage.GRACE_S
+            over = collect(process, output, reporter, deadline=deadline, kill=lambda: kill(process))
         duration = time.monotonic() - began
         state: Any = json.loads(self._ask("container", "inspect", container))[0]["State"]
         ended = cage.exit_code(process.returncode, duration, limits, output, over=over, image=image[:19])

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.process import child
 from envkit.run.rootless import seccomp, start
 from envkit.run.rootless.cell import Inside, environment, host_mounts, lay_out
 from envkit.run.rootless.owners import NO_ID, host_id, host_shift
@@ -169,45 +170,44 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
     """
     status, told = os.pipe()
     control, go = os.pipe()
-    passed = [told, control]
-    try:
-        rules = seccomp.program(platform.machine(), traced=True)
-        if rules is not None:
-            passed.append(start.memory_file(rules))
-        asked = {
-            "argv": [*ready.words, *(_wrapped(ready, argv) if reported else argv)],
-            "env": {**ready.env, **({} if reported else dict(one.partition("=")[::2] for one in ready.late))},
-            "uid": ready.outside.uid,
-            "gid": ready.outside.gid,
-            "rules": None if rules is None else passed[-1],
-            "writable": ready.writable,
-            "readable": ready.readable,
-            "control": control,
-            "status": told,
-            "report": _REPORT,
-        }
-        process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-            [sys.executable, "-I", "-S", str(_SUPERVISE), json.dumps(asked)],
-            env={},
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=passed,
-            start_new_session=True,
-        )
-    except BaseException:
-        for one in (status, go, *passed):
-            os.close(one)
-        raise
-    for one in passed:
-        os.close(one)
-    with process:  # its end waits for that of all processes
-        try:
-            yield Traced(process, start.first_process(status, process), go)
-        finally:
-            os.close(go)
-            os.close(status)
+
+    def end(_: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(go, STOP)
+
+    with contextlib.ExitStack() as kept:
+        for one in (status, go):
+            kept.callback(os.close, one)
+        with start.handed_over(told, control) as passed:
+            rules = seccomp.program(platform.machine(), traced=True)
+            if rules is not None:
+                passed.append(start.memory_file(rules))
+            asked = {
+                "argv": [*ready.words, *(_wrapped(ready, argv) if reported else argv)],
+                "env": {**ready.env, **({} if reported else dict(one.partition("=")[::2] for one in ready.late))},
+                "uid": ready.outside.uid,
+                "gid": ready.outside.gid,
+                "rules": None if rules is None else passed[-1],
+                "writable": ready.writable,
+                "readable": ready.readable,
+                "control": control,
+                "status": told,
+                "report": _REPORT,
+            }
+            process = kept.enter_context(
+                child(
+                    [sys.executable, "-I", "-S", str(_SUPERVISE), json.dumps(asked)],
+                    end=end,  # the supervisor ends all processes of the run, and then itself
+                    env={},
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=passed,
+                    start_new_session=True,
+                )
+            )
+        yield Traced(process, start.first_process(status, process), go)
 
 
 def probe() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.ground.errors import EnvironmentProblem
-from envkit.ground.process import tree
+from envkit.ground.process import child, tree
 from envkit.run import cage
 from envkit.run.model import RunLimits
 from envkit.run.rootless import cgroups, seccomp
@@ -96,46 +96,53 @@ def started(
     status, said = os.pipe()
     # Bubblewrap starts the command only when it can read from here, so nothing runs before its limits are set.
     wait, go = os.pipe()
-    passed = [said, wait]
+    pids: list[int] = []
+
+    def end(process: subprocess.Popen[bytes]) -> None:
+        for one in (*filter(None, pids), process.pid):
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
+
+    with contextlib.ExitStack() as kept:
+        for one in (status, go):
+            kept.callback(os.close, one)
+        # The child has its own copies. The end of the status pipe is seen only when nobody else can write to it.
+        with handed_over(said, wait) as passed:
+            words = ["--json-status-fd", str(said), "--block-fd", str(wait)]
+            rules = seccomp.program(platform.machine())
+            if rules is not None:
+                passed.append(memory_file(rules))
+                words += ["--seccomp", str(passed[-1])]
+            words += ["--as-pid-1"] if first else []
+            process = kept.enter_context(
+                child(
+                    _command(cell, means, [*words, *cell.words, "--", *argv], said),
+                    end=end,
+                    env={},  # any process in the container can read it, as that of process 1
+                    cwd="/",
+                    stdin=streams.stdin,
+                    stdout=streams.stdout,
+                    stderr=streams.stderr,
+                    pass_fds=passed,
+                    # Ctrl-C at the terminal reaches this process alone, which passes it on or ends the container.
+                    start_new_session=True,
+                    preexec_fn=lead_terminal if streams.terminal else None,  # no other thread runs then
+                )
+            )
+        pids.append(first_process(status, process))
+        yield Started(process, pids[0], go)
+
+
+@contextmanager
+def handed_over(*descriptors: int) -> Iterator[list[int]]:
+    """Yield a list of descriptors for a child, to be extended; the child has copies, so these are closed at the end."""
+    passed = list(descriptors)
     try:
-        words = ["--json-status-fd", str(said), "--block-fd", str(wait)]
-        rules = seccomp.program(platform.machine())
-        if rules is not None:
-            passed.append(memory_file(rules))
-            words += ["--seccomp", str(passed[-1])]
-        words += ["--as-pid-1"] if first else []
-        command = _command(cell, means, [*words, *cell.words, "--", *argv], said)
-        process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-            command,
-            env={},  # any process in the container can read it, as that of process 1
-            cwd="/",
-            stdin=streams.stdin,
-            stdout=streams.stdout,
-            stderr=streams.stderr,
-            pass_fds=passed,
-            # Ctrl-C at the terminal reaches this process alone, which passes it on or ends the container.
-            start_new_session=True,
-            preexec_fn=lead_terminal if streams.terminal else None,  # noqa: PLW1509 - no other thread runs then
-        )
-    except BaseException:
-        for one in (status, go, *passed):
+        yield passed
+    finally:
+        for one in passed:
             os.close(one)
-        raise
-    # The child has its own copies. The end of the status pipe is seen only when nobody else can write to it.
-    for one in passed:
-        os.close(one)
-    with process:
-        pid = 0
-        try:
-            pid = first_process(status, process)
-            yield Started(process, pid, go)
-        finally:
-            os.close(go)
-            os.close(status)
-            for one in (pid, process.pid) if pid else (process.pid,):
-                if process.poll() is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(one, signal.SIGKILL)
 
 
 def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimits) -> tuple[str, ...]:
