@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +47,9 @@ make = Files
 PLACEHOLDERS = (
     (r"registry:(registry\.example\.com/team/train|HOST/NAME):", "registry:{host}/documented/train:"),
     (r"oci:DIR", "oci:train"),
-    (r"--data (DIR|/datasets/train)", "--data data"),
+    (r"--data (DIR|/datasets/train)", "--data {data}"),
+    # The image of no definition has CUDA and several GB.
+    (r"build --report", "build image.yaml --report"),
     (r"--observed LOG --questions FILE", "--observed train.log --questions plans/questions.yaml"),
     (r"--plan FILE", "--plan plan.json"),
 )
@@ -61,6 +65,7 @@ class Typist:
     folder: Path
     environ: dict[str, str]
     registry: str
+    data: Path
 
     def type(self, line: str) -> subprocess.CompletedProcess[str]:
         """Type a line in bash."""
@@ -72,12 +77,23 @@ class Typist:
     def typed(self, line: str) -> str:
         """Return what is typed for a line of a page."""
         for pattern, value in PLACEHOLDERS:
-            line = re.sub(pattern, value.replace("{host}", self.registry), line)
+            line = re.sub(pattern, value.format(host=self.registry, data=self.data), line)
         return line
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Typist:
+def data() -> Iterator[Path]:
+    """A folder of files that every user can read; those below pytest's own are for one user alone."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for number in range(64):
+            (folder / f"{number}.bin").write_bytes(os.urandom(1 << 16))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def here(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Typist:
     """The image as a layout, in a registry, and under the names of the pages, built once; and what a pod printed."""
     found = up(("registry", "base", "channel"))
     found.require("registry", "base", "channel")
@@ -85,9 +101,6 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Typist:
     folder = tmp_path_factory.mktemp("verify")
     (folder / "image.yaml").write_text(_DEFINITION)
     (folder / "train.py").write_text(_TRAINING)
-    (folder / "data").mkdir()
-    for number in range(64):
-        (folder / f"data/{number}.bin").write_bytes(os.urandom(1 << 16))
     kept = {name: text for name, text in os.environ.items() if not name.startswith("ENVKIT_")}
     own = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -98,7 +111,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Typist:
         "COLUMNS": "120",
         **{name: str(folder / part) for name, part in (("XDG_STATE_HOME", ".state"), ("XDG_CACHE_HOME", ".cache"))},
     }
-    made = Typist(folder, {**kept, **found.env(), **own}, str(found.registry))
+    made = Typist(folder, {**kept, **found.env(), **own}, str(found.registry), data)
     for line in (
         "envkit build image.yaml --no-verify --output oci:train",
         f"envkit build image.yaml --no-verify --output registry:{found.registry}/documented/train:1 --replace-tag",
