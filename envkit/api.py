@@ -92,7 +92,6 @@ __all__ = [
 
 SettingValues = Mapping[str, "str | Path"]
 _FLAGS = ("cpu", "supported_only", "allow_forward_compat")
-_KEPT_LOGS = 20
 _SILENT = Silent()
 
 
@@ -279,7 +278,7 @@ def build(
         verification.check_runner(found)
     request = BuildRequest(
         plan=plan,
-        options=with_default_tag(plan, building.options_here(asked, found, plan.name, logs=_KEPT_LOGS)),
+        options=with_default_tag(plan, building.options_here(asked, found, plan.name)),
         settings=found,
         engine=engine,
         locked=None if locked is None else str(locked),

@@ -27,7 +27,6 @@ _FLAG = rb"(?:sm|compute)_[0-9]{2,3}[a-z]?"
 _FLAGS = re.compile(rb"(?<! )" + _FLAG + rb"(?: " + _FLAG + rb")*(?=\0)")
 _FLAGS_MAX = 1024  # bytes of the longest list that is believed; torch's have about 60
 _REQUIREMENTS_MAX = 1000
-_QUOTE_MAX = 2000  # characters
 _HOW = "it is not a sound wheel; use the file of another index"
 
 

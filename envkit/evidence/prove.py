@@ -18,7 +18,7 @@ from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.versions import key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from envkit.evidence.derive import Row
@@ -223,11 +223,3 @@ def _digest(files: FileList, version: str | None) -> str:
     """SHA-256 of a release's part of a file list: names and hashes, so a later upload elsewhere changes nothing."""
     rows: list[tuple[str, str | None]] = sorted((file.name, file.sha256) for file in files.of(version or ""))
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
-def counts(rows: tuple[Row, ...]) -> Mapping[str, int]:
-    """How many values each kind of file proves."""
-    found: dict[str, int] = {}
-    for _, one in rows:
-        found[one.kind] = found.get(one.kind, 0) + 1
-    return found

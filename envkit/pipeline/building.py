@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.verify.record import Record
 
+_KEPT_LOGS = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
@@ -91,7 +93,7 @@ def engine_name(settings: Settings, options: BuildOptions) -> str:
     return EMBEDDED
 
 
-def options_here(options: BuildOptions, settings: Settings, name: str, *, logs: int) -> BuildOptions:
+def options_here(options: BuildOptions, settings: Settings, name: str, *, logs: int = _KEPT_LOGS) -> BuildOptions:
     """Add to build options what this machine's settings say: mirrors, folders, network, and a new log file.
 
     Args:

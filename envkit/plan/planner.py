@@ -163,7 +163,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
     listed += ["ninja"] if devel else []
     pip = [_numbered(name, resolution) for feature in chosen for name in feature.pip]
     init = [f"{PREFIX}/bin/tini", "-g", "--"] if conda else ["/usr/bin/tini", "-g", "--"] if deb else []
-    env = variables.image_variables(resolution, kind=kind, devel=devel, prefix=PREFIX, features=chosen)
+    env = variables.image_variables(resolution, kind=kind, devel=devel, features=chosen)
     overrides = {"CONDA_OVERRIDE_GLIBC": system.glibc}
     if resolution.cuda:
         overrides["CONDA_OVERRIDE_CUDA"] = resolution.cuda

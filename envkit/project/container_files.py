@@ -410,10 +410,10 @@ def _copied(step: _Step) -> Sorted:
     return found
 
 
-def _each(line: Line, key: str, values: list[tuple[str, str | None]], *, plain: bool = False) -> Sorted:
+def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Sorted:
     found = Sorted()
     for value, why in values:
-        found += _checked(Line(where=line.where, text=value) if plain else line, key, value, why)
+        found += _checked(line, key, value, why)
     return found
 
 
