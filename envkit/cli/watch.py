@@ -187,11 +187,10 @@ def _run_inside(flags: WatchFlags, stdout: int | None) -> Record:
 
 
 def _compare(first: Path, second: Path, target: str | None) -> int:
-    from envkit.watch.judge import judge
-    from envkit.watch.model import read
+    from envkit.watch.judge import judge_file
     from envkit.watch.text import compared
 
-    judged = [judge(read(path)) for path in (first, second)]
+    judged = [judge_file(path) for path in (first, second)]
     rows = compared(judged[0], judged[1])
     if target is None:
         show_table(["", str(first), str(second), "ratio"], rows)
