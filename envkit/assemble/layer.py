@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Part of every cache key. It changes with any change of the bytes that a writer makes from the same input.
 WRITER_VERSION = 2
 _CHUNK = 1 << 20  # bytes of a file that become one gzip member; as one stream, a library of torch is 0.5 % smaller
-_STORED_READ = 4 * STORED_MAX
+_STORED_READ = 4 * STORED_MAX  # a multiple: every stored block but the last one of an entry is full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +149,7 @@ class LayerWriter:
             try:
                 if part.deflated:
                     self._copy_deflated(part)
+                # An empty entry has nothing to copy; one of no bytes with a CRC is damaged, which copying it shows.
                 elif part.size or part.crc:
                     self._copy_stored(part)
             except DamagedError as error:

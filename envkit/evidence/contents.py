@@ -68,6 +68,7 @@ def metadata(label: str, data: bytes) -> Metadata:
         IntegrityError: a field that counts is missing, twice there or not UTF-8, or a requirement does not parse.
     """
     head = data.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
+    # Parsers differ in whether it ends a line: a field could be there for one and not for another.
     if b"\r" in head:
         raise _refused(label, "METADATA has a carriage return inside a line")
     raw, left = parse_email(data)

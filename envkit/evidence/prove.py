@@ -202,9 +202,10 @@ def _partner(index: Index, files: FileList, torch: str, facts: Facts, cache: Pat
 
 
 def _near(index: Index, files: FileList, torch: str) -> list[str]:
-    """Partner releases that were uploaded from three days before torch on, oldest first."""
+    """Partner releases with a file of the month of torch or of a later one, oldest first, and the newest of before."""
     days = [file.uploaded for file in index.files("torch").of(torch) if file.uploaded]
     first = min(days, default="")[:7]
+    # A file without a day counts as late: only its requirement can tell.
     late = {file.version for file in files.files if not file.yanked and (file.uploaded or "9")[:7] >= first}
     newest = sorted({file.version for file in files.files if not file.yanked} - late, key=key)[-1:]
     return [*sorted(late, key=key)[:_NEWEST], *newest]  # a partner that ended fits every later torch

@@ -67,6 +67,7 @@ def _requirement(source: str) -> str:
 
 def _satisfies(asked: Requirement, version: str) -> bool:
     try:
+        # Whether a pre-release may be taken was the solver's decision; here it is in the lock.
         return asked.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
         return False

@@ -70,6 +70,7 @@ def lock_plan(
     old = _to_keep(options)
     asked = request.request_of(plan, glibc=options.glibc, base=options.base)
     specs = request.conda_specs(plan)
+    # Conda comes first: wheels are solved for its Python, and around the packages that it brings.
     packages: tuple[CondaPackage, ...] = ()
     if specs:
         reporter.step(f"solve {len(specs)} conda specs")

@@ -89,6 +89,7 @@ def compile_wheels(
         fixed = sorted({f"{one}=={version}" for one, version in written.items()} | set(held.pins))
         (folder / "held.txt").write_text("".join(f"{line}\n" for line in fixed), encoding="utf-8")
         options = [
+            # Reading the metadata of an sdist runs its build script.
             "--only-binary",
             ":all:",
             "--find-links",
