@@ -104,7 +104,8 @@ def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
         raise ConflictError(f"allow_source names {twice} twice", hint="name each package once")
     target = Target(platform=plan.resolution.platform, glibc=glibc, python=plan.resolution.python)
     shop.reporter.step("look for packages that have only a source")
-    chosen = {one.name: one for one in sdists.choose(specs, plan.pip, target, shop.places, as_of=as_of)}
+    others = (*plan.pip, *plan.constraints)
+    chosen = {one.name: one for one in sdists.choose(specs, others, target, shop.places, as_of=as_of)}
     wheels: dict[Path, Wheel] = {}
     rows: list[Source] = []
     builders: dict[str, Lock] = {}
