@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.console import tell
+from envkit.cli.console import show, tell
 from envkit.cli.declare import Section, new_command, option, verbose_option
 from envkit.cli.matrix_options import identity
 from envkit.cli.options import (
@@ -178,7 +178,7 @@ def _show(resolution: Resolution, *, whole: bool) -> None:
         ],
     )
     for warning in resolution.warnings:
-        click.echo(f"warning: {warning}")
+        show(f"warning: {warning}")
 
 
 def _download(resolution: Resolution, *, whole: bool) -> Iterator[tuple[str, str, str]]:
