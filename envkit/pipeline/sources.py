@@ -208,7 +208,7 @@ def _run(shop: Shop, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
         settings = shop.settings
         # Not `built`: a runner that isolates weakly does for an image that was just made of packages, not for this.
         runner, name = runner_of(
-            image.place or image.id, settings, shop.reporter, engine=means.builder.name, built=False
+            image.place or image.id, settings, shop.reporter, engine=means.builder.name, built=False, until=made
         )
         return sandbox.build(job, runner, name, folder, shop.reporter, memory_mb=memory_of(settings))
 
