@@ -21,6 +21,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -331,7 +332,8 @@ def verify(
     name, engine, own = verification.named_or_last(image, plan, found)
     asked = replace(asked, argv=asked.argv or tuple(sys.argv))
     request = VerifyRequest(image=name, options=asked, plan=own, engine=engine, gpus=gpus, tier=tier)
-    record = verification.verify(verification.subject_of(request, found, reporter), reporter)
+    with ExitStack() as until:
+        record = verification.verify(verification.subject_of(request, found, reporter, until), reporter)
     verification.keep_record(record, state_dir())
     return record
 

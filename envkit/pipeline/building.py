@@ -229,9 +229,9 @@ def build_and_verify(
         return image, None
     name, engine = whereabouts(image)
     asked = Options(allow_cpu=request.allow_cpu, argv=tuple(sys.argv))
-    with pushing.tag_explained(image, options), turn():
+    with pushing.tag_explained(image, options), turn(), contextlib.ExitStack() as until:
         to_verify = VerifyRequest(image=name, options=asked, plan=plan, engine=engine, built=True)
-        return image, verify(subject_of(to_verify, request.settings, reporter), reporter)
+        return image, verify(subject_of(to_verify, request.settings, reporter, until), reporter)
 
 
 def keep_inputs(plan: BuildPlan, lock: Lock | None, state: Path) -> None:

@@ -48,6 +48,7 @@ def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
         family=plan.family if needs.torch else (),
         conda=(),
         pip=tuple(needs.requires),
+        constraints=(),
         allow_source=(),
         system=_unique([*_python(plan), *(name for name in COMPILERS[system.family] if name != "git")]),
         env=tuple(sorted(env.items())),
