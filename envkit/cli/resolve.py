@@ -95,7 +95,7 @@ def command(flags: ResolveFlags) -> None:
     envkit resolve --for-host gpu01.csv
     envkit resolve --gpu V100 --driver 535.104.05 --advise
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit.ground import host
+    from envkit.ground import nvidia
     from envkit.plan import install
     from envkit.resolve.explain import Unresolvable
 
@@ -105,7 +105,7 @@ def command(flags: ResolveFlags) -> None:
     facts = flags.request.facts()
     if flags.form and flags.advise:
         raise click.UsageError("--format and --advise contradict each other")
-    fields = flags.request.fields()
+    fields = flags.request.fields(facts)
     if flags.for_host is not None:
         from envkit.cli.hosts_file import machine
 
@@ -134,7 +134,7 @@ def command(flags: ResolveFlags) -> None:
     click.echo(f"\ninstall: {install.command(resolution)}")
     if flags.advise:
         _show_advice(advice)
-    if not (request.gpus or request.driver or request.cpu) and host.has_driver():
+    if not (request.gpus or request.driver or request.cpu) and nvidia.has_driver():
         tell("note: this machine has an NVIDIA driver; --here resolves for it")
 
 
