@@ -21,6 +21,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -92,7 +93,6 @@ __all__ = [
 
 SettingValues = Mapping[str, "str | Path"]
 _FLAGS = ("cpu", "supported_only", "allow_forward_compat")
-_KEPT_LOGS = 20
 _SILENT = Silent()
 
 
@@ -280,7 +280,7 @@ def build(
         verification.check_runner(found)
     request = BuildRequest(
         plan=plan,
-        options=with_default_tag(plan, building.options_here(asked, found, plan.name, logs=_KEPT_LOGS)),
+        options=with_default_tag(plan, building.options_here(asked, found, plan.name)),
         settings=found,
         engine=engine,
         locked=None if locked is None else str(locked),
@@ -333,7 +333,8 @@ def verify(
     name, engine, own = verification.named_or_last(image, plan, found)
     asked = replace(asked, argv=asked.argv or tuple(sys.argv))
     request = VerifyRequest(image=name, options=asked, plan=own, engine=engine, gpus=gpus, tier=tier)
-    record = verification.verify(verification.subject_of(request, found, reporter), reporter)
+    with ExitStack() as until:
+        record = verification.verify(verification.subject_of(request, found, reporter, until), reporter)
     verification.keep_record(record, state_dir())
     return record
 

@@ -114,6 +114,21 @@ def test_the_conda_format_chooses_a_conda_source(capsys: pytest.CaptureFixture[s
     assert "--source conda-forge" in err
 
 
+def test_a_conflict_names_the_format_and_not_the_source_that_it_chose(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["--cuda", "12.1", "--format", "conda"], capsys)
+    lines = err.splitlines()
+    assert (code, out, lines[0]) == (3, "", "error: no build matches --cuda 12.1 and --format conda")
+    assert "--source conda-forge" not in err
+    assert lines[3].startswith("  try: envkit resolve --cuda 12.0 --format conda  (--cuda 12.0 instead of 12.1: torch")
+    assert lines[4].startswith("  try: envkit resolve --cuda 12.1  (without --format conda: torch")
+    assert lines[5].startswith(
+        "  try: envkit resolve --cuda 12.1 --source pytorch  (--source pytorch instead of --format"
+    )
+    assert lines[-1] == "hint: envkit resolve --cuda 12.0 --format conda"
+    typed = run(["--cuda", "12.1", "--format", "conda", "--source", "conda-forge"], capsys)[2]
+    assert typed.startswith("error: no build matches --cuda 12.1 and --source conda-forge")
+
+
 def test_format_and_json_contradict(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--format", "pip", "--json"], capsys)[0] == 2
 
