@@ -1,7 +1,7 @@
 """The NVIDIA driver of this machine and its GPUs: asked through NVML, else through nvidia-smi, else read from /proc.
 
-NVML comes first: nvidia-smi is not in every container, prints no compute capability before driver R510 and never a
-virtual GPU. `read` asks; the `parse_*` functions are pure.
+NVML comes first: nvidia-smi is not in every container, and prints no compute capability before driver R510. `read`
+asks; the `parse_*` functions are pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import text_of
 from envkit.ground.text import neutral
 
-# Initializing the driver of eight GPUs without persistence mode takes ten seconds; a driver in trouble can hang.
+# Without persistence mode, initializing many GPUs takes seconds; a driver in trouble can hang.
 PATIENCE_S = 20.0
 _VERSION_FILE = "proc/driver/nvidia/version"
 _GPUS_FOLDER = "proc/driver/nvidia/gpus"
@@ -64,7 +64,7 @@ class Driver:
     source: str | None  # 'NVML', 'nvidia-smi' or '/proc/driver/nvidia'
     cuda: str | None = None  # newest CUDA version that it runs natively, '12.4'; NVML alone tells
     is_windows: bool = False  # this is WSL2: the driver is that of Windows, and so is its version
-    notes: tuple[str, ...] = field(default=())  # what is wrong with the driver or a GPU, each with the next step
+    notes: tuple[str, ...] = ()  # what is wrong with the driver or a GPU, each with the next step
 
     def __str__(self) -> str:
         kinds = dict.fromkeys(self.gpus)
@@ -115,8 +115,8 @@ def read(root: Path = Path("/"), *, patience_s: float = PATIENCE_S) -> Driver:
     told = _from_nvml(root, patience_s)
     if "fault" not in told and "absent" not in told:
         return _driver(told, is_windows=is_windows)
-    asked = told.get("hangs") or told.get("code") == _MISMATCH  # nvidia-smi would hang or fail in the same way
-    gpus, version = ((), None) if asked else _from_smi(root, patience_s)
+    hopeless = told.get("hangs") or told.get("code") == _MISMATCH  # nvidia-smi would hang or fail in the same way
+    gpus, version = ((), None) if hopeless else _from_smi(root, patience_s)
     source = "nvidia-smi" if gpus else "/proc/driver/nvidia"
     gpus, version = gpus or _from_proc(root / _GPUS_FOLDER), version or module
     if not gpus and version is None:
@@ -212,7 +212,8 @@ def _driver(told: dict[str, Any], *, is_windows: bool) -> Driver:
 def _from_smi(root: Path, patience_s: float) -> tuple[tuple[HostGpu, ...], str | None]:
     from envkit.ground import process  # noqa: PLC0415 - as above
 
-    # It loads the library itself, so it runs in / as well. An entry of PATH that is not absolute may be a checkout.
+    # It loads the library itself, so it runs in / as well. An entry of PATH that is not absolute may be a checkout, and
+    # must not hide the driver's own program.
     places = [one for one in os.environ.get("PATH", os.defpath).split(os.pathsep) if one.startswith("/")]
     program = shutil.which("nvidia-smi", path=os.pathsep.join((*places, str(root / _WSL))))
     if program is None:

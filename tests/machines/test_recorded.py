@@ -260,18 +260,17 @@ def test_no_library_and_no_program_of_the_current_folder_is_used(
     path: str, put: Put, driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries that are empty or relative mean the current folder to the loader and to the shell."""
-    put(recorded("desktop"))
+    put(recorded("desktop"), nvml=False)
     checkout = tmp_path / "checkout"
     (checkout / path).mkdir(parents=True)
-    program = (tmp_path / "bin/nvidia-smi").rename(checkout / path / "nvidia-smi")
     shutil.copy(driver, checkout / path / LIBRARY)
+    program = checkout / path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
     monkeypatch.chdir(checkout)
-    library_path = os.environ["LD_LIBRARY_PATH"]
-    (Path(library_path) / LIBRARY).unlink()
-    (Path(library_path) / LIBRARY).symlink_to(tmp_path / "missing")
-    monkeypatch.setenv("LD_LIBRARY_PATH", f"{path}:{library_path}")
-    monkeypatch.setenv("PATH", f"{path}:/usr/bin:/bin")
-    assert nvidia.read().source == "/proc/driver/nvidia"
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{path}:{os.environ['LD_LIBRARY_PATH']}")
+    monkeypatch.setenv("PATH", f"{path}:{os.environ['PATH']}")
+    assert (nvidia.read().source, (tmp_path / "ran").exists()) == ("nvidia-smi", False)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(program.parent))
     assert nvidia.read().source == "NVML"
 
