@@ -144,9 +144,9 @@ def resolve(
             resolve. It is a ConflictError.
         EnvironmentProblem: this machine has no NVIDIA driver or GPU to resolve for.
     """
-    found = _settings(settings, _SILENT)
-    fields = fields_here(_fields(wanted), here=here)
-    return resolution_of(_name(definition), fields, facts_of(found), warnings.warn)[0]
+    facts = facts_of(_settings(settings, _SILENT))
+    fields = fields_here(_fields(wanted), facts, warnings.warn, here=here)
+    return resolution_of(_name(definition), fields, facts, warnings.warn)[0]
 
 
 def plan(
@@ -172,8 +172,9 @@ def plan(
         UsageError, ConflictError, EnvironmentProblem: as `resolve`; a ConflictError also for a line of the definition's
             requirements files that contradicts the answer.
     """
-    found = _settings(settings, _SILENT)
-    return plan_asked(_name(definition), fields_here(_fields(wanted), here=here), facts_of(found), warnings.warn)
+    facts = facts_of(_settings(settings, _SILENT))
+    fields = fields_here(_fields(wanted), facts, warnings.warn, here=here)
+    return plan_asked(_name(definition), fields, facts, warnings.warn)
 
 
 def lock(

@@ -102,7 +102,7 @@ def command(flags: CoverFlags) -> None:
 
     facts = flags.request.facts()
     _refuse(flags.request)
-    asked = flags.request.fields()
+    asked = flags.request.fields(facts)
     complete = _completion(asked, flags.aliases, facts)
     template = template_kind(flags.request.template)
     request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template}, facts)

@@ -103,7 +103,6 @@ def command(flags: ResolveFlags) -> None:
     envkit resolve --for-host gpu01.csv
     envkit resolve --gpu V100 --driver 535.104.05 --advise
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit.ground import host
     from envkit.plan import install
     from envkit.resolve.explain import Unresolvable
 
@@ -113,7 +112,7 @@ def command(flags: ResolveFlags) -> None:
     facts = flags.request.facts()
     if flags.form and flags.advise:
         raise click.UsageError("--format and --advise contradict each other")
-    fields = flags.request.fields()
+    fields = flags.request.fields(facts)
     if flags.for_host is not None:
         from envkit.cli.hosts_file import machine
 
@@ -145,8 +144,8 @@ def command(flags: ResolveFlags) -> None:
     click.echo(f"\ninstall: {install.command(resolution)}")
     if flags.advise:
         _show_advice(advice)
-    if not (request.gpus or request.driver or request.cpu) and host.has_driver():
-        tell("note: this machine has an NVIDIA driver; --here resolves for it")
+    if not (request.gpus or request.driver or request.cpu):
+        _mention_driver()
 
 
 def _as_typed(conflict: ConflictError) -> ConflictError:
@@ -159,6 +158,13 @@ def _as_typed(conflict: ConflictError) -> ConflictError:
 
     details = tuple(map(typed, conflict.details))
     return ConflictError(typed(conflict.message), hint=conflict.hint and typed(conflict.hint), details=details)
+
+
+def _mention_driver() -> None:
+    from envkit.ground import nvidia
+
+    if nvidia.has_driver():
+        tell("note: this machine has an NVIDIA driver; --here resolves for it")
 
 
 def _document(resolution: Resolution, facts: Facts, advice: tuple[Suggestion, ...] | None) -> dict[str, Any]:
