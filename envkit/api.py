@@ -21,6 +21,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -92,7 +93,6 @@ __all__ = [
 
 SettingValues = Mapping[str, "str | Path"]
 _FLAGS = ("cpu", "supported_only", "allow_forward_compat")
-_KEPT_LOGS = 20
 _SILENT = Silent()
 
 
@@ -144,9 +144,9 @@ def resolve(
             resolve. It is a ConflictError.
         EnvironmentProblem: this machine has no NVIDIA driver or GPU to resolve for.
     """
-    found = _settings(settings, _SILENT)
-    fields = fields_here(_fields(wanted), here=here)
-    return resolution_of(_name(definition), fields, facts_of(found), warnings.warn)[0]
+    facts = facts_of(_settings(settings, _SILENT))
+    fields = fields_here(_fields(wanted), facts, warnings.warn, here=here)
+    return resolution_of(_name(definition), fields, facts, warnings.warn)[0]
 
 
 def plan(
@@ -172,8 +172,9 @@ def plan(
         UsageError, ConflictError, EnvironmentProblem: as `resolve`; a ConflictError also for a line of the definition's
             requirements files that contradicts the answer.
     """
-    found = _settings(settings, _SILENT)
-    return plan_asked(_name(definition), fields_here(_fields(wanted), here=here), facts_of(found), warnings.warn)
+    facts = facts_of(_settings(settings, _SILENT))
+    fields = fields_here(_fields(wanted), facts, warnings.warn, here=here)
+    return plan_asked(_name(definition), fields, facts, warnings.warn)
 
 
 def lock(
@@ -279,7 +280,7 @@ def build(
         verification.check_runner(found)
     request = BuildRequest(
         plan=plan,
-        options=with_default_tag(plan, building.options_here(asked, found, plan.name, logs=_KEPT_LOGS)),
+        options=with_default_tag(plan, building.options_here(asked, found, plan.name)),
         settings=found,
         engine=engine,
         locked=None if locked is None else str(locked),
@@ -332,7 +333,8 @@ def verify(
     name, engine, own = verification.named_or_last(image, plan, found)
     asked = replace(asked, argv=asked.argv or tuple(sys.argv))
     request = VerifyRequest(image=name, options=asked, plan=own, engine=engine, gpus=gpus, tier=tier)
-    record = verification.verify(verification.subject_of(request, found, reporter), reporter)
+    with ExitStack() as until:
+        record = verification.verify(verification.subject_of(request, found, reporter, until), reporter)
     verification.keep_record(record, state_dir())
     return record
 

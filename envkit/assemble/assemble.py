@@ -121,6 +121,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
             debian = beside.enter_context(Background(partial(_debian, lock, site), site.reporter))
         elif lock.base.kind != "none":
             base = _of_registry(lock, site)
+        # The base comes first because its number of layers limits those of the packages; Debian's root is always one.
         below = (1 if debian is not None else len(base.layers)) + bool(plan.copy)
         for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
         conda = beside.enter_context(Background(partial(_conda, plan, lock, site, for_conda), site.reporter))

@@ -81,6 +81,7 @@ def from_reference(
         raise EngineError(f"there is no image {reference}", hint="check the image's name and tag, or --base IMAGE")
     wanted = platforms.platform(platform).oci
     image = image_at(outer, reference, documents, platform=wanted)
+    # An image without an index names its platform only here.
     told = f"{image.tree.get('os')}/{image.tree.get('architecture')}"
     if told != wanted:
         raise EngineError(f"{reference} is for {told}, not for {platform}", hint="--base IMAGE")

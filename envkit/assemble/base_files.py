@@ -60,6 +60,7 @@ def read(layers: Sequence[spec.Layer]) -> BaseFiles:
     tree = Tree(implied=True)
     interest = Interest(keeps=lambda _path: True, reads=_is_read, most=_LARGEST)
     for layer in layers:
+        # The digests were checked when the blob was fetched or made; the size shows a file that was cut since.
         blob_of(layer)
         try:
             changes = scan(functools.partial(_tar, layer), interest)

@@ -75,6 +75,31 @@ class HashThread:
             self._digest.update(data)
 
 
+class Gathered:
+    """Passes bytes on to `take` and counts them; pieces below `SMALL` wait until some are together.
+
+    A call into a hash or a file costs as much for ten bytes as for a thousand, and a layer has a header per file.
+    """
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+        self._small = bytearray()
+        self.size = 0
+
+    def add(self, data: bytes, *, collect: int = PIECE) -> None:
+        """Add the next bytes; small pieces wait until they are `collect` bytes together, 0 passes all of them on."""
+        self.size += len(data)
+        if len(data) < SMALL:
+            self._small += data
+            if len(self._small) < collect:
+                return
+            data = b""
+        for piece in (bytes(self._small), data):
+            if piece:
+                self._take(piece)
+        self._small.clear()
+
+
 class Blob:
     """The bytes of a blob in their order: compressed by `pool` where there is one, hashed and written to `sink`.
 
@@ -86,8 +111,13 @@ class Blob:
         self._sink, self._digest, self._pool = sink, digest, pool
         self._queue: deque[tuple[Future[bytes] | bytes, int]] = deque()  # with the bytes of memory that each takes
         self._queued = 0
-        self._small = bytearray()
-        self.size = 0
+        self._gathered = Gathered(self._emit)
+        self._write = self._gathered.add
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, less those that wait for a compressor."""
+        return self._gathered.size
 
     def plain(self, data: bytes) -> None:
         """Add bytes of the tar that no compressor has a say in: headers, and what envkit itself writes."""
@@ -122,6 +152,7 @@ class Blob:
 
     def put(self, data: bytes) -> None:
         """Add the next bytes of the blob."""
+        # Behind what threads still compress, these bytes wait, too: a blob has one order.
         if self._queue:
             self._append(data, len(data))
         else:
@@ -145,19 +176,9 @@ class Blob:
         self._queued -= weight
         self._write(item if isinstance(item, bytes) else item.result())
 
-    def _write(self, data: bytes, *, collect: int = PIECE) -> None:
-        """Hash and write; small pieces wait until they are `collect` bytes together."""
-        self.size += len(data)
-        if len(data) < SMALL:
-            self._small += data
-            if len(self._small) < collect:
-                return
-            data = b""
-        for piece in (bytes(self._small), data):
-            if piece:
-                self._digest.update(piece)
-                self._sink.write(piece)
-        self._small.clear()
+    def _emit(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        self._sink.write(piece)
 
 
 class GzipBlob(Blob):

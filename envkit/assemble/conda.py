@@ -189,6 +189,7 @@ class CondaPackages:
         rows = [json.dumps(self._row(one), sort_keys=True) for one in group]
         digests = [hashlib.sha256(row.encode()).hexdigest() for row in rows]
         scheme = Scheme(python=f"{python.minor} {python.site_packages}" if python else "", prefix=self._prefix)
+        # Other versions of these two may give other bytes of the same package.
         made_by = f"conda {_VERSION} rattler {_rattler()} zlib {zlib.ZLIB_RUNTIME_VERSION}"
         return layer_key((made_by, *digests), scheme, compression=self._compression)
 

@@ -51,6 +51,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - the caller words them
         chain = [error, error.__cause__, error.__context__]
         text = " ".join(str(one) or type(one).__name__ for one in chain if one is not None)
+        # py-rattler's errors have a text and no number.
         full = "No space left" in text or "quota exceeded" in text
         return {"fault": "full" if full else "other", "message": text, "package": current[-1] if current else ""}
 

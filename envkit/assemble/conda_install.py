@@ -113,6 +113,7 @@ def install(
     found = []
     for at, ((package, paths), text) in enumerate(zip(packages, answer["records"], strict=True)):
         record = conda_package.read_record(text.encode(), package)
+        # The layer's key, and who has a path that several packages hold, were decided from the listed paths.
         if different := set(conda_package.record_paths(record)) ^ {one.path for one in paths if one.kind != FOLDER}:
             raise EngineError(
                 f"py-rattler installed other paths of {package.name} than the package lists: {min(different)}",

@@ -185,6 +185,7 @@ def _pusher(
         return nullcontext()
     registry = Registry.of(output.reference, transport)
     reporter.step(f"look at {output.reference}")
+    # What is known of the image before it is made. An image with other values is another one.
     sure = {"version": __version__, "plan": plan.digest, "lock": digest_of(lock)}
     labels = {f"{LABEL_PREFIX}.{name}": value for name, value in sure.items()}
     free = check_target(output.reference, labels, registry, replace_tag=options.replace_tag)
@@ -198,6 +199,7 @@ def _pusher(
 
 
 def _offer(pusher: Pusher, cached: Cached) -> None:
+    # The blob alone is sent; what the history says of the layer comes with the image.
     pusher.offer(spec.layer(cached.layer, cached.path, "envkit"))
 
 

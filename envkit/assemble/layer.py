@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Self
 
-from envkit.assemble.compress import GZIP, SMALL, Digest, HashThread, blob
+from envkit.assemble.compress import GZIP, Digest, Gathered, HashThread, blob
 from envkit.ground.errors import IntegrityError
 from envkit.image import tar
 from envkit.image.deflate import PIECE, STORED_MAX, DamagedError, Inflater, check_crc, crc32, stored_header
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Part of every cache key. It changes with any change of the bytes that a writer makes from the same input.
 WRITER_VERSION = 2
 _CHUNK = 1 << 20  # bytes of a file that become one gzip member; as one stream, a library of torch is 0.5 % smaller
-_STORED_READ = 4 * STORED_MAX
+_STORED_READ = 4 * STORED_MAX  # a multiple: every stored block but the last one of an entry is full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ class LayerWriter:
         self._threads = [HashThread(), HashThread()] if threaded else []
         digests: list[Digest] = [*self._threads] if threaded else [hashlib.sha256(), hashlib.sha256()]
         self._blob, self._tar = blob(compression)(sink, digests[0], pool), digests[1]
-        self._tar_size = 0
-        self._small = bytearray()  # tar that waits to be hashed
+        self._gathered = Gathered(self._hash_piece)
+        self._hash = self._gathered.add
         self._padding = b""
         self._last = b""
 
@@ -149,6 +149,7 @@ class LayerWriter:
             try:
                 if part.deflated:
                     self._copy_deflated(part)
+                # An empty entry has nothing to copy; one of no bytes with a CRC is damaged, which copying it shows.
                 elif part.size or part.crc:
                     self._copy_stored(part)
             except DamagedError as error:
@@ -159,10 +160,12 @@ class LayerWriter:
 
     def close(self) -> LayerDigest:
         """End the archive and return its digests. The sink stays open."""
-        self._plain(self._padding + tar.end(self._tar_size + len(self._padding)))
+        self._plain(self._padding + tar.end(self._gathered.size + len(self._padding)))
         self._hash(b"", collect=0)
         digest = self._blob.close()
-        return LayerDigest(digest=digest, diff_id=self._tar.hexdigest(), size=self._blob.size, tar_size=self._tar_size)
+        return LayerDigest(
+            digest=digest, diff_id=self._tar.hexdigest(), size=self._blob.size, tar_size=self._gathered.size
+        )
 
     def _file_header(self, path: str, size: int, *, executable: bool, owner: tuple[int, int] = (0, 0)) -> bytes:
         mode = 0o755 if executable else 0o644
@@ -207,20 +210,10 @@ class LayerWriter:
         check_crc(crc, part.crc)
         blob.end_stream(crc, part.size)
 
-    def _hash(self, data: bytes, *, collect: int = PIECE) -> None:
-        """Hash the next bytes of the tar; small pieces wait until they are `collect` bytes together."""
-        self._tar_size += len(data)
-        if len(data) < SMALL:
-            self._small += data
-            if len(self._small) < collect:
-                return
-            data = b""
-        for piece in (bytes(self._small), data):
-            if piece:
-                self._tar.update(piece)
-                if self._on_bytes is not None:
-                    self._on_bytes(len(piece))
-        self._small.clear()
+    def _hash_piece(self, piece: bytes) -> None:
+        self._tar.update(piece)
+        if self._on_bytes is not None:
+            self._on_bytes(len(piece))
 
 
 def write_trees(trees: Sequence[Tree], writer: LayerWriter) -> None:

@@ -124,6 +124,7 @@ def report_clobbered(packages: Sequence[tuple[str, Contents]], reporter: Reporte
 
 
 def _bucket(name: str, count: int) -> int:
+    # Not `hash`, which gives another number in every process.
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % count
 
 

@@ -97,6 +97,7 @@ def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:
 def interpreter_version(lock: Lock) -> str:
     """Return the OS's Python as exactly as the lock knows it: '3.11.2', else '3.11'."""
     packages = {one.name: one.version for one in lock.base.packages}
+    # Debian puts an epoch before the version and a revision behind it: 1:3.11.2-6.
     return packages.get(f"python{lock.python}", lock.python).rpartition(":")[2].partition("-")[0].partition("~")[0]
 
 

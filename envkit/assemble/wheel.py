@@ -232,6 +232,7 @@ def _add_record(
     """Add RECORD: the wheel's own stream followed by the added rows, or a new file where a row of it changed."""
     own = f"{info}/RECORD"
     text = _text(building.label, members, own, _MAX_RECORD)
+    # Signatures are made after RECORD, which therefore never lists them ("Signed wheel files").
     listed = {*dropped, *(f"{info}/{name}" for name in _SIGNATURES)}
     rewritten = io.StringIO(newline="")
     is_changed = False
@@ -253,6 +254,7 @@ def _add_record(
     unlisted = [(building.moved.get(name, name), "", "") for name in sorted(members) if name not in listed]
     tail = wheel_files.render_record((*unlisted, *added))
     parts: tuple[bytes | Slice, ...]
+    # Rows can be added to the wheel's own bytes only behind a whole line.
     if not is_changed and text.endswith("\n"):
         parts = (members[own], tail)
         size = members[own].size + len(tail)

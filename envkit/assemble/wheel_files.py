@@ -79,6 +79,7 @@ def installed_row(
 
 
 class _CaseSensitive(configparser.ConfigParser):
+    # Names of commands keep their case, which configparser would lower.
     def optionxform(self, optionstr: str) -> str:
         return optionstr
 

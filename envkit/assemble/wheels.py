@@ -140,11 +140,12 @@ class Wheels:
             for wheel, tree in zip(group, trees, strict=True):
                 json_cache.write(self._listings, self.key((wheel,)), _LISTING, contents(tree))
             unpacked = sum(file.size for tree in trees for file in tree.files)
-            progress.expect(unpacked - download_size(group) * _USUAL_RATIO)
+            progress.expect(unpacked - download_size(group) * _USUAL_RATIO)  # the guess of `provide` goes
             write_trees(trees, layer)
 
     def made(self, group: Group) -> None:
         """Remove the downloads; what lies in the user's folder stays."""
+        # The cached layer has their contents, and a wheel of torch with CUDA has gigabytes.
         for wheel in group:
             if self._files[wheel.sha256] == self._downloads / wheel.sha256:
                 self._files[wheel.sha256].unlink(missing_ok=True)

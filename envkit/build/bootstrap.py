@@ -40,6 +40,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _EPOCH = "1735689600"  # 2025-01-01: one date for every file that the packages' scripts write
 _ID_RANGES = (Path("/etc/subuid"), Path("/etc/subgid"))
 _LIMIT_S = 1800.0
+# A root that is packed at once and then removed need not be synced to the disk file by file.
 _OPTIONS = ("--format=tar", "--variant=minbase", "--dpkgopt=force-unsafe-io")
 _MINIMAL = "ca-certificates"  # besides the variant's own; a lock names all of them
 # dpkg is told only after mmdebstrap has unpacked the essential packages itself: for that it would start a filter

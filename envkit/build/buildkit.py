@@ -139,7 +139,7 @@ def find_client(wanted: str) -> tuple[str, bool]:
     Raises:
         EnvironmentProblem: none can; the message says why for each.
     """
-    candidates = [wanted] if wanted != "docker" else [*_on_path("docker"), *_KNOWN_PLACES]
+    candidates = [wanted] if wanted != "docker" else [*_on_path(), *_KNOWN_PLACES]
     reasons: list[str] = []
     for candidate in dict.fromkeys(candidates):
         buildx, reason = _ability(candidate)
@@ -175,9 +175,9 @@ def _output(argv: list[str]) -> str | None:
     return answer.out if answer.code == 0 else None
 
 
-def _on_path(name: str) -> list[str]:
+def _on_path() -> list[str]:
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return [str(Path(folder) / name) for folder in folders if folder and (Path(folder) / name).exists()]
+    return [str(path) for folder in folders if folder and (path := Path(folder) / "docker").exists()]
 
 
 def _arguments(client: str, job: Job, folder: Path, *, buildx: bool) -> list[str]:

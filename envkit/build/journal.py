@@ -123,6 +123,7 @@ def end_processes(leftovers: Leftovers) -> None:
 def forget(leftovers: Leftovers) -> None:
     """Remove a dead run's temporary folders (only such as envkit names) and its note."""
     for folder in leftovers.folders:
+        # Others may have changed the note: it must not name any folder for removal.
         if folder.name.startswith("envkit-"):
             shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):

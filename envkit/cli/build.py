@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 _SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
-_KEPT_LOGS = 20
 _AGAIN = "run the same command again: it continues with the finished downloads and layers"
 
 
@@ -82,7 +81,7 @@ def _build_one(flags: BuildFlags, settings: Settings, options: BuildOptions, fai
     plan = flags.plan()
     request = BuildRequest(
         plan=plan,
-        options=with_default_tag(plan, options_here(options, settings, plan.name, logs=_KEPT_LOGS)),
+        options=with_default_tag(plan, options_here(options, settings, plan.name)),
         settings=settings,
         engine=engine,
         locked=flags.locked,

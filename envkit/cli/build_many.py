@@ -110,7 +110,7 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     request.check()
     facts = flags.request.facts()
     load = partial(load_definition, facts=facts)
-    found = cells.expand(matrix, flags.request.fields(), facts, load, base=options.base)
+    found = cells.expand(matrix, flags.request.fields(facts), facts, load, base=options.base)
     _refuse_impossible(found, skip=many.skip_impossible)
     table = progress_table(flags.progress.mode, [cell.name for cell in found.cells])
     run = FleetRun(request=replace(request, found=found), listener=table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,7 +118,7 @@ def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
 
     run = flags.run
     options = Options(only=run.only, skip=run.skip, argv=tuple(sys.argv), launch=LAUNCH)
-    with closing(flags.progress.reporter()) as reporter:
+    with closing(flags.progress.reporter()) as reporter, ExitStack() as until:
         settings = noted(settings_here(run.runner))
         check_images((first, second), settings)
         subjects = [
@@ -126,6 +126,7 @@ def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
                 VerifyRequest(image=image, name=image, options=options, gpus=run.gpus, tier=run.tier),
                 settings,
                 reporter,
+                until,
             )
             for image in (first, second)
         ]

@@ -12,13 +12,15 @@ import click
 
 from envkit.cli.declare import verbosity
 from envkit.ground.progress import Reporter, Silent
-from envkit.ground.text import neutral
+from envkit.ground.text import folded, neutral
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.progress import Progress, Task, TaskID
 
+_WIDEST = 120
+_PROSE = ("note: ", "warning: ", "skipped: ")
 MODES = ("auto", "plain", "quiet", "json")
 
 
@@ -38,9 +40,27 @@ def color() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
+def columns(stream: TextIO) -> int | None:
+    """Return the width for text on a stream: the terminal's, at most 120; None for a log, which needs no limit."""
+    import shutil
+
+    return min(shutil.get_terminal_size((80, 24)).columns, _WIDEST) if stream.isatty() else None
+
+
+def show(line: str, *, err: bool = False) -> None:
+    """Print a line of text to stdout or stderr, folded to the terminal."""
+    width = columns(sys.stderr if err else sys.stdout)
+    for part in folded(line, width) if width else [line]:
+        click.echo(part, err=err)
+
+
 def tell(text: str) -> None:
-    """Print a remark to stderr; `-q` leaves it out."""
-    if not verbosity().quiet:
+    """Print a remark to stderr; `-q` leaves it out. Notes and warnings are folded; other lines may be copied."""
+    if verbosity().quiet:
+        return
+    if text.startswith(_PROSE):
+        show(text, err=True)
+    else:
         click.echo(text, err=True)
 
 
@@ -191,7 +211,8 @@ class Bar:
 
     def note(self, text: str) -> None:
         """Print a remark above the bar."""
-        self._console.print(f"note: {neutral(text)}", markup=False)
+        for line in folded(f"note: {neutral(text)}", self._console.width):
+            self._console.print(line, markup=False)
 
     def close(self) -> None:
         """Take the bar away and leave one line that says how long the step took."""

@@ -102,7 +102,7 @@ def command(flags: CoverFlags) -> None:
 
     facts = flags.request.facts()
     _refuse(flags.request)
-    asked = flags.request.fields()
+    asked = flags.request.fields(facts)
     complete = _completion(asked, flags.aliases, facts)
     template = template_kind(flags.request.template)
     request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template}, facts)
@@ -120,17 +120,18 @@ def command(flags: CoverFlags) -> None:
 
 
 def _show(found: Cover, inventory: Inventory) -> None:
+    from envkit.cli.console import show
     from envkit.cli.output import aligned, show_table
     from envkit.ground.text import neutral
 
     served = sum(row.hosts.count for one in found.images for row in one.serves)
     number = len(found.images)
-    click.echo(
+    show(
         f"{number} image{'s serve' if number != 1 else ' serves'} {served} of {found.machines} machines "
         f"({found.classes} kind{'s' if found.classes != 1 else ''}, read as {inventory.form})"
     )
     for note in found.notes:
-        click.echo(f"note: {neutral(note)}")
+        show(f"note: {neutral(note)}")
     if found.images:
         click.echo("")
         show_table(("image", "torch", "CUDA", "Python", "source", "driver", "GPUs", "machines"),
@@ -142,17 +143,18 @@ def _show(found: Cover, inventory: Inventory) -> None:
             for row in one.serves
         ]  # fmt: skip
         for line in aligned(rows):
-            click.echo(neutral(line))
+            show(neutral(line))
         for line in _forces(one):
-            click.echo(neutral(line))
+            show(neutral(line))
     if len(found.images) > 1:
         click.echo("\nOne change that saves an image" if found.savings else "\nno single change saves an image")
         for saving in found.savings:
-            click.echo(neutral(f"  {saving.text}"))
+            show(neutral(f"  {saving.text}"))
     for gone in found.unserved:
-        click.echo(f"\nnothing runs on {neutral(_hosts(gone.hosts))}")
+        click.echo("")
+        show(f"nothing runs on {neutral(_hosts(gone.hosts))}")
         for sentence in gone.because:
-            click.echo(neutral(f"  {sentence}"))
+            show(neutral(f"  {sentence}"))
 
 
 def _row(image: Image) -> tuple[str, ...]:

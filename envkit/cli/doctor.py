@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from envkit.doctor.model import Diagnosis
     from envkit.ground.progress import Reporter
 
-_MAX_WIDTH = 120
 _LOG_WIDTH = 160
 _COLORS = {"error": "red", "warn": "yellow", "info": "cyan"}
 
@@ -184,12 +183,11 @@ def _host(reporter: Reporter, python: str | None) -> Diagnosis:
 
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
-    from envkit.cli.console import color
+    from envkit.cli.console import color, columns
     from envkit.doctor.text import lines
     from envkit.ground.text import neutral
 
-    terminal = sys.stdout.isatty()
-    width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
+    width = columns(sys.stdout) or _LOG_WIDTH
     for text, severity in lines(diagnosis, width=width, verbose=verbose):
         clean = neutral(text)
         if severity is not None and color():

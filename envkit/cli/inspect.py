@@ -129,9 +129,9 @@ def command(flags: InspectFlags) -> None:
         print_json(found.to_json(), ascii_only=True)
     elif flags.lists and looked.listing is not None:
         told = listed(looked.listing, packages=flags.packages, layers=flags.layers, licences=flags.licences)
-        click.echo("\n".join(told))
+        _show(list(told))
     else:
-        click.echo("\n".join(lines(found, load().gpus, datetime.now(UTC))).rstrip())
+        _show(lines(found, load().gpus, datetime.now(UTC)))
     if flags.page is not None:
         from envkit.report.html.image import render_html
 
@@ -139,6 +139,13 @@ def command(flags: InspectFlags) -> None:
     failure = found.failure(require_proved=flags.require is not None)
     if failure is not None:
         raise failure
+
+
+def _show(lines: Sequence[str]) -> None:
+    from envkit.cli.console import show
+
+    for line in "\n".join(lines).rstrip().split("\n"):
+        show(line)
 
 
 def _look(flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter) -> Looked:

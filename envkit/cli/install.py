@@ -11,7 +11,7 @@ import click
 
 from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
-from envkit.cli.options import RequestOptions, gathered, group, load_settings, preset_option, request_options
+from envkit.cli.options import RequestOptions, gathered, group, load_settings, note, preset_option, request_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,8 @@ def command(flags: InstallFlags) -> int:
     from envkit.pipeline import installing
 
     environment = installing.environment_of(flags.venv, os.environ)
-    found = installing.resolution_here(flags.request.fields(), environment, flags.request.facts())
+    facts = flags.request.facts()
+    found = installing.resolution_here(flags.request.fields(facts), environment, facts, note)
     settings = load_settings({"preset": flags.preset})
     mirrors = settings.mirrors()
     click.echo(f"torch {found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'CPU'}, Python {found.python}")

@@ -56,7 +56,7 @@ class LockFlags:
     progress: ProgressOptions = group(ProgressOptions)
     as_json: bool
 
-    def lock_request(self, old: Lock | None = None) -> LockRequest:
+    def lock_request(self) -> LockRequest:
         """Return what to lock.
 
         Raises:
@@ -72,7 +72,6 @@ class LockFlags:
             base=self.base,
             as_of=parse_moment(self.as_of, "--as-of") if self.as_of is not None else None,
             update=self.update,
-            old=old,
         )
         found.check()
         return found

@@ -130,14 +130,16 @@ class RequestOptions:
         """Whether nothing about the image was typed; `--facts` does not count."""
         return not any(getattr(self, name) for name in (*REQUEST_FIELDS, "here", "template"))
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self, facts: Facts) -> dict[str, Any]:
         """Return the request's fields, with `auto` replaced by the driver and GPUs of this host.
+
+        Notes on stderr what is wrong with them; with `-v` also what they are.
 
         Raises:
             EnvironmentProblem: `auto` was typed and this host has no NVIDIA driver or GPU.
         """
         asked = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
-        return fields_here(asked, here=self.here)
+        return fields_here(asked, facts, note, here=self.here, detail=note if verbosity().verbose else None)
 
     def facts(self) -> Facts:
         """Load the facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
@@ -156,7 +158,8 @@ class RequestOptions:
         """
         from envkit.pipeline.asking import plan_asked
 
-        return plan_asked(definition, self.fields(), self.facts(), note)
+        facts = self.facts()
+        return plan_asked(definition, self.fields(facts), facts, note)
 
     def lock_command(self, definition: str | None, file: str | None, **more: str | None) -> str:
         """Return the `envkit lock` command that solves the same request into a file.

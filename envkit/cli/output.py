@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
+from envkit.cli.console import show
 from envkit.cli.declare import Section, option
 from envkit.cli.options import STDOUT
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, UsageError
@@ -166,7 +167,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: 
     if title:
         click.echo(title)
     for line in lines:
-        click.echo(line)
+        show(line)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envkit.cli.console import color, tell
+from envkit.cli.console import color, columns, tell
 from envkit.cli.declare import Section, option
 from envkit.cli.options import STDOUT
 from envkit.cli.output import write_document
@@ -21,7 +20,6 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
 if TYPE_CHECKING:
     from envkit.verify.record import Record
 
-_MAX_WIDTH = 120
 _LOG_WIDTH = 160
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _SUMMARY_LIMIT = 1 << 20  # bytes that GitHub keeps of one step's summary
@@ -55,9 +53,7 @@ def publish(
     unwritten = write_reports(record, reports) or unwritten
     data = record.to_bytes() if document == STDOUT else for_stdout(record, reports)
     to_stderr = data is not None
-    # A log has no width to exceed, and it cannot be widened later.
-    terminal = (sys.stderr if to_stderr else sys.stdout).isatty()
-    width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
+    width = columns(sys.stderr if to_stderr else sys.stdout) or _LOG_WIDTH
     text = render_text(record.tree, width=width, color=color() and not to_stderr, place=place)
     _print(text, err=to_stderr)
     if data is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.console import tell
+from envkit.cli.console import show, tell
 from envkit.cli.declare import Section, new_command, option, verbose_option
 from envkit.cli.matrix_options import identity
 from envkit.cli.options import (
@@ -21,7 +21,7 @@ from envkit.cli.options import (
     request_options,
 )
 from envkit.cli.output import print_json, show_table
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import ConflictError, UsageError
 from envkit.pipeline.asking import resolution_of
 from envkit.plan.install import FORMATS
 
@@ -49,6 +49,14 @@ class ResolveFlags:
     form: str | None
     as_json: bool
     verbose: bool
+
+
+# In this order: the first ones contain what the later ones replace.
+_STANDS_FOR = (
+    ("--source auto instead of conda-forge", "without --format conda"),
+    ("instead of conda-forge", "instead of --format conda"),
+    ("--source conda-forge", "--format conda"),
+)
 
 
 @new_command("resolve")
@@ -95,7 +103,6 @@ def command(flags: ResolveFlags) -> None:
     envkit resolve --for-host gpu01.csv
     envkit resolve --gpu V100 --driver 535.104.05 --advise
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit.ground import host
     from envkit.plan import install
     from envkit.resolve.explain import Unresolvable
 
@@ -105,18 +112,21 @@ def command(flags: ResolveFlags) -> None:
     facts = flags.request.facts()
     if flags.form and flags.advise:
         raise click.UsageError("--format and --advise contradict each other")
-    fields = flags.request.fields()
+    fields = flags.request.fields(facts)
     if flags.for_host is not None:
         from envkit.cli.hosts_file import machine
 
         fields |= machine(flags.for_host, fields, facts)
-    if flags.form == "conda" and fields["source"] is None:
+    implied = flags.form == "conda" and fields["source"] is None
+    if implied:
         fields["source"] = "conda-forge"
     try:
         resolution, request = resolution_of(flags.definition, fields, facts, note)
     except Unresolvable as conflict:
         if flags.as_json:
             print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": identity(facts)})
+        if implied:
+            raise _as_typed(conflict) from None
         raise
     advice = _advice(request, facts) if flags.advise else ()
     if flags.as_json:
@@ -134,7 +144,26 @@ def command(flags: ResolveFlags) -> None:
     click.echo(f"\ninstall: {install.command(resolution)}")
     if flags.advise:
         _show_advice(advice)
-    if not (request.gpus or request.driver or request.cpu) and host.has_driver():
+    if not (request.gpus or request.driver or request.cpu):
+        _mention_driver()
+
+
+def _as_typed(conflict: ConflictError) -> ConflictError:
+    """Return a conflict with `--format conda` in place of the source that it stands for, which nobody typed."""
+
+    def typed(text: str) -> str:
+        for own, other in _STANDS_FOR:
+            text = text.replace(own, other)
+        return text
+
+    details = tuple(map(typed, conflict.details))
+    return ConflictError(typed(conflict.message), hint=conflict.hint and typed(conflict.hint), details=details)
+
+
+def _mention_driver() -> None:
+    from envkit.ground import nvidia
+
+    if nvidia.has_driver():
         tell("note: this machine has an NVIDIA driver; --here resolves for it")
 
 
@@ -178,7 +207,7 @@ def _show(resolution: Resolution, *, whole: bool) -> None:
         ],
     )
     for warning in resolution.warnings:
-        click.echo(f"warning: {warning}")
+        show(f"warning: {warning}")
 
 
 def _download(resolution: Resolution, *, whole: bool) -> Iterator[tuple[str, str, str]]:

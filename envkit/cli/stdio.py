@@ -36,6 +36,7 @@ class _Output(io.FileIO):
             os.close(null)
             if isinstance(error, BrokenPipeError):
                 return memoryview(data).nbytes
+            error.filename = "standard output" if self.fileno() == _STDOUT else None  # for the message
             raise
 
 

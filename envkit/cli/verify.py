@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,9 +102,9 @@ def _verify_one(flags: VerifyFlags, document: str | None) -> int:
     request = _request(flags, settings, trace)
     reporter = flags.progress.reporter()
     deadline = deadline_of(flags.timeout, reporter)
-    with closing(reporter):
+    with closing(reporter), ExitStack() as until:
         with deadline.holds():
-            subject = _fetched(subject_of(request, settings, reporter), deadline, reporter)
+            subject = _fetched(subject_of(request, settings, reporter, until), deadline, reporter)
         if flags.self_test:
             return _self_test(subject, reporter, state_dir(), document)
         record = run_verification(subject, reporter)

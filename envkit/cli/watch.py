@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from envkit.watch.model import Record
 
 _SECONDS = 30.0
-_MAX_WIDTH = 120
 _LOG_WIDTH = 100
 
 _HELP = """Run a training unchanged and say what holds it back, with numbers and what to change.
@@ -187,11 +185,10 @@ def _run_inside(flags: WatchFlags, stdout: int | None) -> Record:
 
 
 def _compare(first: Path, second: Path, target: str | None) -> int:
-    from envkit.watch.judge import judge
-    from envkit.watch.model import read
+    from envkit.watch.judge import judge_file
     from envkit.watch.text import compared
 
-    judged = [judge(read(path)) for path in (first, second)]
+    judged = [judge_file(path) for path in (first, second)]
     rows = compared(judged[0], judged[1])
     if target is None:
         show_table(["", str(first), str(second), "ratio"], rows)
@@ -209,12 +206,12 @@ def _compare(first: Path, second: Path, target: str | None) -> int:
 
 def _show(record: Record, judgment: Judgment, *, quiet: bool) -> None:
     """Print the answer to stderr: stdout is the training's."""
-    from envkit.cli.console import color
+    from envkit.cli.console import color, columns
     from envkit.ground.text import neutral
     from envkit.watch.text import lines
 
     terminal = sys.stderr.isatty()
-    width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
+    width = columns(sys.stderr) or _LOG_WIDTH
     told: Sequence[str] = [neutral(line) for line in lines(record, judgment, width=width)]
     told = told[:1] if quiet else told
     first = click.style(told[0], bold=True) if color() and terminal else told[0]

@@ -27,7 +27,6 @@ _FLAG = rb"(?:sm|compute)_[0-9]{2,3}[a-z]?"
 _FLAGS = re.compile(rb"(?<! )" + _FLAG + rb"(?: " + _FLAG + rb")*(?=\0)")
 _FLAGS_MAX = 1024  # bytes of the longest list that is believed; torch's have about 60
 _REQUIREMENTS_MAX = 1000
-_QUOTE_MAX = 2000  # characters
 _HOW = "it is not a sound wheel; use the file of another index"
 
 
@@ -69,6 +68,7 @@ def metadata(label: str, data: bytes) -> Metadata:
         IntegrityError: a field that counts is missing, twice there or not UTF-8, or a requirement does not parse.
     """
     head = data.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
+    # Parsers differ in whether it ends a line: a field could be there for one and not for another.
     if b"\r" in head:
         raise _refused(label, "METADATA has a carriage return inside a line")
     raw, left = parse_email(data)

@@ -63,7 +63,7 @@ def first_segment(name: str, stream: Iterable[bytes]) -> bytes:
         need = _first_need(found, searched)
         if need >= 0:
             wanted = min(wanted, need + _NEEDS_MAX)
-        searched = max(0, len(found) - _AUX.size)
+        searched = max(0, len(found) - _AUX.size)  # an entry may continue in the next piece
         if known and len(found) >= wanted:
             return bytes(found[:wanted])
     if not known:
@@ -83,6 +83,7 @@ def _need(data: bytes | bytearray, hashed: int, start: int = 0) -> int:
     """Where an Elf64_Vernaux with this hash stands from an offset on; -1 = nowhere."""
     pattern = struct.pack("<I", hashed)
     at = data.find(pattern, start)
+    # The words of a table are aligned to four bytes; anywhere else these are other data.
     while at >= 0 and (at % 4 or not _is_need(data, at)):
         at = data.find(pattern, at + 1)
     return at

@@ -157,7 +157,7 @@ class Index:
 
 
 def _unzipped(data: bytes, url: str) -> bytes:
-    engine = zlib.decompressobj(31)
+    engine = zlib.decompressobj(31)  # 16 for gzip's header and trailer, 15 for the largest window
     try:
         found = engine.decompress(data, LIST_MAX)
     except zlib.error as error:

@@ -18,7 +18,7 @@ from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.versions import key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from envkit.evidence.derive import Row
@@ -202,9 +202,10 @@ def _partner(index: Index, files: FileList, torch: str, facts: Facts, cache: Pat
 
 
 def _near(index: Index, files: FileList, torch: str) -> list[str]:
-    """Partner releases that were uploaded from three days before torch on, oldest first."""
+    """Partner releases with a file of the month of torch or of a later one, oldest first, and the newest of before."""
     days = [file.uploaded for file in index.files("torch").of(torch) if file.uploaded]
     first = min(days, default="")[:7]
+    # A file without a day counts as late: only its requirement can tell.
     late = {file.version for file in files.files if not file.yanked and (file.uploaded or "9")[:7] >= first}
     newest = sorted({file.version for file in files.files if not file.yanked} - late, key=key)[-1:]
     return [*sorted(late, key=key)[:_NEWEST], *newest]  # a partner that ended fits every later torch
@@ -223,11 +224,3 @@ def _digest(files: FileList, version: str | None) -> str:
     """SHA-256 of a release's part of a file list: names and hashes, so a later upload elsewhere changes nothing."""
     rows: list[tuple[str, str | None]] = sorted((file.name, file.sha256) for file in files.of(version or ""))
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
-def counts(rows: tuple[Row, ...]) -> Mapping[str, int]:
-    """How many values each kind of file proves."""
-    found: dict[str, int] = {}
-    for _, one in rows:
-        found[one.kind] = found.get(one.kind, 0) + 1
-    return found

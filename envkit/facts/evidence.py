@@ -58,11 +58,6 @@ class Evidence:
         return tree | {"value": list(self.value) if isinstance(self.value, tuple) else self.value}
 
 
-def better(one: str, other: str) -> bool:
-    """Whether the grade `one` may replace a value of the grade `other`: a lower grade never overwrites a higher one."""
-    return GRADES.index(one) <= GRADES.index(other)
-
-
 def grade_of(evidence: Iterable[Evidence], confidence: str | None) -> str:
     """The grade of a value: of its best evidence, else what its row's confidence says.
 

@@ -100,7 +100,15 @@ def in_order(cells: Sequence[Cell], tasks: Sequence[BuildTask]) -> list[tuple[Ce
     turns: list[tuple[int, int, Cell, BuildTask]] = []
     for cell, task in zip(cells, tasks, strict=True):
         plan = cell.plan
-        key = (plan.family, plan.resolution.python, plan.resolution.source, plan.template, plan.conda, plan.pip)
+        key = (
+            plan.family,
+            plan.resolution.python,
+            plan.resolution.source,
+            plan.template,
+            plan.conda,
+            plan.pip,
+            plan.constraints,
+        )
         seen[key] = seen.get(key, -1) + 1
         turns.append((seen[key], len(turns), cell, task))
     return [(cell, task) for _, _, cell, task in sorted(turns, key=lambda one: one[:2])]

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,8 @@ def _record(task: VerifyTask, reporter: Reporter) -> Record:
         argv=task.argv,
     )
     request = verification.VerifyRequest(image=task.target, options=options, plan=plan, gpus=task.gpus, tier=task.tier)
-    return verification.verify(verification.subject_of(request, settings, reporter), reporter)
+    with ExitStack() as until:
+        return verification.verify(verification.subject_of(request, settings, reporter, until), reporter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

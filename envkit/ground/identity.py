@@ -61,6 +61,7 @@ def start_ticks(pid: int) -> str:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, UnicodeDecodeError):
         return ""
+    # proc_pid_stat(5): state is field 3, starttime field 22; `fields` begins with the third.
     return "" if fields[0] == "Z" else fields[19]
 
 

@@ -16,8 +16,10 @@ from envkit.ground.store import replacing
 def read(folder: Path, name: str, schema: str) -> Any:
     """Return the value that was kept under this name; None where it is missing or damaged."""
     try:
+        # A pipe of that name must not block the opening.
         descriptor = os.open(folder / f"{name}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
+            # The check inside detects damage, not another user's forgery.
             if os.fstat(descriptor).st_uid != os.geteuid():
                 return None
             tree = json.loads(stream.read())

@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 
 _GRACE_S = 3.0
 _GLANCE_S = 0.2  # between looks at an event
+_KILLED_S = 1.0  # a killed program is gone at once, unless the kernel does not let it go
 
 
 class StoppedError(Exception):
     """This work was asked to end: another piece of it failed, or its result is no longer needed."""
+
+
+class NoAnswerError(EnvironmentProblem):
+    """A program did not end within its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,26 +51,44 @@ class Answer:
     err: str
 
 
-def ask(argv: Sequence[str], *, patience_s: float, stdin: bytes = b"") -> Answer:
+def ask(argv: Sequence[str], *, patience_s: float, stdin: bytes = b"", folder: str | None = None) -> Answer:
     """Run a program that answers at once, and give what it printed.
 
+    Args:
+        argv: the program and its arguments.
+        patience_s: seconds after which it is killed.
+        stdin: what it reads.
+        folder: in which it runs; None = this process's.
+
     Raises:
-        EnvironmentProblem: it cannot be run, or did not end within `patience_s`.
+        NoAnswerError: it did not end within `patience_s`.
+        EnvironmentProblem: it cannot be run.
     """
     name = Path(argv[0]).name
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(list(argv), input=stdin, capture_output=True, timeout=patience_s, check=False)  # noqa: S603 - as below
+        process = subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder)  # noqa: S603 - as below
     except OSError as error:
         raise EnvironmentProblem(
             f"{argv[0]} cannot be run: {error.strerror or error}", hint=f"apt-get install {name}"
         ) from error
+    try:
+        out, err = process.communicate(stdin, patience_s)
     except subprocess.TimeoutExpired as error:
-        raise EnvironmentProblem(
+        raise NoAnswerError(
             f"{' '.join((name, *argv[1:3]))} did not answer within {patience_s:.0f} s", hint=f"{name} info"
         ) from error
-    return Answer(
-        code=done.returncode, out=done.stdout.decode(errors="replace"), err=done.stderr.decode(errors="replace")
-    )
+    finally:
+        if process.returncode is None:
+            process.kill()
+            # A program in a call of a driver that hangs cannot be killed: waiting for it would hang this one too.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_S)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+    return Answer(code=process.returncode, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
 
 
 @contextlib.contextmanager

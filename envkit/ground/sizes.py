@@ -6,6 +6,7 @@ import re
 
 from envkit.ground.errors import UsageError
 
+# The number of digits is limited, because Python refuses to read thousands of them.
 _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 

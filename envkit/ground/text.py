@@ -63,6 +63,26 @@ def fitted(text: str, width: int) -> str:
     return kept.rstrip() + "…"
 
 
+def folded(line: str, width: int) -> list[str]:
+    """A line as lines of at most `width` cells, which break between words and go on four blanks behind its indent.
+
+    A word that is wider stays whole: it is a path, an address or a digest, and will be copied.
+    """
+    if cells(line) <= width:
+        return [line]
+    import textwrap  # noqa: PLC0415 - most lines are short, and it takes milliseconds to import
+
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(
+        line.strip(),
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 class Lines:
     """Pieces of output in, whole lines out; memory stays bounded when a line never ends."""
 

@@ -12,7 +12,7 @@ from envkit.image.document import MOST_BYTES, damaged, history, parse_config, pa
 from envkit.image.reference import FileReference
 from envkit.image.tarstream import Entry, Kind, Source, entries
 
-_MOST_LINKS = 2
+_MOST_LINKS = 2  # a link and the file that it leads to; a longer chain may be a loop
 
 
 def read_archive(reference: FileReference) -> spec.Image:
@@ -64,6 +64,7 @@ def read_archive(reference: FileReference) -> spec.Image:
     chosen = _chosen(content("manifest.json"), reference)
     data = content(chosen.get("Config"))
     promised = str(chosen["Config"]).rpartition("/")[2].removesuffix(".json")
+    # Engines name the file HEX.json or blobs/sha256/HEX. Other tools give it names that promise nothing.
     if len(promised) == 64 and spec.sha256(data) != f"sha256:{promised}":  # noqa: PLR2004 - a SHA-256 in hexadecimal
         raise damaged(f"{path}: the configuration {promised} has the digest {spec.sha256(data)}")
     tree, diff_ids = parse_config(data, f"{path}: {chosen['Config']}")
@@ -87,6 +88,7 @@ def read_archive(reference: FileReference) -> spec.Image:
 
 
 def _chosen(manifest: bytes, reference: FileReference) -> dict[str, Any]:
+    # The file is a list, and `parse_json` takes objects alone.
     wrapped = parse_json(b'{"images":' + manifest + b"}", f"{reference.path}: manifest.json")["images"]
     if not isinstance(wrapped, list) or not all(isinstance(one, dict) for one in wrapped):
         raise damaged(f"{reference.path}: manifest.json is not a list of images")

@@ -87,12 +87,14 @@ def tar_bytes(layer: Layer, stop: threading.Event, *, verified: bool = False) ->
             stream = TarBytes(pieces, stop, most_inflated(layer.descriptor.size), hashed=not verified)
             with _named(layer):
                 yield stream
+            # What the reader left counts in the digests, too: the rest of the tar, then what follows it in the blob.
             while stream.read(_PIECE):
                 pass
         while raw.read(1 << 20):
             pass
         if verified:
             return
+        # An archive of `docker save` promises no digest of the blob, only that of the tar.
         if layer.digest and f"sha256:{raw.hash.hexdigest()}" != layer.digest:
             raise damaged(f"blob {layer.digest} has the digest sha256:{raw.hash.hexdigest()}")
         if f"sha256:{stream.hash.hexdigest()}" != layer.diff_id:

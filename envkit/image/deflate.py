@@ -163,7 +163,7 @@ def gzip_member(data: bytes) -> bytes:
 
 def gzip_trailer(crc: int, size: int) -> bytes:
     """Return the end of a gzip member whose contents have this CRC-32 and size in bytes."""
-    return struct.pack("<2L", crc, size & 0xFFFFFFFF)
+    return struct.pack("<2L", crc, size & 0xFFFFFFFF)  # the format keeps the size modulo 2^32 (RFC 1952, 2.3.1)
 
 
 def stored_header(size: int, *, final: bool) -> bytes:
@@ -200,8 +200,10 @@ def _add_stored(out: list[bytes], data: bytes, *, final: bool, opened: bool) -> 
 @functools.lru_cache(maxsize=4096)
 def _zeros(count: int, *, final: bool, follow: str) -> bytes:
     """A block of `count` zero bytes, and the header bits of a stored block that follows and is the last or not."""
+    # Last block or not, then type 01 (fixed Huffman codes) with its low bit first (RFC 1951, 3.2.3).
     bits = [int(final), 1, 0]
     bits += _literal_zero()
+    # A match copies bytes that came before it, so the first zero byte is a literal.
     left = count - 1
     while left >= _SHORTEST_MATCH:
         base, code, extra = next(row for row in _LENGTHS if row[0] <= left)
@@ -213,13 +215,14 @@ def _zeros(count: int, *, final: bool, follow: str) -> bytes:
     bits += _literal_zero() * left
     bits += [0] * 7  # end of block
     if follow:
+        # A stored block starts at any bit and is aligned only after its header, so its header ends in this byte.
         bits += [int(follow == "final"), 0, 0]
     bits += [0] * (-len(bits) % 8)
     return bytes(sum(bit << place for place, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
 
 
 def _literal_zero() -> list[int]:
-    return [0, 0, 1, 1, 0, 0, 0, 0]
+    return [0, 0, 1, 1, 0, 0, 0, 0]  # the fixed code of the literal 0 (RFC 1951, 3.2.6)
 
 
 def _length_code(code: int) -> list[int]:

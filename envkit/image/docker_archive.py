@@ -63,7 +63,7 @@ def _documents(image: spec.Image, names: Sequence[str]) -> dict[str, bytes]:
         {
             "Config": _path(image.id),
             "Layers": [_path(one.digest) for one in image.layers],
-            "RepoTags": sorted(names) or None,
+            "RepoTags": sorted(names) or None,  # as `docker save` writes it for an image without a name
         }
     ]
     return {

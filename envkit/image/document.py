@@ -55,6 +55,7 @@ def parse_json(data: bytes, where: str, *, hint: str = _AGAIN) -> dict[str, Any]
     """
     try:
         tree = json.loads(data)
+    # The parser calls itself for every level, and a hostile document can have more than Python allows.
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{where} is not JSON: {error}", hint=hint) from error
     if not isinstance(tree, dict):
@@ -88,6 +89,7 @@ def descriptor(tree: Any, where: str) -> spec.Descriptor:
     if not isinstance(tree, dict) or not is_digest(tree.get("digest")):
         found = tree.get("digest") if isinstance(tree, dict) else tree
         raise damaged(f"{where}: a descriptor without a SHA-256 digest: {found!r:.100}")
+    # Not `isinstance`, which takes `true` for 1.
     if type(tree.get("size")) is not int or tree["size"] < 0:
         raise damaged(f"{where}: {tree['digest']} has no size")
     kind = tree.get("mediaType")
@@ -120,9 +122,9 @@ def _row(tree: Any, where: str) -> Row:
     )
 
 
-def is_index(tree: Mapping[str, Any], media_type: str = "") -> bool:
+def is_index(tree: Mapping[str, Any]) -> bool:
     """Whether a document lists images instead of being one."""
-    return "manifests" in tree or (media_type or tree.get("mediaType")) in INDEXES
+    return "manifests" in tree or tree.get("mediaType") in INDEXES
 
 
 def fitting(found: Sequence[Row], platform: str) -> Row | None:

@@ -150,6 +150,7 @@ def _check_target(target: Path) -> None:
     found = {entry.name for entry in target.iterdir()}
     if not found:
         return
+    # All of the folder is replaced, so it must not hold anything of the user's.
     if VERSION_FILE not in found or found - {VERSION_FILE, "index.json", "blobs"}:
         raise UsageError(f"{target} exists and holds more than an OCI image layout", hint=hint)
     try:

@@ -100,7 +100,9 @@ class Debian:
 def debian(text: bytes) -> Iterator[Debian]:
     """Yield the installed packages of dpkg's status, or of the single files that small images have instead."""
     for stanza in text.decode(errors="replace").split("\n\n"):
+        # A line that starts with a blank continues the field above it.
         rows = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and not line[0].isspace())
+        # Those single files have no Status. In dpkg's status its last word is the state: `install ok installed`.
         name, status = rows.get("Package", "").strip(), rows.get("Status", "installed").split()
         if _NAME.fullmatch(name) and status[-1:] == ["installed"]:
             provides = tuple(part.split()[0] for part in rows.get("Provides", "").split(",") if part.strip())
@@ -290,6 +292,7 @@ def _wheel(match: re.Match[str], text: bytes) -> Installed:
         for one in rows.get_all("Classifier") or ()
         if str(one).startswith("License ::")
     ]
+    # Newest way first: PEP 639's expression, the free text, the classifiers.
     told = [_licence(rows.get("License-Expression")), _licence(rows.get("License")), *map(_licence, classified)]
     name = _text(rows.get("Name")) or ""
     return Installed(
@@ -370,7 +373,7 @@ def _address(value: Any) -> str | None:
     text = (_text(value) or "").partition("?")[0].partition("#")[0]
     if not text.startswith(("https://", "http://")) or "@" in text.split("/")[2]:
         return None
-    return None if "/t/" in text else text
+    return None if "/t/" in text else text  # conda's way to put a login into a path: HOST/t/TOKEN/CHANNEL
 
 
 def _text(value: Any) -> str | None:

@@ -20,7 +20,7 @@ LAYOUT, ARCHIVE, REGISTRY = "oci", "docker-archive", "registry"
 PREFIX = f"{REGISTRY}:"
 HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
-_HUB_KEY = "https://index.docker.io/v1/"
+_HUB_KEY = "https://index.docker.io/v1/"  # under which `docker login` keeps the login of Docker Hub
 _HOST = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?"
 )
@@ -105,6 +105,7 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     written = repository
     if registry in (HUB, f"index.{HUB}", _HUB_API):
         registry = HUB
+        # Only Docker Hub has this rule: `debian` is short for `library/debian`.
         repository = repository if "/" in repository else f"library/{repository}"
     port = registry.rpartition(":")[2]
     if not _HOST.fullmatch(registry) or (port.isdigit() and int(port) > _MAX_PORT):
@@ -180,6 +181,7 @@ def login_keys(registry: str) -> tuple[str, ...]:
         registry,
         f"https://{registry}",
         f"https://{registry}/",
+        # Older clients wrote the address of the API.
         f"https://{registry}/v1/",
         f"https://{registry}/v2/",
     )

@@ -65,12 +65,14 @@ def _of_sqlite(data: bytes) -> Iterator[bytes]:
 
 def _of_hash(data: bytes) -> Iterator[bytes]:
     """The values of a hash file. Its pages are of one size; a large value lies in a chain of pages of its own."""
+    # The file has the byte order of the machine that wrote it.
     order = next((one for one in "<>" if struct.unpack_from(f"{one}I", data, 12)[0] == _HASH_MAGIC), None)
     if order is None:
         raise ValueError("not a hash file")
     size = struct.unpack_from(f"{order}I", data, 20)[0]
     if size < 512 or size > 1 << 16 or len(data) % size:  # noqa: PLR2004 - the smallest page of Berkeley DB
         raise ValueError("no page size")
+    # Offsets in a page: 16 next page, 20 number of entries, 22 bytes in use, 25 type.
     for start in range(size, len(data), size):
         page = data[start : start + size]
         if page[25] in _HASH_PAGES:

@@ -5,8 +5,8 @@ from __future__ import annotations
 BLOCK = 512
 _RECORD = 20 * BLOCK
 _NAME, _PREFIX = 100, 155
-_MAX_SIZE = 0o77777777777
-_MAX_ID = 0o7777777
+_MAX_SIZE = 0o77777777777  # bytes: 11 octal digits
+_MAX_ID = 0o7777777  # 7 octal digits
 FILE, SYMLINK, FOLDER = b"0", b"2", b"5"
 _EXTENDED = b"x"
 
@@ -28,9 +28,11 @@ def header(
     """
     name, link = (path + "/" if kind == FOLDER else path).encode(), target.encode()
     records = b""
+    # Beyond ASCII, POSIX leaves the bytes of a header to the reader's character set; PAX records are UTF-8.
     split = _split(name) if path.isascii() else None
     if split is None:
         records += _record(b"path", name)
+        # For readers that know no PAX; the record decides for all others.
         split = (b"", name.decode().encode("ascii", "replace")[:_NAME])
     if len(link) > _NAME or not target.isascii():
         records += _record(b"linkpath", link)
@@ -87,8 +89,9 @@ def _block(  # noqa: PLR0917 - in the order of the fields
     back = b"%s%sustar\x0000%s%s" % (
         kind,
         link.ljust(_NAME, b"\0"),
-        bytes(80),
-        prefix.ljust(167, b"\0"),
+        bytes(80),  # no names of user and group, no device numbers
+        prefix.ljust(167, b"\0"),  # 155 bytes, and 12 that fill the block
     )
+    # While it is computed, the checksum's own eight bytes count as blanks.
     checksum = sum(front) + sum(back) + 8 * 0x20
     return b"%s%06o\x00 %s" % (front, checksum, back)

@@ -89,6 +89,7 @@ class Source:
         return clean
 
 
+# `\0` is a regular file of the oldest format, `7` a contiguous file, which systems without such files read as regular.
 _KINDS = {
     b"0": Kind.FILE, b"\0": Kind.FILE, b"7": Kind.FILE, b"1": Kind.HARD_LINK, b"2": Kind.LINK,
     b"3": Kind.DEVICE, b"4": Kind.DEVICE, b"5": Kind.FOLDER, b"6": Kind.PIPE,
@@ -140,6 +141,7 @@ def _pass(source: Source, entry: Entry, skip: Callable[[int], None] | None) -> N
 
 def _entry(header: bytes, extended: dict[str, str], offset: int) -> Entry:
     name = _text(header[:100])
+    # GNU's own format has times and sparse tables where ustar has the prefix.
     if header[257:262] == b"ustar" and header[257:265] != b"ustar  \0":
         prefix = _text(header[345:500])
         name = f"{prefix}/{name}" if prefix else name
@@ -192,6 +194,7 @@ def _number(field: bytes) -> int:
 
 
 def _text(field: bytes) -> str:
+    # Names in a layer are bytes; what is not UTF-8 has to come out again as it was.
     return field.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
 
 

@@ -80,6 +80,7 @@ class Tree:
 
     def lay(self, changes: Changes) -> None:
         """Lay the next layer over those before."""
+        # Before anything is hidden: a layer may link to a lower file and remove that file's own name.
         linked = {path: self.nodes.get(target) for path, target in changes.lower.items()}
         self.nodes = {path: one for path, one in self.nodes.items() if not changes.hides(path, one.kind)}
         self.nodes |= changes.nodes | {path: one for path, one in linked.items() if one is not None}
@@ -129,6 +130,7 @@ def scan(tar: Callable[[], AbstractContextManager[Source]], interest: Interest) 
         for entry in entries(source):
             path = clean(entry.name)
             if path and not _note_removal(changes, path):
+                # A path that comes twice is what its last entry says, as when tar unpacks it.
                 changes.nodes.pop(path, None)
                 links.pop(path, None)
                 (changes.folders if entry.kind is Kind.FOLDER else changes.covered).add(path)
@@ -206,6 +208,7 @@ def _resolve(
 def _end(path: str, links: Mapping[str, tuple[str, Node]]) -> str:
     """The file that a hard link leads to, by way of others where it does."""
     target = links[path][0]
+    # Links that lead to each other end here, and `_resolve` finds no file.
     for _ in range(len(links)):
         if target not in links:
             break

@@ -16,6 +16,7 @@ from typing import NoReturn, Protocol
 from envkit.ground import imagepaths
 from envkit.ground.errors import IntegrityError
 
+_END_MAGIC = b"PK\5\6"
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")
@@ -146,9 +147,10 @@ def located(source: Source, label: str, row: Listed) -> Entry:
 def _directory(source: Source, label: str) -> tuple[bytes, int, int]:
     """Return the central directory, where it begins, and how many entries it announces."""
     size = source.size
+    # Up to 65535 bytes of comment may follow the end record, and zip64 puts a locator before it.
     tail_at = max(0, size - _END.size - _FULL16 - _LOCATOR.size)
     tail = source.read(tail_at, size - tail_at)
-    ends = [at for at in _positions(tail, b"PK\5\6") if _ends_file(tail, at)]
+    ends = [at for at in _positions(tail) if _ends_file(tail, at)]
     if len(ends) != 1:
         _refuse(label, "it is not a zip file or is cut short" if not ends else "it has two directories")
     (_, disk, first_disk, here, count, length, start, _) = _END.unpack_from(tail, ends[0])
@@ -163,6 +165,7 @@ def _directory(source: Source, label: str) -> tuple[bytes, int, int]:
         narrow = ((count, count64, _FULL16), (here, here64, _FULL16), (length, size64, _FULL32))
         if any(a not in (b, full) for a, b, full in (*narrow, (start, start64, _FULL32))):
             _refuse(label, "it has two directories")
+        # The record's length leaves out its own first 12 bytes (4.3.14.1).
         if end64 + 12 + length64 != end - _LOCATOR.size or disk64 or first64:
             _refuse(label, "its directory is damaged")
         here, count, length, start, end = here64, count64, size64, start64, end64
@@ -177,11 +180,11 @@ def _directory(source: Source, label: str) -> tuple[bytes, int, int]:
     return directory, start, count
 
 
-def _positions(data: bytes, what: bytes) -> list[int]:
-    found, at = [], data.find(what)
+def _positions(data: bytes) -> list[int]:
+    found, at = [], data.find(_END_MAGIC)
     while at >= 0:
         found.append(at)
-        at = data.find(what, at + 1)
+        at = data.find(_END_MAGIC, at + 1)
     return found
 
 
@@ -202,6 +205,7 @@ def _entry(label: str, record: tuple[int, ...], raw: bytes, extra: bytes) -> tup
     if method not in (_STORED, _DEFLATED):
         _refuse(label, f"{name!r} is compressed by method {method}, which no wheel may use")
     size, packed, header = _widened(label, name, extra, (size, packed, header))
+    # Writers on Unix put the mode into the upper half.
     kind = stat.S_IFMT(attributes >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or disk:
         _refuse(label, f"{name!r} is a link or a special file")
@@ -222,7 +226,7 @@ def _entry(label: str, record: tuple[int, ...], raw: bytes, extra: bytes) -> tup
 
 def _name(label: str, raw: bytes, flags: int) -> str:
     try:
-        name = raw.decode("utf-8" if flags & _UTF8 else "cp437")
+        name = raw.decode("utf-8" if flags & _UTF8 else "cp437")  # without the flag: appendix D
     except UnicodeDecodeError:
         _refuse(label, f"{raw!r} is not a name in UTF-8")
     if why := imagepaths.fault(name.removesuffix("/")):
@@ -261,6 +265,7 @@ def _data_offset(source: Source, label: str, row: Listed) -> int:
         _refuse(label, f"{entry.name!r} is not where the directory says")
     _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack_from(data)
     same = flags == row.flags and method == row.method and data[_LOCAL.size : _LOCAL.size + name_length] == raw
+    # With a data descriptor the local header has zeros for these three, which then follow the data.
     if same and not flags & _DESCRIPTOR:
         if _FULL32 in (packed, size):
             at = header + _LOCAL.size + name_length

@@ -21,13 +21,13 @@ def compress(data: bytes, level: int) -> bytes:
     return zstandard.ZstdCompressor(level=level, write_checksum=False, write_content_size=True).compress(data)
 
 
-def open_zstd(source: Readable, *, close: bool = False) -> IO[bytes]:
-    """What all frames of a stream hold, as a stream to read; `close` closes the source with it."""
+def open_zstd(source: Readable) -> IO[bytes]:
+    """What all frames of a stream hold, as a stream to read; closing it leaves the source open."""
     return cast(
         "IO[bytes]",
         zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).stream_reader(
             source,  # type: ignore[arg-type]  # it calls nothing but read
             read_across_frames=True,
-            closefd=close,
+            closefd=False,
         ),
     )

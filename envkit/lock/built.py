@@ -9,6 +9,7 @@ A folder appears whole or not at all; a wheel counts only with the bytes that it
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -72,8 +73,7 @@ def keep(cache: Path, key: str, outcome: Outcome) -> Outcome:
             (made / _NOTE).write_text(json.dumps(note), encoding="utf-8")
             if find(cache, key) is None:
                 store.remove_tree(above / key)
-                with contextlib.suppress(FileExistsError):
-                    made.rename(above / key)  # another process may have been faster
+                _rename(made, above / key)
     except OSError as error:
         raise store.unusable(above, error) from error
     found = find(cache, key)
@@ -117,6 +117,16 @@ def path_of(wheel: Wheel, key: str | None, cache: Path) -> Path | None:
         if path.stat().st_size == wheel.size and _digest(path) == wheel.sha256:
             return path
     return None
+
+
+def _rename(made: Path, final: Path) -> None:
+    """Give a folder its name, unless another process was faster: `keep` returns what that one kept."""
+    try:
+        made.rename(final)
+    except OSError as error:
+        # rename(2): a folder that is not empty gives one or the other, by file system.
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
 
 
 def _digest(path: Path) -> str:

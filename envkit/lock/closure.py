@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envkit.lock.model import Lock
-from envkit.lock.stubs import distribution_of
+from envkit.lock.stubs import distribution_of, of_conda
 
 _CONDA = re.compile(r"(?:[^\s:]+::)?([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:=([0-9][^=\s]*))?")
 _SHOWN = 10
@@ -60,6 +60,19 @@ def _of_wheels(lock: Lock) -> Iterator[str]:
             yield f"{asked} is requested, but the lock has {name} {rows[name]}"
 
 
+def beyond_constraints(lock: Lock) -> dict[str, str]:
+    """Return a line for each package that a constraint does not allow, by name; conda's Python packages included."""
+    wheels = {row.name: ("wheel", row.version) for row in lock.wheels}
+    conda = {name: ("conda package", version) for name, version in of_conda(lock.conda).items()}
+    found: dict[str, str] = {}
+    for wanted in map(Requirement, _asked(lock, "constraints")):
+        name = canonicalize_name(wanted.name)
+        kind, version = (conda | wheels).get(name, ("", ""))
+        if kind and not _satisfies(wanted, version):
+            found[name] = f"the constraint {wanted} does not allow the {kind} {name} {version}"
+    return found
+
+
 def _requirement(source: str) -> str:
     """Return an entry of `allow_source` without the address of its repository."""
     return source.partition("@")[0].strip()
@@ -67,6 +80,7 @@ def _requirement(source: str) -> str:
 
 def _satisfies(asked: Requirement, version: str) -> bool:
     try:
+        # Whether a pre-release may be taken was the solver's decision; here it is in the lock.
         return asked.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
         return False

@@ -21,7 +21,7 @@ def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, As
         base: the base's reference, or `bootstrap:debian/bookworm`, or `none`.
     """
     # Locks of plans without it stay as they are.
-    sources = (("allow_source", plan.allow_source),) if plan.allow_source else ()
+    later = (("constraints", plan.constraints), ("allow_source", plan.allow_source))
     return (
         ("os", plan.resolution.os),
         ("glibc", glibc),
@@ -37,7 +37,7 @@ def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, As
         ("conda", conda_specs(plan)),
         ("wheels", torch_wheels(plan)),
         ("pip", plan.pip),
-        *sources,
+        *((key, value) for key, value in later if value),
     )
 
 

@@ -75,6 +75,7 @@ def _size(url: str, headers: dict[str, str], opener: OpenerDirector, over: threa
         if answer is None:
             continue
         total = (answer.get("Content-Range") or answer.get("Content-Length") or "").rpartition("/")[2]
+        # 1 may be the length of the range that was asked for.
         if total.isascii() and total.isdigit() and int(total) > 1:
             return int(total)
     raise EnvironmentProblem(
@@ -101,6 +102,7 @@ def _headers(request: Request, opener: OpenerDirector, over: threading.Event) ->
         except RefusedAddressError as error:
             raise _away(request, f"{error}: refused") from error
         except (URLError, TimeoutError, ConnectionError) as error:
+            # A certificate is no better on the next try.
             if not left or over.is_set() or isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
                 raise _away(request, str(getattr(error, "reason", error))) from error
         over.wait(pause)
@@ -151,7 +153,7 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
                 found.remove_header("Authorization")
             return found
 
-    proxies = ProxyHandler({}) if is_loopback(url) else ProxyHandler()
+    proxies = ProxyHandler({}) if is_loopback(url) else ProxyHandler()  # those set are for other hosts
     return build_opener(proxies, PlainHandler(), SecureHandler(context=context), Redirects())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.progress import Reporter
-from envkit.lock import abi, conda, request, stubs, wheels
+from envkit.lock import abi, closure, conda, request, stubs, wheels
 from envkit.lock.model import CondaPackage, Lock, LockedBase, Source, Wheel
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
@@ -70,6 +70,7 @@ def lock_plan(
     old = _to_keep(options)
     asked = request.request_of(plan, glibc=options.glibc, base=options.base)
     specs = request.conda_specs(plan)
+    # Conda comes first: wheels are solved for its Python, and around the packages that it brings.
     packages: tuple[CondaPackage, ...] = ()
     if specs:
         reporter.step(f"solve {len(specs)} conda specs")
@@ -106,6 +107,15 @@ def lock_plan(
         sources=sources.rows,
         builders=sources.builders,
     )
+    beyond = closure.beyond_constraints(lock)
+    if beyond:
+        name, *_ = beyond
+        line, *others = beyond.values()
+        raise ConflictError(
+            line,
+            details=tuple(others),
+            hint=f"remove the constraint, or list {name} with a version that it allows under conda in the definition",
+        )
     clash = abi.faults(lock)
     if clash:
         raise ConflictError(

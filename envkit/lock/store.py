@@ -77,6 +77,7 @@ def read_lock(path: Path) -> Lock:
     return lock_from_json(tree, str(path))
 
 
+# Of two equal keys parsers take the first or the last: what a reviewer reads must be what is built.
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):

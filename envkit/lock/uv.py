@@ -45,6 +45,7 @@ class Held:
 
     chosen: Mapping[str, str]  # distribution -> version of packages that are there already
     pins: Sequence[str] = ()  # `name==version`, where the package is needed at all
+    constraints: Sequence[str] = ()  # `name<2`, as pins
     built: Sequence[Path] = ()  # wheels that were built from source, looked at beside those of the index
 
 
@@ -86,9 +87,10 @@ def compile_wheels(
         written = stubs.write(wheels, held.chosen)
         for path in held.built:
             (wheels / path.name).symlink_to(path.absolute())
-        fixed = sorted({f"{one}=={version}" for one, version in written.items()} | set(held.pins))
+        fixed = sorted({f"{one}=={version}" for one, version in written.items()} | {*held.pins, *held.constraints})
         (folder / "held.txt").write_text("".join(f"{line}\n" for line in fixed), encoding="utf-8")
         options = [
+            # Reading the metadata of an sdist runs its build script.
             "--only-binary",
             ":all:",
             "--find-links",

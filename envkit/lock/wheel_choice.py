@@ -29,7 +29,7 @@ def ranks_of(platform: str, glibc: str, python: str) -> Mapping[Tag, int]:
     for minor in range(int(glibc.split(".")[1]), _LOWEST_GLIBC - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{machine}")
         platforms += [f"{_LEGACY[minor]}_{machine}"] if minor in _LEGACY else []
-    platforms.append(f"linux_{machine}")
+    platforms.append(f"linux_{machine}")  # last: such a wheel promises no glibc
     version = tuple(int(part) for part in python.split(".")[:2])
     interpreter = f"cp{version[0]}{version[1]}"
     fitting = [
@@ -49,6 +49,7 @@ def _rank(file: str, ranks: Mapping[Tag, int]) -> tuple[int, int, str] | None:
     except InvalidWheelFilename:
         return None
     fitting = [ranks[tag] for tag in tags if tag in ranks]
+    # A higher build number is a later build of the same version.
     return (min(fitting), -(build[0] if build else 0), file) if fitting else None
 
 

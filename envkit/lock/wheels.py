@@ -67,6 +67,7 @@ def solve(
         held = uv.Held(
             chosen=taken,
             pins=[pin for pin in pins if pin.partition("==")[0] not in (*taken, *names)],
+            constraints=plan.constraints,
             built=tuple(built) if wanted is not first or not own_index else (),
         )
         text, known = uv.compile_wheels(wanted, target, held, index, as_of=as_of)

@@ -13,6 +13,7 @@ from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
+    from envkit.ground.nvidia import Driver
     from envkit.ground.settings import Settings
     from envkit.plan.definition import Definition
     from envkit.plan.model import BuildPlan
@@ -34,12 +35,17 @@ def facts_of(settings: Settings) -> Facts:
     return load(Path(path) if path else None)
 
 
-def fields_here(asked: Mapping[str, Any], *, here: bool) -> dict[str, Any]:
+def fields_here(
+    asked: Mapping[str, Any], facts: Facts, note: Note, *, here: bool, detail: Note | None = None
+) -> dict[str, Any]:
     """Return a request's fields, with `auto` replaced by the driver and GPUs of this host, and `today`.
 
     Args:
         asked: by the names of `envkit.resolve.request.FIELDS`; `gpu` is a sequence.
+        facts: the products that they know are named, others are told by their compute capability.
+        note: hears what is wrong with the driver or a GPU.
         here: the same as `auto` for the driver and the GPUs that are not given.
+        detail: hears what this host has; None = nobody.
 
     Raises:
         EnvironmentProblem: `auto` was asked for and this host has no NVIDIA driver or GPU.
@@ -49,15 +55,39 @@ def fields_here(asked: Mapping[str, Any], *, here: bool) -> dict[str, Any]:
     gpus = tuple(asked.get("gpu") or ((AUTO,) if here else ()))
     found = dict(asked) | {"driver": driver, "today": today(os.environ)}
     if driver == AUTO or AUTO in gpus:
-        from envkit.ground import host  # noqa: PLC0415 - most requests name a machine, or none
+        from envkit.ground import nvidia  # noqa: PLC0415 - most requests name a machine, or none
 
-        own = host.read()
+        own = nvidia.read()
+        if detail is not None:
+            detail(f"this machine: {own}")
         if driver == AUTO:
-            found["driver"] = own.need_driver()
+            found["driver"] = own.need_version()
         if AUTO in gpus:
-            names = own.need_gpus()
+            names = gpus_of(own, facts)
             gpus = tuple(name for typed in gpus for name in (names if typed == AUTO else (typed,)))
+        for text in own.notes:
+            note(text)
     return found | {"gpu": tuple(dict.fromkeys(gpus))}
+
+
+def gpus_of(driver: Driver, facts: Facts) -> tuple[str, ...]:
+    """Return what to type for `--gpu` for each kind of GPU of this host: `A100-SXM4-80GB`, or `sm_80`.
+
+    A product is named where the facts know it, because forward compatibility depends on the product. The capability
+    that the driver tells decides where they know none or another one.
+
+    Raises:
+        EnvironmentProblem: no NVIDIA GPU is visible.
+    """
+    from envkit.resolve import gpus  # noqa: PLC0415 - as above
+
+    named = []
+    for gpu in driver.need_gpus():
+        row = gpus.find(gpu.name, facts.gpus)
+        # The packages of forward compatibility replace the driver of Linux, which WSL2 does not have.
+        is_product = row is not None and gpu.capability in (None, row.capability) and not driver.is_windows
+        named.append(gpu.name.removeprefix("NVIDIA ") if is_product or not gpu.capability else gpus.sm(gpu.capability))
+    return tuple(dict.fromkeys(named))
 
 
 def template_kind(name: str | None) -> str | None:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.verify.record import Record
 
+_KEPT_LOGS = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
@@ -91,7 +93,7 @@ def engine_name(settings: Settings, options: BuildOptions) -> str:
     return EMBEDDED
 
 
-def options_here(options: BuildOptions, settings: Settings, name: str, *, logs: int) -> BuildOptions:
+def options_here(options: BuildOptions, settings: Settings, name: str, *, logs: int = _KEPT_LOGS) -> BuildOptions:
     """Add to build options what this machine's settings say: mirrors, folders, network, and a new log file.
 
     Args:
@@ -227,9 +229,9 @@ def build_and_verify(
         return image, None
     name, engine = whereabouts(image)
     asked = Options(allow_cpu=request.allow_cpu, argv=tuple(sys.argv))
-    with pushing.tag_explained(image, options), turn():
+    with pushing.tag_explained(image, options), turn(), contextlib.ExitStack() as until:
         to_verify = VerifyRequest(image=name, options=asked, plan=plan, engine=engine, built=True)
-        return image, verify(subject_of(to_verify, request.settings, reporter), reporter)
+        return image, verify(subject_of(to_verify, request.settings, reporter, until), reporter)
 
 
 def keep_inputs(plan: BuildPlan, lock: Lock | None, state: Path) -> None:

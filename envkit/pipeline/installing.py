@@ -15,6 +15,7 @@ from envkit.ground.errors import EngineError, EnvironmentProblem, UsageError
 from envkit.ground.process import ask
 from envkit.lock import uv
 from envkit.lock.places import without_login
+from envkit.pipeline.asking import Note, fields_here
 from envkit.plan import install
 from envkit.plan.family import CONDA_SOURCES
 from envkit.render import sources
@@ -83,10 +84,11 @@ def environment_of(folder: Path | None, environ: Mapping[str, str]) -> Environme
     return replace(found, version=version)
 
 
-def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: Facts) -> Resolution:
+def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: Facts, note: Note) -> Resolution:
     """Resolve a request for this machine and the Python of an environment, with wheels as the source.
 
-    Without a GPU, a driver or `cpu` in the request, this machine's GPU and driver are used.
+    Without a GPU, a driver or `cpu` in the request, this machine's GPU and driver are used. `note` hears what is wrong
+    with them.
 
     Raises:
         EnvironmentProblem: this machine has no NVIDIA driver or GPU, and the request names none.
@@ -102,11 +104,12 @@ def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: 
         asked["os"] = asked["os"] or here.os
     if not (asked["gpu"] or asked["driver"] or asked["cpu"]):
         try:
-            asked |= {"driver": here.need_driver(), "gpu": here.need_gpus()}
+            asked = fields_here(asked, facts, note, here=True)
         except EnvironmentProblem as error:
             raise EnvironmentProblem(
                 "no NVIDIA driver or GPU found on this machine",
                 hint="envkit install --cpu, or name the machine that will run it: --gpu A100 --driver 550.54.15",
+                details=error.details,
             ) from error
     found = resolve(parse(asked, facts), facts)
     if found.source in CONDA_SOURCES:

@@ -104,7 +104,8 @@ def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
         raise ConflictError(f"allow_source names {twice} twice", hint="name each package once")
     target = Target(platform=plan.resolution.platform, glibc=glibc, python=plan.resolution.python)
     shop.reporter.step("look for packages that have only a source")
-    chosen = {one.name: one for one in sdists.choose(specs, plan.pip, target, shop.places, as_of=as_of)}
+    others = (*plan.pip, *plan.constraints)
+    chosen = {one.name: one for one in sdists.choose(specs, others, target, shop.places, as_of=as_of)}
     wheels: dict[Path, Wheel] = {}
     rows: list[Source] = []
     builders: dict[str, Lock] = {}
@@ -207,7 +208,7 @@ def _run(shop: Shop, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
         settings = shop.settings
         # Not `built`: a runner that isolates weakly does for an image that was just made of packages, not for this.
         runner, name = runner_of(
-            image.place or image.id, settings, shop.reporter, engine=means.builder.name, built=False
+            image.place or image.id, settings, shop.reporter, engine=means.builder.name, built=False, until=made
         )
         return sandbox.build(job, runner, name, folder, shop.reporter, memory_mb=memory_of(settings))
 

@@ -57,10 +57,13 @@ class VerifyRequest:
     built: bool = False  # this command has just built the image, so a runner that isolates weakly may run it
 
 
-def subject_of(request: VerifyRequest, settings: Settings, reporter: Reporter) -> Subject:
+def subject_of(
+    request: VerifyRequest, settings: Settings, reporter: Reporter, until: ExitStack | None = None
+) -> Subject:
     """Return the image with its runner, its plan and the options of its verification on this machine.
 
-    This is the one place that applies the setting `run_memory` and the self-test's result.
+    This is the one place that applies the setting `run_memory` and the self-test's result. An image of a file that
+    podman has to load is removed from its storage when `until` closes; None: it stays there.
 
     Raises:
         EngineError: an engine refuses the image.
@@ -68,7 +71,9 @@ def subject_of(request: VerifyRequest, settings: Settings, reporter: Reporter) -
         UsageError: the runner does not exist or cannot read the image, or the CA bundle cannot be read.
     """
     state = paths.state_dir()
-    runner, target = runner_of(request.image, settings, reporter, engine=request.engine, built=request.built)
+    runner, target = runner_of(
+        request.image, settings, reporter, engine=request.engine, built=request.built, until=until
+    )
     plan = request.plan or plan_by_label(state, runner, target)
     options = replace(
         request.options,

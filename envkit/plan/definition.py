@@ -40,6 +40,7 @@ KEYS = {
     "features": f"predefined additions: {', '.join(features.NAMES)}",
     "conda": "additional conda-forge packages (miniconda template)",
     "pip": "additional packages from the Python index, wheels only",
+    "constraints": "versions of packages that something else asks for: numpy<2 (see below)",
     "allow_source": "packages that envkit may build from source in a sandbox (see docs/source.md)",
     "requirements": "requirements files beside this one, read as if they stood under pip (see below)",
     "apt": "additional system packages on Debian and Ubuntu",
@@ -82,7 +83,19 @@ SMOKE_KEYS = {
 }
 
 
-_LISTS = ("features", "conda", "pip", "allow_source", "apt", "rpm", "requirements", "copy", "ports", "volumes")
+_LISTS = (
+    "features",
+    "conda",
+    "pip",
+    "constraints",
+    "allow_source",
+    "apt",
+    "rpm",
+    "requirements",
+    "copy",
+    "ports",
+    "volumes",
+)
 
 Asked = str | tuple[str, ...] | bool
 """One constraint of a request as it was written."""
@@ -103,6 +116,7 @@ class Definition:
     features: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
     allow_source: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()  # files, relative to `folder`
     listed: Listed = field(default_factory=Listed)  # what these files ask for
@@ -265,6 +279,7 @@ def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
         "features": top.choices("features", features.NAMES),
         "conda": top.words("conda", names.conda_spec),
         "pip": top.words("pip", names.pip_spec),
+        "constraints": top.words("constraints", names.constraint),
         "allow_source": top.words("allow_source", source_spec.fault),
         "apt": top.words("apt", names.deb_package),
         "rpm": top.words("rpm", names.rpm_package),

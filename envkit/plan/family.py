@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from envkit.ground.versions import minor
+from envkit.plan.requirements import ordered
 from envkit.resolve.model import Resolution
 
 CONDA_SOURCES = frozenset({"conda-forge", "conda-pytorch"})
@@ -16,6 +22,7 @@ KEEP_DEFAULTS_OUT = (
 
 # Pins of the resolver that name wheels of the Python index; conda has no such packages.
 _WHEEL_ONLY = ("nvidia-", "triton")
+_RANGE = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<range> ?(?:[<>!~]|==).*)?")
 
 
 def specs(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
@@ -66,15 +73,40 @@ def beside(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ..
     return (*pins, "numpy") if "numpy" in companions and not pinned else pins
 
 
+def constrained(spec: str, constraints: tuple[str, ...], *, conda: bool) -> str:
+    """Return a spec with the versions that constraints leave of its package; conda's exact specs stay as they are.
+
+    Args:
+        spec: `numpy`, `numpy<2`; for conda also `numpy >=1.23`, `numpy=1.26`.
+        constraints: `numpy<2`, of the Python index.
+        conda: whether the spec is one of conda, whose clauses have no `===` and whose prefixes have no operator.
+    """
+    parts = _RANGE.fullmatch(spec)
+    if parts is None:
+        return spec
+    clauses = [
+        str(one)
+        for wanted in map(Requirement, constraints)
+        if canonicalize_name(wanted.name) == canonicalize_name(parts["name"])
+        for one in ordered(wanted.specifier)
+    ]
+    if not clauses:
+        return spec
+    if conda:
+        clauses = [re.sub(r"^==(?=.*\.\*$)", "", clause.replace("===", "==")) for clause in clauses]
+    own = [parts["range"].strip()] if parts["range"] else []
+    return f"{parts['name']}{' ' if conda else ''}{','.join(dict.fromkeys([*own, *clauses]))}"
+
+
 def wheel_pins(resolution: Resolution) -> tuple[str, ...]:
     """The resolver's pins that only wheels have."""
     return tuple(pin for pin in resolution.pins if pin.startswith(_WHEEL_ONLY))
 
 
-def constraints(specs: tuple[str, ...], resolution: Resolution) -> tuple[str, ...]:
-    """Requirements that hold torch in place while other wheels are installed."""
+def constraints(specs: tuple[str, ...], resolution: Resolution, others: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Requirements that hold torch in place while other wheels are installed, and the constraints of a definition."""
     exact = tuple(spec for spec in specs if "==" in spec)
-    return exact or (f"torch=={resolution.torch}",)
+    return (*(exact or (f"torch=={resolution.torch}",)), *others)
 
 
 def channels(resolution: Resolution) -> tuple[str, ...]:

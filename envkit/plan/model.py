@@ -92,6 +92,7 @@ class BuildPlan:
     smoke: Smoke
     facts_digest: str
     prefix: str = PREFIX
+    constraints: tuple[str, ...] = ()  # versions of packages that others ask for, as pip specs
     allow_source: tuple[str, ...] = ()  # packages that may be built from source, see `envkit.plan.source_spec`
     copy: tuple[Copied, ...] = ()  # the last wins
     ports: tuple[str, ...] = ()  # '8888/tcp'
@@ -136,7 +137,7 @@ class BuildPlan:
     def _additions(self) -> dict[str, Any]:
         """Keys that came later; an empty one is left out, so that plans from before keep their digests."""
         found = {"copy": [one.to_json() for one in self.copy], "ports": list(self.ports), "volumes": list(self.volumes)}
-        found["allow_source"] = list(self.allow_source)
+        found |= {"allow_source": list(self.allow_source), "constraints": list(self.constraints)}
         return {key: value for key, value in found.items() if value}
 
     def canonical(self) -> bytes:

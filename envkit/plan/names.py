@@ -114,6 +114,16 @@ def pip_spec(value: str) -> str | None:
     return None
 
 
+def constraint(value: str) -> str | None:
+    """A version of a package that is installed only if something asks for it: `numpy<2`."""
+    if "[" in value:
+        return "a constraint has no extras; write the name and the version"
+    why = pip_spec(value)
+    if why is None and not re.search(r"[<>=!~]", value):
+        return "is not a constraint; write a name and a version, such as 'numpy<2'"
+    return why
+
+
 def deb_package(value: str) -> str | None:
     """A Debian package name, with `=version` if it is pinned."""
     if len(value) > MAX_NAME:

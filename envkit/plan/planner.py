@@ -86,13 +86,18 @@ def _require_companions(definition: Definition, answer: Resolution) -> None:
 
 def _companions(definition: Definition) -> tuple[str, ...]:
     """The companions of a definition with those that its requirements files list."""
-    listed = [one.field for one in definition.listed.asked if one.field in ("torchvision", "torchaudio")]
+    listed = [
+        one.field
+        for one in definition.listed.asked
+        if one.field in ("torchvision", "torchaudio") and not one.line.constraint
+    ]
     return _unique([*definition.companions, *listed])
 
 
 def _require_listed(definition: Definition, answer: Resolution) -> None:
     """Refuse a resolution that a requirements file contradicts: a flag, or a companion of another torch."""
-    lines = unmet(definition.listed.asked, answer)
+    gone = {"torchvision", "torchaudio"}.difference(definition.companions)
+    lines = unmet((one for one in definition.listed.asked if not (one.line.constraint and one.field in gone)), answer)
     if lines:
         raise ConflictError(
             lines[0],
@@ -155,7 +160,9 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
     from_features = [name for feature in chosen for name in (feature.deb if deb else feature.rpm)]
     compilers = COMPILERS[system.family] if devel else ()
     toolkit = devel and resolution.cuda is not None
+    constraints = _unique([*definition.listed.constraints, *definition.constraints])
     beside = family.beside(resolution, definition.companions)
+    beside = tuple(family.constrained(spec, constraints, conda=conda) for spec in beside)
     torch = family.specs(resolution, definition.companions)
     if resolution.source not in family.CONDA_SOURCES:
         torch += family.wheel_pins(resolution)
@@ -163,7 +170,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
     listed += ["ninja"] if devel else []
     pip = [_numbered(name, resolution) for feature in chosen for name in feature.pip]
     init = [f"{PREFIX}/bin/tini", "-g", "--"] if conda else ["/usr/bin/tini", "-g", "--"] if deb else []
-    env = variables.image_variables(resolution, kind=kind, devel=devel, prefix=PREFIX, features=chosen)
+    env = variables.image_variables(resolution, kind=kind, devel=devel, features=chosen)
     overrides = {"CONDA_OVERRIDE_GLIBC": system.glibc}
     if resolution.cuda:
         overrides["CONDA_OVERRIDE_CUDA"] = resolution.cuda
@@ -181,8 +188,17 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         channels=family.channels(resolution) if conda else (),
         solve_env=tuple(sorted(overrides.items())) if conda else (),
         interpreter=interpreter,
-        conda=_unique(["tini", *beside, *listed, *definition.conda]) if conda else (),
+        conda=_unique(
+            [
+                "tini",
+                *beside,
+                *(family.constrained(one, constraints, conda=True) for one in (*listed, *definition.conda)),
+            ]
+        )
+        if conda
+        else (),
         pip=_unique([*pip, *([] if conda else listed), *definition.listed.specs, *definition.pip]),
+        constraints=constraints,
         allow_source=_unique(definition.allow_source),
         system=_unique([*runs, *([] if conda or not deb else ["tini"]), *compilers, *from_features, *own]),
         build_system=_unique([*(_fetchers(system) if conda else ()), *makes]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envkit.ground import strictyaml
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import UsageError, masked
 from envkit.ground.versions import parse_constraint
 from envkit.plan import names
 
@@ -37,6 +37,7 @@ _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|$)(.*)")
 _VARIANT = re.compile(r"cu(\d{2,3})|cpu")
 _HASH = re.compile(r"\s--hash[= ]\S+")
+_FILES, _CONSTRAINTS = ("-r", "--requirement"), ("-c", "--constraint")
 _INDEXES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
 _WITHOUT_EFFECT = {"--prefer-binary", "--only-binary", "--no-cache-dir", "--require-hashes", "--upgrade", "-U"}
 _PATHS = ("git+", "hg+", "svn+", "bzr+", "http://", "https://", "file:", "./", "../", "/", "~")
@@ -48,6 +49,7 @@ class Line:
 
     where: str  # 'requirements.txt:3'
     text: str
+    constraint: bool = False  # of a constraints file: it limits versions, and asks for nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +85,14 @@ class Sorted:
 
     asked: tuple[Asked, ...] = ()
     packages: tuple[Package, ...] = ()
+    constraints: tuple[Package, ...] = ()  # versions of packages that something else asks for
     left: tuple[Left, ...] = ()
 
     def __add__(self, other: Sorted) -> Sorted:
         return Sorted(
             asked=(*self.asked, *other.asked),
             packages=(*self.packages, *other.packages),
+            constraints=(*self.constraints, *other.constraints),
             left=(*self.left, *other.left),
         )
 
@@ -102,6 +106,7 @@ class Listed:
     """What the requirements files of a definition ask for."""
 
     specs: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
     asked: tuple[Asked, ...] = field(default=())
 
     def of(self, name: str) -> tuple[Asked, ...]:
@@ -109,35 +114,41 @@ class Listed:
         return tuple(one for one in self.asked if one.field == name)
 
 
-def read(name: str, folder: Path, *, _from: tuple[str, ...] = ()) -> tuple[Line, ...]:
-    """Return the lines of a requirements file, those of files that it includes with `-r` in their place.
+def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str, ...] = ()) -> tuple[Line, ...]:
+    """Return the lines of a requirements file, those of files that it includes with `-r` or `-c` in their place.
 
     Args:
         name: of the file, relative to `folder`.
         folder: what no file may lie outside of.
+        constraint: whether it is a constraints file. As with pip, what such a file includes with `-r` is installed.
 
     Raises:
-        UsageError: a file is missing, not UTF-8, outside the folder, or includes itself.
+        UsageError: a file is missing, not UTF-8, a URL, outside the folder, or includes itself.
     """
+    if "://" in name:
+        raise UsageError(
+            f"{masked(name)!r:.200} is a URL, and only files are read", hint="save it as a file of the folder"
+        )
     path = folder / name
     if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
     if len(_from) > _MAX_DEPTH:
-        raise UsageError(f"{name}: more than {_MAX_DEPTH} files include one another", hint="remove the -r lines")
+        raise UsageError(f"{name}: more than {_MAX_DEPTH} files include one another", hint="remove -r and -c lines")
     found: list[Line] = []
     for line in _logical(name, strictyaml.text_of(path)):
         option = _OPTION.fullmatch(line.text)
-        if option and option[1] in ("-r", "--requirement"):
-            beside = posixpath.normpath(posixpath.join(posixpath.dirname(name), option[2].strip()))
+        if option and option[1] in (*_FILES, *_CONSTRAINTS):
+            file = option[2].strip()
+            beside = file if "://" in file else posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
             if beside in (*_from, name):
                 raise UsageError(f"{line.where}: {beside} includes itself", hint=f"remove the line {line.where}")
             try:
-                found += read(beside, folder, _from=(*_from, name))
+                found += read(beside, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
             except UsageError as error:
                 told = error.message if _from else f"{line.where}: {error.message}"
                 raise UsageError(told, hint=error.hint) from error
         else:
-            found.append(line)
+            found.append(replace(line, constraint=constraint))
     return tuple(found)
 
 
@@ -155,12 +166,13 @@ def _logical(name: str, text: str) -> Iterable[Line]:
         start, joined = 0, ""
 
 
-def included(line: Line, name: str, folder: Path) -> Sorted:
-    """Return what a requirements file asks for that a line of another file names."""
+def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -> Sorted:
+    """Return what a requirements file, or a constraints file, asks for that a line of another file names."""
     try:
-        return Sorted(asked=(Asked(field=FILE, value=name, line=line),)) + sort(read(name, folder))
+        found = sort(read(name, folder, constraint=constraint))
     except UsageError as error:
         return _left(line, error.message)
+    return found if constraint else Sorted(asked=(Asked(field=FILE, value=name, line=line),)) + found
 
 
 def sort(lines: Iterable[Line], *, python: str | None = None) -> Sorted:
@@ -173,7 +185,7 @@ def sort(lines: Iterable[Line], *, python: str | None = None) -> Sorted:
     found = Sorted()
     for line in lines:
         found += _option(line) if line.text.startswith("-") else _requirement(line, python)
-    return Sorted(asked=found.asked, packages=found.packages, left=(*found.left, *_contradictions(found)))
+    return replace(found, left=(*found.left, *_contradictions(found)))
 
 
 def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
@@ -187,8 +199,6 @@ def _option(line: Line) -> Sorted:
         return index(line, value)
     if name in ("-e", "--editable"):
         return _left(line, "an editable install is not locked; add the folder under copy")
-    if name in ("-c", "--constraint"):
-        return _left(line, "constraints files are not read; put the versions into the requirements file")
     if name in _WITHOUT_EFFECT:
         return _left(line, "it has no effect: envkit installs wheels by their SHA-256", harmless=True)
     return _left(line, f"the option {name} is not supported")
@@ -238,9 +248,13 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Sorted:
     if name in FAMILY:
         return _family(line, name, wanted.specifier)
     extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
-    spec = f"{wanted.name}{extras}{','.join(map(str, _ordered(wanted.specifier)))}"
-    why = names.pip_spec(spec)
-    return _left(line, why) if why else Sorted(packages=(Package(spec=spec, line=line),))
+    spec = f"{wanted.name}{extras}{','.join(map(str, ordered(wanted.specifier)))}"
+    why = names.constraint(spec) if line.constraint else names.pip_spec(spec)
+    if why:
+        # pip ignores a constraint without a version.
+        return _left(line, why, harmless=line.constraint and not wanted.specifier)
+    package = Package(spec=spec, line=line)
+    return Sorted(constraints=(package,)) if line.constraint else Sorted(packages=(package,))
 
 
 def _holds(marker: Marker, python: str | None) -> bool | None:
@@ -255,7 +269,7 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Sorted:
     """Take a version of the torch family apart: `==2.1.0+cu118` is torch 2.1.0 with CUDA 11.8."""
     asked: list[Asked] = []
     clauses: list[str] = []
-    for one in _ordered(wanted):
+    for one in ordered(wanted):
         public, _, local = one.version.partition("+")
         clauses.append(f"{'==' if one.operator == '===' else one.operator}{public}")
         variant = _VARIANT.fullmatch(local)
@@ -272,7 +286,7 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Sorted:
     return Sorted(asked=(Asked(field=name, value=text, line=line), *asked))
 
 
-def _ordered(wanted: SpecifierSet) -> list[Specifier]:
+def ordered(wanted: SpecifierSet) -> list[Specifier]:
     """The clauses as people write them, lower bounds first; the set keeps no order."""
     return sorted(wanted, key=lambda one: (one.operator.startswith("<"), str(one)))
 
@@ -293,7 +307,7 @@ def _contradictions(found: Sorted) -> Iterable[Left]:
 
 
 def _constraints(found: Sorted) -> Iterable[tuple[Line, str, SpecifierSet]]:
-    for package in found.packages:
+    for package in (*found.packages, *found.constraints):
         wanted = Requirement(package.spec)
         yield package.line, canonicalize_name(wanted.name), wanted.specifier
     for one in found.asked:
@@ -333,7 +347,11 @@ def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults:
             faults.append(f"{at}: {error.message}")
     found = sort(lines, python=python)
     faults += [f"{one.line.where}: {one.line.text!r:.120} {_said(one.why)}" for one in found.left if not one.harmless]
-    return Listed(specs=tuple(one.spec for one in found.packages), asked=found.asked)
+    return Listed(
+        specs=tuple(one.spec for one in found.packages),
+        constraints=tuple(one.spec for one in found.constraints),
+        asked=found.asked,
+    )
 
 
 def _said(why: str) -> str:

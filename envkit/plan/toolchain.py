@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from envkit.facts.model import Facts
 from envkit.plan import bases, variables
 from envkit.plan.definition import kind_of
-from envkit.plan.model import PREFIX, BuildPlan, Smoke
+from envkit.plan.model import BuildPlan, Smoke
 from envkit.plan.planner import COMPILERS
 
 NAME = "builder"
@@ -36,7 +36,7 @@ def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
     conda = kind_of(plan.template) == "miniconda"
     nvcc = needs.nvcc and plan.resolution.cuda is not None
     kind = "miniconda" if conda else "wheels"
-    env = variables.image_variables(plan.resolution, kind=kind, devel=nvcc, prefix=PREFIX, features=())
+    env = variables.image_variables(plan.resolution, kind=kind, devel=nvcc, features=())
     return replace(
         plan,
         name=NAME,
@@ -48,6 +48,7 @@ def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
         family=plan.family if needs.torch else (),
         conda=(),
         pip=tuple(needs.requires),
+        constraints=(),
         allow_source=(),
         system=_unique([*_python(plan), *(name for name in COMPILERS[system.family] if name != "git")]),
         env=tuple(sorted(env.items())),

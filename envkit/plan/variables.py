@@ -6,6 +6,7 @@ import re
 
 from envkit.ground.versions import key
 from envkit.plan.features import Feature
+from envkit.plan.model import PREFIX
 from envkit.resolve.model import Resolution
 
 HOME = "/tmp/home"  # noqa: S108 - the one folder that any user may write, also with a read-only root
@@ -21,14 +22,12 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TOOLKIT = "/usr/local/cuda"
 
 
-def image_variables(
-    resolution: Resolution, *, kind: str, devel: bool, prefix: str, features: tuple[Feature, ...]
-) -> dict[str, str]:
+def image_variables(resolution: Resolution, *, kind: str, devel: bool, features: tuple[Feature, ...]) -> dict[str, str]:
     """What every image of envkit sets, before the definition's own variables."""
     toolkit = devel and resolution.cuda is not None
     found = {
-        "PATH": f"{prefix}/bin:{_TOOLKIT + '/bin:' if toolkit else ''}{_SYSTEM_PATH}",
-        "CONDA_PREFIX" if kind == "miniconda" else "VIRTUAL_ENV": prefix,
+        "PATH": f"{PREFIX}/bin:{_TOOLKIT + '/bin:' if toolkit else ''}{_SYSTEM_PATH}",
+        "CONDA_PREFIX" if kind == "miniconda" else "VIRTUAL_ENV": PREFIX,
         "HOME": HOME,
         "LANG": "C.UTF-8",
         # The image's user cannot write into the environment, and time stamps of .pyc files would differ per build.

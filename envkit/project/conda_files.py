@@ -16,7 +16,7 @@ from envkit.plan.requirements import Asked, Left, Line, Sorted, included, sort
 from envkit.project.toml_files import lines_of, requirement_lines, table
 
 _SPEC = re.compile(r"(?:(?P<channel>[^:\s]+(?::[^:\s]+)*)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
-_FILE = re.compile(r"(?:-r|--requirement)[\s=]*(\S.*)")  # in a section `pip`
+_FILE = re.compile(r"(?:-r|--requirement|(-c|--constraint))[\s=]*(\S.*)")  # in a section `pip`
 _FIELDS = {
     "python": "python",
     "pytorch": "torch",
@@ -69,7 +69,7 @@ def environment(name: str, folder: Path) -> Sorted:
             found += sort(text for text in lines if not _FILE.fullmatch(text.text))
             for text in lines:
                 if file := _FILE.fullmatch(text.text):
-                    found += included(text, file[1].strip("\"'"), folder)
+                    found += included(text, file[2].strip("\"'"), folder, constraint=file[1] is not None)
     return with_source(found, {channel_name(one) for one, _ in channels})
 
 

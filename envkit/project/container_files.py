@@ -30,10 +30,8 @@ _TORCH_IMAGE = re.compile(
 _PYTHON_IMAGE = re.compile(r"(?:[^/\s]+/)*python:(?P<python>3\.\d+)(?:\.\d+)?(?:-\S+)?(?:@\S+)?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
 _SHELL_ONLY = "an image definition has no shell commands"
-_VALUED = frozenset(
-    ["-c", "--constraint", "--target", "-t", "--prefix", "--root", "--timeout", "--retries", "--trusted-host"]
-)
-_FILE = ("-r", "--requirement")
+_VALUED = frozenset(["--target", "-t", "--prefix", "--root", "--timeout", "--retries", "--trusted-host"])
+_FILE, _CONSTRAINT = ("-r", "--requirement"), ("-c", "--constraint")
 _INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
 
 
@@ -360,10 +358,10 @@ def _pip(line: Line, words: list[str], step: _Step) -> Sorted:
     found, lines, rest = Sorted(), [], iter(words)
     for word in rest:
         name, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if name in _FILE:
-            file = value if sign else next(rest, "")
-            own = Line(where=line.where, text=f"-r {file}")
-            found += included(own, step.build.source(file), step.build.folder)
+        if name in (*_FILE, *_CONSTRAINT):
+            file, is_constraint = value if sign else next(rest, ""), name in _CONSTRAINT
+            own = Line(where=line.where, text=f"{'-c' if is_constraint else '-r'} {file}")
+            found += included(own, step.build.source(file), step.build.folder, constraint=is_constraint)
         elif name in _INDEX:
             lines.append(Line(where=line.where, text=f"{name} {value if sign else next(rest, '')}"))
         elif name in ("-e", "--editable"):
@@ -410,10 +408,10 @@ def _copied(step: _Step) -> Sorted:
     return found
 
 
-def _each(line: Line, key: str, values: list[tuple[str, str | None]], *, plain: bool = False) -> Sorted:
+def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Sorted:
     found = Sorted()
     for value, why in values:
-        found += _checked(Line(where=line.where, text=value) if plain else line, key, value, why)
+        found += _checked(line, key, value, why)
     return found
 
 

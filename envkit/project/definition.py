@@ -44,6 +44,7 @@ FILES: dict[str, Callable[[str, Path], Sorted]] = {
 SCHEMA_FILE = ".envkit/image-1.schema.json"
 _REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
 _LISTS = ("conda", "apt", "ports", "volumes")
+_COMPANIONS = ("torchvision", "torchaudio")
 _SINGLE = ("user", "workdir")
 _WORDS = ("entrypoint", "command")
 # What gives way, in this order, if nothing fits all that a project's file says. CUDA only where it is a base image's:
@@ -203,6 +204,7 @@ def _drafted(name: str, found: Sorted, folder: Path, facts: Facts) -> Drafted:
     except (ConflictError, UsageError) as error:
         conflict = error
     packages = tuple(Asked(field="pip", value=one.spec, line=one.line) for one in found.packages)
+    packages += tuple(Asked(field="constraints", value=one.spec, line=one.line) for one in found.constraints)
     left = tuple(replace(one, line=replace(one.line, text=masked(one.line.text))) for one in found.left)
     return Drafted(file=name, text=text, taken=(*found.asked, *packages), left=left, conflict=conflict)
 
@@ -222,7 +224,9 @@ def _referring(found: Sorted, folder: Path) -> Sorted:
             found = replace(found, asked=tuple(other for other in found.asked if other != one))
         else:
             found = replace(
-                found, packages=tuple(package for package in found.packages if package.line.where not in own)
+                found,
+                packages=tuple(package for package in found.packages if package.line.where not in own),
+                constraints=tuple(package for package in found.constraints if package.line.where not in own),
             )
     return found
 
@@ -235,8 +239,8 @@ def _settled(found: Sorted) -> Sorted:
     first: dict[str, Asked] = {}
     for one in found.asked:
         key = "cuda" if one.field == "cpu" else one.field
-        if (one.line.where, one.line.text) in bad:
-            continue
+        if (one.line.where, one.line.text) in bad or (one.line.constraint and one.field in _COMPANIONS):
+            continue  # the torch of the request decides on its companions
         if key in (*_LISTS, "env", "labels", "copy", FILE, "torch"):
             asked += [] if any((x.field, x.value) == (one.field, one.value) for x in asked) else [one]
         elif key not in first or not first[key].value:
@@ -245,8 +249,16 @@ def _settled(found: Sorted) -> Sorted:
             asked.append(one)
         elif one.value and (one.field, one.value) != (first[key].field, first[key].value):
             left.append(Left(line=one.line, why=f"{first[key].line.where} says {first[key].value}"))
-    packages = {one.spec: one for one in reversed(found.packages) if (one.line.where, one.line.text) not in bad}
-    return Sorted(asked=tuple(asked), packages=tuple(reversed(packages.values())), left=(*found.left, *left))
+    packages, constraints = (
+        {one.spec: one for one in reversed(rows) if (one.line.where, one.line.text) not in bad}
+        for rows in (found.packages, found.constraints)
+    )
+    return Sorted(
+        asked=tuple(asked),
+        packages=tuple(reversed(packages.values())),
+        constraints=tuple(reversed(constraints.values())),
+        left=(*found.left, *left),
+    )
 
 
 def _text(name: str, found: Sorted) -> str:
@@ -263,6 +275,7 @@ def _text(name: str, found: Sorted) -> str:
     lines += _list(FILE, [one.value for one in found.of(FILE)])
     lines += _list("conda", [one.value for one in found.of("conda")])
     lines += _list("pip", [one.spec for one in found.packages])
+    lines += _list("constraints", [one.spec for one in found.constraints])
     for key in _LISTS[1:]:
         lines += _list(key, [one.value for one in found.of(key)])
     for key in ("env", "labels"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ def pyproject(name: str, folder: Path) -> Sorted:
     taken, left = _groups(tree, where)
     sources = _sources(tree, where)
     lines = [line for line in (*lines, *taken) if _named(line) not in sources.elsewhere]
+    limits = _texts(table(tree, "tool", "uv").get("constraint-dependencies"))
+    lines += [replace(where(one, one), constraint=True) for one in limits]
     found += sort(lines) + left + sources.sorted
     for key, why in _UV_LEFT.items():
         if table(tree, "tool", "uv").get(key):
@@ -72,7 +75,6 @@ def _parsed(name: str, text: str) -> Mapping[str, Any]:
 
 _UV_LEFT = {
     "override-dependencies": "versions that override others are not read; list them under pip",
-    "constraint-dependencies": "constraints on packages that nothing lists are not read; list them under pip",
     "no-build-isolation-package": "only wheels are installed",
 }
 

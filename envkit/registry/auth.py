@@ -107,6 +107,7 @@ def _in_file(path: Path, tree: dict[str, Any], registry: str, repository: str) -
             return _ask_helper(path, helper, key)
     store = tree.get("credsStore")
     if store:
+        # Each key costs the start of a program, so only the ways to write it that clients use today are tried.
         for key in keys[:2]:
             found = _ask_helper(path, store, key)
             if found is not None:

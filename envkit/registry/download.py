@@ -119,6 +119,7 @@ def fetch(
     work = _Fetch(folder, policy, on_bytes, sum(item.size or 0 for item in wanted))
     if offline:
         _require(wanted, folder)
+    # The largest first: begun last, it would be downloaded alone.
     ordered = sorted(wanted, key=lambda item: (-(item.size or 0), item.sha256))
     threads = [
         threading.Thread(target=work.run, name=f"envkit-fetch-{number}", daemon=True)
@@ -264,6 +265,7 @@ class _Fetch:
                     raise StoppedError
                 state.add(piece)
                 self._heard(len(piece))
+                # A server may send without end; `_fault` refuses what is too long.
                 if item.size is not None and state.size > item.size:
                     return
             promised = item.size if item.size is not None else whole
@@ -289,6 +291,7 @@ class _Fetch:
                 self._heard(len(piece))
         found = digest.hexdigest()
         if found != path.name:
+            # These bytes were counted, and are fetched again.
             self._heard(-path.stat().st_size)
         return found
 

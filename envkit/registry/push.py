@@ -192,7 +192,7 @@ class Pusher:
                 failed = error
                 self._work.stop()
             with self._change:
-                self._failed = self._failed or failed
+                self._failed = self._failed or failed  # a later failure may only follow from the first
                 self._left -= 1
                 self._change.notify_all()
 

@@ -142,6 +142,7 @@ def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artef
     digest = spec.sha256(data)
     known = {row.digest for row in referrers(registry, image)}
     place = replace(image, tag=None, digest=digest)
+    # A list under a tag is kept by clients: it may name a manifest that the registry lost.
     if digest in known:
         verify_manifest(place, data, registry)
         return Attached(digest=digest, listed_by="", new=False)
@@ -163,6 +164,7 @@ def _put(registry: Registry, place: Reference, data: bytes) -> bool:
         headers = {"Content-Type": spec.MANIFEST}
         with registry.request("PUT", path, _scopes(place), headers=headers, body=data) as answer:
             registry.expect(answer, (_CREATED, _FOUND, _ACCEPTED), f"attaching to {place}")
+            # With this header a registry says that it lists the manifest ("Pushing Manifests with Subject").
             return "oci-subject" in answer.headers
 
     return registry.persist(put)
@@ -239,6 +241,7 @@ def _page(registry: Registry, image: Reference, path: str) -> tuple[list[Any], s
 def _next(answer: Answer) -> str | None:
     """The next page's URL (RFC 8288): `<URL>; rel="next"`; it leads no further than a redirect may."""
     link = answer.headers.get("link", "")
+    # RFC 8288 allows the value without quotes.
     if not link or 'rel="next"' not in link.replace("rel=next", 'rel="next"'):
         return None
     return answer.leads_to(link.partition("<")[2].partition(">")[0])

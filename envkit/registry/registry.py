@@ -207,7 +207,7 @@ class Registry:
             return answer
         with answer:
             header = answer.headers.get("www-authenticate", "")
-            told = answer.said() if method != "HEAD" else ""
+            told = answer.said() if method != "HEAD" else ""  # an answer to HEAD has no body
         granted = self._authorize(parse_challenges(header), scopes, known, told)
         return self.transport.send(method, url, headers=headers, authorization=granted, body=body, led_by=led_by)
 
@@ -233,6 +233,7 @@ class Registry:
         """An Authorization header that the registry should take."""
         root = self.root
         with self._lock:
+            # The lock is held while a token is fetched: threads that need the same one wait for it instead of asking.
             repository = scopes[0].split(":")[1]
             if repository not in self._logins:
                 self._logins[repository] = find_login(self.name, repository, self._environ)
@@ -243,6 +244,7 @@ class Registry:
             for way in offered:
                 if way.scheme == "bearer" and way.parameters.get("realm"):
                     header = f"Bearer {self.persist(functools.partial(self._token, way, scopes, found, root))}"
+                # Not after a refusal: the same user and password would be refused again.
                 elif way.scheme == "basic" and found is not None and found.login.user and not stale:
                     header = found.login.basic()
                 else:
@@ -293,9 +295,10 @@ class Registry:
                 self.expect(answer, (_FOUND,), f"logging in to {self.name}")
             try:
                 tree = json.loads(answer.read(_MAX_TOKEN))
-                token = tree.get("token") or tree.get("access_token")
+                token = tree.get("token") or tree.get("access_token")  # distribution's own name, and that of OAuth 2
             except (ValueError, AttributeError, RecursionError):
                 token = None
+        # It becomes part of a header: a line break in it would begin another one.
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
             raise EngineError(f"logging in to {self.name}: the token server returned no token", hint="run it again")
         return token

@@ -102,7 +102,7 @@ def retry_after(header: str | None, now: float) -> float | None:
         return None
     text = header.strip()
     if text.isascii() and text.isdigit():
-        return float(text[:9])
+        return float(text[:9])  # `delay` shortens it; no server's number is too long for a float
     try:
         moment = email.utils.parsedate_to_datetime(text)
     except (TypeError, ValueError):

@@ -226,6 +226,7 @@ class Transport:
                 return answer
             with answer:
                 target = answer.leads_to(answer.headers.get("location", ""))
+                # A redirect may narrow where the next one leads, and never widens it.
                 allowed &= led_from(answer.reach)
         raise EngineError(f"{shown(url)} redirects more than {_HOPS} times", hint="check the address")
 
@@ -449,6 +450,7 @@ def _no_login(request: PreparedRequest) -> PreparedRequest:
 
 
 def _lost(url: str, error: BaseException, policy: Policy) -> TransientError:
+    # The libraries wrap each other's errors in several ways, so the texts of the whole chain decide.
     text = " ".join(map(str, _chain(error)))
     kinds: tuple[type[Any], ...] = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
     if sockets.SLOW_HEAD in text:

@@ -93,7 +93,13 @@ def context(
 def wheel_lines(plan: BuildPlan, mirrors: Mirrors) -> list[str]:
     """Wheels of torch as lines of a requirements file, with their one index."""
     index, pages = sources.wheel_index(plan.resolution, mirrors), sources.wheel_pages(plan.resolution, mirrors)
-    return [*sources.pip_options(index, pages), *plan.family]
+    own = ["-c constraints.txt"] if plan.constraints else []
+    return [*sources.pip_options(index, pages), *own, *plan.family]
+
+
+def has_constraints(plan: BuildPlan) -> bool:
+    """Whether pip installs something without a lock that constraints.txt limits."""
+    return bool(plan.pip) or bool(plan.constraints and plan.resolution.source in ("pytorch", "pypi"))
 
 
 def pip_lines(plan: BuildPlan, mirrors: Mirrors) -> list[str]:
@@ -127,7 +133,8 @@ def _install_files(plan: BuildPlan, lock: Lock | None, mirrors: Mirrors, *, cond
         found = [*([locked.EXPLICIT] if conda else []), "seal.py"]
         return found + ([CA_FILE] if mirrors.ca_bundle else [])
     found = ["environment.yml" if conda else "torch.txt", "seal.py"]
-    found += ["constraints.txt", "requirements.txt"] if plan.pip else []
+    found += ["constraints.txt"] if has_constraints(plan) else []
+    found += ["requirements.txt"] if plan.pip else []
     return found + ([CA_FILE] if mirrors.ca_bundle else [])
 
 

@@ -13,7 +13,7 @@ from envkit.plan.definition import kind_of
 from envkit.plan.family import constraints
 from envkit.plan.model import BuildPlan
 from envkit.render import locked, sources
-from envkit.render.context import pip_lines, wheel_lines
+from envkit.render.context import has_constraints, pip_lines, wheel_lines
 from envkit.render.packages import CA_FILE, package_files
 from envkit.render.quoting import yaml
 
@@ -46,7 +46,8 @@ def context_files(
         texts |= locked.files(plan, lock, mirrors) | {LOCK_FILE: to_text(lock)}
     elif plan.pip:
         texts["requirements.txt"] = _lines(pip_lines(plan, mirrors))
-        texts["constraints.txt"] = _lines(constraints(plan.family, plan.resolution))
+    if not lock and has_constraints(plan):
+        texts["constraints.txt"] = _lines(constraints(plan.family, plan.resolution, plan.constraints))
     if kind_of(plan.template) == "wheels":
         if not lock:
             texts["torch.txt"] = _lines(wheel_lines(plan, mirrors))

@@ -11,7 +11,7 @@ from envkit.facts.model import Gpu
 from envkit.ground.versions import key
 
 _CAPABILITY = re.compile(r"([0-9]{1,2})\.([0-9])")
-_SM = re.compile(r"(?:sm|compute)_?([0-9]{1,2})([0-9])[af]?")
+_SM = re.compile(r"(?:sm|compute)_?([0-9]{1,2})([0-9])[af]?")  # a: one GPU alone, f: its family
 _NAME = re.compile(r"[A-Za-z0-9 ._()/+-]+")  # signs that names of products are written in
 # Words of marketing names that do not tell one product from another.
 _NOISE = {"NVIDIA", "TESLA", "GEFORCE", "QUADRO", "GPU"}
@@ -125,6 +125,7 @@ def _known(rows: tuple[tuple[str, tuple[str, ...]], ...]) -> _Known:
     for name, row in (*full.items(), *only.items()):
         for variant in ("", "TI", "SUPER", "TISUPER", "D"):
             joined.setdefault("".join(name) + variant, row)
+    # A whole name counts before one that is made of a name and a variant.
     joined |= {"".join(name): row for name, row in (*only.items(), *full.items())}
     return _Known(full, only, joined)
 

@@ -157,6 +157,7 @@ def _needs(facts: Facts) -> dict[str, Need]:
     for name, row in first.items():
         native, inferred = drivers[row.toolkit], row.confidence is not None
         floor = floors.get(key(name)[0])
+        # Without a known floor for this major a sourced row refuses older drivers, and an inferred one refuses none.
         if floor is None or floor.linux_min is None:
             needs[name] = Need(native, "0" if inferred else native, row.refs, inferred)
         else:

@@ -126,6 +126,7 @@ def _foreground(group: int) -> Iterator[None]:
     if not os.isatty(0):
         yield
         return
+    # While another group has the terminal, taking it back would stop this process (tcsetpgrp(3)).
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:
         with contextlib.suppress(OSError):

@@ -97,20 +97,19 @@ def engine_words(
     return [*words, _image(session.image, engine), *session.argv]
 
 
-def srun_words(session: Session, typed: Sequence[str], *, envkit: str = "envkit") -> list[str]:
+def srun_words(session: Session, typed: Sequence[str]) -> list[str]:
     """The words of `srun` that run a session on a node: envkit on the node starts it.
 
     Args:
         session: what is run.
         typed: options of `envkit run`, with absolute paths.
-        envkit: the command on the nodes.
     """
     words = ["srun", "--ntasks=1"]
     if session.gpus is not None:  # `all` are all that the job gets: one, unless the line is changed
         words.append(f"--gres={gres(1 if session.gpus == 'all' else len(session.gpus.split(',')))}")
     words += ["--pty"] if session.terminal else []
     command = ["--", *session.argv] if session.argv else []
-    return [*words, envkit, "run", *typed, session.image, *command]
+    return [*words, "envkit", "run", *typed, session.image, *command]
 
 
 def compose_service(session: Session, engine: str) -> str:

@@ -130,6 +130,7 @@ def _limited(argv: Sequence[str], limits: RunLimits) -> list[str]:
     """`argv` with its private writable memory limited: address space would stop CUDA, which reserves much of it."""
     if limits.memory_mb is None:
         return list(argv)
+    # The shell counts in KiB.
     return ["/bin/sh", "-c", 'ulimit -d "$1"; shift; exec "$@"', "envkit", str(limits.memory_mb << 10), *argv]
 
 
@@ -147,6 +148,6 @@ def _interpreter(image: str) -> str:
 
 def _moved(item: str, files: Mapping[str, bytes], root: Path) -> str:
     """An argument with the path of a file replaced by where that file is."""
-    for name in sorted(files, key=len, reverse=True):
+    for name in sorted(files, key=len, reverse=True):  # the longest first: one path may begin with another
         item = item.replace(name, f"{root}{name}")
     return item

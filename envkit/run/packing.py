@@ -117,7 +117,7 @@ class Packer:
         if not known:
             return None
         with contextlib.suppress(OSError):
-            os.utime(self._name(one))
+            os.utime(self._name(one))  # pruning goes by the last use
         descriptor = spec.Descriptor(media_type=spec.LAYER_GZIP, digest=digest, size=int(size))
         return spec.Layer(descriptor=descriptor, diff_id=one.diff_id, made_by="")
 

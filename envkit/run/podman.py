@@ -180,10 +180,12 @@ def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
     words = ["create", "--name", name, "--pull=never", "--network=none", *isolation_options("podman")]
     words += [f"--security-opt=mask={cage.PRESSURE}"]  # podman can hide a path, but not make it read-only
     words += [f"--tmpfs=/tmp:{cage.tmpfs(limits)}", f"--pids-limit={limits.pids}", shm_option(limits.shm_mb)]
+    # What the command writes is read from the attached client; a log would be a second copy in podman's storage.
     words += ["--log-driver=none", *ulimits()]
     # An entry point brings its own init, and has to be process 1 as in real use.
     words += [] if command.entrypoint else ["--init"]
     if limits.memory_mb is not None:
+        # The limit with swap is the same number, so there is no swap on top.
         words += [f"--memory={limits.memory_mb}m", f"--memory-swap={limits.memory_mb}m"]
     words += [] if limits.cpus is None else [f"--cpus={limits.cpus:g}"]
     words += [] if limits.user is None else [f"--user={limits.user}"]

@@ -76,6 +76,7 @@ def parse_port(text: str) -> Port:
     address, colon, host = rest.rpartition(":")
     address = address.strip("[]") if colon else LOOPBACK
     numbers = [container, host if ":" in plain else container]
+    # Six digits are too large already, and Python refuses to read numbers of thousands.
     sound = all(one.isascii() and one.isdigit() and 0 < int(one[:6]) <= _MOST_PORT for one in numbers)
     if not sound or not address or (slash and kind not in ("tcp", "udp")) or (colon and not _is_address(address)):
         raise UsageError(
@@ -120,6 +121,7 @@ def is_free(port: Port) -> bool:
     """
     family = socket.AF_INET6 if ":" in port.address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM if port.kind == "udp" else socket.SOCK_STREAM) as probe:
+        # Without it, a port whose last connection was closed a moment ago would seem taken (TIME_WAIT).
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((port.address, port.host))

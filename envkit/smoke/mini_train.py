@@ -115,12 +115,12 @@ class Job:
             "waits_s": waits,
         }
 
-    def launch_share(self, batch, count=5):
+    def launch_share(self, batch):
         """Return the share of a step for which the host is busy queueing it; None on a CPU, where it does the work."""
         if not self.cuda:
             return None
         queued = finished = 0.0
-        for _ in range(count):
+        for _ in range(5):
             self.synchronize()
             begin = time.perf_counter()
             self.train(*self.transfer(batch))

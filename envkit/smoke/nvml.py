@@ -20,6 +20,12 @@ MPS_SERVER = "nvidia-cuda-mps"  # as far as /proc/PID/comm shows it
 MEMORY_V2 = 0x02000028
 UNKNOWN_BYTES = 2**64 - 1
 BUS_TYPES = {1: "pci", 2: "pcie", 3: "fpci", 4: "agp"}
+# The folder of the Windows driver exists in WSL2 alone. It comes first: a CUDA package in WSL2 may also install the
+# library of the Linux driver, which answers there that no driver is loaded.
+LIBRARIES = ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "libnvidia-ml.so.1")
+VGPU = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU: this is the guest of a virtual GPU
+_ABSENT = "cannot open shared object file: No such file"  # as the loader writes it
+MOST_SLICES = 64  # of one GPU; there are seven at most
 
 
 class _Memory(ctypes.Structure):
@@ -79,6 +85,28 @@ class Nvml:
         """Return the driver version, like ``580.95.05``."""
         return self._text("nvmlSystemGetDriverVersion", ctypes.c_char * 96)
 
+    def cuda(self):
+        """Return the newest CUDA version that the driver runs by itself, like ``12.4``, None where unknown."""
+        value = ctypes.c_int()
+        if not self.call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(value)):
+            return None
+        return f"{value.value // 1000}.{value.value % 1000 // 10}"
+
+    def library_version(self):
+        """Return the driver version that the library belongs to, which may not be the kernel module's, or None."""
+        text = self._text("nvmlSystemGetNVMLVersion", ctypes.c_char * 96)  # a CUDA major version, then the driver's
+        return None if text is None else text.partition(".")[2] or None
+
+    def reason(self, code):
+        """Return the library's words for what ``code`` returned, like ``GPU is lost (error 15)``."""
+        if code is None:
+            return "function not found"
+        function = getattr(self._library, "nvmlErrorString", None)
+        if function is None:
+            return f"error {code}"
+        function.restype = ctypes.c_char_p
+        return f"{(function(code) or b'?').decode('utf-8', 'replace')} (error {code})"
+
     def count(self):
         """Return how many devices NVML shows in this container."""
         value = ctypes.c_uint()
@@ -107,7 +135,7 @@ class Nvml:
         vendor_device = f"{pci.pci_device_id & 0xFFFF:04x}:{pci.pci_device_id >> 16:04x}" if has_pci else None
         return {
             "uuid": self._text("nvmlDeviceGetUUID", ctypes.c_char * 96, handle),
-            "name": self._text("nvmlDeviceGetName", ctypes.c_char * 96, handle),
+            "name": self.name(handle),
             "pci_id": vendor_device,
             "pci_bus": pci.bus_id.decode("ascii", "replace").lower() if has_pci else None,
             "cc": f"{major.value}.{minor.value}" if has_cc else None,
@@ -119,6 +147,27 @@ class Nvml:
             "power_limit_w": power // 1000 if power is not None else None,
             "link": self.link(index),
         }
+
+    def virtualization(self, index):
+        """Return the NVML_GPU_VIRTUALIZATION_MODE of device ``index``, such as VGPU, None where unknown."""
+        handle = self.handle(index)
+        return None if handle is None else self.number("nvmlDeviceGetVirtualizationMode", handle)
+
+    def slices(self, index):
+        """Return the handles of the MIG devices of device ``index`` that this process may see."""
+        handle = self.handle(index)
+        most = None if handle is None else self.number("nvmlDeviceGetMaxMigDeviceCount", handle)
+        found = []
+        for number in range(min(most or 0, MOST_SLICES)):
+            part = ctypes.c_void_p()
+            # The numbers have gaps where a slice was destroyed or is another user's.
+            if self.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, ctypes.c_uint(number), ctypes.byref(part)):
+                found.append(part)
+        return found
+
+    def name(self, handle):
+        """Return the product's name of a device or of a MIG device, None where unknown."""
+        return self._text("nvmlDeviceGetName", ctypes.c_char * 96, handle)
 
     def link(self, index):
         """Return ``{gen, width, gen_max, width_max}`` of device ``index`` at this moment, None where unknown."""
@@ -244,13 +293,7 @@ class Nvml:
     def slice_of(self, uuid):
         """Return ``(NVML index of its GPU, handle)`` of the MIG slice with ``uuid``, None when NVML shows none."""
         for index in range(self.count()):
-            handle = self.handle(index)
-            slices = None if handle is None else self.number("nvmlDeviceGetMaxMigDeviceCount", handle)
-            for number in range(slices or 0):
-                part = ctypes.c_void_p()
-                arguments = (handle, ctypes.c_uint(number), ctypes.byref(part))
-                if not self.call("nvmlDeviceGetMigDeviceHandleByIndex", *arguments):
-                    continue
+            for part in self.slices(index):
                 found = self._text("nvmlDeviceGetUUID", ctypes.c_char * 96, part)
                 if found is not None and _same_uuid(found, uuid, "mig-"):
                     return index, part
@@ -301,13 +344,30 @@ def open_session():
     if os.getpid() in _sessions:
         return _sessions[os.getpid()]
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-        ready = library.nvmlInit_v2() == 0
-    except (OSError, AttributeError):
+        session, code = start()
+    except OSError:
         return None
-    if ready:
-        _sessions[os.getpid()] = Nvml(library)
+    if code == 0:
+        _sessions[os.getpid()] = session
     return _sessions.get(os.getpid())
+
+
+def start(libraries=LIBRARIES):
+    """Load the first of ``libraries`` that is there; return its Nvml and what initializing it returned, 0: it is ready.
+
+    Raises OSError with the reasons where none loads: FileNotFoundError where none is there.
+    """
+    reasons = []
+    for name in libraries:
+        try:
+            session = Nvml(ctypes.CDLL(name))
+        except OSError as error:
+            reasons.append(str(error))
+        else:
+            return session, session.code("nvmlInit_v2")
+    # A library that is there but needs another one that is not says so with the other one's name.
+    faults = [reason for reason in reasons if not reason.startswith(tuple(f"{name}: {_ABSENT}" for name in libraries))]
+    raise OSError("; ".join(faults)) if faults else FileNotFoundError("; ".join(reasons))
 
 
 def main(_arguments):

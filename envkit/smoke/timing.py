@@ -104,13 +104,13 @@ def wall_clock(sync=None):
     return clock
 
 
-def event_clock(torch, spin=True):
+def event_clock(torch):
     """Clock on CUDA events of the current stream.
 
-    With ``spin`` a spin kernel is queued before the first event, so that the time the host needs to queue the calls
+    A spin kernel is queued before the first event, so that the time the host needs to queue the calls
     lies outside the window (what nvbandwidth does).
     """
-    sleep = getattr(torch.cuda, "_sleep", None) if spin else None
+    sleep = getattr(torch.cuda, "_sleep", None)
 
     def clock(fn, loops):
         first = torch.cuda.Event(enable_timing=True)
@@ -224,10 +224,10 @@ def measure(
     return found
 
 
-def sample_record(values, *, clock, unit="ms", warmup_discarded=0, inner_loops=1, bytes_per_call=None, cpu_values=None):
+def sample_record(values, *, clock, warmup_discarded=0, inner_loops=1, bytes_per_call=None, cpu_values=None):
     """The record's "samples" object; ``n`` counts all values, at most 200 of them are kept."""
     record = {
-        "unit": unit,
+        "unit": "ms",
         "n": len(values),
         "warmup_discarded": warmup_discarded,
         "inner_loops": inner_loops,

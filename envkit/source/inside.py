@@ -65,6 +65,7 @@ def rewritten(path: Path) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(buffer, "w") as new:
         entries = [one for one in old.infolist() if not one.is_dir()]
+        # Metadata comes last in the archive, as the wheel format recommends.
         for one in sorted(entries, key=lambda one: (_INFO in one.filename, one.filename)):
             data = old.read(one)
             if one.filename.endswith(_INFO + "RECORD"):

@@ -138,6 +138,7 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
     _hold_fingerprint(tree, document)
     trouble = None if run["trouble"] is None else Trouble.from_json(run["trouble"])
     missed = [item for item in checks if item["reason_code"] == "NOT_SELECTED"]
+    # Backwards, so that the first row of a check gives its title.
     titles = {check_of(item["id"]): item["title"] for item in reversed(checks)}
     selected = _entries(run["selected"], titles)
     left_out = _entries((item["id"] for item in missed), {item["id"]: item["title"] for item in missed})

@@ -69,6 +69,7 @@ def answer_of(log: bytes, questions: Sequence[Question]) -> Answer:
         )
     return Answer(
         question=question,
+        # Where no shell told an exit code, the log itself ends with the payload's mark.
         printed=printed if ended else log,
         exit_code=int(ended[1]) if ended else None,
     )

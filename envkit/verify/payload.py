@@ -65,7 +65,7 @@ def payload_archive() -> bytes:
         for name, data in _entries():
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.create_system = 3
+            entry.create_system = 3  # Unix, on whatever system the archive is made
             entry.external_attr = 0o100644 << 16
             archive.writestr(entry, data, compresslevel=9)
     return buffer.getvalue()

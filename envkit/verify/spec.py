@@ -105,6 +105,6 @@ def spec_of_labels(labels: Mapping[str, str]) -> dict[str, Any]:
         "driver": {"native": own["driver.native"], "minimum": own["driver.minimum"]} if own["driver.minimum"] else None,
         "gpu_archs": archs.split() if archs else None,
         "ptx": (own["gpu.ptx"] or "").split() if archs else None,
-        "prefix": PREFIX,
+        "prefix": PREFIX,  # no label names it; every image of envkit has this one
         "shm_mb": int(shm) if shm and shm.isdigit() else None,
     }

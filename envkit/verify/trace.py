@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORMAT = "chrome-trace+gzip+base64"
 MAX_BYTES = 256 << 20
 """Unpacked, a trace may have this many bytes."""
-_GZIP = 16 + zlib.MAX_WBITS
+_GZIP = 16 + zlib.MAX_WBITS  # how zlib is asked for gzip's header and trailer
 _HINT = "envkit verify IMAGE --trace FILE  # again; C23 and stderr say what is wrong with training here"
 
 

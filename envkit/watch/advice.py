@@ -161,7 +161,7 @@ def for_cpus(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice
     changes: list[Advice] = []
     cpus, worth = record.machine.cpus, symptoms.limit("worth")
     share = max(found.queued or 0.0, found.throttled or 0.0)
-    gain = (1.0, 1 / max(1e-9, 1 - min(share, 0.95)))
+    gain = (1.0, 1 / max(1e-9, 1 - min(share, 0.95)))  # near 1 the arithmetic would promise any gain
     fair = max(1, math.floor(cpus / found.ranks))
     threads, workers = found.threads or 0, found.loading.workers
     who = "one process" if found.ranks == 1 else f"{found.ranks} ranks"

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+from envkit.ground.errors import UsageError
 from envkit.watch import advice
 from envkit.watch.advice import Advice
 from envkit.watch.measures import Measures, measure
-from envkit.watch.model import Record
+from envkit.watch.model import Record, read
 from envkit.watch.symptoms import Symptoms, load
 
 
@@ -67,6 +69,24 @@ class Judgment:
 Rule = Callable[[Record, Measures, Symptoms], Finding | None]
 
 
+def judge_file(path: Path) -> Judgment:
+    """Read a record and judge it.
+
+    Raises:
+        UsageError: the file cannot be read, is not a record, or has values that cannot be computed with.
+    """
+    record = read(path)
+    try:
+        return judge(record)
+    # A field of another type, or a sample of no time: records are read as they are, and a training may have facts of
+    # any kind.
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path}: the record cannot be judged: {error!r:.200}",
+            hint="envkit watch -o FILE -- COMMAND writes a record",
+        ) from error
+
+
 def judge(record: Record) -> Judgment:
     """Say what holds a training back."""
     symptoms, found = load(), measure(record)
@@ -90,6 +110,7 @@ def judge(record: Record) -> Judgment:
 
 def _answer(record: Record, found: Measures, symptoms: Symptoms, rules: tuple[Rule, ...]) -> Judgment:
     findings = [one for rule in rules if (one := rule(record, found, symptoms)) is not None]
+    # Computing is what is left when nothing waits, so it comes last, however large it is.
     findings.sort(key=lambda one: (one.kind == "compute-bound", -one.share))
     if not record.injected and not record.samples:
         text = f"{Answer.TOO_SHORT}: the process was observed for {record.seconds:.1f} s"

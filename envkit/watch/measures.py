@@ -203,9 +203,10 @@ def _loading(record: Record, ranks: Sequence[Process], steps: int, seconds: floa
     waits, starts = _sum(ranks, "next"), _sum(ranks, "iter")
     makers = [worker for one in ranks for worker in record.workers_of(one)]
     made = _sum(ranks, "fetch")
-    made = made if made.count else _sum(makers, "fetch")
+    made = made if made.count else _sum(makers, "fetch")  # without workers a rank makes its own batches
     first = ranks[0] if ranks else None
     settings: Any = first.facts.get("loader", {}) if first else {}
+    # Without workers nothing starts or ends at the edges of an epoch.
     edges = _sum(ranks, "next.edge").seconds if settings.get("num_workers") else 0.0
     return Loading(
         share=min(1.0, _part(waits.seconds + starts.seconds, seconds)),

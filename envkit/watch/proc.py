@@ -42,6 +42,7 @@ def parse_stat(text: str) -> tuple[float, int, int] | None:
     """CPU seconds, major faults and resident bytes of a /proc/PID/stat; None for anything else."""
     fields = text.rpartition(")")[2].split()
     try:
+        # proc_pid_stat(5): utime and stime are fields 14 and 15, majflt 12, rss 24; `fields` begins with the third.
         cpu = (int(fields[11]) + int(fields[12])) / _TICK
         return cpu, int(fields[9]), int(fields[21]) * _PAGE
     except (IndexError, ValueError):

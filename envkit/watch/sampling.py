@@ -65,7 +65,7 @@ class Sampler:
 
     def since(self) -> float:
         """Return the seconds since the last sample."""
-        return max(1e-9, self._clock() - self._at)
+        return max(1e-9, self._clock() - self._at)  # rates are divided by it
 
     def take(self, mains: Sequence[int], more: Iterable[int], waiting: float | None, steps: float | None) -> None:
         """Take a sample.

@@ -39,6 +39,7 @@ from tests.support.plans import facts, shipped_plan
 from tests.support.records import passed_record
 from tests.support.torch_wheels import TorchWheel, page, release
 from tests.support.wheels import raw_zip, wheel_entries
+from tests.world.world import World
 
 HOST = "registry.example.com"
 LONGEST_S = 600
@@ -46,6 +47,8 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BASE = spec.Runtime(env=(("PATH", _PATH),), user="", workdir="/", entrypoint=(), cmd=("bash",))
 _TINI = b'#!/bin/bash\nuntil [ "$1" = -- ]; do shift; done\nshift\nexec "$@"\n'
 _PYTHON = b'#!/bin/bash\necho "python $*"\n'
+# Servers in images, which end at once.
+_SERVER = b'#!/bin/bash\necho "${0##*/} $*"\n'
 _DEFINITION = """schema: envkit.image/1
 title: An example
 companions: []
@@ -69,6 +72,7 @@ _REQUESTS: tuple[tuple[str, Mapping[str, str | Sequence[str] | bool]], ...] = (
     ("jupyter", {}),
     ("centos7", {}),
 )
+_COMMANDS = {"jupyterlab": "jupyter", "tensorboard": "tensorboard"}  # of packages
 _PROGRAMS = {
     "nvidia-smi": """case "$*" in
   *csv,noheader,nounits*) echo "550.54.15" ;;
@@ -90,6 +94,7 @@ esac
     "sinfo": "echo 'node1 gpu:a100:4 gpu'\n",
     "pdsh": "echo 'node1: NVIDIA A100-SXM4-80GB, 550.54.15, 8.0'\n",
     "python": f'exec {sys.executable} "$@"\n',
+    "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"\n',
     "envkit": f'exec {sys.executable} -m envkit "$@"\n',
 }
 _NODES = {
@@ -180,6 +185,47 @@ def _fill(machine: Machine) -> None:
     type_here(f"envkit push {team}:1.1 --image oci:old --unverified && envkit push {team}:1.0")
     type_here(f"envkit push {team}:1 && envkit push {team}:image && rm built.json")
     type_here("envkit attest --new-key team.key")
+
+
+@contextmanager
+def beside_docker(found: Machine, world: World, folder: Path) -> Iterator[Machine]:
+    """Make the machine once more, with images in Docker and Podman that have the names of the pages.
+
+    Args:
+        found: the machine without an engine; its registry and its channel are used.
+        world: with Docker and Podman.
+        folder: to copy the machine to; it does not exist yet.
+    """
+    shutil.copytree(found.folder, folder, symlinks=True)
+    kept = {name: text for name, text in found.environ.items() if name not in ("ENVKIT_ENGINE", "ENVKIT_RUNNER")}
+    here = Machine(folder, found.host, {**kept, **world.podman_env, "DOCKER_HOST": str(world.docker_host)})
+    project = folder / "project"
+    (project / "session.yaml").write_text(_DEFINITION.replace("numpy%s", "tensorboard") + "smoke: {shm_mb: 8192}\n")
+    (project / "lab.yaml").write_text(_DEFINITION % "" + "features: [jupyter]\n")
+    (project / "ssh").mkdir()
+    (project / "ssh/Dockerfile").write_text(
+        'FROM train:1\nCOPY sshd.sh /usr/share/envkit/sshd.sh\nLABEL io.github.envkit.features=ssh\nCMD ["python"]\n'
+    )
+    (project / "ssh/sshd.sh").write_bytes(_SERVER)
+    (project / "ssh/sshd.sh").chmod(0o755)
+    build = "envkit build --engine embedded --no-verify"
+    lines = (
+        f"{build} old.yaml --locked old.lock -t train:old --output docker-daemon",
+        f"{build} image.yaml -t train:cu126 -t train:new --output docker-daemon",
+        f"{build} jupyter -t notebook:1 --output docker-daemon",
+        f"{build} session.yaml -t train:1 --output docker-archive:podman.tar && podman load --quiet --input podman.tar",
+        f"{build} session.yaml -t train:1 --output docker-daemon",
+        "docker build --quiet --tag ssh:1 ssh",
+    )
+    try:
+        for line in lines:
+            done = here.run(line, folder)
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+        (project / "podman.tar").unlink()
+        yield here
+    finally:
+        here.run("docker rmi --force train:old train:cu126 train:new notebook:1 train:1 lab:1 ssh:1", folder)
+        here.run("podman rmi --force train:1", folder)
 
 
 def _write_records(project: Path) -> None:
@@ -285,6 +331,8 @@ def _packed(site: Site, folder: Path, row: Pkg) -> Pkg:
     if row.name == "python":
         short = ".".join(row.version.split(".")[:2])
         contents += [Content(f"bin/{name}", _PYTHON, mode=0o755) for name in (f"python{short}", "python3", "python")]
+    if row.name in _COMMANDS:
+        contents.append(Content(f"bin/{_COMMANDS[row.name]}", _SERVER, mode=0o755))
     if row.name == "tini":
         contents.append(Content("bin/tini", _TINI, mode=0o755))
     recipe = Recipe(

@@ -1,6 +1,5 @@
 """Exported jobs, unmodified: a real Slurm builds an image, proves it and names the broken one; pods' commands run."""
 
-import base64
 import json
 import os
 import shutil
@@ -14,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from envkit.run.bubblewrap import BubblewrapRunner
-from envkit.run.model import RunLimits
+from tests.engines.pods import printed_by_pod
 from tests.support.file_images import digest, entry, packed
-from tests.support.heard import Heard
 from tests.support.kubernetes import documents, started_with
 from tests.world import apt
 from tests.world.slurm import Cluster, cluster
@@ -189,32 +186,6 @@ def cluster_files(ran: Ran) -> Path:
     return out
 
 
-def _log(ran: Ran, files: Path, name: str) -> bytes:
-    """What `kubectl logs` has of the pod that proves an image: its own command, with its ConfigMap in place."""
-    (stored,) = documents((files / "plans" / "questions.yaml").read_text())
-    job = next(
-        tree for tree in documents((files / "verify.yaml").read_text()) if tree["metadata"]["name"].endswith(name)
-    )
-    pod = job["spec"]["template"]["spec"]
-    mounted = {
-        item["path"]: base64.b64decode(stored["binaryData"][item["key"]])
-        if item["key"] in stored["binaryData"]
-        else stored["data"][item["key"]].encode()
-        for item in pod["volumes"][0]["configMap"]["items"]
-    }
-    place = pod["containers"][0]["volumeMounts"][0]["mountPath"]
-    user = pod["securityContext"]
-    result = BubblewrapRunner().run(
-        f"oci:{ran.images / name}",
-        started_with(pod["containers"][0]["command"], {}),
-        {f"{place}/{path}": data for path, data in mounted.items()},
-        gpus=None,
-        limits=RunLimits(user=f"{user['runAsUser']}:{user['runAsGroup']}"),
-        reporter=Heard(),
-    )
-    return result.stdout
-
-
 def _judged(ran: Ran, files: Path, log: bytes, *options: str) -> "subprocess.CompletedProcess[bytes]":
     questions = str(files / "plans" / "questions.yaml")
     argv = [sys.executable, "-m", "envkit", "verify", "--observed", "-", "--questions", questions, *options]
@@ -222,7 +193,7 @@ def _judged(ran: Ran, files: Path, log: bytes, *options: str) -> "subprocess.Com
 
 
 def test_what_a_pod_prints_is_judged_outside(ran: Ran, cluster_files: Path) -> None:
-    log = _log(ran, cluster_files, "good")
+    log = printed_by_pod(cluster_files, "good", f"oci:{ran.images / 'good'}")
     done = _judged(ran, cluster_files, log, "--json")
     assert done.returncode == 0, done.stderr.decode()
     record = json.loads(done.stdout)
@@ -233,7 +204,7 @@ def test_what_a_pod_prints_is_judged_outside(ran: Ran, cluster_files: Path) -> N
 
 
 def test_a_torn_image_in_a_pod_fails(ran: Ran, cluster_files: Path) -> None:
-    done = _judged(ran, cluster_files, _log(ran, cluster_files, "torn"))
+    done = _judged(ran, cluster_files, printed_by_pod(cluster_files, "torn", f"oci:{ran.images / 'torn'}"))
     assert done.returncode == 6, done.stderr.decode()
     assert b"torn" in done.stdout
 

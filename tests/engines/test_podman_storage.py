@@ -1,4 +1,4 @@
-"""What `envkit run oci:DIR` leaves in Podman's storage: nothing of its own, and everything that was there before."""
+"""What `run`, `verify` and `compare` leave in Podman's storage of oci:DIR: nothing, and what was there before stays."""
 
 import json
 import signal
@@ -70,6 +70,23 @@ def ran(layout: Path, script: str) -> tuple[int, str]:
 def test_the_image_is_gone_after_the_session(layout: Path) -> None:
     before = storage()
     assert ran(layout, "echo up; exit 3") == (3, "up\n")
+    assert storage() == before
+
+
+@pytest.mark.parametrize("words", [["verify", "{}", "--allow-cpu"], ["compare", "{}", "{}", "--launches", "5"]])
+def test_the_image_is_gone_after_a_verification(layout: Path, words: Sequence[str]) -> None:
+    before = storage()
+    argv = [word.format(f"oci:{layout}") for word in words]
+    done = subprocess.run(
+        [sys.executable, "-m", "envkit", *argv, "--runner", "podman"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode not in (0, 1, 2), done.stderr  # the image has no Python, so no check of it runs
+    assert "stays there" not in done.stderr
     assert storage() == before
 
 

@@ -1,13 +1,16 @@
 """The conda solver against channels on loopback: priority, variants, time, and what it says when it fails."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from envkit.ground.errors import ConflictError, EnvironmentProblem, UsageError
+from envkit.ground.progress import Silent
 from envkit.lock import conda
-from envkit.lock.model import CondaPackage
+from envkit.lock.model import CondaPackage, Lock, LockedBase
 from envkit.lock.places import Places
+from envkit.lock.solve import Options, lock_plan
 from envkit.plan.model import BuildPlan
 from tests.lock.plans import VIRTUAL, cpu, cuda
 from tests.lock.served import Pkg, Site, put_channel
@@ -24,6 +27,28 @@ def solve(
     virtual: tuple[str, ...] = VIRTUAL,
 ) -> tuple[CondaPackage, ...]:
     return conda.solve(plan, specs, virtual, Places(conda_alias=site.url), as_of=as_of, keep=keep)
+
+
+def test_a_constraint_that_a_conda_package_breaks_is_named_with_both_versions(site: Site) -> None:
+    packages = [PYTHON, Pkg("pip", "26"), Pkg("numpy", "2.4.6", depends=("python",)), Pkg("lib", "1")]
+    put_channel(site, "conda-forge", packages)
+    plan = replace(cpu("numpy", "lib"), constraints=("numpy<2", "lib<1"), pip=(), system=())
+    plan = replace(plan, resolution=replace(plan.resolution, source="conda-forge", python="3.11"))
+    base = LockedBase(kind="registry", reference="docker.io/library/debian:bookworm-slim", digest=f"sha256:{'d' * 64}")
+
+    def locked(limits: tuple[str, ...]) -> Lock:
+        return lock_plan(
+            replace(plan, constraints=limits),
+            Places(conda_alias=site.url),
+            Options(glibc="2.36", base="none"),
+            resolve_base=lambda _: base,
+            reporter=Silent(),
+        )
+
+    with pytest.raises(ConflictError, match=r"the constraint numpy<2 does not allow the conda package numpy 2\.4\.6"):
+        locked(("numpy<2", "lib<1"))
+    # `lib` of conda is no Python package, so it is another one than the constraint's.
+    assert dict(locked(("numpy>=2", "lib<1")).request)["constraints"] == ("numpy>=2", "lib<1")
 
 
 def test_channels_below_a_folder_of_a_mirror_have_their_public_urls(site: Site) -> None:

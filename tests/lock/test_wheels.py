@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,25 @@ def test_what_conda_chose_can_be_a_conflict(site: Site) -> None:
     with pytest.raises(ConflictError, match=f"no wheels of {index} satisfy a") as caught:
         solve(plans.wheels("a"), Places(python_index=index), chosen={"numpy": "2.4.6"})
     assert any("numpy" in line for line in caught.value.details)
+
+
+def test_constraints_hold_for_dependencies_of_both_indexes_and_ask_for_nothing(site: Site) -> None:
+    own = put_index(
+        site, "/whl/cu126", [Dist("torch", "2.7.1+cu126", ("sympy",)), Dist("sympy", "1.13"), Dist("sympy", "1.14")]
+    )
+    dists = [Dist("a", "1", ("b",)), Dist("b", "1"), Dist("b", "2"), Dist("c", "1")]
+    places = Places(
+        torch_index=own,
+        torch_public="https://download.pytorch.org/whl/cu126",
+        python_index=put_index(site, "/simple", dists),
+    )
+    plan = plans.wheels("torch==2.7.1+cu126", source="pytorch", pip=("a",), cuda="12.6")
+    assert versions(solve(plan, places)) == {"a": "1", "b": "2", "sympy": "1.14", "torch": "2.7.1+cu126"}
+    limited = replace(plan, constraints=("sympy<1.14", "b<2", "c==1"))
+    assert versions(solve(limited, places)) == {"a": "1", "b": "1", "sympy": "1.13", "torch": "2.7.1+cu126"}
+    with pytest.raises(ConflictError, match=r"no wheels of .* satisfy a") as caught:
+        solve(replace(plan, constraints=("b>=3",)), places)
+    assert any("b>=3" in line for line in caught.value.details)
 
 
 def test_a_wheel_for_the_images_glibc_and_python_is_taken(site: Site) -> None:

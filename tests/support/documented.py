@@ -23,22 +23,23 @@ _LOG = (
 )
 
 # Where a command is not run, and why: the first that matches counts.
-_ENGINE_IMAGE = r"(?<![\w/.-])(train|notebook):\w+|compare A B|run --print$"
 PARSED_ONLY = (
-    ("it verifies an image with a real torch", r"envkit verify\b(?! --(list|judge|schema))"),
-    ("it reports on a verification", r"envkit build .*--report"),
     (
-        "it needs Docker or Podman",
-        rf"--engine podman|--no-lock|(?<!-t )(?:{_ENGINE_IMAGE})|--template miniconda-|\ndocker: ",
+        "it measures images for minutes",
+        r"envkit verify (?!--list).*(--tier|--self-test|A B C)|envkit compare (A B|train:old)",
     ),
-    ("it needs a Dask cluster", r"--scheduler"),
-    ("it needs a terminal", r"envkit shell"),
-    ("it needs GPUs", r"torchrun"),
-    ("it needs a process that trains", r"--advise-only"),
+    ("it needs a machine with no other load", r"envkit verify .*--(write-)?baseline"),
+    ("it needs GPUs", r"^envkit run .*--gpus|envkit verify .*(--gpus|--scheduler)"),
+    ("its image needs a real torchvision", r"torchvision.datasets"),
+    ("it builds with real packages in Docker or Podman", r"--engine podman|--no-lock|--template miniconda-"),
     ("it reads every release of the real Python index", r"matrix (check --online|update)"),
     ("it downloads from a public mirror", r"--preset"),
     ("it installs and checks a real torch", r"install --venv"),
 )
+# Verified with a real torch by tests/engines/test_documented_verify.py.
+_VERIFIED = re.compile(r"envkit verify\b(?! --(list|judge|schema))|envkit build .*--report")
+# Typed beside a Docker engine: a name such as train:1 is an image there, but where the command itself gives the tag.
+_DOCKED = re.compile(r"(?<!-t )(?<![\w/.-])(train|notebook):\w+|run --print$|\ndocker: |envkit shell", re.MULTILINE)
 # Run by tests/engines/test_documented.py: typed in bash on a machine whose registry, index and channel are on loopback.
 _TYPED = re.compile(
     r"\b(REF|PATH|HOST|FILE)\b|\| envkit|\*|completion bash|/path/to"
@@ -46,11 +47,14 @@ _TYPED = re.compile(
     r"|matrix prove|doctor(?! --(log|record|file))|--here|verify --judge"
 )
 _REAL_PAGE = "no-docker"
-RUN, TYPED, REAL = (
+RUN, TYPED, DOCKED, VERIFIED, REAL = (
     "run in the process of a unit test",
     "typed in bash, with a registry, an index and a channel on loopback",
+    "typed in bash beside a Docker engine",
+    "typed in bash, with an image of a real torch that is verified",
     f"run in the order of the page {_REAL_PAGE}, with a real torch",
 )
+WAYS = (RUN, TYPED, DOCKED, VERIFIED, REAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,19 @@ class Shown:
 
     @property
     def state(self) -> str:
-        """How it is run (RUN, TYPED or REAL), or why it is only parsed."""
+        """How it is run (one of WAYS), or why it is only parsed."""
         if self.page.stem == _REAL_PAGE:
             return REAL
         line = self.line.partition(" #")[0]
         shown = f"{line}\n{self.answer}"
         reason = next((reason for reason, pattern in PARSED_ONLY if re.search(pattern, shown, re.MULTILINE)), None)
-        return reason or (TYPED if _TYPED.search(line) else RUN)
+        if reason is not None:
+            return reason
+        if _VERIFIED.search(line):
+            return VERIFIED
+        if _DOCKED.search(shown):
+            return DOCKED
+        return TYPED if _TYPED.search(line) else RUN
 
     def __str__(self) -> str:
         return f"{self.page.stem}: {self.line}"
@@ -104,13 +114,17 @@ def commands() -> list[Shown]:
     ]
 
 
+def shown(state: str) -> list[tuple[str, str]]:
+    """Return each line of a state with what stands below it; pages that show the same have one entry."""
+    return list(dict.fromkeys((one.line, one.answer) for one in commands() if one.state == state))
+
+
 def summary() -> str:
     """Return how many commands are run, by how, and how many are only parsed, by reason."""
     found = Counter(one.state for one in set(commands()))
-    ways = (RUN, TYPED, REAL)
     reasons = [reason for reason, _ in PARSED_ONLY]
-    run, parsed = (sum(found[name] for name in names) for names in (ways, reasons))
-    rows = [(run + parsed, "documented, all parsed"), (run, "run"), *((found[name], f"  {name}") for name in ways)]
+    run, parsed = (sum(found[name] for name in names) for names in (WAYS, reasons))
+    rows = [(run + parsed, "documented, all parsed"), (run, "run"), *((found[name], f"  {name}") for name in WAYS)]
     rows += [(parsed, "only parsed"), *((found[reason], f"  {reason}") for reason in reasons)]
     return "".join(f"{number:4}  {text}\n" for number, text in rows)
 

@@ -1,13 +1,39 @@
-/* A driver's libraries as far as the payload asks them: libnvidia-ml.so.1 and libcuda.so.1 in one.
+/* A driver's libraries as far as envkit and its payload ask them: libnvidia-ml.so.1 and libcuda.so.1 in one.
  *
- * There are STANDIN_COUNT GPUs (1), and the environment says what they are like: STANDIN_DRIVER (text), STANDIN_CC, STANDIN_GEN,
- * STANDIN_CUDA, STANDIN_MHZ, STANDIN_XID (numbers; the last is the one message that the driver has, 0 for none). Built without a C library of its own, so that it loads into any image.
+ * There are STANDIN_COUNT GPUs (1), and the environment says what they are like: STANDIN_DRIVER, STANDIN_NVML,
+ * STANDIN_NAME, STANDIN_UUID (text), STANDIN_CC, STANDIN_GEN, STANDIN_CUDA, STANDIN_MHZ, STANDIN_MEMORY (MiB),
+ * STANDIN_MIG (1: on), STANDIN_VIRTUALIZATION, STANDIN_XID (numbers; the last is the one message that the driver has,
+ * 0 for none), STANDIN_SLICES (the names of MIG devices, each with a ';' after it). A value that differs from GPU
+ * to GPU is written "first|second"; the last one holds for the rest.
+ *
+ * STANDIN_REFUSED says which calls do not answer: "nvmlInit_v2=18" returns 18, "nvmlDeviceGetName@1=15" for the second
+ * GPU alone; instead of a number, "crash" ends the process, "hang" never returns, and "talk" prints a line and answers.
+ *
+ * Built without a C library of its own, so that it loads into any image.
  */
 extern char *getenv(const char *name);
+extern int puts(const char *text);
+extern int pause(void);
 
-static int number(const char *name, int otherwise)
+enum { FUNCTION_NOT_FOUND = 13, FIRST_SLICE = 1000 };
+
+/* Where the value of a variable for one GPU begins, 0 if it is not set. It ends at a '|' or at the end. */
+static const char *value_of(const char *name, unsigned device)
 {
-    const char *text = getenv(name);
+    const char *text = getenv(name), *at;
+    if (!text)
+        return 0;
+    for (at = text; device && *at; at++)
+        if (*at == '|') {
+            text = at + 1;
+            device--;
+        }
+    return text;
+}
+
+static int number_of(const char *name, unsigned device, int otherwise)
+{
+    const char *text = value_of(name, device);
     int value = 0;
     if (!text)
         return otherwise;
@@ -16,15 +42,63 @@ static int number(const char *name, int otherwise)
     return value;
 }
 
-static int tell(char *to, unsigned room, const char *name, const char *otherwise)
+static int number(const char *name, int otherwise)
 {
-    const char *text = getenv(name);
+    return number_of(name, 0, otherwise);
+}
+
+static int tell_until(char *to, unsigned room, const char *text, char end)
+{
     unsigned at = 0;
-    if (!text)
-        text = otherwise;
-    for (; text[at] && at + 1 < room; at++)
+    for (; text[at] && text[at] != '|' && text[at] != end && at + 1 < room; at++)
         to[at] = text[at];
     to[at] = 0;
+    return 0;
+}
+
+static int tell(char *to, unsigned room, const char *name, unsigned device, const char *otherwise)
+{
+    const char *text = value_of(name, device);
+    return tell_until(to, room, text ? text : otherwise, '|');
+}
+
+/* The number of a device, or of the GPU that a MIG device is a part of. */
+static unsigned index_of(void *device)
+{
+    unsigned long known = (unsigned long)device;
+    return (known >= FIRST_SLICE ? known / FIRST_SLICE : known) - 1;
+}
+
+/* What stands after a word at the start of a text, 0 where the text does not begin with it. */
+static const char *after(const char *text, const char *word)
+{
+    for (; *word; word++, text++)
+        if (*text != *word)
+            return 0;
+    return text;
+}
+
+/* What a call returns instead of an answer: 0 where it answers. */
+static int refusal(const char *call, unsigned device)
+{
+    const char *at = getenv("STANDIN_REFUSED"), *rest;
+    int value = 0;
+    for (; at && *at; at++) {
+        rest = after(at, call);
+        if (rest && *rest == '@')
+            rest = (unsigned)(rest[1] - '0') == device ? rest + 2 : 0;
+        if (!rest || *rest++ != '=')
+            continue;
+        if (after(rest, "crash"))
+            __builtin_trap();
+        if (after(rest, "talk"))
+            return puts("WARNING: this is a stub library") < 0;
+        while (after(rest, "hang"))
+            pause();
+        for (; *rest >= '0' && *rest <= '9'; rest++)
+            value = 10 * value + *rest - '0';
+        return value;
+    }
     return 0;
 }
 
@@ -36,34 +110,65 @@ int cuDriverGetVersion(int *version)
 
 int nvmlInit_v2(void)
 {
-    return 0;
+    return refusal("nvmlInit_v2", 0);
+}
+
+const char *nvmlErrorString(int code)
+{
+    switch (code) {
+    case 4: return "Insufficient Permissions";
+    case 9: return "Driver Not Loaded";
+    case 13: return "Function Not Found";
+    case 15: return "GPU is lost";
+    case 18: return "Driver/library version mismatch";
+    default: return "Unknown Error";
+    }
+}
+
+int nvmlSystemGetNVMLVersion(char *to, unsigned room)
+{
+    return tell(to, room, "STANDIN_NVML", 0, "12.570.86.15");
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    *version = number("STANDIN_CUDA", 12080);
+    return refusal("nvmlSystemGetCudaDriverVersion_v2", 0);
 }
 
 int nvmlSystemGetDriverVersion(char *to, unsigned room)
 {
-    return tell(to, room, "STANDIN_DRIVER", "570.86.15");
+    return tell(to, room, "STANDIN_DRIVER", 0, "570.86.15");
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count)
 {
     *count = number("STANDIN_COUNT", 1);
-    return 0;
+    return refusal("nvmlDeviceGetCount_v2", 0);
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {
     *device = (void *)(unsigned long)(index + 1);
-    return index < (unsigned)number("STANDIN_COUNT", 1) ? 0 : 2;
+    return index < (unsigned)number("STANDIN_COUNT", 1) ? refusal("nvmlDeviceGetHandleByIndex_v2", index) : 2;
 }
 
 int nvmlDeviceGetName(void *device, char *to, unsigned room)
 {
-    return tell(to, room, "STANDIN_NAME", "Stand-in");
+    unsigned long slice = (unsigned long)device % FIRST_SLICE;
+    const char *text = value_of("STANDIN_SLICES", index_of(device));
+    if ((unsigned long)device < FIRST_SLICE) {
+        tell(to, room, "STANDIN_NAME", index_of(device), "Stand-in");
+        return refusal("nvmlDeviceGetName", index_of(device));
+    }
+    for (; slice; text++)
+        slice -= *text == ';';
+    return tell_until(to, room, text, ';');
 }
 
 int nvmlDeviceGetUUID(void *device, char *to, unsigned room)
 {
-    tell(to, room, "STANDIN_UUID", "GPU-00000000-0000-0000-0000-000000000000");
+    tell(to, room, "STANDIN_UUID", 0, "GPU-00000000-0000-0000-0000-000000000000");
     for (unsigned at = 0; at + 1 < room && to[at]; at++)
         if (!to[at + 1])
             to[at] += (unsigned long)device; /* the devices count from 1 */
@@ -72,8 +177,52 @@ int nvmlDeviceGetUUID(void *device, char *to, unsigned room)
 
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor)
 {
-    *major = number("STANDIN_CC", 90) / 10;
-    *minor = number("STANDIN_CC", 90) % 10;
+    *major = number_of("STANDIN_CC", index_of(device), 90) / 10;
+    *minor = number_of("STANDIN_CC", index_of(device), 90) % 10;
+    return refusal("nvmlDeviceGetCudaComputeCapability", index_of(device));
+}
+
+/* What follows is only there where its variable is set: to the payload's tests, a driver without it is another one. */
+int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *bytes)
+{
+    if (!getenv("STANDIN_MEMORY"))
+        return FUNCTION_NOT_FOUND;
+    bytes[0] = bytes[1] = (unsigned long long)number_of("STANDIN_MEMORY", index_of(device), 0) << 20;
+    bytes[2] = 0; /* total, free, used */
+    return 0;
+}
+
+int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending)
+{
+    if (!getenv("STANDIN_MIG"))
+        return FUNCTION_NOT_FOUND;
+    *current = *pending = number_of("STANDIN_MIG", index_of(device), 0);
+    return 0;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count)
+{
+    if (!getenv("STANDIN_SLICES"))
+        return FUNCTION_NOT_FOUND;
+    *count = 7;
+    return 0;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned number, void **slice)
+{
+    const char *at = value_of("STANDIN_SLICES", index_of(device));
+    unsigned known = 0;
+    for (; at && *at && *at != '|'; at++)
+        known += *at == ';';
+    *slice = (void *)((unsigned long)device * FIRST_SLICE + number);
+    return number < known ? 0 : 6;
+}
+
+int nvmlDeviceGetVirtualizationMode(void *device, unsigned *mode)
+{
+    if (!getenv("STANDIN_VIRTUALIZATION"))
+        return FUNCTION_NOT_FOUND;
+    *mode = number_of("STANDIN_VIRTUALIZATION", index_of(device), 0);
     return 0;
 }
 

@@ -28,6 +28,9 @@ KNOWN_FIELDS = frozenset(
         "loader",
         "features",
         "shm_mb",
+        # Of the run, no plan has them: the user's own data, and what a launch of a comparison is given.
+        "data",
+        "launch",
     )
 )
 

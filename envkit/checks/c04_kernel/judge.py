@@ -15,7 +15,7 @@ _CAUSES = (
     (
         ("driver on your system is too old", "driver version is insufficient"),
         "DRIVER_TOO_OLD",
-        "Update the host's NVIDIA driver, or resolve for it: envkit resolve --driver auto",
+        "Update the host's NVIDIA driver, or resolve for it: envkit resolve --here",
     ),
     (
         ("not compiled with CUDA enabled",),
@@ -25,7 +25,7 @@ _CAUSES = (
     (
         ("no kernel image is available",),
         "NO_KERNEL_IMAGE",
-        "This torch was not built for this GPU: envkit resolve --gpu auto",
+        "This torch was not built for this GPU: envkit resolve --here",
     ),
     (
         ("busy or unavailable",),

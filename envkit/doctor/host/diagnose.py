@@ -45,7 +45,7 @@ def diagnose_host(
     docker = view.ask(["docker", "info", "--format", "{{json .}}"])
     said = docker.out if docker is not None and docker.code == 0 else ""
     facts = load()
-    host = host_facts.read(smi=lambda _: None)  # the section on GPUs asks the driver
+    host = host_facts.read()
     works: dict[str, tuple[str, Callable[[], Section]]] = {
         "gpu": ("GPU and driver", lambda: gpu.section(view, facts)),
         "torch": ("torch", lambda: torch.section(view, facts, python)),

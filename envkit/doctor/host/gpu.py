@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 from envkit.facts.model import Facts
-from envkit.ground.host import parse_module
+from envkit.ground.nvidia import parse_module
 from envkit.ground.process import Answer
 from envkit.ground.versions import is_version, key, minor
 

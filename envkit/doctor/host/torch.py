@@ -40,7 +40,7 @@ except Exception as error:
     found["error"] = type(error).__name__ + ": " + str(error)
 print({_MARK!r} + json.dumps(found))
 """
-_INSTALL = "envkit resolve --driver auto --gpu auto   # which build is compatible with this machine"
+_INSTALL = "envkit resolve --here   # which build is compatible with this machine"
 _HIDDEN = ("", "-1", "none", "None", "void", "NoDevFiles")
 
 

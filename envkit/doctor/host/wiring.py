@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 from envkit.doctor.trees import items, mapping
-from envkit.ground.host import parse_module
+from envkit.ground.nvidia import parse_module
 
 _FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _DOCS = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"

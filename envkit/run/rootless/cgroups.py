@@ -42,7 +42,7 @@ class Group:
         folder = self.folders.get("memory")
         if folder is None:
             return False
-        for name in ("memory.events", "memory.oom_control"):
+        for name in ("memory.events", "memory.oom_control"):  # version 2, version 1
             with contextlib.suppress(OSError):
                 return _count((folder / name).read_text(), "oom_kill") > 0
         return False

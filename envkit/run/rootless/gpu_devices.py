@@ -133,7 +133,7 @@ def driver_libraries(listing: str, machine: str) -> dict[str, str]:
         match = _CACHE_LINE.match(line)
         if match is None or kind not in match["kind"] or not match["name"].startswith(_DRIVER):
             continue
-        if not match["name"].startswith("libnvidia-container"):
+        if not match["name"].startswith("libnvidia-container"):  # of the engines' tools, not of the driver
             found.setdefault(match["name"], match["path"])
     return found
 

@@ -1,7 +1,7 @@
 """Images of files and registries, loaded into an engine where bubblewrap cannot be used.
 
-Podman's storage has an image of a file for as long as a session takes, if the session says when it ends. Docker's
-keeps it: this process becomes Docker's client, so nothing of envkit runs after the session.
+Podman's storage has an image of a file for as long as a session or a verification takes, if that says when it ends.
+Docker's keeps it: this process becomes Docker's client, so nothing of envkit runs after a session.
 """
 
 from __future__ import annotations

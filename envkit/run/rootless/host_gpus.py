@@ -81,6 +81,7 @@ def _soname(path: str) -> str | None:
 def soname(file: IO[bytes]) -> str | None:
     """The library's own name; None where the file has none, or is not such an ELF file."""
     header = file.read(_HEADER)
+    # 64 bits, little-endian; then e_phoff, e_phentsize and e_phnum of elf(5).
     if len(header) < _HEADER or header[:6] != b"\x7fELF\x02\x01":
         return None
     (table,), (width, count) = struct.unpack_from("<Q", header, 32), struct.unpack_from("<HH", header, 54)

@@ -171,7 +171,7 @@ def fingerprint(tree: Path) -> str:
                 status = entry.stat(follow_symlinks=False)
                 is_folder = stat.S_ISDIR(status.st_mode)
                 row = (entry.path[len(root) :], status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns)
-                size = 0 if is_folder else status.st_size
+                size = 0 if is_folder else status.st_size  # a folder's depends on the file system
                 found.update(f"{row!r}{size}\n".encode("utf-8", "surrogateescape"))
                 if is_folder:
                     waiting.append(entry.path)

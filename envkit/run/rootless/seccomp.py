@@ -87,7 +87,7 @@ def program(machine: str, *, traced: bool = False) -> bytes | None:
         *_when(_EQUAL, _CLONE3, unknown),
         *(word for number in (known.untraced if traced else ()) for word in _when(_EQUAL, number, unknown)),
         *(word for number in known.refused for word in _when(_EQUAL, number, refuse)),
-        _word(_EQUAL, known.clone, yes=0, no=3),
+        _word(_EQUAL, known.clone, yes=0, no=3),  # other calls skip the three instructions on its flags
         _word(_LOAD, _FIRST_ARGUMENT_AT),
         *_when(_ANY_BIT, _NEW_NAMESPACES, refuse),
         _word(_RETURN, ALLOW),

@@ -179,7 +179,7 @@ def _copy(source: str, full: Path) -> None:
 
 
 def _same(status: os.stat_result, full: Path) -> None:
-    full.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+    full.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRWXU)  # this process has still to fill it
     if os.geteuid() == 0:
         os.chown(full, status.st_uid, status.st_gid)
 

@@ -54,11 +54,13 @@ def unpack(source: Source, root: Path, *, shift: int | None) -> Contents:
     for entry in entries(source):
         _place(tree, entry, source)
     overlay = _note_removed(tree)
+    # The deepest first: filling a folder changes its time, and a folder closed to its owner cannot be entered any more.
     for path in sorted(tree.folders, key=lambda one: one.count("/"), reverse=True):
         entry, full = tree.folders[path], f"{tree.root}/{path}"
         _own(tree, full, entry)
         os.chmod(full, (entry.mode & _MODES) | (stat.S_IRWXU if shift is None else 0))  # noqa: PTH101
         os.utime(full, (entry.mtime, entry.mtime))
+    # A whiteout hides what lower layers have; an entry at the same path of this layer stays, wherever it is in the tar.
     removed = tuple(sorted(one for one in tree.whiteouts if one not in tree.kinds))
     return Contents(whiteouts=removed, opaque=tuple(sorted(tree.opaque)), overlay=overlay)
 
@@ -173,6 +175,7 @@ def _note_removed(tree: _Tree) -> bool:
     for path in tree.whiteouts:
         if path not in tree.kinds:
             try:
+                # A character device with the number 0/0 is overlayfs's whiteout (overlayfs.rst).
                 os.mknod(f"{tree.root}/{path}", stat.S_IFCHR, 0)
             except FileExistsError:
                 continue
@@ -183,6 +186,7 @@ def _note_removed(tree: _Tree) -> bool:
             os.setxattr(f"{tree.root}/{path}", "user.overlay.opaque", b"y")
         except OSError:
             return False
+        # Only root may write this one, and mounts with `userxattr` do not read it.
         with contextlib.suppress(OSError):
             os.setxattr(f"{tree.root}/{path}", "trusted.overlay.opaque", b"y")
     return True

@@ -40,6 +40,7 @@ def find_user(text: str, stack: Stack) -> User:
         groups = [line.split(":") for line in stack.text("etc/group").splitlines() if line.count(":") >= 3]  # noqa: PLR2004
         found = next((one[2] for one in groups if one[0] == group), group)
         return User(uid=uid, gid=_number(found, text), home=home)
+    # A number that the image's list does not have gets group 0, as with engines.
     return User(uid=uid, gid=0 if row is None else _number(row[3], text), home=home)
 
 

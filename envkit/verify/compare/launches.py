@@ -53,7 +53,7 @@ def launch(subject: Subject, reporter: Reporter) -> Mapping[str, Any]:
             kind.exit_code: kind for kind in (EngineError, EnvironmentProblem, TimeLimitError)
         }
         message = f"{subject.name} cannot be compared: {trouble['reason']['message']}"
-        raise kinds.get(trouble["exit_code"], VerificationError)(message, hint=f"envkit verify {subject.image}")
+        raise kinds.get(trouble["exit_code"], VerificationError)(message, hint=f"envkit verify {subject.name}")
     return record.tree
 
 

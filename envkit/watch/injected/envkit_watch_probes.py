@@ -70,6 +70,7 @@ def probe_loader(torch):
 
     @functools.wraps(advance)
     def next_batch(self):
+        # A torch without this counter marks no first batch.
         flags = 0 if getattr(self, "_num_yielded", 1) else stream.EDGE
         begin = clock()
         try:

@@ -132,3 +132,22 @@ def test_a_long_log_line_leaves_the_bar_on_one_line(monkeypatch: pytest.MonkeyPa
     assert "2800 of 3027 MB" in line
     assert "I: run" in line
     assert line.rstrip().endswith("\u2026")
+
+
+def test_notes_are_folded_to_the_terminal_and_commands_are_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "  envkit run --volume data:/data --port 8888 oci:image -- python train.py"
+    note = "note: the lock names 3 packages that are not in the image: a, b, c"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    console.tell(note)
+    console.tell(command)
+    assert capsys.readouterr().err.splitlines() == [
+        "note: the lock names 3 packages that are",
+        "    not in the image: a, b, c",
+        command,
+    ]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    console.tell(note)
+    assert capsys.readouterr().err == f"{note}\n"  # a log keeps one line for each event

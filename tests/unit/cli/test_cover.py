@@ -105,3 +105,16 @@ def test_faults_of_usage(arguments: list[str], message: str, hint: str, capsys: 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["cover", "--hosts", "nowhere"]) == 2
     assert "error: --hosts nowhere: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_the_answer_is_folded_to_the_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run(["--torch", "2.11", "--skip-impossible"], capsys, HOSTS + "odd,K80,550.54.15,1\n")[1]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = run(["--torch", "2.11", "--skip-impossible"], capsys, HOSTS + "odd,K80,550.54.15,1\n")
+    assert max(len(line) for line in plain.splitlines()) > columns
+    assert max(len(line) for line in out.splitlines()) <= columns
+    assert "no code for V100 (sm_70)" in " ".join(out.split())

@@ -169,3 +169,16 @@ def test_the_page_has_layers_and_packages_and_the_answer_stays_the_summary(
 
     assert "3 RPM packages" in page
     assert "2.7.1+cu126" in page
+
+
+def test_lines_are_folded_to_the_terminal_and_digests_stay_whole(
+    layout: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run(["inspect", layout], capsys)[1]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = run(["inspect", layout], capsys)
+    assert out.split() == plain.split()
+    wide = [line for line in out.splitlines() if len(line) > 60]
+    assert wide
+    assert all(len(line.split()) == 1 for line in wide)  # the layout's path and digests

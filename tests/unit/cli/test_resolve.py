@@ -6,8 +6,8 @@ import pytest
 
 from envkit.cli import main
 from envkit.facts.load import load
-from envkit.ground import host
-from envkit.ground.host import Host, HostGpu
+from envkit.ground import nvidia
+from envkit.ground.nvidia import Driver, HostGpu
 from envkit.ground.versions import key
 
 
@@ -114,6 +114,21 @@ def test_the_conda_format_chooses_a_conda_source(capsys: pytest.CaptureFixture[s
     assert "--source conda-forge" in err
 
 
+def test_a_conflict_names_the_format_and_not_the_source_that_it_chose(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["--cuda", "12.1", "--format", "conda"], capsys)
+    lines = err.splitlines()
+    assert (code, out, lines[0]) == (3, "", "error: no build matches --cuda 12.1 and --format conda")
+    assert "--source conda-forge" not in err
+    assert lines[3].startswith("  try: envkit resolve --cuda 12.0 --format conda  (--cuda 12.0 instead of 12.1: torch")
+    assert lines[4].startswith("  try: envkit resolve --cuda 12.1  (without --format conda: torch")
+    assert lines[5].startswith(
+        "  try: envkit resolve --cuda 12.1 --source pytorch  (--source pytorch instead of --format"
+    )
+    assert lines[-1] == "hint: envkit resolve --cuda 12.0 --format conda"
+    typed = run(["--cuda", "12.1", "--format", "conda", "--source", "conda-forge"], capsys)[2]
+    assert typed.startswith("error: no build matches --cuda 12.1 and --source conda-forge")
+
+
 def test_format_and_json_contradict(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--format", "pip", "--json"], capsys)[0] == 2
 
@@ -122,8 +137,8 @@ def test_here_is_this_machines_gpu_and_driver(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = HostGpu("NVIDIA A100-SXM4-80GB", "8.0")
-    here = Host(driver="535.104.05", gpus=(gpu,), os=None, os_title=None, machine="x86_64", platform="linux-64")
-    monkeypatch.setattr(host, "read", lambda: here)
+    here = Driver(version="535.104.05", gpus=(gpu,), source="NVML")
+    monkeypatch.setattr(nvidia, "read", lambda: here)
     _, asked, _ = run(["--gpu", "auto", "--driver", "auto", "--json"], capsys)
     code, out, _ = run(["--here", "--json"], capsys)
     assert (code, out) == (0, asked)
@@ -174,15 +189,9 @@ def test_a_users_own_row_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_auto_reads_this_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    here = Host(
-        driver="535.104.05",
-        gpus=(HostGpu("Tesla T4", "7.5"), HostGpu("Tesla T4", "7.5"), HostGpu("NVIDIA A100-PCIE-40GB", None)),
-        os="debian12",
-        os_title=None,
-        machine="x86_64",
-        platform="linux-64",
-    )
-    monkeypatch.setattr(host, "read", lambda: here)
+    cards = (HostGpu("Tesla T4", "7.5"), HostGpu("Tesla T4", "7.5"), HostGpu("NVIDIA A100-PCIE-40GB", None))
+    here = Driver(version="535.104.05", gpus=cards, source="nvidia-smi")
+    monkeypatch.setattr(nvidia, "read", lambda: here)
     code, out, _ = run(["--driver", "auto", "--gpu", "auto", "--gpu", "L4", "--json"], capsys)
     assert code == 0
     tree = json.loads(out)
@@ -191,8 +200,8 @@ def test_auto_reads_this_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_auto_on_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    nothing = Host(driver=None, gpus=(), os=None, os_title=None, machine="x86_64", platform="linux-64")
-    monkeypatch.setattr(host, "read", lambda: nothing)
+    nothing = Driver(version=None, gpus=(), source=None)
+    monkeypatch.setattr(nvidia, "read", lambda: nothing)
     code, out, err = run(["--gpu", "auto"], capsys)
     assert (code, out) == (9, "")
     assert "hint: use --gpu with the GPU of the machine that will run the image" in err

@@ -31,13 +31,14 @@ def test_a_reader_that_went_away_does_not_stop_the_work(unread: int) -> None:
     stream.flush()
 
 
-def test_another_failure_is_told_once_and_not_again_at_the_end() -> None:
+def test_another_failure_is_told_once_and_not_again_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr(stdio, "_STDOUT", full)
     try:
         stream = stdio.tolerant(full, None)
         with pytest.raises(OSError, match="No space left") as caught:
             print("one line", file=stream, flush=True)
-        assert caught.value.errno == errno.ENOSPC
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "standard output")
         stream.close()
     finally:
         os.close(full)

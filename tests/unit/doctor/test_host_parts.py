@@ -16,7 +16,7 @@ from envkit.run import runners
 from tests.support.clocks import before
 from tests.unit.doctor.machine import machine
 
-HOST = Host(driver=None, gpus=(), os="debian12", os_title="Debian 12", machine="x86_64", platform="linux-64")
+HOST = Host(os="debian12", os_title="Debian 12", machine="x86_64", platform="linux-64")
 GOOD, BAD = (
     Probe(name="docker", available=True, detail="Docker 27"),
     Probe(name="docker", available=False, detail="away", hint="start it"),

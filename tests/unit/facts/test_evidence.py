@@ -51,13 +51,6 @@ def test_grades(one: Evidence, grade: str) -> None:
     assert one.grade == grade
 
 
-def test_a_lower_grade_never_replaces_a_higher_one() -> None:
-    pairs = [(one, other) for one in evidence.GRADES[:4] for other in evidence.GRADES[:4]]
-    assert [evidence.better(one, other) for one, other in pairs] == [
-        evidence.GRADES.index(one) <= evidence.GRADES.index(other) for one, other in pairs
-    ]
-
-
 def test_two_proofs_of_different_values_are_a_conflict() -> None:
     assert grade_of([PROVED, dataclasses.replace(PROVED, value="==2")], None) == "conflict"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envkit.ground import store
 from envkit.ground.errors import LockError, UsageError
 from envkit.lock import built, exports
 from envkit.lock.built import Outcome
@@ -49,6 +50,24 @@ def test_a_damaged_wheel_is_made_again(tmp_path: Path) -> None:
     again = built.keep(tmp_path / "cache", KEY, Outcome(wheel=_made(tmp_path)))
     assert again.wheel is not None
     assert again.wheel.read_bytes() == b"a wheel"
+
+
+def test_of_two_processes_that_keep_the_same_build_the_first_one_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, remove = tmp_path / "cache", store.remove_tree
+
+    def beaten(path: Path) -> bool:
+        """Remove a folder as ever; before the caller can put its own there, another process has."""
+        monkeypatch.setattr(store, "remove_tree", remove)
+        gone = remove(path)
+        built.keep(cache, KEY, Outcome(wheel=_made(tmp_path), cxx11_abi="true"))
+        return gone
+
+    monkeypatch.setattr(store, "remove_tree", beaten)
+    kept = built.keep(cache, KEY, Outcome(wheel=_made(tmp_path), cxx11_abi="false"))
+    assert kept.cxx11_abi == "true"
+    assert [path.name for path in (cache / "built").iterdir()] == [KEY]
 
 
 def test_engines_find_the_wheel_of_a_lock(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from envkit.facts.model import Facts
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.versions import key
 from envkit.pipeline.asking import plan_asked
-from envkit.plan import planner
+from envkit.plan import family, names, planner
 from envkit.plan.definition import Definition, load, parse, shipped
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan
@@ -340,3 +340,24 @@ def test_a_companion_without_a_wheel_is_left_out_or_refused() -> None:
     assert "companions: the torchvision of torch 2.5.1 has no wheel for Python 3.13 on linux-64" in caught.value.message
     assert caught.value.hint == "--python 3.12, or take torchvision out of companions"
     assert planned("companions: [torchvision]\nrequest: {torch: 2.5.1}\n").resolution.python == "3.12"
+
+
+@pytest.mark.parametrize(
+    ("spec", "conda", "limited"),
+    [
+        ("numpy", True, "numpy !=1.24.*,!=1.25.0,>=1.23,<2"),
+        ("numpy", False, "numpy!=1.24.*,!=1.25.0,>=1.23,<2"),
+        ("numpy<2", False, "numpy<2,!=1.24.*,!=1.25.0,>=1.23"),
+        ("NumPy >=1.26", True, "NumPy >=1.26,!=1.24.*,!=1.25.0,>=1.23,<2"),
+        ("numpy=1.26", True, "numpy=1.26"),  # the author says which one; `envkit lock` refuses one that is not allowed
+        ("scipy", True, "scipy ==1.11.4"),
+        ("einops", True, "einops 0.8.*"),
+        ("einops", False, "einops==0.8.*"),
+        ("tqdm", True, "tqdm"),
+    ],
+)
+def test_constraints_limit_what_is_named_without_an_exact_version(spec: str, conda: bool, limited: str) -> None:
+    constraints = ("numpy<2,>=1.23,!=1.24.*,!=1.25.0", "scipy===1.11.4", "einops==0.8.*")
+    found = family.constrained(spec, constraints, conda=conda)
+    assert found == limited
+    assert names.conda_spec(found) is None if conda else names.pip_spec(found) is None

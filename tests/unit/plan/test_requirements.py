@@ -65,7 +65,6 @@ def test_other_lines_are_packages(text: str, spec: str) -> None:
         ("pkg @ https://files.example.com/pkg.whl", "it is a path or URL", False),
         ("./vendored", "it is a path or URL", False),
         ("-e .", "an editable install", False),
-        ("-c constraints.txt", "constraints files are not read", False),
         ("--pre", "the option --pre is not supported", False),
         ("one two", "is not a requirement", False),
         ("python==3.10", "is resolved, not listed", False),
@@ -113,6 +112,12 @@ def test_continued_lines_comments_and_included_files_keep_their_places(tmp_path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("-c ../other.txt", "is outside the folder"),
+        ("-c /etc/constraints.txt", "is outside the folder"),
+        ("-c missing.txt", "missing.txt: no such file"),
+        ("--constraint=r.txt", "r.txt:1: r.txt includes itself"),
+        ("-c https://user:secret@files.example.com/c.txt", r"'https://\*\*\*@files.example.com/c.txt' is a URL"),
+        ("-r https://files.example.com/r.txt", "is a URL, and only files are read"),
         ("-r ../other.txt", "is outside the folder"),
         ("-r missing.txt", "missing.txt: no such file"),
         ("-r r.txt", "r.txt:1: r.txt includes itself"),
@@ -129,6 +134,52 @@ def test_a_file_in_utf_16_says_so(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_bytes("torch\n".encode("utf-16"))
     with pytest.raises(UsageError, match="UTF-16, not UTF-8"):
         read("r.txt", tmp_path)
+
+
+def constrained(folder: Path, constraints: str, text: str = "-c limits/c.txt\ntransformers\n") -> Definition:
+    (folder / "limits").mkdir()
+    (folder / "limits" / "c.txt").write_text(constraints)
+    return definition(folder, text)
+
+
+def test_a_constraints_file_limits_versions_and_asks_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("einops\n")
+    (tmp_path / "c2.txt").write_text("pillow<11 ; sys_platform == 'linux'\npywin32==1 ; sys_platform == 'win32'\n")
+    found = constrained(tmp_path, "tokenizers==0.19.1 --hash=sha256:aa\nsafetensors\n-r ../more.txt\n-c ../c2.txt\n")
+    plan = plan_of(found, {}, load())
+    assert plan.pip == ("einops", "transformers")  # pip, too, installs what a constraints file includes with -r
+    assert plan.constraints == ("tokenizers==0.19.1", "pillow<11")
+
+
+def test_a_constraint_holds_the_torch_family_and_adds_no_companion(tmp_path: Path) -> None:
+    text = "torch==2.3.1+cu121\ntorchvision==0.18.1\ntorchaudio==2.3.1\nnumpy==1.26.4\n"
+    plan = plan_of(constrained(tmp_path, text), {}, load())
+    assert (plan.resolution.torch, plan.resolution.cuda, plan.resolution.torchaudio) == ("2.3.1", "12.1", None)
+    assert plan.family == ("torch==2.3.1+cu121", "torchvision==0.18.1+cu121")
+    assert "numpy ==1.26.4" in plan.conda
+    wheels = plan_of(constrained(tmp_path / "limits", text), {"template": "wheels"}, load())
+    assert "numpy==1.26.4" in wheels.family
+
+
+def test_a_constraint_of_a_companion_that_the_image_has_not_is_ignored(tmp_path: Path) -> None:
+    found = constrained(tmp_path, "torchaudio==0.1\n")
+    assert plan_of(found, {}, load()).resolution.torchaudio is None
+    with pytest.raises(ConflictError, match=r"limits/c.txt:1: 'torchvision==0.1' does not allow torchvision 0"):
+        plan_of(constrained(tmp_path / "limits", "torchvision==0.1\n"), {}, load())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("transformers==4.36.0\n", "limits/c.txt:1: 'transformers==4.36.0' contradicts r.txt:2: transformers>=4.40"),
+        ("numpy[x]<2\n", r"limits/c.txt:1: 'numpy\[x\]<2' cannot be used: a constraint has no extras"),
+        ("-e .\n", "limits/c.txt:1: '-e .' cannot be used: an editable install"),
+        ("pkg @ https://files.example.com/pkg.whl\n", "limits/c.txt:1: .* it is a path or URL"),
+    ],
+)
+def test_a_constraint_that_cannot_hold_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        constrained(tmp_path, text, "-c limits/c.txt\ntransformers>=4.40\n")
 
 
 def test_requirements_are_part_of_the_request_and_of_the_packages(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from envkit.ground.errors import UsageError
 from envkit.plan.requirements import Sorted, read, sort
 from envkit.project.conda_files import environment, pixi
 from envkit.project.container_files import cog, dockerfile
-from envkit.project.definition import draft, load
+from envkit.project.definition import draft, load, shown
 from envkit.project.toml_files import pyproject
 
 Reader = Callable[[str, Path], Sorted]
@@ -483,3 +483,33 @@ def test_a_folder_needs_no_slash_and_a_contradiction_is_an_error(
     (tmp_path / "mine/requirements.txt").write_text("torch==2.4.0\ntorch==2.5.0\n")
     with pytest.raises(UsageError, match=r"requirements.txt:2: torch==2.5.0 contradicts requirements.txt:1"):
         load("mine", load_facts())
+
+
+def limits(sorted_: Sorted) -> list[tuple[str, str]]:
+    return [(one.spec, one.line.where) for one in sorted_.constraints]
+
+
+def test_constraints_of_every_kind_of_file_limit_versions_and_ask_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("numpy<2\ntorchaudio==2.1.0\n")
+    uv = '[project]\nname = "x"\ndependencies = ["einops"]\n[tool.uv]\nconstraint-dependencies = ["numpy<2"]\n'
+    result = found(tmp_path, pyproject, uv)
+    assert (limits(result), [one.spec for one in result.packages]) == ([("numpy<2", "file:5")], ["einops"])
+    result = found(tmp_path, environment, "dependencies:\n  - pip:\n    - -c c.txt\n    - einops\n")
+    assert (limits(result), [one.spec for one in result.packages]) == ([("numpy<2", "c.txt:1")], ["einops"])
+    result = found(tmp_path, dockerfile, "FROM python:3.11\nCOPY c.txt /c.txt\nRUN pip install -c /c.txt einops\n")
+    assert (limits(result), [one.spec for one in result.packages]) == ([("numpy<2", "c.txt:1")], ["einops"])
+    assert not result.left
+
+
+def test_constraints_are_kept_where_the_definition_lists_the_packages_itself(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch\neinops\n-c c.txt\ngit+https://code.example.com/a.git\n")
+    (tmp_path / "c.txt").write_text("torch<2.4\ntorchaudio==2.1.0\nnumpy==1.26.4\neinops>=0.7\n")
+    drafted = draft("requirements.txt", tmp_path, load_facts())
+    assert 'constraints:\n  - "numpy==1.26.4"\n  - "einops>=0.7"\n' in drafted.text
+    assert 'pip:\n  - "einops"\n' in drafted.text
+    assert '  torch: "<2.4"  # c.txt:1\n' in drafted.text
+    assert "torchaudio" not in drafted.text
+    assert ("constraints", "numpy==1.26.4", "c.txt:3") in shown(drafted.taken)
+    definition, left = load(str(tmp_path / "requirements.txt"), load_facts())
+    assert definition.constraints == ("numpy==1.26.4", "einops>=0.7")
+    assert [one.line.where for one in left] == ["requirements.txt:4"]

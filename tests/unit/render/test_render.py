@@ -120,6 +120,21 @@ def test_a_conda_forge_image_needs_no_pip() -> None:
     assert with_pip.files["constraints.txt"].startswith(b"torch==")
 
 
+def test_constraints_hold_in_every_pip_install_without_a_lock() -> None:
+    plan = plan_from('template: wheels\npip: [transformers]\nconstraints: ["numpy<2", "pillow<11"]\n')
+    made = render(plan)
+    assert made.files["constraints.txt"].splitlines()[-2:] == [b"numpy<2", b"pillow<11"]
+    assert b"-c constraints.txt" in made.files["torch.txt"].splitlines()
+    assert "pip install --no-cache-dir --only-binary=:all: -c constraints.txt -r requirements.txt" in made.dockerfile
+    assert b"numpy<2" in made.files["torch.txt"].splitlines()
+    alone = render(plan_from('constraints: ["pillow<11"]\n'))
+    assert b"-c constraints.txt" in alone.files["environment.yml"]
+    assert "constraints.txt" in alone.files
+    assert "requirements.txt" not in alone.files
+    by_conda = render(plan_from('constraints: ["pillow<11"]\nrequest: {cpu: true}\n'))
+    assert "constraints.txt" not in by_conda.files  # pip installs nothing there
+
+
 def test_mirrors_replace_every_source() -> None:
     mirrors = Mirrors(
         registry="registry.example.com",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envkit.checks.c01_versions.observe import KNOWN_FIELDS
 from envkit.checks.catalog import CheckEntry, catalog
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, InterruptedRun, TimeLimitError
 from envkit.ground.progress import Silent
@@ -17,6 +18,7 @@ from envkit.run.model import Isolation
 from envkit.verify.again import judge_again
 from envkit.verify.driver import FOLDER, TAIL_LINES, CountingChecks, Options, verify_image
 from envkit.verify.record import Record, schema, seal
+from envkit.verify.user_data import UserData
 from tests.support.again import assert_same_again
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 from tests.support.schema import faults
@@ -75,6 +77,15 @@ def test_the_payload_and_the_spec_go_in_by_archive() -> None:
     assert runner.spec["torch"] == "2.7.1"
     assert runner.limits.shm_mb == 77
     assert record.tree["subject"]["plan"] == PLAN.digest
+
+
+def test_a_check_knows_every_field_of_the_spec_that_a_run_adds_to_those_of_the_plan() -> None:
+    """C01 is an ERROR for a field that it does not know, because no check would look at it."""
+    runner = Replay(skips, image=IMAGE)
+    data = UserData(folder=None, dataset="train:make", code={})
+    verify_image("img", PLAN, runner, Silent(), Options(data=data, launch={"effort": 1}, require_gpu=True))
+    assert {"data", "launch"} <= set(runner.spec)
+    assert set(runner.spec) <= KNOWN_FIELDS
 
 
 def test_every_run_has_its_own_nonce_and_the_record_has_none() -> None:

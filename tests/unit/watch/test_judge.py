@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from envkit.ground.errors import UsageError
 from envkit.watch.advice import Advice
-from envkit.watch.judge import Answer, Judgment, judge
+from envkit.watch.judge import Answer, Judgment, judge, judge_file
 from envkit.watch.model import Record, Sample, Total, gpu_id
 from envkit.watch.text import lines
 from tests.support import watched
@@ -361,3 +364,20 @@ def test_copies_on_a_second_stream_are_a_limit_only_where_they_take_the_whole_st
 ) -> None:
     found = judge(record(process(gpu_steps(0.0) | {"copy_device.side": total(share)})))
     assert (first(found) == "copy-bound") is is_bound
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"seconds": 0.0}, {"at_s": "soon"}, {"waiting": [1]}],
+    ids=["no time", "text for a number", "a list for a number"],
+)
+def test_a_record_that_cannot_be_computed_with_is_an_error_of_its_file(tmp_path: Path, damage: dict[str, Any]) -> None:
+    made = record(HEALTHY, samples=tuple(sample(at_s=float(at), waiting=0.3, steps=5.0) for at in range(1, 21)))
+    tree = json.loads(json.dumps(made.to_json()))
+    (tmp_path / "sound.json").write_text(json.dumps(tree))
+    assert judge_file(tmp_path / "sound.json") == judge(made)
+    tree["samples"] = [one | damage for one in tree["samples"]]
+    (tmp_path / "odd.json").write_text(json.dumps(tree))
+    with pytest.raises(UsageError, match=r"odd\.json: the record cannot be judged: ") as caught:
+        judge_file(tmp_path / "odd.json")
+    assert caught.value.hint == "envkit watch -o FILE -- COMMAND writes a record"

@@ -201,9 +201,10 @@ def test_an_image_in_which_nothing_is_timed_cannot_be_compared() -> None:
 
 def test_an_engine_that_fails_is_told_as_such() -> None:
     runner = Replay(EngineError("the container could not be made"), image=inspected(MADE))
-    subject = Subject(name="a", image="a", runner=runner, options=Options(launch=LAUNCH))
-    with pytest.raises(EngineError, match="a cannot be compared: the container could not be made"):
+    subject = Subject(name="oci:a", image="0123456789ab", runner=runner, options=Options(launch=LAUNCH))
+    with pytest.raises(EngineError, match="oci:a cannot be compared: the container could not be made") as caught:
         gather([subject], Silent(), launches=5, seed=0, least=5)
+    assert caught.value.hint == "envkit verify oci:a"  # podman has the image by its id only while this runs
 
 
 def test_a_launch_proves_nothing() -> None:

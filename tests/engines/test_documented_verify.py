@@ -1,0 +1,142 @@
+"""The documentation's lines that verify an image, typed in bash beside one with a real torch for the CPU."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.engines.pods import printed_by_pod
+from tests.support import documented
+from tests.world import apt
+from tests.world.world import up
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+LINES = documented.shown(documented.VERIFIED)
+_LONGEST_S = 600
+# Only what the world's channel holds.
+_DEFINITION = """schema: envkit.image/1
+title: CPU
+companions: []
+request: {os: debian12, python: "3.11", cpu: true}
+"""
+# `make` is what --dataset names.
+_TRAINING = """import os
+
+
+class Files:
+    def __init__(self, folder):
+        self.paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        with open(self.paths[index], "rb") as file:
+            return len(file.read())
+
+
+make = Files
+"""
+# What stands for a value on a page, and the value.
+PLACEHOLDERS = (
+    (r"registry:(registry\.example\.com/team/train|HOST/NAME):", "registry:{host}/documented/train:"),
+    (r"oci:DIR", "oci:train"),
+    (r"--data (DIR|/datasets/train)", "--data {data}"),
+    # The image of no definition has CUDA and several GB.
+    (r"build --report", "build image.yaml --report"),
+    (r"--observed LOG --questions FILE", "--observed train.log --questions plans/questions.yaml"),
+    (r"--plan FILE", "--plan plan.json"),
+)
+# A Python that no plan speaks of is not verified; its page says so.
+UNVERIFIED = r"--runner host"
+_WRITTEN = re.compile(r"(?:-o |> |html=|junit=)(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Typist:
+    """A folder with all that the lines name, and the variables under which they are typed."""
+
+    folder: Path
+    environ: dict[str, str]
+    registry: str
+    data: Path
+
+    def type(self, line: str) -> subprocess.CompletedProcess[str]:
+        """Type a line in bash."""
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line], cwd=self.folder, env=self.environ, capture_output=True,
+            text=True, check=False, timeout=_LONGEST_S, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def typed(self, line: str) -> str:
+        """Return what is typed for a line of a page."""
+        for pattern, value in PLACEHOLDERS:
+            line = re.sub(pattern, value.format(host=self.registry, data=self.data), line)
+        return line
+
+
+@pytest.fixture(scope="module")
+def data() -> Iterator[Path]:
+    """A folder of files that every user can read; those below pytest's own are for one user alone."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for number in range(64):
+            (folder / f"{number}.bin").write_bytes(os.urandom(1 << 16))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def here(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Typist:
+    """The image as a layout, in a registry, and under the names of the pages, built once; and what a pod printed."""
+    found = up(("registry", "base", "channel"))
+    found.require("registry", "base", "channel")
+    apt.require("bwrap", "bubblewrap")
+    folder = tmp_path_factory.mktemp("verify")
+    (folder / "image.yaml").write_text(_DEFINITION)
+    (folder / "train.py").write_text(_TRAINING)
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("ENVKIT_")}
+    own = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "DOCKER_HOST": f"unix://{folder}/no.sock",
+        "ENVKIT_ENGINE": "embedded",
+        "ENVKIT_RUNNER": "bubblewrap",
+        "CI_COMMIT": "c0ffee",
+        "COLUMNS": "120",
+        **{name: str(folder / part) for name, part in (("XDG_STATE_HOME", ".state"), ("XDG_CACHE_HOME", ".cache"))},
+    }
+    made = Typist(folder, {**kept, **found.env(), **own}, str(found.registry), data)
+    for line in (
+        "envkit build image.yaml --no-verify --output oci:train",
+        f"envkit build image.yaml --no-verify --output registry:{found.registry}/documented/train:1 --replace-tag",
+        *(f"envkit build image.yaml --no-verify -t {name}" for name in ("train:cu126", "train:1", "train")),
+        "envkit render image.yaml --only plan > plan.json",
+        "envkit export kubernetes image.yaml --registry registry.example.com/team/train --set only=C01 --out ./",
+    ):
+        done = made.type(line)
+        assert done.returncode == 0, f"{line}\n{done.stderr[-3000:]}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", made.environ["XDG_CACHE_HOME"])
+        log = printed_by_pod(folder, "image", f"oci:{folder / 'train'}")
+    for name in ("train.log", "image.log"):
+        (folder / name).write_bytes(log)
+    return made
+
+
+@pytest.mark.parametrize(
+    "line", [line for line, _ in LINES], ids=[line.partition(" #")[0].strip() for line, _ in LINES]
+)
+def test_a_line_that_verifies_does_so_with_a_real_torch(line: str, here: Typist) -> None:
+    """Its page shows an image of several GB and another machine, so exit code and files are compared."""
+    line = here.typed(line)
+    written = [here.folder / name for name in _WRITTEN.findall(line)]
+    before = {file: file.stat().st_mtime_ns for file in written if file.exists()}
+    done = here.type(line)
+    assert done.returncode == (5 if re.search(UNVERIFIED, line) else 0), f"{line}\n{done.stderr}{done.stdout}"
+    assert all(file.stat().st_size and before.get(file) != file.stat().st_mtime_ns for file in written), written
