@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks import _sides
 from benchmarks._report import Figure, finish
-from envkit.assemble.stage import cores
+from envkit.ground.host import cores
 
 CPU = 'companions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
 NAME = "envkit_bench_small"

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks import _buildah, _sides, wheel_layers
 from benchmarks._report import Figure, finish
-from envkit.assemble.stage import cores
+from envkit.ground.host import cores
 from tests.world.world import Part
 
 DEFINITION = """companions: []

@@ -13,7 +13,7 @@ import sys
 
 from benchmarks import _sides
 from benchmarks._report import Figure, finish
-from envkit.assemble.stage import cores
+from envkit.ground.host import cores
 
 DEFINITION = 'companions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
 

@@ -31,7 +31,7 @@ from typing import Any
 from benchmarks import _sides, _variety
 from benchmarks._report import Figure, finish
 from benchmarks.memory import _pss, _tree
-from envkit.assemble.stage import cores
+from envkit.ground.host import cores
 from tests.world import processes
 
 DEFINITION = """schema: envkit.image/1

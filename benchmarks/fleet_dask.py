@@ -38,7 +38,6 @@ from pathlib import Path
 from benchmarks import _sides, _variety
 from benchmarks._report import Figure, finish, tell
 from benchmarks.fleet import DEFINITION, _served
-from envkit.assemble.stage import cores
 from envkit.build.model import BuildOptions
 from envkit.facts.load import load as load_facts
 from envkit.fleet import build_task, cells
@@ -50,6 +49,7 @@ from envkit.fleet.model import BuildTask, Outcome
 from envkit.fleet.schedule import outcome_of
 from envkit.fleet.tasks import in_order, task_of
 from envkit.ground import settings
+from envkit.ground.host import cores
 from envkit.ground.progress import Silent
 from envkit.lock.store import to_text
 from envkit.pipeline.locking import Locks

@@ -33,10 +33,11 @@ from isal import igzip_lib
 
 from benchmarks._report import Figure, finish
 from envkit.assemble.layer_plan import groups
-from envkit.assemble.stage import Progress, cores, make_layers
+from envkit.assemble.stage import Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
 from envkit.build.layer_cache import LayerCache
+from envkit.ground.host import cores
 from envkit.ground.progress import Silent
 from envkit.image.zip_entries import Entry, entries
 from envkit.lock.model import Wheel

@@ -7,7 +7,6 @@ on all cores, the largest first; then it waits for the other processes and takes
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 from envkit.assemble.compress import GZIP, recipe
 from envkit.assemble.layer import WRITER_VERSION, LayerWriter
 from envkit.ground.errors import RAISE_TIMEOUT, TimeLimitError
+from envkit.ground.host import cores
 from envkit.ground.process import StoppedError
 from envkit.ground.progress import counted
 from envkit.image.spec import MTIME, canonical
@@ -87,12 +87,6 @@ def layer_key(packages: tuple[str, ...], scheme: Scheme, *, compression: str = G
     if made_by is not None:
         tree["recipe"] = made_by
     return hashlib.sha256(canonical(tree)).hexdigest()
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    # os.cpu_count() counts the machine: a cpuset of a container, or taskset, allows fewer.
-    return len(os.sched_getaffinity(0))
 
 
 class Progress:

@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from envkit.assemble.layer import LayerWriter, Slice, Tree, write_trees
-from envkit.assemble.stage import cores, download_size, layer_key
+from envkit.assemble.stage import download_size, layer_key
 from envkit.assemble.wheel import open_wheel
 from envkit.ground import json_cache
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.host import cores
 from envkit.ground.progress import counted
 from envkit.image.deflate import crc32
 from envkit.lock.model import Wheel

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.host import cores
 from envkit.ground.progress import counted
 
 # A build by the embedded engine holds its downloads and layers in pieces; measured peaks stay below this.
@@ -71,9 +71,7 @@ def bound(room: Room, images: int, asked: int | None = None) -> Bound:
 def room_here(cache: Path) -> Room:
     """What this machine has; `cache` is the folder of layers and downloads, or will be."""
     folder = next(one for one in (cache, *cache.parents) if one.exists())
-    return Room(
-        processors=len(os.sched_getaffinity(0)), memory=_memory(), disk=shutil.disk_usage(folder).free, folder=folder
-    )
+    return Room(processors=cores(), memory=_memory(), disk=shutil.disk_usage(folder).free, folder=folder)
 
 
 def _memory(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -27,6 +28,12 @@ def read(root: Path = Path("/")) -> Host:
     machine = platform.machine()
     known = of_machine(machine)
     return Host(os=name, os_title=title, machine=machine, platform=known.name if known else None)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    # os.cpu_count() counts the machine: a cpuset of a container, or taskset, allows fewer.
+    return len(os.sched_getaffinity(0))
 
 
 def parse_os_release(text: str) -> tuple[str | None, str | None]:

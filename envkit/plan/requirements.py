@@ -34,7 +34,8 @@ UNDECIDED = "whether it is installed depends on the Python version"
 _MAX_DEPTH = 8  # files that name one another with -r
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
-_OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|$)(.*)")
+# The value of a short option may follow it without a space: -rbase.txt
+_OPTION = re.compile(r"(--[A-Za-z][A-Za-z-]*(?=\s|=|$)|-[A-Za-z])\s*=?\s*(.*)")
 _VARIANT = re.compile(r"cu(\d{2,3})|cpu")
 _HASH = re.compile(r"\s--hash[= ]\S+")
 _FILES, _CONSTRAINTS = ("-r", "--requirement"), ("-c", "--constraint")

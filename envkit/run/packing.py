@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import IntegrityError
+from envkit.ground.host import cores
 from envkit.ground.progress import counted
 from envkit.ground.store import write_atomic
 from envkit.image import spec
@@ -101,7 +102,7 @@ class Packer:
     def _make(self, one: spec.Layer) -> spec.Layer:
         path = self._folder / f"layer-{one.diff_id.removeprefix('sha256:')}"
         try:
-            with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="envkit-pack") as pool:
+            with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-pack") as pool:
                 layer = _blob(one, path, pool)
         except OSError as error:
             raise out_of_order(error, path) from error
@@ -187,7 +188,7 @@ def _copied(layer: spec.Layer) -> Iterator[bytes]:
 def _members(stream: TarBytes, pool: ThreadPoolExecutor) -> Iterator[bytes]:
     """The stream as gzip members, in order, while a few of them are being made."""
     waiting: deque[Future[bytes]] = deque()
-    most = 2 * (os.cpu_count() or 1)
+    most = 2 * cores()
     for chunk in _chunks(stream):
         waiting.append(pool.submit(zlib.compress, chunk, _LEVEL, _GZIP_FORMAT))
         if len(waiting) > most:

@@ -6,13 +6,13 @@ CACHE/images/HEX    the reference under which the image of that id was last seen
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from envkit.ground.errors import EngineError
+from envkit.ground.host import cores
 from envkit.ground.progress import Reporter, counted
 from envkit.ground.store import write_atomic
 from envkit.image import spec
@@ -88,7 +88,7 @@ class ImageStore:
         with self._remote.at_hand(image, layers, reporter):
             reporter.step(f"unpack {counted(len(layers), 'layer')} ({total / 1e6:.0f} MB)")
             stop = threading.Event()
-            pool = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="unpack")
+            pool = ThreadPoolExecutor(min(_MOST_WORKERS, cores()), thread_name_prefix="unpack")
             try:
                 # The largest first: one that is begun last would have the others' cores idle.
                 ranked = sorted(layers, key=lambda one: -one.descriptor.size)

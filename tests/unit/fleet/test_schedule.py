@@ -60,8 +60,11 @@ def test_outcomes_are_heard_while_tasks_are_still_being_prepared() -> None:
     heard: list[Outcome] = []
 
     def prepared(pool: Later) -> Iterator[BuildTask]:
+        told = Event()
         yield task("a")
-        pool.futures[0].result(10)
+        # Callbacks run in their order, so the schedule's own has run by then; `result` returns before any of them.
+        pool.futures[0].add_done_callback(lambda _: told.set())
+        assert told.wait(10)
         yield task("b")
         assert [one.name for one in heard] == ["a"]
         yield task("c")

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,12 @@ def test_a_machine_is_what_its_files_say(tmp_path: Path) -> None:
     here = host.read(tmp_path)
     assert (here.os, here.os_title) == ("debian12", "Debian 12")
     assert host.read(tmp_path / "none").os is None
+
+
+def test_cores_are_those_that_this_process_may_use() -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert host.cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
