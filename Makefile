@@ -20,8 +20,11 @@ PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
 PROCESSES ?= 2
 GROUPS := $(PYTEST) --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder --run-engines
 SPACE := $(BIN)/python -m tests.space
-# Both processes of the tests share what is started here. Whatever the outcome, it ends, and its engines' images go.
-CLEARED = trap '$(WORLD) down; $(WORLD) clear' EXIT; $(WORLD) up >/dev/null || true; $(1)
+# Both processes of the tests share what is started here. Whatever the outcome, it ends, and its engines' images go. So
+# no other run may begin before.
+CLEARED = mkdir -p .world; exec 9>.world/tests.lock; flock --nonblock 9 \
+  || { echo 'test: another run of the tests uses this folder; it has to end first' >&2; exit 1; }; \
+  trap '$(WORLD) down; $(WORLD) clear' EXIT; $(WORLD) up >/dev/null || true; $(1)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Thousands of short processes import envkit: compiling it each time would double the time of the tests.
