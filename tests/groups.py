@@ -97,6 +97,11 @@ class Groups:
         self.left_out: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float, {"lint": lint_seconds} if lint_seconds else {})
         self.counts: Counter[str] = Counter()
+        self.terminal: pytest.TerminalReporter | None = None
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Find the terminal's reporter; a process of xdist has none."""
+        self.terminal = session.config.pluginmanager.get_plugin("terminalreporter")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> _ByProcess:
@@ -127,10 +132,15 @@ class Groups:
         self.left_out = Counter(getattr(node, "workeroutput", {}).get("left_out", {})) or self.left_out
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up the time of a test's preparation, call and clean-up."""
+        """Add up the time of a test's preparation, call and clean-up, and name a failure at once.
+
+        pytest names them at the end, which a run that is cut off never reaches.
+        """
         group = group_of(report.nodeid)
         self.seconds[group] += report.duration
         self.counts[group] += report.when == "call" or (report.when == "setup" and report.outcome != "passed")
+        if report.failed and self.terminal is not None:
+            self.terminal.write_line(f"\nfailed: {report.nodeid} ({report.when})")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write the slowest groups, and the groups that were left out with the command that runs them."""
