@@ -68,7 +68,7 @@ def update_command(flags: UpdateFlags) -> None:
     with closing(reporter):
         found = find_update(facts, load_settings(), reporter, torch=flags.torch, since=flags.since, deep=flags.deep)
     diff = found.diff  # of the tables as they are before they are written
-    if flags.into:
+    if flags.into and found.proved:
         _write_overlay(found, facts, Path(flags.into))
     elif flags.write:
         found.write()
@@ -93,8 +93,6 @@ def _write_overlay(found: Update, facts: Facts, path: Path) -> None:
     from envkit.ground.errors import UsageError
     from envkit.ground.store import unusable, write_atomic
 
-    if not found.proved:
-        raise UsageError("there is no new release to write", hint="envkit matrix update --torch VERSION --into FILE")
     if (made := version_beside(path)) > facts.version:
         raise UsageError(
             f"{path} was made beside version {made} of the facts, and this envkit has version {facts.version}",
@@ -118,5 +116,8 @@ def _tell(found: Update, diff: str, facts: Facts, flags: UpdateFlags) -> None:
         click.echo(diff, nl=False)
     said = f"torch {', '.join(found.releases)}" if found.releases else "no new release"
     changed = ", ".join(path.name for path in found.files) or "nothing changes"
-    done = f"{flags.into} written" if flags.into else f"{'written' if flags.write else 'would change'}: {changed}"
+    if flags.into:
+        done = f"{flags.into} {'written' if found.proved else 'not written'}"
+    else:
+        done = f"{'written' if flags.write else 'would change'}: {changed}"
     tell(f"{said}; {done}; {found.requests} requests, {found.received / 1e6:.1f} MB")

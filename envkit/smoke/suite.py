@@ -7,6 +7,7 @@ import pkgutil
 import signal
 import sys
 import time
+import traceback
 
 from . import compat, env, observation, timing, trace
 
@@ -185,18 +186,24 @@ def _subject(ctx, check):
 
 @contextlib.contextmanager
 def interrupted_after(seconds):
-    """Raise TimeLimit in the block after so many seconds; the limit of an enclosing block goes on afterwards."""
-    previous = signal.signal(signal.SIGALRM, _interrupt)
+    """Raise TimeLimit in the block after so many seconds; the limit of an enclosing block goes on afterwards.
+
+    An import ends first, if it does within as long again: half of a module would break every later check.
+    """
+
+    def interrupt(_signum, frame):
+        imports = any("importlib" in caller.f_code.co_filename for caller, _ in traceback.walk_stack(frame))
+        if not imports or time.monotonic() > begin + 2 * seconds:
+            raise TimeLimit
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
     begin, left = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, seconds)[0]
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, left and max(0.001, left - time.monotonic() + begin))
         signal.signal(signal.SIGALRM, previous)
-
-
-def _interrupt(_signum, _frame):
-    raise TimeLimit
 
 
 def _limit(ctx, check):

@@ -1,4 +1,7 @@
-"""The documentation's lines that verify an image, typed in bash beside one with a real torch for the CPU."""
+"""The documentation's lines that verify or compare images, typed in bash, with images of a real torch for the CPU.
+
+Those that build with Docker or Podman, or without a lock, are here as well.
+"""
 
 import os
 import re
@@ -11,13 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.dask_cluster import cluster
 from tests.engines.pods import printed_by_pod
 from tests.support import documented
 from tests.world import apt
 from tests.world.world import up
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
-LINES = documented.shown(documented.VERIFIED)
+_BY_ENGINE = re.compile(r"--engine podman|--no-lock|--template miniconda-")
+_ALL = [line for line, _ in documented.shown(documented.VERIFIED)]
+LINES = [line for line in _ALL if not _BY_ENGINE.search(line)]
+LINES_OF_ENGINES = [line for line in _ALL if _BY_ENGINE.search(line)]
 _LONGEST_S = 600
 # Only what the world's channel holds.
 _DEFINITION = """schema: envkit.image/1
@@ -45,7 +52,14 @@ make = Files
 """
 # What stands for a value on a page, and the value.
 PLACEHOLDERS = (
-    (r"registry:(registry\.example\.com/team/train|HOST/NAME):", "registry:{host}/documented/train:"),
+    (r"registry:(registry\.example\.com/team/train|HOST/(NAME|a)):", "registry:{host}/documented/train:"),
+    (r"registry:HOST/b:", "registry:{host}/documented/other:"),
+    (r"\bIMAGE\b", "train:1"),
+    (r".* --baseline FILE", r"envkit verify train --write-baseline runs.yaml --reason first && \g<0>"),
+    (r"\bFILE\b(?<=baseline FILE)", "runs.yaml"),
+    (r"\bA B C\b", "train:old train:new train:1"),
+    (r"\bA B\b", "train:old train:new"),
+    (r"(train|image|images/train)\.yaml|(?<![:\w])cu126\b", "image.yaml"),
     (r"oci:DIR", "oci:train"),
     (r"--data (DIR|/datasets/train)", "--data {data}"),
     # The image of no definition has CUDA and several GB.
@@ -53,8 +67,12 @@ PLACEHOLDERS = (
     (r"--observed LOG --questions FILE", "--observed train.log --questions plans/questions.yaml"),
     (r"--plan FILE", "--plan plan.json"),
 )
+# What takes minutes on its page, because of a higher tier or of several images, is done with one check.
+_MINUTES = re.compile(r"envkit (?:verify .*(?:--tier standard|:old)|compare train:old train:new)(?!.*--only)[^#]*")
+_TEMPLATE = re.compile(r"```jinja\n(\{% extends \"builtin/miniconda.*?)```", re.DOTALL)
 # A Python that no plan speaks of is not verified; its page says so.
 UNVERIFIED = r"--runner host"
+_NAMES = ("train:cu126", "train:old", "train:new", "train:1", "train")
 _WRITTEN = re.compile(r"(?:-o |> |html=|junit=)(\S+)")
 
 
@@ -78,7 +96,7 @@ class Typist:
         """Return what is typed for a line of a page."""
         for pattern, value in PLACEHOLDERS:
             line = re.sub(pattern, value.format(host=self.registry, data=self.data), line)
-        return line
+        return _MINUTES.sub(r"\g<0> --only C14 ", line)
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +132,11 @@ def here(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Typist:
     made = Typist(folder, {**kept, **found.env(), **own}, str(found.registry), data)
     for line in (
         "envkit build image.yaml --no-verify --output oci:train",
-        f"envkit build image.yaml --no-verify --output registry:{found.registry}/documented/train:1 --replace-tag",
-        *(f"envkit build image.yaml --no-verify -t {name}" for name in ("train:cu126", "train:1", "train")),
+        *(
+            f"envkit build image.yaml --no-verify --output registry:{found.registry}/documented/{name}:1 --replace-tag"
+            for name in ("train", "other")
+        ),
+        *(f"envkit build image.yaml --no-verify -t {name}" for name in _NAMES),
         "envkit render image.yaml --only plan > plan.json",
         "envkit export kubernetes image.yaml --registry registry.example.com/team/train --set only=C01 --out ./",
     ):
@@ -129,14 +150,48 @@ def here(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Typist:
     return made
 
 
-@pytest.mark.parametrize(
-    "line", [line for line, _ in LINES], ids=[line.partition(" #")[0].strip() for line, _ in LINES]
-)
-def test_a_line_that_verifies_does_so_with_a_real_torch(line: str, here: Typist) -> None:
+@pytest.fixture(scope="module")
+def scheduler(here: Typist, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Dask cluster of one worker."""
+    pytest.importorskip("dask", reason="the extra fleet is not installed: pip install 'envkit[fleet]'")
+    with cluster(tmp_path_factory.mktemp("cluster"), here.environ, "one") as found:
+        yield found.address
+
+
+def _id(line: str) -> str:
+    return line.partition(" #")[0].strip()
+
+
+@pytest.mark.parametrize("line", LINES, ids=_id)
+def test_a_line_that_verifies_does_so_with_a_real_torch(
+    line: str, here: Typist, request: pytest.FixtureRequest
+) -> None:
     """Its page shows an image of several GB and another machine, so exit code and files are compared."""
     line = here.typed(line)
+    if "--scheduler" in line:
+        line = re.sub(r"tcp://\S+:8786", request.getfixturevalue("scheduler"), line)
     written = [here.folder / name for name in _WRITTEN.findall(line)]
     before = {file: file.stat().st_mtime_ns for file in written if file.exists()}
     done = here.type(line)
     assert done.returncode == (5 if re.search(UNVERIFIED, line) else 0), f"{line}\n{done.stderr}{done.stdout}"
     assert all(file.stat().st_size and before.get(file) != file.stat().st_mtime_ns for file in written), written
+
+
+@pytest.mark.parametrize("line", LINES_OF_ENGINES, ids=_id)
+def test_a_line_builds_and_verifies_with_its_engine(line: str, tmp_path: Path) -> None:
+    """The world's Miniconda and channel stand for the real ones, and the engine solves where the line has no lock."""
+    found = up(("docker", "podman", "miniconda"))
+    found.require("podman" if "podman" in line else "docker", "miniconda")
+    (tmp_path / "image.yaml").write_text(_DEFINITION)
+    page = (documented.DOCS / "templates.md").read_text(encoding="utf-8")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/miniconda-berlin.Dockerfile.j2").write_text(_TEMPLATE.findall(page)[0])
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("ENVKIT_")}
+    own = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "ENVKIT_TEMPLATES": str(tmp_path / "templates"),
+        **{name: str(tmp_path / part) for name, part in (("XDG_STATE_HOME", "state"), ("XDG_CACHE_HOME", "cache"))},
+    }
+    typist = Typist(tmp_path, {**kept, **found.env(), **own}, str(found.registry), tmp_path)
+    done = typist.type(typist.typed(line))
+    assert done.returncode == 0, f"{typist.typed(line)}\n{done.stderr}{done.stdout}"

@@ -12,7 +12,7 @@ import pytest
 
 from envkit.checks.model import Verdict
 from envkit.verify.trace import packed_trace, unpacked
-from tests.support.payloads import context, module, observe, ruled
+from tests.support.payloads import context, module, observe, observer, ruled
 
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
@@ -143,7 +143,7 @@ def test_a_trace_that_does_not_fit_is_taken_again_with_fewer_steps() -> None:
 @pytest.fixture(scope="module")
 def options() -> dict[str, dict[str, Any]]:
     with module("timing").single_thread(torch):
-        return {item["id"]: item for item in module("train_options").run(context())}
+        return {item["id"]: item for item in observer("c23_training").options(context())}
 
 
 def test_each_option_of_a_step_is_timed_and_gives_the_same_result(options: dict[str, dict[str, Any]]) -> None:
@@ -169,5 +169,5 @@ def test_an_option_that_changes_the_result_is_noticed(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", other)
     with module("timing").single_thread(torch):
-        item = module("train_options").attention(context(), torch)
+        item = observer("c23_training").attention(context(), torch)
     assert ruled(item).reason_code == "OPTION_CHANGES_RESULT"

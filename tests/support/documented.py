@@ -24,20 +24,18 @@ _LOG = (
 
 # Where a command is not run, and why: the first that matches counts.
 PARSED_ONLY = (
-    (
-        "it measures images for minutes",
-        r"envkit verify (?!--list).*(--tier|--self-test|A B C)|envkit compare (A B|train:old)",
-    ),
-    ("it needs a machine with no other load", r"envkit verify .*--(write-)?baseline"),
-    ("it needs GPUs", r"^envkit run .*--gpus|envkit verify .*(--gpus|--scheduler)"),
+    ("it needs a machine with no other load", r"envkit verify --self-test"),
+    ("it needs GPUs", r"^envkit run .*--gpus|envkit verify .*--gpus"),
     ("its image needs a real torchvision", r"torchvision.datasets"),
-    ("it builds with real packages in Docker or Podman", r"--engine podman|--no-lock|--template miniconda-"),
     ("it reads every release of the real Python index", r"matrix (check --online|update)"),
     ("it downloads from a public mirror", r"--preset"),
     ("it installs and checks a real torch", r"install --venv"),
 )
 # Verified with a real torch by tests/engines/test_documented_verify.py.
-_VERIFIED = re.compile(r"envkit verify\b(?! --(list|judge|schema))|envkit build .*--report")
+_VERIFIED = re.compile(
+    r"envkit verify\b(?! --(list|judge|schema))|envkit build .*--report|envkit compare (A B|train:old)"
+    r"|--engine podman|--no-lock|--template miniconda-"
+)
 # Typed beside a Docker engine: a name such as train:1 is an image there, but where the command itself gives the tag.
 _DOCKED = re.compile(r"(?<!-t )(?<![\w/.-])(train|notebook):\w+|run --print$|\ndocker: |envkit shell", re.MULTILINE)
 # Run by tests/engines/test_documented.py: typed in bash on a machine whose registry, index and channel are on loopback.

@@ -24,13 +24,14 @@ NONCE = "5f0c"
 PATIENCE = 20
 SMALLER = f"""
 from envkit.checks import c07_repeat as c07
+from envkit.checks import c23_training as c23
 from envkit.checks import c27_device_memory as c27
-from envkit.smoke import mini_train, suite, train_options, workloads
+from envkit.smoke import mini_train, suite, workloads
 c07.GPU_SIZE //= 2
 suite.TIME_FACTOR *= {PATIENCE}
 workloads.SIZES["large"] = workloads.SIZES["medium"]
 mini_train.SIZES["cuda"] = mini_train.SIZES["cpu"]
-for sizes in (train_options.PARAMETERS, train_options.ATTENTION, train_options.NETWORK):
+for sizes in (c23.PARAMETERS, c23.ATTENTION, c23.NETWORK):
     sizes["cuda"] = sizes["cpu"]
 c27.SHARE, c27.COPY_BYTES = 0.005, 1 << 26
 """

@@ -1,9 +1,15 @@
-"""C23: a small training job with its loader, without it, and the loader alone: where a step's time goes."""
+"""C23: a small training job with its loader, without it, and the loader alone: where a step's time goes.
 
+And options of a step that change its speed alone: which this torch takes by default, and what each brings.
+"""
+
+import contextlib
+import sys
 import time
+import warnings
 
-from envkit.smoke import loaders, mini_train, noise, timing, train_options
-from envkit.smoke.observation import control, ran
+from envkit.smoke import compat, loaders, mini_train, noise, timing, workloads
+from envkit.smoke.observation import control, ran, skipped
 
 STEPS = 8
 ROUNDS, ROUNDS_MIN = 6, 2
@@ -13,12 +19,21 @@ QUIET_S = 0.15
 PATIENCE = 20
 STARVED_LINE = 0.2
 PARTS = ("data_wait_s", "h2d_s", "compute_s")
+# (parameters, elements of each) of the optimizer's step; (batch, heads, length, width) of attention.
+PARAMETERS = {"cpu": (24, 4096), "cuda": (150, 1 << 18)}
+ATTENTION = {"cpu": (1, 4, 256, 32), "cuda": (4, 16, 2048, 64)}
+NETWORK = {"cpu": "small", "cuda": "large"}
+SAMPLES, WARMUP_S, BUDGET_S = 9, 0.1, 0.4
+# Names of SDPBackend by the number that torch's own choice returns.
+BACKENDS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
+ENUM = {"math": "MATH", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+NEAR = {"cpu": 1e-4, "cuda": 3e-2}
 
 
 def run(ctx):
     """Return C23.training, the breakdown of a step and whether the loss falls, and what options of a step bring."""
     with timing.single_thread(ctx.seeded()):
-        return [_run(ctx), *train_options.run(ctx)]
+        return [_run(ctx), *options(ctx)]
 
 
 def _run(ctx):
@@ -104,3 +119,184 @@ def _controls(job, batch):
         control("planted_starvation_is_seen", starved > STARVED_LINE, f"starved share {starved:.2f}"),
         control("no_loader_no_starvation", fed <= STARVED_LINE, f"starved share {fed:.2f}"),
     ]
+
+
+def options(ctx):
+    """Return C23.optimizer, C23.channels_last and C23.attention, and what each default brings."""
+    return [part(ctx, ctx.seeded()) for part in (optimizer, channels_last, attention)]
+
+
+def optimizer(ctx, torch):
+    """Time a step of AdamW in its three forms."""
+    forms, refused = {}, {}
+    for name, options in (("loop", {"foreach": False}), ("foreach", {"foreach": True}), ("fused", {"fused": True})):
+        try:
+            forms[name] = Steps(torch, ctx.device, options)
+            forms[name]()
+        except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+            forms.pop(name, None)
+            refused[name] = _short(error)
+    if "loop" not in forms:
+        return skipped("C23.optimizer", ctx.subject, "API_ABSENT", f"AdamW: {refused['loop']}")
+    apart = {name: largest(form.first(), forms["loop"].first()) for name, form in forms.items()}
+    changed = largest(forms["loop"].first() + 1.0, forms["loop"].first())
+    observed = {"default": _default_form(torch, forms["loop"]), "refused": refused, "largest_difference": apart}
+    return _timed(ctx, "C23.optimizer", forms, observed, changed, base="loop")
+
+
+class Steps:
+    """AdamW over many parameters that have a gradient."""
+
+    def __init__(self, torch, device, options):
+        count, size = PARAMETERS[str(device).split(":")[0]]
+        generator = torch.Generator().manual_seed(0)
+        self.parameters = [torch.randn(size, generator=generator).to(device).requires_grad_() for _ in range(count)]
+        for item in self.parameters:
+            item.grad = torch.ones_like(item)
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, **options)
+
+    def __call__(self):
+        """One step."""
+        self.optimizer.step()
+
+    def first(self):
+        """Return the first parameter."""
+        return self.parameters[0].detach()
+
+
+def channels_last(ctx, torch):
+    """Time forward and backward of a convolutional network in both orders of its memory."""
+    kind = ctx.device.split(":")[0]
+    forms = {}
+    for name, order in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last)):
+        model, inputs, targets = workloads.build(torch, "cnn", NETWORK[kind], 0, ctx.device)
+        model, inputs = model.to(memory_format=order), inputs.to(memory_format=order)
+        forms[name] = Training(ctx, model, inputs, targets)
+    losses = {name: form.loss() for name, form in forms.items()}
+    apart = {name: abs(loss - losses["contiguous"]) for name, loss in losses.items()}
+    kept = forms["channels_last"].keeps_order()
+    observed = {"default": "contiguous", "refused": {}, "largest_difference": apart, "kept_in_the_network": kept}
+    return _timed(ctx, "C23.channels_last", forms, observed, abs(losses["contiguous"]) + 1.0, base="contiguous")
+
+
+class Training:
+    """Forward and backward, in bfloat16 where the device has it."""
+
+    def __init__(self, ctx, model, inputs, targets):
+        self.torch, self.device = ctx.torch, ctx.device
+        self.model, self.inputs, self.targets = model, inputs, targets
+        self.lowered = ctx.has_cuda and compat.bf16_native(ctx.torch, ctx.device)
+
+    def forward(self):
+        """Return the loss."""
+        torch = self.torch
+        lowered = contextlib.nullcontext()
+        if self.lowered:
+            lowered = compat.autocast(torch, self.device, torch.bfloat16)
+        with lowered:
+            scores = self.model(self.inputs)
+        return torch.nn.functional.cross_entropy(scores.float(), self.targets)
+
+    def __call__(self):
+        """One forward and backward pass."""
+        self.model.zero_grad(set_to_none=True)
+        self.forward().backward()
+
+    def loss(self):
+        """Return the loss as a number."""
+        with self.torch.no_grad():
+            return float(self.forward())
+
+    def keeps_order(self):
+        """Whether the first convolution hands its result on in the order that it was given."""
+        with self.torch.no_grad():
+            return bool(self.model[0](self.inputs).is_contiguous(memory_format=self.torch.channels_last))
+
+
+def attention(ctx, torch):
+    """Time scaled dot product attention with each backend."""
+    call = getattr(torch.nn.functional, "scaled_dot_product_attention", None)
+    if call is None:
+        return skipped("C23.attention", ctx.subject, "API_ABSENT", "scaled_dot_product_attention begins with torch 2.0")
+    kind = ctx.device.split(":")[0]
+    dtype = torch.float32
+    if ctx.has_cuda:
+        dtype = torch.bfloat16 if compat.bf16_native(torch, ctx.device) else torch.float16
+    parts = [torch.randn(*ATTENTION[kind]).to(ctx.device, dtype) for _ in range(3)]
+    forms, refused, results = {}, {}, {}
+    for name in ENUM:
+        form = Attention(torch, call, parts, name)
+        try:
+            results[name] = form().float()
+            forms[name] = form
+        except (RuntimeError, NotImplementedError) as error:
+            refused[name] = _short(error)
+    apart = {name: largest(result, results["math"]) for name, result in results.items()}
+    choice = getattr(torch, "_fused_sdp_choice", None)
+    observed = {
+        "default": None if choice is None else BACKENDS.get(int(choice(*parts))),
+        "dtype": str(dtype).replace("torch.", ""),
+        "refused": refused,
+        "largest_difference": apart,
+    }
+    return _timed(ctx, "C23.attention", forms, observed, largest(results["math"] + 1.0, results["math"]), base="math")
+
+
+class Attention:
+    """One call with one backend; raises RuntimeError where that backend cannot do it."""
+
+    def __init__(self, torch, call, parts, name):
+        self.torch, self.call, self.parts, self.name = torch, call, parts, name
+
+    def __call__(self):
+        """One forward pass."""
+        with warnings.catch_warnings():
+            # torch warns of every reason why a backend does not take the call, and raises as well.
+            warnings.simplefilter("ignore")
+            with compat.attention_backend(self.torch, self.name, ENUM[self.name]):
+                return self.call(*self.parts)
+
+
+def _timed(ctx, check_id, forms, observed, planted, *, base):
+    torch = ctx.torch
+    clock = timing.event_clock(torch) if ctx.has_cuda else timing.wall_clock()
+
+    def twice():
+        forms[base]()
+        forms[base]()
+
+    variants = [*forms.items(), ("twice", twice)]
+    timed = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=WARMUP_S, budget_s=BUDGET_S)
+    took = {name: timed[name]["stats"]["median"] for name in forms}
+    ratio = timed["twice"]["stats"]["median"] / took[base]
+    line = NEAR[ctx.device.split(":")[0]]
+    observed = dict(
+        observed, base=base, took_ms=took, speed_up={name: took[base] / item for name, item in took.items()}, line=line
+    )
+    controls = [
+        control("another_result_is_noticed", planted > line, f"difference {planted:.1e}"),
+        control("two_steps_take_longer", ratio > 1.4, f"two take {ratio:.2f} times one"),
+    ]
+    item = timed[base]
+    return ran(check_id, ctx.subject, observed, controls, samples=item["samples"], stats=item["stats"])
+
+
+def largest(left, right):
+    """Return the largest difference of two tensors."""
+    return float((left - right).abs().max())
+
+
+def _default_form(torch, steps):
+    """Return the form that AdamW takes unless it is told, None where this torch does not tell."""
+    choose = getattr(sys.modules[torch.optim.Optimizer.__module__], "_default_to_fused_or_foreach", None)
+    if choose is None:
+        return "loop"
+    try:
+        fused, foreach = choose(steps.parameters, differentiable=False, use_fused=False)
+    except TypeError:
+        return None
+    return "fused" if fused else "foreach" if foreach else "loop"
+
+
+def _short(error):
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +67,24 @@ def test_a_check_over_its_time_is_interrupted_even_where_it_swallows_exceptions(
 
     found = only(suite.run_check(context(), check(run, budget=0.05)))
     assert found["reason"]["code"] == "TIME_LIMIT"
+
+
+@pytest.mark.parametrize(("import_s", "whole"), [(0.3, True), (300.0, False)])
+def test_an_import_ends_before_its_check_is_interrupted_unless_it_takes_as_long_again(
+    import_s: float, whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that was half imported made every later check fail with "module has no attribute"."""
+    (tmp_path / "slow_package.py").write_text(f"import time\ntime.sleep({import_s})\nends = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "slow_package", raising=False)
+
+    def run(_ctx: Any) -> Any:
+        import_module("slow_package")
+        time.sleep(300)
+
+    found = only(suite.run_check(context(), check(run), 0.2))
+    assert found["reason"]["code"] == "TIME_LIMIT"
+    assert hasattr(sys.modules.get("slow_package"), "ends") == whole
 
 
 def test_the_check_that_imports_torch_has_time_for_it() -> None:
