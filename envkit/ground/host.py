@@ -36,6 +36,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def root_without(*capabilities: int, root: Path = Path("/")) -> bool:
+    """Whether this is root, and lacks one of the capabilities, given by their numbers in linux/capability.h."""
+    if os.geteuid() != 0:
+        return False
+    rows = dict(row.partition(":")[::2] for row in text_of(root / "proc/self/status").splitlines())
+    held = int(rows.get("CapEff", "0"), 16)
+    return not all(held >> number & 1 for number in capabilities)
+
+
 def parse_os_release(text: str) -> tuple[str | None, str | None]:
     """Our name and the printed name of an OS: `('ubuntu22.04', 'Ubuntu 22.04.4 LTS')`."""
     values: dict[str, str] = {}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from envkit.engine.address import docker_address
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.host import root_without
 from envkit.ground.process import child
 from envkit.run import cage
 from envkit.run.bubblewrap import BubblewrapRunner
@@ -39,7 +40,7 @@ CLIENTS = {"docker": "docker.io", "podman": "podman"}
 _ROOTLESS = "unix:///run/user/"  # where Docker's engine of a user other than root listens
 _TELL_S = 30.0
 _STARTS_S, _AGAIN_S = 5.0, 0.1
-_RAISE_LIMITS = 1 << 24  # CAP_SYS_RESOURCE
+_RAISE_LIMITS = 24  # CAP_SYS_RESOURCE
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/local/libexec/podman/catatonit")
 
 
@@ -150,7 +151,8 @@ def line(session: Session, engine: str, *, options: Sequence[str] = (), hidden: 
         session,
         engine,
         options=[*options, *(ulimits() if engine == "podman" else [])],
-        limits=limits_here() if rootless or _stuck() else None,
+        # An engine on the same machine may not raise limits either.
+        limits=limits_here() if rootless or root_without(_RAISE_LIMITS) else None,
         rootless=rootless,
         hidden=hidden,
     )
@@ -163,11 +165,3 @@ def limits_here() -> Mapping[str, str]:
         most, wanted = resource.getrlimit(kind)[1], int(ULIMITS[name])
         found[name] = str(wanted if most < 0 else most if wanted < 0 else min(most, wanted))
     return found
-
-
-def _stuck() -> bool:
-    """Whether this is root, and may not raise limits: an engine on the same machine may not either."""
-    if os.geteuid() != 0:
-        return False
-    rows = dict(row.partition(":")[::2] for row in Path("/proc/self/status").read_text().splitlines())
-    return not int(rows["CapEff"], 16) & _RAISE_LIMITS

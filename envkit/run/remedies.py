@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from envkit.ground.host import root_without
+
 _PATIENCE_S = 5.0
 _NEW_USERS, _TRACE_ME = 0x10000000, 0
 _IN_A_CONTAINER = ("/.dockerenv", "/run/.containerenv")
-_CHANGE_USER = (1 << 6) | (1 << 7)  # CAP_SETGID, CAP_SETUID
+_CHANGE_USER = (6, 7)  # CAP_SETGID, CAP_SETUID
 _CALL = "import ctypes, sys; sys.exit(ctypes.CDLL(None).{call} != 0)"
 DOCKER = "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
 """A container of Docker in which bubblewrap works: it makes namespaces and mounts /proc."""
@@ -42,7 +44,7 @@ def _remedies(*, building: bool) -> list[str]:
     install = "apt-get install" if os.geteuid() == 0 else "as root: apt-get install"
     apt, bwrap = shutil.which("apt-get") is not None, shutil.which("bwrap") is not None
     contained = any(Path(one).exists() for one in _IN_A_CONTAINER) or "KUBERNETES_SERVICE_HOST" in os.environ
-    if _stuck_as_root():
+    if root_without(*_CHANGE_USER):
         found.append("run as a user other than root (docker run --user 1000), or with CAP_SETUID and CAP_SETGID")
     elif apt and not bwrap and namespaces_open():
         found.append(f"{install} bubblewrap")
@@ -56,14 +58,6 @@ def _remedies(*, building: bool) -> list[str]:
     if building:
         found.append("envkit build --no-verify")
     return found or ["envkit doctor"]
-
-
-def _stuck_as_root() -> bool:
-    """Whether this is root, and cannot become another user."""
-    if os.geteuid() != 0:
-        return False
-    rows = dict(line.partition(":")[::2] for line in Path("/proc/self/status").read_text().splitlines())
-    return int(rows["CapEff"], 16) & _CHANGE_USER != _CHANGE_USER
 
 
 def _works(call: str) -> bool:

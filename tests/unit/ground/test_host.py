@@ -36,3 +36,17 @@ def test_cores_are_those_that_this_process_may_use() -> None:
         assert host.cores() == 1
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("user", "held", "lacks"),
+    [(0, "000001ffffffffff", False), (0, "00000000a80425bb", True), (0, "00000000a80425fb", False), (1000, "0", False)],
+)
+def test_root_may_lack_what_root_has_elsewhere(
+    user: int, held: str, lacks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker's usual capabilities, with and without CAP_SETGID."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/status").write_text(f"Name:\tpython\nCapEff:\t{held}\n")
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert host.root_without(6, 7, root=tmp_path) == lacks

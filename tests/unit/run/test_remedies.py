@@ -20,7 +20,7 @@ def place(
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name in programs else None)
     monkeypatch.setattr(remedies, "namespaces_open", lambda: namespaces)
     monkeypatch.setattr(remedies, "can_trace", lambda: traced)
-    monkeypatch.setattr(remedies, "_stuck_as_root", lambda: stuck)
+    monkeypatch.setattr(remedies, "root_without", lambda *_: stuck)
     monkeypatch.setattr(remedies, "_IN_A_CONTAINER", ("/",) if contained else ())
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: user)
