@@ -1,4 +1,4 @@
-"""The documentation's lines that verify or compare images, typed in bash, with images of a real torch for the CPU.
+"""The documentation's lines that verify images, typed in bash, with images of a real torch for the CPU.
 
 Those that build with Docker or Podman, or without a lock, are here as well.
 """
@@ -55,10 +55,9 @@ PLACEHOLDERS = (
     (r"registry:(registry\.example\.com/team/train|HOST/(NAME|a)):", "registry:{host}/documented/train:"),
     (r"registry:HOST/b:", "registry:{host}/documented/other:"),
     (r"\bIMAGE\b", "train:1"),
-    (r".* --baseline FILE", r"envkit verify train --write-baseline runs.yaml --reason first && \g<0>"),
+    (r".* --baseline FILE", r"envkit verify train --write-baseline runs.yaml --reason first --only C14 && \g<0>"),
     (r"\bFILE\b(?<=baseline FILE)", "runs.yaml"),
     (r"\bA B C\b", "train:old train:new train:1"),
-    (r"\bA B\b", "train:old train:new"),
     (r"(train|image|images/train)\.yaml|(?<![:\w])cu126\b", "image.yaml"),
     (r"oci:DIR", "oci:train"),
     (r"--data (DIR|/datasets/train)", "--data {data}"),
@@ -67,8 +66,8 @@ PLACEHOLDERS = (
     (r"--observed LOG --questions FILE", "--observed train.log --questions plans/questions.yaml"),
     (r"--plan FILE", "--plan plan.json"),
 )
-# What takes minutes on its page, because of a higher tier or of several images, is done with one check.
-_MINUTES = re.compile(r"envkit (?:verify .*(?:--tier standard|:old)|compare train:old train:new)(?!.*--only)[^#]*")
+# What takes minutes on its page, because of a higher tier or of several runs, is done with one check.
+_MINUTES = re.compile(r"envkit verify .*(?:--tier standard|:old|--scheduler|baseline)[^#]*")
 _TEMPLATE = re.compile(r"```jinja\n(\{% extends \"builtin/miniconda.*?)```", re.DOTALL)
 # A Python that no plan speaks of is not verified; its page says so.
 UNVERIFIED = r"--runner host"
@@ -154,7 +153,9 @@ def here(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Typist:
 def scheduler(here: Typist, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Dask cluster of one worker."""
     pytest.importorskip("dask", reason="the extra fleet is not installed: pip install 'envkit[fleet]'")
-    with cluster(tmp_path_factory.mktemp("cluster"), here.environ, "one") as found:
+    with cluster(tmp_path_factory.mktemp("cluster"), here.environ) as found:
+        found.add("one", "--resources", "GPU=1")  # as the pages start it; the image has a torch for the CPU
+        found.wait()
         yield found.address
 
 

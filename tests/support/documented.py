@@ -24,7 +24,7 @@ _LOG = (
 
 # Where a command is not run, and why: the first that matches counts.
 PARSED_ONLY = (
-    ("it needs a machine with no other load", r"envkit verify --self-test"),
+    ("it needs a machine with no other load", r"envkit verify --self-test|envkit compare (A B|train:old)"),
     ("it needs GPUs", r"^envkit run .*--gpus|envkit verify .*--gpus"),
     ("its image needs a real torchvision", r"torchvision.datasets"),
     ("it reads every release of the real Python index", r"matrix (check --online|update)"),
@@ -33,8 +33,7 @@ PARSED_ONLY = (
 )
 # Verified with a real torch by tests/engines/test_documented_verify.py.
 _VERIFIED = re.compile(
-    r"envkit verify\b(?! --(list|judge|schema))|envkit build .*--report|envkit compare (A B|train:old)"
-    r"|--engine podman|--no-lock|--template miniconda-"
+    r"envkit verify\b(?! --(list|judge|schema))|envkit build .*--report|--engine podman|--no-lock|--template miniconda-"
 )
 # Typed beside a Docker engine: a name such as train:1 is an image there, but where the command itself gives the tag.
 _DOCKED = re.compile(r"(?<!-t )(?<![\w/.-])(train|notebook):\w+|run --print$|\ndocker: |envkit shell", re.MULTILINE)
