@@ -99,6 +99,24 @@ def root_cause(lines: Sequence[str]) -> str | None:
     return found[-1] if found else None
 
 
+def no_answer(place: str, lines: tuple[str, ...], *, mirror: str) -> EnvironmentProblem:
+    """The error of an index or a channel that a solver could not read.
+
+    Args:
+        place: its address or name.
+        lines: what the solver printed.
+        mirror: the hint, unless the certificate is what is not trusted.
+    """
+    cause = root_cause(lines)
+    untrusted = "certificate" in " ".join(lines).lower()
+    said = cause or (lines[0] if lines else "")
+    return EnvironmentProblem(
+        f"no answer from {place}" + (f": {said}" if said else ""),
+        details=() if cause else lines[1:],
+        hint="ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities" if untrusted else mirror,
+    )
+
+
 @contextmanager
 def _file_of(data: bytes) -> Iterator[IO[bytes]]:
     """What a program reads: a file, because a wait that is cut into pieces cannot feed a pipe meanwhile."""

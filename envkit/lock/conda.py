@@ -158,10 +158,6 @@ def solver_error(fault: str, said: tuple[str, ...], *, alias: str, channels: str
         ),
         "cache": EnvironmentProblem(f"solving the conda packages: {first}", hint="export XDG_CACHE_HOME=/another/disk"),
     }
-    cause = child.root_cause(said)
-    away = EnvironmentProblem(
-        f"no answer from {alias} ({channels}): {cause or first}",
-        details=() if cause else said[1:],
-        hint="export ENVKIT_CONDA_CHANNEL_ALIAS=URL to use a mirror, and run again",
-    )
+    mirror = "export ENVKIT_CONDA_CHANNEL_ALIAS=URL to use a mirror, and run again"
+    away = child.no_answer(f"{alias} ({channels})", said or (fault,), mirror=mirror)
     return known.get(fault, away)

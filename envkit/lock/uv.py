@@ -212,12 +212,8 @@ def _failure(said: str, requirements: Sequence[str], *, index: Index, folder: st
             hint="envkit resolve shows the request; relax the constraints named above",
         )
     if _NO_ANSWER.search(said):
-        cause = child.root_cause(lines)
-        return EnvironmentProblem(
-            f"no answer from {place}" + (f": {cause}" if cause else ""),
-            details=() if cause else lines,
-            hint="export ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL to use mirrors, and run again",
-        )
+        mirror = "export ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL to use mirrors, and run again"
+        return child.no_answer(place, lines, mirror=mirror)
     first = lines[0] if lines else "uv ended without a message"
     return UsageError(f"solving the wheels: {first}", details=lines[1:], hint="write a requirement: numpy, numpy>=2")
 

@@ -110,10 +110,13 @@ def test_both_solvers_and_the_sizes_trust_the_bundle_and_nothing_else(told: bool
     index = put_index(site, "/simple", [Dist("a", "1")], sizes=False, dates=False)
     places = Places(conda_alias=site.url, python_index=index, ca_bundle=str(authority) if told else None)
     if not told:
-        with pytest.raises(EnvironmentProblem, match="no answer from https://127"):
+        with pytest.raises(EnvironmentProblem, match="no answer from https://127") as of_conda:
             conda.solve(cpu(), ["tool"], VIRTUAL, places)
-        with pytest.raises(EnvironmentProblem, match="no answer from https://127"):
+        with pytest.raises(EnvironmentProblem, match="no answer from https://127") as of_wheels:
             wheels.solve(wheels_plan("a"), TARGET, places, torch=("a",), chosen={})
+        assert {one.value.hint for one in (of_conda, of_wheels)} == {
+            "ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities"
+        }
         return
     assert conda.solve(cpu(), ["tool"], VIRTUAL, places)[0].name == "tool"
     assert wheels.solve(wheels_plan("a"), TARGET, places, torch=("a",), chosen={})[0].name == "a"

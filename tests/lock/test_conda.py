@@ -47,7 +47,7 @@ def test_a_constraint_that_a_conda_package_breaks_is_named_with_both_versions(si
 
     with pytest.raises(ConflictError, match=r"the constraint numpy<2 does not allow the conda package numpy 2\.4\.6"):
         locked(("numpy<2", "lib<1"))
-    # `lib` of conda is no Python package, so it is another one than the constraint's.
+    # `lib` of conda is not a Python package, so it is another one than the constraint's.
     assert dict(locked(("numpy>=2", "lib<1")).request)["constraints"] == ("numpy>=2", "lib<1")
 
 
