@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,7 @@ from tests.world.world import World, up
 IN_CI = os.environ.get("CI", "").lower() == "true"
 _NEEDS_ENGINES = ("tests/engines", "tests/world")
 _BEGAN_WITH = frozenset(os.environ)
+_TAKEN = pytest.StashKey[set[Path]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,6 +92,35 @@ def pytest_make_collect_report(
         report.outcome = "failed"
         report.longrepr = f"skipped as a whole, which CI does not allow for engine tests: {_reason(report)}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """The folders that a module's fixture makes go with it: those of all modules together fill a disk."""
+    if fixturedef.scope == "function":
+        return (yield)
+    base = request.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    taken = request.config.stash.setdefault(_TAKEN, set())
+    before, made = _folders(base), set[Path]()
+    if fixturedef.scope != "session":
+        fixturedef.addfinalizer(lambda: _remove(made))  # registered before the fixture's own clean-up, so run after it
+    try:
+        return (yield)
+    finally:
+        # What a fixture of longer life made meanwhile is that one's.
+        made |= _folders(base) - before - taken
+        taken |= made
+
+
+def _folders(base: Path) -> set[Path]:
+    return {entry for entry in base.iterdir() if not entry.is_symlink()}
+
+
+def _remove(folders: set[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(trylast=True)

@@ -97,9 +97,7 @@ def _folder(path: Path) -> Path:
 
 def _checked(dataset: str) -> str:
     if not _CALLABLE.fullmatch(dataset):
-        raise UsageError(
-            f"--dataset: {dataset!r:.200} is not MODULE:CALLABLE", hint="--dataset torchvision.datasets:ImageFolder"
-        )
+        raise UsageError(f"--dataset: {dataset!r:.200} is not MODULE:CALLABLE", hint="--dataset train:make")
     return dataset
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,15 @@ def place() -> World:
 
 
 @pytest.fixture
-def shell(place: World, tmp_path: Path) -> Shell:
+def shell(place: World, tmp_path: Path) -> Iterator[Shell]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ENVKIT_")}
-    return Shell(tmp_path, kept | place.env())
+    yield Shell(tmp_path, kept | place.env())
+    # The image with a whole CUDA and the stage that Docker leaves of it are 6 GB each; no other is half as large.
+    listed = ["docker", "images", "--format", "{{.ID}} {{.Size}}"]
+    for line in subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines():
+        ident, size = line.split()
+        if size.endswith("GB") and float(size.removesuffix("GB")) > 3:
+            subprocess.run(["docker", "rmi", "--force", ident], capture_output=True, check=True)
 
 
 def test_a_cpu_image_is_built_from_conda_and_proved(shell: Shell) -> None:

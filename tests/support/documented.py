@@ -26,7 +26,6 @@ _LOG = (
 PARSED_ONLY = (
     ("it needs a machine with no other load", r"envkit verify --self-test|envkit compare (A B|train:old)"),
     ("it needs GPUs", r"^envkit run .*--gpus|envkit verify .*--gpus"),
-    ("its image needs a real torchvision", r"torchvision.datasets"),
     ("it reads every release of the real Python index", r"matrix (check --online|update)"),
     ("it downloads from a public mirror", r"--preset"),
     ("it installs and checks a real torch", r"install --venv"),
