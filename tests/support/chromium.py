@@ -50,7 +50,7 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        # Whoever tabs past a page's last element takes the focus from all later pages as well.
+        # A test that tabs past a page's last element takes the focus from all later pages as well.
         self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def close(self) -> None:
