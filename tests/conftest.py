@@ -127,9 +127,9 @@ def _remove(folders: set[Path]) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What fixtures shared goes with the run; what a failed test wrote stays until the next one."""
     made = session.config._tmp_path_factory._basetemp  # type: ignore[attr-defined]  # pytest has no public name for it
-    for folder in made.iterdir() if made is not None and made.is_dir() else ():
-        if not folder.name.startswith(("test_", "popen-")):  # the latter is another process's
-            shutil.rmtree(folder, ignore_errors=True)
+    if made is not None and made.is_dir():
+        # The latter is another process's.
+        _remove({folder for folder in _folders(made) if not folder.name.startswith(("test_", "popen-"))})
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -242,7 +242,9 @@ def _show_usage(error: click.UsageError, arguments: Sequence[str]) -> None:
         _show(meant.message, meant.hint, ())
         return
     where = error.ctx.command_path if error.ctx else _command(arguments)
-    _show(error.format_message(), f"{where} --help", ())
+    text = error.format_message()
+    # click writes sentences; errors of envkit are none.
+    _show(f"{text[:1].lower()}{text[1:]}".removesuffix("."), f"{where} --help", ())
 
 
 def _has_folder() -> bool:

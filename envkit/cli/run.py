@@ -118,7 +118,8 @@ class WithCommand(SectionCommand):
                 raise
             plain = not any(word.startswith("-") for word in args[:1])
             raise UsageError(
-                error.message.rstrip("."), hint=f"{ctx.command_path} -- {shlex.join(args) if plain else 'COMMAND'}"
+                error.message.removesuffix(".").replace("Got", "got", 1),
+                hint=f"{ctx.command_path} -- {shlex.join(args) if plain else 'COMMAND'}",
             ) from error
         ctx.params["argv"] = argv
         return rest

@@ -54,13 +54,20 @@ def place() -> World:
 @pytest.fixture
 def shell(place: World, tmp_path: Path) -> Iterator[Shell]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ENVKIT_")}
+    before = _large_images()
     yield Shell(tmp_path, kept | place.env())
-    # The image with a whole CUDA and the stage that Docker leaves of it are 6 GB each; no other is half as large.
-    listed = ["docker", "images", "--format", "{{.ID}} {{.Size}}"]
-    for line in subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines():
-        ident, size = line.split()
-        if size.endswith("GB") and float(size.removesuffix("GB")) > 3:
-            subprocess.run(["docker", "rmi", "--force", ident], capture_output=True, check=True)
+    # The image with a whole CUDA and the stage that Docker leaves of it: 6 GB each. The engine may be the developer's,
+    # so what was there before stays.
+    for ident in _large_images() - before:
+        subprocess.run(["docker", "rmi", "--force", ident], capture_output=True, check=True)
+
+
+def _large_images() -> set[str]:
+    """Return the images of more than 3 GB; no other test makes one, at whatever time it runs beside."""
+    command = ["docker", "images", "--no-trunc", "--format", "{{.ID}} {{.Size}}"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    sizes = (line.split() for line in listed)
+    return {ident for ident, size in sizes if size.endswith("GB") and float(size.removesuffix("GB")) > 3}
 
 
 def test_a_cpu_image_is_built_from_conda_and_proved(shell: Shell) -> None:

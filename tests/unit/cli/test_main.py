@@ -50,7 +50,8 @@ def test_a_flag_without_its_value_points_at_the_help_of_its_verb(
 ) -> None:
     code, _, err = run(arguments, capsys)
     assert code == 2
-    assert "requires an argument" in err
+    assert err.startswith("error: option '--")
+    assert "requires an argument\n" in err
     assert f"hint: {where} --help" in err
 
 

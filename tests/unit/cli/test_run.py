@@ -39,7 +39,7 @@ def test_print_alone_is_the_runners_own_line() -> None:
     [
         (["run"], 2, "no image was built here yet", "envkit build, or name the image: envkit run IMAGE"),
         (["run", "--"], 2, "no command follows --", "envkit run --help"),
-        (["run", "python", "a b.py"], 2, "Got unexpected extra argument (a b.py)", "envkit run -- python 'a b.py'"),
+        (["run", "python", "a b.py"], 2, "got unexpected extra argument (a b.py)", "envkit run -- python 'a b.py'"),
         (
             ["run", "--print", "train:1"],
             2,
