@@ -14,17 +14,19 @@ import pytest
 
 from envkit.lock.model import BUILT, Lock
 from envkit.lock.store import read_lock
+from tests.engines.conformance.sources import TORCH, TORCH_FILES
 from tests.lock.served import Served, Site
 from tests.support.sources import FASTSUM, put_files, sdist, wheel_files
+from tests.support.wheels import raw_zip, wheel_entries
 from tests.world.channel import packed
 from tests.world.world import World
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
-DEFINITION = """schema: envkit.image/1
+DEFINITION = f"""schema: envkit.image/1
 title: From source
 template: wheels
 companions: []
-request: {torch: "2.13.0", cpu: true, source: pytorch}
+request: {{torch: "{TORCH}", cpu: true, source: pytorch}}
 allow_source: [fastsum]
 """
 BASE = ("--base", "bootstrap:debian/bookworm")
@@ -69,9 +71,14 @@ def place(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
     folder = tmp_path_factory.mktemp("source")
     (folder / "train.yaml").write_text(DEFINITION)
     with Served() as site:
-        put_files(site, "/simple", {"fastsum-1.2.tar.gz": sdist(FASTSUM), **wheel_files(packed(), "setuptools")})
+        setuptools = wheel_files(packed(), "setuptools")
+        put_files(site, "/simple", {"fastsum-1.2.tar.gz": sdist(FASTSUM), **setuptools})
+        # Nothing here computes, so a stand-in of torch does.
+        torch = raw_zip(wheel_entries(TORCH_FILES, name="torch", version=f"{TORCH}+cpu"))
+        put_files(site, "/whl/cpu", {f"torch-{TORCH}+cpu-py3-none-any.whl": torch, **setuptools})
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ENVKIT_", "PIP_"))}
         variables = kept | world.env() | {"ENVKIT_PYTHON_INDEX": f"{site.url}/simple"}
+        variables |= {"ENVKIT_PYTORCH_INDEX": f"{site.url}/whl"}
         variables |= {"XDG_STATE_HOME": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")}
         found = Place(folder, variables, site)
         done = found.envkit("lock", "train.yaml", *BASE, "--progress", "plain")

@@ -82,11 +82,10 @@ def _lend(program: str, reference: FileReference, until: contextlib.ExitStack) -
     # Podman names what it pulls after the path, and takes that name from another image. Without the lock a second
     # session would count the name that the first one has not yet taken back as the user's.
     with store.locked(folder):
-        _sweep(program)
-        before = _names(program)
+        before = _swept(program)
         ident = _ask([program, "pull", "--quiet", str(reference)], f"loading {reference}", "podman").split()[-1]
         owners = {name: owner for owner, names in before.items() for name in names}
-        new = [name for name in _names(program).get(ident, ()) if owners.get(name) != ident]
+        new = [name for name in _names_of(program, ident) if owners.get(name) != ident]
         own = f"{_OWN}{secrets.token_hex(4)}:{'_'.join(map(identity.current().labels().__getitem__, _ENDS))}"
         if before.get(ident) != ():  # the user's own image without a name would go with the name of this session
             _ask([program, "tag", ident, own], f"naming {reference}", "podman")
@@ -104,18 +103,31 @@ def _remove(program: str, name: str) -> None:
         _ask([program, "rmi", name], f"removing {name}", "podman")
 
 
-def _sweep(program: str) -> None:
-    """Remove the images of sessions that were killed."""
-    for name in (name for names in _names(program).values() for name in names if name.startswith(_OWN)):
-        said = name.rpartition(":")[2].rsplit("_", len(_ENDS) - 1)
-        if len(said) == len(_ENDS) and identity.abandoned(dict(zip(_ENDS, said, strict=True))):
-            _remove(program, name)
-
-
-def _names(program: str) -> Mapping[str, Sequence[str]]:
-    """Return the images of podman's storage by their id, with their names."""
+def _swept(program: str) -> Mapping[str, Sequence[str]]:
+    """Remove the images of sessions that were killed; return the others by their id, with their names."""
+    # One listing for both: Podman adds up sizes first, which takes seconds with a hundred images.
     rows: Any = json.loads(_ask([program, "images", "--all", "--format", "json"], "podman images", "podman") or "[]")
-    return {row["Id"]: tuple(row.get("Names") or ()) for row in rows or ()}
+    found = {row["Id"]: tuple(row.get("Names") or ()) for row in rows or ()}
+    left = {name for names in found.values() for name in names if _is_abandoned(name)}
+    for name in left:
+        _remove(program, name)
+    return {
+        ident: tuple(name for name in names if name not in left)
+        for ident, names in found.items()
+        if not names or not left.issuperset(names)
+    }
+
+
+def _is_abandoned(name: str) -> bool:
+    """Whether a name is that of a session that was killed."""
+    said = name.rpartition(":")[2].rsplit("_", len(_ENDS) - 1)
+    return name.startswith(_OWN) and len(said) == len(_ENDS) and identity.abandoned(dict(zip(_ENDS, said, strict=True)))
+
+
+def _names_of(program: str, ident: str) -> Sequence[str]:
+    """Return the names of one image."""
+    rows: Any = json.loads(_ask([program, "image", "inspect", ident], "podman image inspect", "podman"))
+    return tuple(rows[0].get("RepoTags") or ())
 
 
 def _ask(argv: Sequence[str], doing: str, engine: str) -> str:

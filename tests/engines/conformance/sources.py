@@ -27,7 +27,7 @@ from tests.world.world import World
 
 TORCH = "2.13.0"
 _FROM_THE_WORLD = ("python", "tini", "pip", "setuptools", "wheel")
-_TORCH = {
+TORCH_FILES = {
     "torch/__init__.py": f'from torch import version\n\n__version__ = "{TORCH}+cpu"\n'.encode(),
     "torch/version.py": b"cuda = None\n",
     "torch/lib/libtorch.so": b"\x7fELF" + bytes(range(256)) * 64,
@@ -89,7 +89,7 @@ def serve(folder: Path, world: World) -> Iterator[Sources]:
     """Make the packages below `folder` and serve them; the base is put into the world's registry."""
     world.require("docker", "registry", "base", "channel", "miniconda")
     _write_channel(folder / "conda-forge", folder / "stage")
-    _write_wheel(folder / "whl" / "cpu", "torch", f"{TORCH}+cpu", _TORCH, "torch/bin/tool")
+    _write_wheel(folder / "whl" / "cpu", "torch", f"{TORCH}+cpu", TORCH_FILES, "torch/bin/tool")
     _write_wheel(folder / "whl" / "cpu", "setuptools", "99.0", _SETUPTOOLS)
     _write_wheel(folder / "simple", "greeting", "1.0", _GREETING, "greeting/tool", _SCRIPT)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
@@ -127,7 +127,7 @@ def _write_channel(folder: Path, stage: Path) -> None:
         if package.name.rsplit("-", 2)[0] in _FROM_THE_WORLD:
             (folder / package.parent.name).mkdir(parents=True, exist_ok=True)
             (folder / package.parent.name / package.name).hardlink_to(package)
-    files = {f"lib/python3.11/site-packages/{name}": data for name, data in _TORCH.items()}
+    files = {f"lib/python3.11/site-packages/{name}": data for name, data in TORCH_FILES.items()}
     files["share/torch/prefix"] = f"{conda_package.PLACEHOLDER}/share\n".encode()
     for name, data in files.items():
         (stage / name).parent.mkdir(parents=True, exist_ok=True)
