@@ -52,6 +52,7 @@ class Envelope:
         found = None
         for signature in self.signatures:
             named = [key for key in keys if key.id == signature.keyid]
+            # A keyid is a hint (DSSE): where it names none of the keys, the signature is tried with each of them.
             for key in named or keys:
                 if key.fits(signature.value, data):
                     found = found or key
@@ -112,6 +113,7 @@ def _bytes(text: Any, what: str) -> bytes:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
         raise IntegrityError(f"the envelope's {what} is not base64") from error
+    # Two texts for one document would be two digests for one signature.
     if base64.b64encode(data).decode() != text:
         raise IntegrityError(f"the envelope's {what} is not canonical base64")
     return data
@@ -119,6 +121,7 @@ def _bytes(text: Any, what: str) -> bytes:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
+    # Of two equal keys, some readers take the first and some the last: they would check one document and use another.
     if len(table) != len(pairs):
         raise ValueError("a key is given twice")
     return table

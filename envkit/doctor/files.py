@@ -73,6 +73,7 @@ def _dockerfile(path: Path, facts: Facts) -> tuple[list[tuple[str, str]], list[F
 
 def _base(base: str, parsed: Parsed) -> Iterator[Finding]:
     last = base.rpartition("/")[2]
+    # An ARG is decided by whoever builds, a digest is fixed, and the other two and a stage have no tag.
     if "$" in base or "@" in base or base in ("none", "scratch") or base in _stages(parsed):
         return
     if ":" not in last or last.endswith(":latest"):

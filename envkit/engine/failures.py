@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+# A rate limit is among them: as with a registry that is away, a mirror helps.
 _AWAY = re.compile(
     r"dial tcp|no such host|connection refused|i/o timeout|tls handshake|x509:|network is unreachable"
     r"|temporary failure in name resolution|context deadline exceeded|toomanyrequests|pinging container registry",
@@ -44,6 +45,8 @@ def _kind(pattern: str | re.Pattern[str], error: type[EnvkitError], meaning: str
     return _Kind(re.compile(pattern, re.IGNORECASE) if isinstance(pattern, str) else pattern, error, meaning, hint)
 
 
+# Engines wrap one cause in the words of another ("failed to pull: ... no space left"), so the most particular words
+# come first, and those of an unreachable registry, which are the most general, last.
 _KINDS = (
     _kind(_DISK_FULL, EnvironmentProblem, "disk full on {storage}", "{client} system df; {client} system prune"),
     _kind(

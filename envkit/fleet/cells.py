@@ -56,6 +56,7 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
     for name, axes, row in _named(rows, definitions):
         try:
             plan = plan_of(_definition(row, definitions, matrix.where, name), {**given, **_request(row)}, facts)
+        # A combination that cannot exist is an answer of a matrix; a word that nobody knows is a fault of its author.
         except ConflictError as error:
             reason = ": ".join([error.message, *error.details[:1]])
             impossible.append(Impossible(name=name, axes=axes, reason=reason, hint=error.hint))
@@ -63,6 +64,7 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
         except UsageError as error:
             faults += [f"{name}: {line}" for line in (error.message, *error.details)]
             continue
+        # The base is chosen when the image is built, so it is no part of the plan and of its digest.
         key = (plan.digest, dict(row).get(BASE))
         first = cells.get(key)
         cells[key] = replace(first, also=(*first.also, name)) if first else Cell(name=name, axes=axes, plan=plan)

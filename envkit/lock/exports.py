@@ -56,6 +56,7 @@ def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
     if not lock.wheels:
         raise UsageError("this lock has no wheels", hint="envkit lock --export conda-explicit")
     _require_index(lock)
+    # Where no wheel fits, pip then says so, instead of that the hash of an sdist of this version differs.
     lines = [_HEADER, "--only-binary :all:"]
     if indexes:
         lines += [f"--index-url {indexes[0]}", *(f"--extra-index-url {index}" for index in indexes[1:])]

@@ -136,13 +136,14 @@ def lock_from_json(tree: Any, where: str) -> Lock:
     request = _request(tree.get("request"), faults)
     conda, wheels = (_rows(tree.get(key), key, row, kind, faults) for key, row, kind in _ARTEFACTS)
     sources = _rows(tree.get("sources", []), "sources", _SOURCE, Source, faults)
-    faults.settle()
+    faults.settle()  # what follows compares fields, which then all have values
     builders = _builders(tree.get("builders", []), where)
     seal = top.pop("seal", None)
     more: dict[str, Any] = {"conda": conda, "wheels": wheels, "sources": sources, "builders": builders}
     lock = Lock(request=request, base=base, schema=tree["schema"], **more, **top)
     _agreement(lock, faults)
     faults.settle()
+    # Over the values, not the bytes: a formatter that indents the file anew changes nothing.
     if lock.to_json().get("seal") != seal:
         raise IntegrityError(
             f"{where} was modified after it was written: its seal is {seal}, but its contents have "
@@ -235,6 +236,7 @@ def _agreement(lock: Lock, faults: _Faults) -> None:
     """What no single field shows: repeated names, a foreign platform, an order that is not the one order."""
     for place, rows in (("base.packages", lock.base.packages), ("conda", lock.conda), ("wheels", lock.wheels)):
         names = [row.name for row in rows]
+        # One order, so that equal solutions are equal files and a diff shows changes alone.
         if names != sorted(names):
             faults.add(place, "not sorted by name")
         for name in sorted({one for one in names if names.count(one) > 1}):
@@ -243,6 +245,7 @@ def _agreement(lock: Lock, faults: _Faults) -> None:
         here = f"conda[{number}] ({package.name})"
         if package.subdir not in (lock.platform, "noarch"):
             faults.add(f"{here}.subdir", f"{package.subdir} is not {lock.platform}")
+        # A reviewer reads the name and the version, but the URL is what gets installed.
         stem = f"{package.channel}/{package.subdir}/{package.name}-{package.version}-{package.build}"
         if not package.url.endswith((f"/{stem}.conda", f"/{stem}.tar.bz2")):
             faults.add(f"{here}.url", "names another package")

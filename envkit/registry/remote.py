@@ -91,6 +91,7 @@ class Remote:
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[None]:
         """Keep away what prunes the cache."""
+        # The one lock of the cache: `envkit cache prune` takes it alone before it removes blobs or layers.
         folder = self._cache / "layers"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with store.locked(folder, shared=True):
@@ -134,6 +135,7 @@ def image_at(
         inner = documents.manifest(reference.at(row.digest))
         if inner is None:
             raise EngineError(f"{reference} names {row.digest}, which its registry lacks", hint="push the image again")
+        # The specification allows it, and no image has it: following it would let a registry send us in circles.
         if inner.media_type in INDEXES:
             raise IntegrityError(f"{reference}: an index within an index", hint=_CHECK)
         found = inner

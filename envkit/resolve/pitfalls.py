@@ -66,6 +66,7 @@ def advice(chosen: Chosen) -> Advice:
         if trap.severity == "info" or not _springs(trap, chosen):
             continue
         refs += trap.refs
+        # Nothing is chosen for these yet, so a condition on one cannot hold: it is kept from holding.
         packages = [name for name in PACKAGES if name in trap.when]
         for name in packages:
             pins.setdefault(name + _avoiding(trap.when[name]), trap.title)

@@ -182,7 +182,8 @@ def _python(request: Request, chosen: Chosen) -> str:
         return f"newest{of} that this build supports"
     if not compile_supported(passed[0], chosen.release):
         return f"newest{of} that torch.compile in this torch supports"
-    return f"newest well-supported Python{of}; {' and '.join(passed)} is new in torch {minor(build.torch)}"
+    newer = f"{' and '.join(passed)} {'are' if passed[1:] else 'is'} new in torch {minor(build.torch)}"
+    return f"newest well-supported Python{of}; {newer}"
 
 
 def _without(chosen: Chosen, name: str) -> str | None:

@@ -90,6 +90,7 @@ def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, toda
         entry = {"hw": fingerprint["hw"], "policy": fingerprint["policy"], "machine": _machine(record)}
         entry |= {"metrics": {}, "changes": []}
         tree["entries"] = [*tree["entries"], entry]
+    # The same launch twice would narrow the spread without having measured anything.
     if any(change["run"] == run["id"] for change in entry["changes"]):
         raise UsageError(f"{path}: the run {run['id']} is already in it")
     for key, item in found.items():
@@ -187,4 +188,4 @@ def _check(tree: Any) -> None:
         for item in entry["metrics"].values():
             if not item["launches"] or any(float(launch["value"]) <= 0 for launch in item["launches"]):
                 raise ValueError("a metric needs launches with values above 0")
-            _spread(item)
+            _spread(item)  # for its errors alone

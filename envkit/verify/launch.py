@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from envkit.run.model import RunResult
 
+# OpenShift and `docker run --user` give such an ID; it is far from those that images and packages create.
 OTHER_USER = "54321:54321"
 _LIMIT_S = 90.0
 _TELL = (
@@ -49,8 +50,10 @@ def _launched(
     check, title, user, what = start
     if prefix is None:
         return skipped_again(check, title, "NOT_PROMISED", "the plan does not say where the environment is")
+    # An entry point that envkit did not write may be the program itself, for which `python` is an argument.
     if entrypoint and entrypoint[-1] != ENTRY:
         return skipped_again(check, title, "OWN_ENTRYPOINT", "the image's own entry point takes no command")
+    # That it does not start or does not end is the image's fault; that the engine is gone is not.
     try:
         result = run(("python", "-c", _TELL, nonce, what), RunLimits(timeout_s=_LIMIT_S, user=user))
     except (EngineError, TimeLimitError) as error:

@@ -92,6 +92,7 @@ def _of_wsl(*, wsl: bool) -> Iterator[Finding]:
 
 def _of_namespaces(view: View, uid: int) -> Iterator[Finding]:
     state = _namespaces(view)
+    # Root needs no permission for them. What the kernel does not tell is no finding: most kernels allow them.
     if uid == 0 or state.startswith(("available", "unknown")):
         return
     evidence = tuple(
@@ -136,6 +137,7 @@ def _of_numa(view: View, nodes: tuple[tuple[str, str], ...]) -> Iterator[Finding
     allowed = os.sched_getaffinity(0)
     for name in view.names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{name}"
+        # NVIDIA's vendor id, and the PCI class of display controllers: boards have an audio function as well.
         if view.text(f"{folder}/vendor").strip() != "0x10de" or not view.text(f"{folder}/class").startswith("0x03"):
             continue
         node = view.text(f"{folder}/numa_node").strip()

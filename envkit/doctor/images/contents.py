@@ -75,6 +75,7 @@ class Contents:
                 name = {"pytorch": "torch"}.get(one.name, one.name)
                 local = "+cpu" if name == "torch" and "cpu" in (one.build or "") else ""
                 found.setdefault(name.lower(), one.version + local)
+        # A conda package of Python has dist-info, too, and a wheel over it replaces that: it tells what is imported.
         return found | {one.name: one.version for one in rows if one.kind == PYPI}
 
     def caches(self) -> dict[str, int]:

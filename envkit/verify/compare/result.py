@@ -47,6 +47,7 @@ class Comparison:
     def smallest_p(self) -> float:
         """The smallest adjusted p-value that so many launches and metrics can give."""
         tested = [row for row in self.rows if row.p is not None]
+        # Holm multiplies the smallest p by the number of metrics: with many of them, few launches can never be enough.
         reachable = [smallest_p(len(row.first), len(row.second)) for row in tested]
         return min(1.0, max(reachable) * len(tested)) if tested else 1.0
 
@@ -98,6 +99,7 @@ def takes_turns(first: Side, second: Side) -> bool:
     for place, (_, side) in enumerate(runs):
         length = length + 1 if place and side == runs[place - 1][1] else 1
         longest = max(longest, length)
+    # A third, rounded up: of 10 random launches, four in a row are no sign that the sides were run one after the other.
     return 3 * longest <= len(runs) + 2
 
 

@@ -125,7 +125,7 @@ def _machine(record: Mapping[str, Any]) -> dict[str, Any]:
 def _policy(record: Mapping[str, Any]) -> dict[str, Any]:
     run = record["run"]
     launch = dict(run["launch"] or {})
-    launch.pop("body_factor", None)
+    launch.pop("body_factor", None)  # `unfit` refuses what was slowed on purpose, and says so
     return {
         **flags_that_count(record["env"]["flags"]),
         "tier": run["tier"],
