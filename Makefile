@@ -37,7 +37,7 @@ help:
 	@echo 'make test     set everything up, then lint and the quick tests, those with real engines too'
 	@echo 'make test-all lint and every test; make test-rest runs what make test left out'
 	@echo 'make setup    .venv with envkit and every tool'
-	@echo 'make lint     ruff, mypy, import-linter'
+	@echo 'make lint     ruff, codespell, mypy, import-linter'
 	@echo 'make unit     the fast tests: no socket, no process'
 	@echo 'make fuzz     coverage-guided fuzzing of the readers of foreign bytes, SECONDS=60 each'
 	@echo 'make image    an image of envkit itself, built without an engine; 40 MB of downloads'
@@ -79,6 +79,7 @@ $(WORLD_READY): $(READY)
 lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/codespell envkit docs templates ci images *.md
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -5,7 +5,7 @@
 Each round launches the same Python three times in a drawn order: as A, as A again, and with the timed bodies of the
 payload repeated 1.25 times. Every run of rounds that one comparison would take (twice as many where the machine is not
 quiet) is then dealt to two sides many times, A and A changing places at random within a round. The machine is taken as
-it is, neighbours included.
+it is, neighbors included.
 """
 
 from __future__ import annotations

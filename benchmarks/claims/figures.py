@@ -135,11 +135,11 @@ def decoders(found: Findings) -> Iterator[Part]:
 
 
 def storage(found: Findings) -> Iterator[Part]:
-    """Rates of single accesses past the page cache: 4 MiB in order, 4 KiB at random, 4 MiB written and synchronised."""
+    """Rates of single accesses past the page cache: 4 MiB in order, 4 KiB at random, 4 MiB written and synchronized."""
     names = {
         "image_read": ("sequential read", "GB/s", 1e-6),
         "image_random": ("4 KiB at random", "reads/s", 1e3),
-        "scratch_write": ("written, synchronised", "GB/s", 1e-6),
+        "scratch_write": ("written, synchronized", "GB/s", 1e-6),
     }
     for item in found.like("C22."):
         label, unit, scale = names[str(item["id"]).partition(".")[2]]

@@ -101,14 +101,14 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
 
     Args:
         plan: what the image is.
-        lock: its artefacts, solved for this plan.
+        lock: its artifacts, solved for this plan.
         site: where and with what.
         extra_labels: on top of the plan's.
 
     Raises:
         UsageError: the base lacks what the plan wants of the system.
         LockError: the lock cannot be had any more.
-        IntegrityError: an artefact is not what the lock says, or is not sound.
+        IntegrityError: an artifact is not what the lock says, or is not sound.
         EngineError: a server refuses, or a package needs what this engine does not do.
         EnvironmentProblem: disk, permission, a program or a server is missing.
         TimeLimitError: the deadline is over.

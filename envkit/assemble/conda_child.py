@@ -2,7 +2,7 @@
 
 Archives are read and unpacked by `conda_unpack`, and what was unpacked and compared is installed by py-rattler, which
 never meets an archive's own links or files. Its runtime threads can outlive an interpreter that ends, so this process
-leaves without finalising; and a fault in a package's archive ends it rather than the build.
+leaves without finalizing; and a fault in a package's archive ends it rather than the build.
 
     {"verb": "describe", "packages": [{"archive"}]}                         -> {"listings": [{"paths", "entry_points"}]}
     {"verb": "install", "packages": [{"archive", "folder", ...}], ...}      -> {"records": [text of conda-meta]}

@@ -129,7 +129,7 @@ def _slice(descriptor: int, label: str, entry: Entry) -> Slice:
 
 
 def _identity(label: str, members: Mapping[str, Slice]) -> tuple[str, str, str]:
-    """Normalised name, version and the metadata folder, which have to be those of the file's name."""
+    """Normalized name, version and the metadata folder, which have to be those of the file's name."""
     try:
         name, version, _, _ = parse_wheel_filename(label)
     except InvalidWheelFilename as error:

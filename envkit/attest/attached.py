@@ -17,7 +17,7 @@ from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, Statement, 
 from envkit.attest.subject import PLAN_LABEL
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image.document import parse_json
-from envkit.registry.referrers import Artefact, Referrer, read_blob, referrers
+from envkit.registry.referrers import Artifact, Referrer, read_blob, referrers
 
 if TYPE_CHECKING:
     from envkit.attest.keyless import Identity
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from envkit.attest.subject import Subject
     from envkit.registry.registry import Registry
 
-ARTEFACT = "application/vnd.in-toto+json"
+ARTIFACT = "application/vnd.in-toto+json"
 """artifactType of an attestation's manifest, signed or not; the document's own media type tells which."""
 _PREDICATE = "in-toto.io/predicate-type"
 
@@ -70,10 +70,10 @@ class Attachments:
     others: tuple[tuple[str, str], ...]  # digest and artifactType of what is none: other tools' signatures, ...
 
 
-def artefact(payload: bytes, predicate_type: str, sealed: bytes | None, media_type: str = dsse.MEDIA_TYPE) -> Artefact:
+def artifact(payload: bytes, predicate_type: str, sealed: bytes | None, media_type: str = dsse.MEDIA_TYPE) -> Artifact:
     """What is attached for a statement: its envelope or bundle, or the statement itself if it is unsigned."""
-    return Artefact(
-        kind=ARTEFACT,
+    return Artifact(
+        kind=ARTIFACT,
         media_type=dsse.IN_TOTO if sealed is None else media_type,
         data=payload if sealed is None else sealed,
         annotations={_PREDICATE: predicate_type},
@@ -129,7 +129,7 @@ def _read(
         kind = str(config.get("mediaType") if isinstance(config, dict) else None)
     if row.kind not in (None, kind) or row.size != len(held.data):
         raise IntegrityError("the list entry differs from its manifest")
-    if kind != ARTEFACT:
+    if kind != ARTIFACT:
         return kind
     layers = tree.get("layers")
     if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], dict):

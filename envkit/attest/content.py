@@ -26,7 +26,7 @@ class Package:
     """One installed package. Hash and size are those of what was downloaded, known from a lock alone."""
 
     kind: str  # CONDA | WHEEL | DEB | 'rpm'
-    name: str  # wheels: normalised as PEP 503 has it
+    name: str  # wheels: normalized as PEP 503 has it
     version: str
     build: str | None = None  # conda's build string
     sha256: str | None = None

@@ -54,7 +54,7 @@ class Listing:
             "layers": [one.to_json() for one in self.layers],
             "packages": None
             if packages is None
-            else [{name: getattr(one, name) for name in names} | {"license": one.licence} for one in packages],
+            else [{name: getattr(one, name) for name in names} | {"license": one.license} for one in packages],
             "unlisted_rpm": self.unlisted_rpm,
         }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.attest import dsse, sbom
 from envkit.attest.access import Access
-from envkit.attest.attached import Attestation, Status, artefact, read_attached
+from envkit.attest.attached import Attestation, Status, artifact, read_attached
 from envkit.attest.content import json_of
 from envkit.attest.keys import PrivateKey
 from envkit.attest.packages import with_lock
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from envkit.image.packages import Found
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
-    from envkit.registry.referrers import Artefact
+    from envkit.registry.referrers import Artifact
     from envkit.registry.registry import Registry
 
 
@@ -148,12 +148,12 @@ def _same(before: Sequence[Attestation], payload: bytes, key: PrivateKey | Keyle
     return next((one for one in before if one.status is wanted and one.payload == payload), None)
 
 
-def _sealed(payload: bytes, predicate_type: str, key: PrivateKey | Keyless | None) -> Artefact:
+def _sealed(payload: bytes, predicate_type: str, key: PrivateKey | Keyless | None) -> Artifact:
     if key is None:
-        return artefact(payload, predicate_type, None)
+        return artifact(payload, predicate_type, None)
     if isinstance(key, PrivateKey):
-        return artefact(payload, predicate_type, dsse.seal(payload, key))
-    return artefact(payload, predicate_type, key.seal(payload), key.media_type)
+        return artifact(payload, predicate_type, dsse.seal(payload, key))
+    return artifact(payload, predicate_type, key.seal(payload), key.media_type)
 
 
 def _plan(subject: Subject, sources: Sources, found: Found) -> BuildPlan:

@@ -129,7 +129,7 @@ def _component(one: Installed, system: tuple[str, str | None]) -> Component:
     from packageurl import PackageURL  # noqa: PLC0415
 
     name = purl(one, system)
-    licence = _licence(one.licence)
+    told = _license(one.license)
     return Component(
         name=one.name,
         version=one.version,
@@ -137,7 +137,7 @@ def _component(one: Installed, system: tuple[str, str | None]) -> Component:
         bom_ref=name,
         purl=PackageURL.from_string(name),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one.sha256)] if one.sha256 else [],
-        licenses=[licence] if licence is not None else [],
+        licenses=[told] if told is not None else [],
         external_references=(
             [ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(one.url))] if one.url else []
         ),
@@ -145,7 +145,7 @@ def _component(one: Installed, system: tuple[str, str | None]) -> Component:
     )
 
 
-def _licence(text: str | None) -> License | None:
+def _license(text: str | None) -> License | None:
     """As an SPDX id or expression where it is one, else by its name."""
     from cyclonedx.contrib.license.factories import LicenseFactory  # noqa: PLC0415
 

@@ -36,7 +36,7 @@ _SIGNED = {
 }
 _PRODUCTS = 3
 _MOST_NAMES = 5  # packages that are named beside a license
-_LICENCE = 60  # characters of a license in the table by licenses; JSON has all of it
+_WIDTH = 60  # characters of a license in the table by licenses; JSON has all of it
 _MADE_BY = 90  # characters of the command that made a layer, and of other values
 _LARGEST = 5  # layers that are shown unless all are asked for
 
@@ -62,16 +62,16 @@ def lines(found: Inspection, gpus: Sequence[Gpu], now: datetime) -> list[str]:
     return [neutral(line) for line in told]
 
 
-def listed(found: Listing, *, packages: bool, layers: bool, licences: bool) -> Iterator[str]:
+def listed(found: Listing, *, packages: bool, layers: bool, licenses: bool) -> Iterator[str]:
     """The lists that were asked for, each with a line that counts it; foreign text is made harmless."""
     parts: list[list[str]] = []
     rows = found.packages or ()
     if packages:
-        table = [(one.kind, one.name, _exact(one), one.licence or "") for one in rows]
+        table = [(one.kind, one.name, _exact(one), one.license or "") for one in rows]
         parts.append([counted(len(rows), "package"), *_table(("kind", "name", "version", "license"), table)])
-    if licences:
-        parts.append(_licences(rows))
-    if (packages or licences) and found.unlisted_rpm:
+    if licenses:
+        parts.append(_licenses(rows))
+    if (packages or licenses) and found.unlisted_rpm:
         parts.append(["note: RPM packages are not listed: their database cannot be read"])
     if layers:
         ranked = sorted(found.layers, key=lambda one: (-one.size, one.number))
@@ -82,13 +82,13 @@ def listed(found: Listing, *, packages: bool, layers: bool, licences: bool) -> I
         yield from (neutral(line) for line in part)
 
 
-def _licences(rows: Sequence[Installed]) -> list[str]:
+def _licenses(rows: Sequence[Installed]) -> list[str]:
     """Packages by the license that each names."""
     named: dict[str, list[str]] = {}
     for one in rows:
-        named.setdefault(one.licence or "", []).append(one.name)
+        named.setdefault(one.license or "", []).append(one.name)
     ranked = sorted(named.items(), key=lambda row: (not row[0], -len(row[1]), row[0]))
-    table = [(fitted(name, _LICENCE) or "(none recorded)", str(len(names)), _some(names)) for name, names in ranked]
+    table = [(fitted(name, _WIDTH) or "(none recorded)", str(len(names)), _some(names)) for name, names in ranked]
     known = sum(bool(name) for name in named)
     return [f"{counted(known, 'license')} of {counted(len(rows), 'package')}, as the packages name them",
             *_table(("license", "packages", "names"), table)]  # fmt: skip

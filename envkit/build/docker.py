@@ -191,10 +191,10 @@ class DockerEngine:
         """Remove what dead runs left; see `Engine`."""
         try:
             with _connect(self.address) as client:
-                labelled = client.containers(all=True, filters={"label": [identity.PREFIX]})
+                labeled = client.containers(all=True, filters={"label": [identity.PREFIX]})
         except FOREIGN as error:
             raise engine_lost("listing containers", self.place()) from error
-        dead = [row["Id"] for row in labelled if identity.abandoned(row.get("Labels") or {})]
+        dead = [row["Id"] for row in labeled if identity.abandoned(row.get("Labels") or {})]
         notes = journal.abandoned(state, self.name)
         removed = self._remove((*dead, *(ident for note in notes for ident in note.containers)))
         for note in notes:

@@ -172,13 +172,13 @@ class Builder(Protocol):
 
         Args:
             plan: what to build.
-            lock: the artefacts to install, exactly these; None = what the plan's specs give at the moment.
+            lock: the artifacts to install, exactly these; None = what the plan's specs give at the moment.
             options: how.
             reporter: hears of the progress.
 
         Raises:
             LockError: the lock was made for another plan.
-            IntegrityError: an artefact is not what the lock says.
+            IntegrityError: an artifact is not what the lock says.
             EngineError: the build failed; details hold the last 30 lines.
             EnvironmentProblem: the engine went away, a disk is full, permission is missing.
             TimeLimitError: `options.timeout_s` was reached; nothing is left behind.

@@ -171,7 +171,7 @@ def _band_verdict(
 
 
 _HARDWARE = (
-    "Run `dcgmi diag -r 3` on the host: a wrong result points at the GPU, its memory or the maths libraries.",
+    "Run `dcgmi diag -r 3` on the host: a wrong result points at the GPU, its memory or the math libraries.",
     "Check that no second CUDA library shadows the installed one: `envkit verify IMAGE --only C02`.",
 )
 

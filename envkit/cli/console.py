@@ -36,7 +36,7 @@ def reporter_for(mode: str, *, verbose: bool = False) -> Reporter:
 
 
 def color() -> bool:
-    """Whether stdout may carry colour: a terminal that knows it, and NO_COLOR unset or empty."""
+    """Whether stdout may carry color: a terminal that knows it, and NO_COLOR unset or empty."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 

@@ -58,7 +58,7 @@ class InspectFlags:
     image: str
     packages: bool
     layers: bool
-    licences: bool
+    licenses: bool
     key_files: tuple[Path, ...]
     identity: tuple[tuple[str, str], ...]
     require: str | None
@@ -71,14 +71,14 @@ class InspectFlags:
     @property
     def lists(self) -> bool:
         """Whether lists are printed in place of the summary."""
-        return self.packages or self.layers or self.licences
+        return self.packages or self.layers or self.licenses
 
 
 @new_command("inspect", help=_HELP)
 @click.argument("image", shell_complete=shell_values.images)
 @option(Section.OUTPUT, "--packages", is_flag=True, help="List every package, from all layers.")
 @option(Section.OUTPUT, "--layers", is_flag=True, help="List all layers, the largest first.")
-@option(Section.OUTPUT, "--licenses", "licences", is_flag=True, help="List packages by license, from all layers.")
+@option(Section.OUTPUT, "--licenses", "licenses", is_flag=True, help="List packages by license, from all layers.")
 @option(Section.SIGNATURES,
     "--key", "key_files", multiple=True, type=click.Path(path_type=Path), metavar="PUB",
     help="Public key whose signatures count; repeatable.",
@@ -128,7 +128,7 @@ def command(flags: InspectFlags) -> None:
     if flags.as_json:
         print_json(found.to_json(), ascii_only=True)
     elif flags.lists and looked.listing is not None:
-        told = listed(looked.listing, packages=flags.packages, layers=flags.layers, licences=flags.licences)
+        told = listed(looked.listing, packages=flags.packages, layers=flags.layers, licenses=flags.licenses)
         _show(list(told))
     else:
         _show(lines(found, load().gpus, datetime.now(UTC)))
@@ -204,7 +204,7 @@ def _with_lists(looked: Looked, flags: InspectFlags, reporter: Reporter) -> Look
 
     if not flags.lists and flags.page is None:
         return looked
-    packages = flags.packages or flags.licences or flags.page is not None
+    packages = flags.packages or flags.licenses or flags.page is not None
     listing = read_listing(flags.image, _access(flags, reporter), looked.content, packages=packages)
     return replace(looked, listing=listing)
 

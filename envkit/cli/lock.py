@@ -1,4 +1,4 @@
-"""`envkit lock`: the exact artefacts of an image, solved on this host and written to one file."""
+"""`envkit lock`: the exact artifacts of an image, solved on this host and written to one file."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def _hand_over(lock: Lock, old: Lock | None, output: str, *, as_json: bool) -> N
 
 
 def size_rows(lock: Lock) -> list[tuple[str, str, str, str]]:
-    """Return the download size of the lock's artefacts by kind and in all; the columns are COLUMNS."""
+    """Return the download size of the lock's artifacts by kind and in all; the columns are COLUMNS."""
     tree = lock.to_json()
     base = f"{lock.base.reference}@{lock.base.digest}" if lock.base.digest else lock.base.reference
     rows, count = [], 0

@@ -137,7 +137,7 @@ def write_reports(record: Record, reports: Sequence[ReportTarget]) -> Environmen
             fault = EnvironmentProblem(message, hint="name a file in a writable folder")
             fault.__cause__ = error
             failed = failed or fault
-    _summarise(record)
+    _summarize(record)
     return failed
 
 
@@ -156,7 +156,7 @@ def write_pages(tree: Mapping[str, Any], reports: Sequence[ReportTarget], *, don
         write_document(page, one.file, done=done)
 
 
-def _summarise(record: Record) -> None:
+def _summarize(record: Record) -> None:
     """Append to the step's summary; a run is not worse for a summary that cannot be written."""
     name = os.environ.get(_SUMMARY)
     if not name:

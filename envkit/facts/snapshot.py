@@ -41,7 +41,7 @@ def with_version(text: str, version: int) -> str:
 
 
 def tree() -> dict[str, Any]:
-    """The normalised tables as a JSON-ready tree."""
+    """The normalized tables as a JSON-ready tree."""
     rows = {
         "releases": release_rows(),
         "builds": build_rows(),

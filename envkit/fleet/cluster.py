@@ -184,7 +184,7 @@ class Affinity:
 
 
 def heaviest(lock: str | None) -> tuple[str, int]:
-    """The largest artefact that a lock names, by its hash, and its size in bytes; nothing for no lock."""
+    """The largest artifact that a lock names, by its hash, and its size in bytes; nothing for no lock."""
     tree = json.loads(lock) if lock is not None else {}
     rows = [*(tree.get("conda") or ()), *(tree.get("wheels") or ())]
     found: dict[str, Any] = max(rows, key=lambda row: row.get("size") or 0, default={})

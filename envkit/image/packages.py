@@ -2,7 +2,7 @@
 
 Conda packages are what `conda-meta` says, Python distributions every `dist-info` that no conda or Debian package
 brought, Debian packages what dpkg's status says, RPM packages what rpm's database says. `look` reads all of it, with
-licences and origins; `named` tells a package by the path of its file alone.
+licenses and origins; `named` tells a package by the path of its file alone.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[a-z0-9._-]{1,60}")
 _MOST_TEXT = 64 << 20  # bytes; conda-meta of the largest packages has a few MB
-_MOST_NAMES = 6  # licences of one Debian package; the first ones are those of most of its files
-_MOST_LICENCE = 200  # characters; longer ones are the licence's own text
+_MOST_NAMES = 6  # licenses of one Debian package; the first ones are those of most of its files
+_MOST_LICENSE = 200  # characters; longer ones are the license's own text
 _MOST_DIGITS = 15  # of a number of bytes; an image may write more
 
 
@@ -62,7 +62,7 @@ class Installed:
     """One installed package; what is not known is None."""
 
     kind: str  # CONDA | PYPI | DEB | RPM
-    name: str  # PYPI: normalised as PEP 503 has it
+    name: str  # PYPI: normalized as PEP 503 has it
     version: str
     build: str | None = None  # conda's build string
     subdir: str | None = None  # conda: 'linux-64' | 'noarch'
@@ -70,7 +70,7 @@ class Installed:
     arch: str | None = None  # of Debian and RPM packages
     url: str | None = None  # of the archive, as the lock or conda-meta has it
     sha256: str | None = None  # of the archive
-    licence: str | None = None  # as the package says it
+    license: str | None = None  # as the package says it
     locked: bool = False  # the image's lock names this very archive
     unpacked: int | None = None  # bytes of its files, as its own list of them says
 
@@ -175,7 +175,7 @@ def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> Found:
             name=one.name,
             version=one.version,
             arch=one.arch,
-            licence=rows.get(f"usr/share/doc/{links.get(one.name, one.name)}/copyright"),
+            license=rows.get(f"usr/share/doc/{links.get(one.name, one.name)}/copyright"),
             unpacked=one.unpacked,
         )
         for path, row in sorted(rows.items())
@@ -205,7 +205,7 @@ def rpms(data: bytes) -> tuple[Installed, ...] | None:
             name=one.name,
             version=one.version,
             arch=one.arch,
-            licence=_licence(one.licence),
+            license=_license(one.license),
             unpacked=one.unpacked,
         )
         for one in found
@@ -233,7 +233,7 @@ def _row(name: str, text: bytes) -> Any:
     if name in (LOCK, PLAN, _RELEASE) or DPKG.match(name) or name in rpm.FILES:
         return text
     if _COPYRIGHT.match(name):
-        return copyright_licence(text)
+        return copyright_license(text)
     if _LISTS.match(name):
         return _dist_folders(text)
     if _RECORD.search(name):
@@ -279,7 +279,7 @@ def _conda(text: bytes) -> _Meta | None:
         channel=_channel(tree.get("channel")),
         url=_address(tree.get("url")),
         sha256=digits if _SHA256.fullmatch(digits := str(tree.get("sha256"))) else None,
-        licence=_licence(tree.get("license")),
+        license=_license(tree.get("license")),
         unpacked=_listed(tree.get("paths_data")),
     )
     return _Meta(package, tuple(folders))
@@ -293,13 +293,13 @@ def _wheel(match: re.Match[str], text: bytes) -> Installed:
         if str(one).startswith("License ::")
     ]
     # Newest way first: PEP 639's expression, the free text, the classifiers.
-    told = [_licence(rows.get("License-Expression")), _licence(rows.get("License")), *map(_licence, classified)]
+    told = [_license(rows.get("License-Expression")), _license(rows.get("License")), *map(_license, classified)]
     name = _text(rows.get("Name")) or ""
     return Installed(
         kind=PYPI,
         name=normal(name if _NAME.fullmatch(name) else match["name"]),
         version=_text(rows.get("Version")) or match["version"],
-        licence=next((one for one in told if one), None),
+        license=next((one for one in told if one), None),
     )
 
 
@@ -322,15 +322,15 @@ def _digits(text: str) -> int | None:
     return int(told) if told.isascii() and told.isdigit() and len(told) <= _MOST_DIGITS else None
 
 
-def copyright_licence(text: bytes) -> str | None:
-    """Return the licences that a Debian copyright file names: those of its `License` fields, else of its references.
+def copyright_license(text: bytes) -> str | None:
+    """Return the licenses that a Debian copyright file names: those of its `License` fields, else of its references.
 
     Source: Debian's "Machine-readable debian/copyright file", version 1.0.
     """
     told = text.decode(errors="replace")
     names = [match["name"].strip() for match in _SHORT.finditer(told)]
     names = names or [match["name"].rstrip(".") for match in _COMMON.finditer(told)]
-    return _licence(" and ".join(dict.fromkeys(names[:_MOST_NAMES])))
+    return _license(" and ".join(dict.fromkeys(names[:_MOST_NAMES])))
 
 
 def _dist_folders(text: bytes) -> frozenset[str]:
@@ -354,10 +354,10 @@ def _prefix(path: str) -> str:
     return match["prefix"] if match else ""
 
 
-def _licence(value: Any) -> str | None:
-    """A licence's name on one line; the text of a whole licence is none, and neither is a word for not knowing."""
+def _license(value: Any) -> str | None:
+    """A license's name on one line; the text of a whole license is none, and neither is a word for not knowing."""
     text = " ".join(str(value).split()) if value else ""
-    told = 0 < len(text) <= _MOST_LICENCE and text.isprintable() and text.upper() not in ("UNKNOWN", "OTHER")
+    told = 0 < len(text) <= _MOST_LICENSE and text.isprintable() and text.upper() not in ("UNKNOWN", "OTHER")
     return text if told else None
 
 

@@ -37,7 +37,7 @@ class Rpm:
     name: str
     version: str  # `EPOCH:VERSION-RELEASE`, without an epoch that is zero
     arch: str | None
-    licence: str | None
+    license: str | None
     unpacked: int | None = None  # bytes of its files
 
 
@@ -127,6 +127,6 @@ def _package(header: bytes) -> Rpm | None:
         name=found[_NAME],
         version=f"{epoch}:{version}" if epoch else version,
         arch=found.get(_ARCH),
-        licence=found.get(_LICENSE),
+        license=found.get(_LICENSE),
         unpacked=numbers.get(_SIZE, numbers.get(_LONG_SIZE)),
     )

@@ -1,6 +1,6 @@
 """The conda solve itself, in a separate process: JSON on stdin, JSON on stdout.
 
-rattler's runtime threads can outlive an interpreter that ends, so this process leaves without finalising; and its
+rattler's runtime threads can outlive an interpreter that ends, so this process leaves without finalizing; and its
 variables (certificates, caches) are not those of the command that waits for it.
 """
 

@@ -102,7 +102,7 @@ class CondaPackage:
 class Wheel:
     """One wheel."""
 
-    name: str  # normalised as PEP 503 has it
+    name: str  # normalized as PEP 503 has it
     version: str
     file: str
     url: str  # as the index offers it, without login and query; below the public PyTorch index where a mirror was used

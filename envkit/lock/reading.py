@@ -74,7 +74,7 @@ _SOURCE: Mapping[str, Check] = {
     "cuda": values.optional(values.version),
     "cxx11_abi": values.optional(values.one_of("true", "false")),
 }
-_ARTEFACTS = (("conda", _CONDA, CondaPackage), ("wheels", _WHEEL, Wheel))
+_ARTIFACTS = (("conda", _CONDA, CondaPackage), ("wheels", _WHEEL, Wheel))
 
 
 def json_schema() -> dict[str, Any]:
@@ -84,7 +84,7 @@ def json_schema() -> dict[str, Any]:
     more: dict[str, Any] = {
         "request": {"type": "object", "additionalProperties": request},
         "base": base,
-        **{key: schemas.listed(_form(row)) for key, row, _ in _ARTEFACTS},
+        **{key: schemas.listed(_form(row)) for key, row, _ in _ARTIFACTS},
     }
     whole = _form({**_TOP, **_SEAL}, {"schema": {"const": SCHEMA}, **more})
     whole["properties"]["sources"] = schemas.listed(_form(_SOURCE))
@@ -134,7 +134,7 @@ def lock_from_json(tree: Any, where: str) -> Lock:
     top = {key: _value(tree, key, check, "", faults) for key, check in checks.items()}
     base = _base(tree.get("base"), faults)
     request = _request(tree.get("request"), faults)
-    conda, wheels = (_rows(tree.get(key), key, row, kind, faults) for key, row, kind in _ARTEFACTS)
+    conda, wheels = (_rows(tree.get(key), key, row, kind, faults) for key, row, kind in _ARTIFACTS)
     sources = _rows(tree.get("sources", []), "sources", _SOURCE, Source, faults)
     faults.settle()  # what follows compares fields, which then all have values
     builders = _builders(tree.get("builders", []), where)

@@ -205,7 +205,7 @@ def build_and_verify(
     Args:
         request: what to build; its lock is `lock`.
         builder: as `choose_builder` returned it.
-        lock: the artefacts to install; None = conda and pip solve inside the build.
+        lock: the artifacts to install; None = conda and pip solve inside the build.
         reporter: receives the steps.
         deadline: of the build. None = `request.options.timeout_s` alone.
         built: called with the image before it is verified.

@@ -79,7 +79,7 @@ def glibc_of(plan: BuildPlan, facts: Facts) -> str:
 
 
 def places_of(plan: BuildPlan, settings: Settings) -> Places:
-    """Return where the artefacts of a plan are fetched from under these settings.
+    """Return where the artifacts of a plan are fetched from under these settings.
 
     Raises:
         UsageError: a mirror is not a URL, or the CA bundle cannot be read.
@@ -101,7 +101,7 @@ def existing_lock(plan: BuildPlan, file: str | None, base: str, command: str, re
     Raises:
         LockError: the named file is missing, or is for another request.
         UsageError: a lock cannot be read.
-        IntegrityError: an artefact in it has no SHA-256.
+        IntegrityError: an artifact in it has no SHA-256.
     """
     path = Path(file or FILE)
     if file is None and not path.is_file():

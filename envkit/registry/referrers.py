@@ -1,4 +1,4 @@
-"""What is attached to an image in its registry: small artefacts whose manifests name the image as their `subject`.
+"""What is attached to an image in its registry: small artifacts whose manifests name the image as their `subject`.
 
 A registry lists them under /v2/NAME/referrers/DIGEST, or knows nothing of that; then those who attach keep the list
 themselves, as an index under the tag `sha256-<digits of the digest>`.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EMPTY = "application/vnd.oci.empty.v1+json"
 """Media type of a configuration that says nothing; its bytes are `{}`."""
-MAX_BLOB = 64 << 20  # bytes of an artefact's document that is read
+MAX_BLOB = 64 << 20  # bytes of an artifact's document that is read
 _NOTHING = b"{}"
 _FOUND, _CREATED, _ACCEPTED, _MISSING = 200, 201, 202, 404
 _MAX_REFERRERS, _MAX_PAGES = 1000, 50
@@ -38,7 +38,7 @@ _CHECK = "run it again; if it repeats, ask the registry's administrators"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Artefact:
+class Artifact:
     """One document to attach to an image."""
 
     kind: str  # artifactType of its manifest
@@ -73,7 +73,7 @@ class Referrer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """What became of an artefact."""
+    """What became of an artifact."""
 
     digest: str  # of its manifest
     listed_by: str  # 'registry' | 'tag'
@@ -124,21 +124,21 @@ def read_blob(registry: Registry, image: Reference, row: Any, *, limit: int = MA
     return data
 
 
-def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artefact: Artefact) -> Attached:
-    """Push an artefact and see that it is listed; one that is there already is left alone.
+def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artifact: Artifact) -> Attached:
+    """Push an artifact and see that it is listed; one that is there already is left alone.
 
     Args:
         registry: the image's.
         image: named by digest.
         subject: the image's manifest.
-        artefact: what to attach.
+        artifact: what to attach.
 
     Raises:
         EngineError: the registry refuses it, or others changed the list all the time.
         IntegrityError: the registry holds other bytes than were sent.
         EnvironmentProblem: it cannot be reached.
     """
-    data = artefact.manifest(subject)
+    data = artifact.manifest(subject)
     digest = spec.sha256(data)
     known = {row.digest for row in referrers(registry, image)}
     place = replace(image, tag=None, digest=digest)
@@ -147,17 +147,17 @@ def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artef
         verify_manifest(place, data, registry)
         return Attached(digest=digest, listed_by="", new=False)
     transfers = Transfers(registry, image, ())
-    for blob in (_NOTHING, artefact.data):
+    for blob in (_NOTHING, artifact.data):
         transfers.blob(Blob(spec.sha256(blob), len(blob), None, blob, None))
     listed = _put(registry, place, data)
     verify_manifest(place, data, registry)
     if not listed:
-        _enter(registry, image, artefact, data)
+        _enter(registry, image, artifact, data)
     return Attached(digest=digest, listed_by="registry" if listed else "tag", new=True)
 
 
 def _put(registry: Registry, place: Reference, data: bytes) -> bool:
-    """Store the artefact's manifest; whether the registry understood whose it is."""
+    """Store the artifact's manifest; whether the registry understood whose it is."""
 
     def put() -> bool:
         path = f"{place.repository}/manifests/{place.digest}"
@@ -170,12 +170,12 @@ def _put(registry: Registry, place: Reference, data: bytes) -> bool:
     return registry.persist(put)
 
 
-def _enter(registry: Registry, image: Reference, artefact: Artefact, data: bytes) -> None:
-    """Add an artefact to the list under the image's tag, until it shows there: others may write at the same time."""
+def _enter(registry: Registry, image: Reference, artifact: Artifact, data: bytes) -> None:
+    """Add an artifact to the list under the image's tag, until it shows there: others may write at the same time."""
     digest = spec.sha256(data)
-    own = _descriptor(spec.MANIFEST, data).to_json() | {"artifactType": artefact.kind}
-    if artefact.annotations:
-        own["annotations"] = dict(artefact.annotations)
+    own = _descriptor(spec.MANIFEST, data).to_json() | {"artifactType": artifact.kind}
+    if artifact.annotations:
+        own["annotations"] = dict(artifact.annotations)
     tag = replace(image, tag=fallback_tag(image.digest or ""), digest=None)
 
     def enter() -> None:

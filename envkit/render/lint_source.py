@@ -109,7 +109,7 @@ def constants(context: Context) -> Iterator[Hit]:
 
 
 def _values(plan: dict[str, object]) -> set[str]:
-    """Values of a plan that are long enough to be recognised and are not the image's own fixed paths."""
+    """Values of a plan that are long enough to be recognized and are not the image's own fixed paths."""
     found: set[str] = set()
     for name in ("title", "workdir", "conda", "pip", "family", "env", "labels"):
         value = plan.get(name)

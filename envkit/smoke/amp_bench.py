@@ -103,7 +103,7 @@ def _network(ctx, check_id, name):
 
 
 def _settings(ctx, kind):
-    """Float32 maths of one precision: TF32 only where it is the subject, so that every other baseline is stated."""
+    """Float32 math of one precision: TF32 only where it is the subject, so that every other baseline is stated."""
     return compat.fp32_precision(ctx.torch, "tf32", "tf32") if kind == "tf32" else contextlib.nullcontext()
 
 

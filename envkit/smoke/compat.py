@@ -37,7 +37,7 @@ FP16_SETTINGS = (
 
 
 def fp32_settings(torch):
-    """Return how float32 maths is set, by name, as plain strings and booleans.
+    """Return how float32 math is set, by name, as plain strings and booleans.
 
     ``matmul`` and ``conv`` are always there ("ieee" or "tf32"); what this torch has no word for is absent.
     """
@@ -74,7 +74,7 @@ def _named(precision):
 
 @contextlib.contextmanager
 def fp32_precision(torch, matmul, conv):
-    """Set float32 maths of CUDA matmul and conv ("ieee" or "tf32") inside the block, and put it back after.
+    """Set float32 math of CUDA matmul and conv ("ieee" or "tf32") inside the block, and put it back after.
 
     The CPU's oneDNN is held to "ieee" meanwhile.
 

@@ -35,7 +35,7 @@ def flags(torch):
 
 
 def host():
-    """Return processor, CPU limits, memory, shared memory, locked-memory limit, kernel and virtualisation."""
+    """Return processor, CPU limits, memory, shared memory, locked-memory limit, kernel and virtualization."""
     cpus = hostfacts.cpus()
     memory = hostfacts.memory_total(hostfacts.read_text("/proc/meminfo"))
     group = hostfacts.read_cgroup()

@@ -80,7 +80,7 @@ class Decoding:
 
 
 class Pictures:
-    """Endless labelled pictures to train on: (number, bytes as a picture, label), unpacked like ``Decoding``."""
+    """Endless labeled pictures to train on: (number, bytes as a picture, label), unpacked like ``Decoding``."""
 
     SIDE = 112
     BYTES = 3 * SIDE * SIDE

@@ -12,7 +12,7 @@ from envkit.ground.errors import IntegrityError, UsageError
 from envkit.verify.baseline import CHECK as BASELINE_CHECK
 from envkit.verify.baseline import held_to
 from envkit.verify.driver import absent_because
-from envkit.verify.exitcode import Trouble, summarise
+from envkit.verify.exitcode import Trouble, summarize
 from envkit.verify.judge import Judged, check_of, judge, not_selected
 from envkit.verify.launch import failed_again, launched_again, skipped_again
 from envkit.verify.normalize import normalized
@@ -71,7 +71,7 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
     """Judge the record `tree` with its own thresholds, or with those of `table`.
 
     Raises:
-        UsageError: a part that the judgement needs is missing or of another type.
+        UsageError: a part that the judgment needs is missing or of another type.
         IntegrityError: the spec or a fingerprint is not the one it was, or the same rules and thresholds do not give
             the verdicts that the record says.
     """
@@ -106,7 +106,7 @@ def require_consistent(tree: Mapping[str, Any], what: str) -> None:
 
     Raises:
         IntegrityError: they give another one.
-        UsageError: a part that the judgement needs is missing or of another type.
+        UsageError: a part that the judgment needs is missing or of another type.
     """
     try:
         again = judge_again(tree)
@@ -156,7 +156,7 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
         *not_selected(left_out, selected),
     )
     judged = (*judged, *held_to(judged, tree["baseline"]))
-    return judged, summarise(judged, spec, trouble=trouble)
+    return judged, summarize(judged, spec, trouble=trouble)
 
 
 def _hold_fingerprint(tree: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:

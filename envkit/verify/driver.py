@@ -26,7 +26,7 @@ from envkit.ground.progress import Forwarding, counted
 from envkit.run.model import DATA, RunLimits
 from envkit.verify.baseline import held_to
 from envkit.verify.exit_status import trouble_of
-from envkit.verify.exitcode import Reason, Trouble, summarise
+from envkit.verify.exitcode import Reason, Trouble, summarize
 from envkit.verify.judge import Judged, judge, not_selected
 from envkit.verify.launch import launch_checks
 from envkit.verify.normalize import normalized
@@ -212,7 +212,7 @@ def verify_image(
     if asked.baseline is not None:
         excerpt = asked.baseline.excerpt(prints)
         judged = (*judged, *held_to(judged, excerpt))
-    summary = summarise(judged, spec, trouble=ended.trouble)
+    summary = summarize(judged, spec, trouble=ended.trouble)
     return build_record(
         run=run,
         subject=subject,

@@ -87,7 +87,7 @@ class Summary:
         }
 
 
-def summarise(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None = None) -> Summary:
+def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None = None) -> Summary:
     """The worst of all verdicts, with the reasons that belong to no single check.
 
     A GPU image of which no check ran on a GPU is NOT_VERIFIED, as is an image that promises nothing. With

@@ -15,7 +15,7 @@ from envkit.checks.model import Verdict
 from envkit.ground.errors import PayloadError, UsageError
 from envkit.verify.driver import Options, absent_because
 from envkit.verify.exit_status import trouble_of
-from envkit.verify.exitcode import Reason, Trouble, summarise
+from envkit.verify.exitcode import Reason, Trouble, summarize
 from envkit.verify.judge import judge, not_selected
 from envkit.verify.normalize import normalized
 from envkit.verify.payload import END_MARK, MAX_BYTES, parse_document, suite_digest
@@ -131,7 +131,7 @@ def judge_answer(answer: Answer, options: Options) -> Record:
         spec=spec,
         document=document,
         judged=judged,
-        summary=summarise(judged, spec, trouble=trouble),
+        summary=summarize(judged, spec, trouble=trouble),
     )
 
 

@@ -139,9 +139,9 @@ def build_record(
 
 
 def judged_record(tree: Mapping[str, Any], judged: Sequence[Judged], summary: Summary) -> Record:
-    """The record of what was observed (`tree`, without a judgement) with its judgement and its seal.
+    """The record of what was observed (`tree`, without a judgment) with its judgment and its seal.
 
-    Where `tree` has checks of an earlier judgement, their fields that this version does not know are kept.
+    Where `tree` has checks of an earlier judgment, their fields that this version does not know are kept.
     """
     earlier = {(item["id"], item["subject"]): item for item in tree.get("checks", ())}
     whole = _plain(

@@ -17,7 +17,7 @@ RECORDS = {"gpu": gpu_record(), "hostile": gpu_record(hostile=HOSTILE), "cpu": c
 WIDE, PHONE = 1280, 360
 TAB, ENTER, SHIFT = 9, 13, 8
 _FOCUSED = "(e => e.id || e.getAttribute('href') || e.tagName)(document.activeElement)"
-# How two colours differ, as WCAG 2 computes it.
+# How two colors differ, as WCAG 2 computes it.
 _CONTRAST = """(() => {
   const lum = c => c.map(v => v / 255).map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);

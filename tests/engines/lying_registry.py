@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from envkit.attest.attached import ARTEFACT
+from envkit.attest.attached import ARTIFACT
 from envkit.image import spec
 from envkit.registry.referrers import EMPTY
 
@@ -49,8 +49,8 @@ class Liar:
         """Statements without a signature, as anybody can make them who may push."""
         rows = []
         for one in statements:
-            document = self.blob(json.dumps(one).encode()) | {"mediaType": ARTEFACT}
-            tree = {"artifactType": ARTEFACT, "config": self.blob(b"{}") | {"mediaType": EMPTY}, "layers": [document]}
+            document = self.blob(json.dumps(one).encode()) | {"mediaType": ARTIFACT}
+            tree = {"artifactType": ARTIFACT, "config": self.blob(b"{}") | {"mediaType": EMPTY}, "layers": [document]}
             data = spec.canonical({"schemaVersion": 2, "subject": {"digest": digest}, **tree})
             self.has(spec.sha256(data), data)
             rows.append({"digest": spec.sha256(data), "size": len(data)})

@@ -24,7 +24,7 @@ from in_toto_attestation.v1.statement import Statement as TheirStatement
 from in_toto_attestation.v1.statement_pb2 import Statement as Message
 
 from envkit.attest import dsse
-from envkit.attest.attached import ARTEFACT, Attestation, Status, artefact, read_attached
+from envkit.attest.attached import ARTIFACT, Attestation, Status, artifact, read_attached
 from envkit.attest.keys import PrivateKey, PublicKey, read_private, read_public
 from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, state
 from envkit.attest.subject import Subject, find_subject
@@ -258,7 +258,7 @@ def instead(subject: Subject, to: Registry) -> Iterator[Callable[[bytes, str], N
     def put(document: bytes, media_type: str) -> None:
         to.put_manifest(tag, spec.canonical({"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": []}), spec.INDEX)
         kind = {dsse.MEDIA_TYPE: document, dsse.IN_TOTO: None}[media_type]
-        attach(to, subject.reference, subject.descriptor, artefact(document, VERIFY, kind))
+        attach(to, subject.reference, subject.descriptor, artifact(document, VERIFY, kind))
 
     yield put
     to.put_manifest(tag, before.data, before.media_type)
@@ -313,7 +313,7 @@ def test_a_list_that_lies_about_a_kind_is_refused(
     tag = parse_reference(f"{subject.reference.place}:{fallback_tag(subject.digest)}")
     held = to.manifest(tag)
     assert held is not None
-    to.put_manifest(tag, held.data.replace(ARTEFACT.encode(), b"application/vnd.example+json"), spec.INDEX)
+    to.put_manifest(tag, held.data.replace(ARTIFACT.encode(), b"application/vnd.example+json"), spec.INDEX)
     done = made.envkit("inspect", made.name)
     assert done.returncode == 10
     assert "the list entry differs from its manifest" in done.stderr
@@ -352,7 +352,7 @@ def test_what_says_of_another_image_does_not_count_here(
     other = find_subject(reference, to)
     for kind, predicate_type in (("verify", VERIFY), ("sbom", SBOM), ("provenance", PROVENANCE)):
         sealed = dsse.seal(said[kind].payload, team)
-        attach(to, other.reference, other.descriptor, artefact(said[kind].payload, predicate_type, sealed))
+        attach(to, other.reference, other.descriptor, artifact(said[kind].payload, predicate_type, sealed))
     found = read_attached(other, to, [team.public]).attestations
     assert [one.status for one in found] == [Status.BROKEN] * 3
     assert all("not about this image" in (one.why or "") for one in found)
@@ -369,14 +369,14 @@ def test_a_registry_with_the_referrers_api_keeps_the_list_itself(made: Made, tea
         for payload in payloads:
             done = attach(
                 modern, image.reference, image.descriptor,
-                artefact(payload, NOTE, dsse.seal(payload, team)),
+                artifact(payload, NOTE, dsse.seal(payload, team)),
             )  # fmt: skip
             assert (done.new, done.listed_by) == (True, "registry")
         found = read_attached(image, modern, [team.public]).attestations
         assert sorted(one.payload for one in found) == sorted(payloads)
         assert {one.status for one in found} == {Status.VALID}
         assert modern.manifest(parse_reference(f"{image.reference.place}:{fallback_tag(image.digest)}")) is None
-        again = artefact(payloads[0], NOTE, dsse.seal(payloads[0], team))
+        again = artifact(payloads[0], NOTE, dsse.seal(payloads[0], team))
         assert not attach(modern, image.reference, image.descriptor, again).new
 
 
@@ -390,7 +390,7 @@ def test_many_may_attach_to_one_image_at_the_same_time(
 
     def one(payload: bytes) -> str:
         return attach(
-            to, image.reference, image.descriptor, artefact(payload, NOTE, dsse.seal(payload, team))
+            to, image.reference, image.descriptor, artifact(payload, NOTE, dsse.seal(payload, team))
         ).listed_by
 
     with ThreadPoolExecutor(len(payloads)) as pool:

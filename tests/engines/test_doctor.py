@@ -97,7 +97,7 @@ def test_an_image_of_an_engine_and_its_files_are_looked_at(pinned: str, tmp_path
     assert facts(tree, "image")["layers"].startswith("1, ")
 
 
-def test_what_an_engine_says_of_a_missing_image_is_recognised(place: World) -> None:
+def test_what_an_engine_says_of_a_missing_image_is_recognized(place: World) -> None:
     place.require("docker", "registry", "base")
     assert place.base is not None
     name = place.base.rpartition(":")[0] + ":11.2.1-base-none"
@@ -108,7 +108,7 @@ def test_what_an_engine_says_of_a_missing_image_is_recognised(place: World) -> N
     assert findings(tree) == {"manifest-unknown"}
 
 
-def test_what_the_kernel_makes_of_a_full_shared_memory_is_recognised(pinned: str) -> None:
+def test_what_the_kernel_makes_of_a_full_shared_memory_is_recognized(pinned: str) -> None:
     fill = "dd if=/dev/zero of=/dev/shm/x bs=64k count=8 2>&1; exit 1"
     done = subprocess.run(
         ["docker", "run", "--rm", "--network", "none", "--shm-size", "64k", pinned, "sh", "-c", fill],
@@ -128,7 +128,7 @@ FAILING = {
 
 @pytest.mark.parametrize("buildkit", ["0", pytest.param("1", marks=pytest.mark.long)], ids=["docker", "buildkit"])
 @pytest.mark.parametrize("step", FAILING)
-def test_what_a_failing_build_prints_is_recognised(
+def test_what_a_failing_build_prints_is_recognized(
     place: World, pinned: str, tmp_path: Path, buildkit: str, step: str
 ) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM {pinned}\n{step}\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.attest import dsse
-from envkit.attest.attached import ARTEFACT
+from envkit.attest.attached import ARTIFACT
 from envkit.attest.statement import PROVENANCE, SBOM, TYPE, VERIFY
 from envkit.image import spec
 from envkit.registry.referrers import EMPTY
@@ -43,7 +43,7 @@ class Image:
     def attach(self, document: bytes, media_type: str = dsse.MEDIA_TYPE, **changed: Any) -> None:
         """Attach a document; `changed` are members of its manifest."""
         row = self.there.blob(document) | {"mediaType": media_type}
-        tree = {"artifactType": ARTEFACT, "config": self.there.blob(b"{}") | {"mediaType": EMPTY}, "layers": [row]}
+        tree = {"artifactType": ARTIFACT, "config": self.there.blob(b"{}") | {"mediaType": EMPTY}, "layers": [row]}
         data = spec.canonical({"schemaVersion": 2, "subject": {"digest": self.digest}, **tree, **changed})
         self.there.has(spec.sha256(data), data)
         self.rows.append({"digest": spec.sha256(data), "size": len(data)})

@@ -90,7 +90,7 @@ def autocast() -> None:
         pass
 
 
-# By the row of the knowledge base that has to recognise them. A torch with CUDA or NCCL would do some of these.
+# By the row of the knowledge base that has to recognize them. A torch with CUDA or NCCL would do some of these.
 FAILURES: dict[str, Callable[[], Any]] = {
     "collate-sizes": lambda: first(Odd(), batch_size=4),
     "loader-timeout": lambda: first(Slow(), num_workers=1, timeout=1),

@@ -11,7 +11,7 @@ import pytest
 from envkit.checks.catalog import judges, select
 from envkit.checks.model import Verdict
 from envkit.ground.errors import EnvironmentProblem
-from envkit.verify.exitcode import summarise
+from envkit.verify.exitcode import summarize
 from envkit.verify.judge import Judged, judge
 from tests.support.payloads import module, observer
 from tests.support.standin import StandIn
@@ -72,7 +72,7 @@ def test_one_sick_gpu_among_sound_ones_is_named(
     assert [told["C26.gpu", f"gpu:{index}"] for index in (0, 1)] == [(Verdict.PASS, None)] * 2
     assert told["C26.gpu", "gpu:2"] == expected
     if expected[0] is Verdict.FAIL:
-        assert summarise(found, SPEC).exit_code == EnvironmentProblem.exit_code
+        assert summarize(found, SPEC).exit_code == EnvironmentProblem.exit_code
     if fault in ("lost", "hangs"):
         assert told["C26.coverage", "host"] == (Verdict.WARN, "GPUS_NOT_MEASURED")
         assert found[-1].finding.message.startswith("measured 2 of 3 GPUs; not measured: gpu:2 Stand-in: it")

@@ -1,4 +1,4 @@
-"""The checks of maths, loaders and mixed precision, run for real with this interpreter's torch."""
+"""The checks of math, loaders and mixed precision, run for real with this interpreter's torch."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Small locks that fit a plan. Their artefacts exist nowhere, and every host in them is an example."""
+"""Small locks that fit a plan. Their artifacts exist nowhere, and every host in them is an example."""
 
 import re
 from dataclasses import replace
@@ -18,7 +18,7 @@ _TORCH = "https://wheels.example.com/whl/cu126"
 def lock_for(
     plan: BuildPlan, *, conda: tuple[CondaPackage, ...] = (), wheels: tuple[Wheel, ...] = (), base: str | None = None
 ) -> Lock:
-    """A lock of this plan with these artefacts, and one small package for each name that is asked for besides."""
+    """A lock of this plan with these artifacts, and one small package for each name that is asked for besides."""
     conda, wheels = completed(plan, conda, wheels)
     return Lock(
         plan=plan.digest,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envkit.checks.catalog import CheckEntry, catalog, judges
-from envkit.verify.exitcode import summarise
+from envkit.verify.exitcode import summarize
 from envkit.verify.judge import check_of, judge
 from envkit.verify.record import RunFacts, build_record
 from envkit.verify.spec import spec_of_plan
@@ -139,7 +139,7 @@ def _judged(
         "promise": None,
     }
     made_record = build_record(
-        run=run, subject=subject, spec=spec, document=tree, judged=judged, summary=summarise(judged, spec)
+        run=run, subject=subject, spec=spec, document=tree, judged=judged, summary=summarize(judged, spec)
     )
     plain: dict[str, Any] = json.loads(json.dumps(made_record.tree))
     return plain

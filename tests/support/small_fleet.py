@@ -55,7 +55,7 @@ def task_of(number: int, wheels: tuple[Wheel, ...], output: str | None = None) -
 
 
 def tasks_of(folder: Path, count: int, output: str | None = None, *, size: int = 4_000_000) -> list[BuildTask]:
-    """Such tasks: one wheel in all, one in each pair of neighbours, one in each. Their wheels go to `folder`."""
+    """Such tasks: one wheel in all, one in each pair of neighbors, one in each. Their wheels go to `folder`."""
     common = wheel_of(folder, "common", size)
     return [
         task_of(

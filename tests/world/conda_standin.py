@@ -276,4 +276,4 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # rattler's threads can crash an interpreter that is being finalised
+    os._exit(code)  # rattler's threads can crash an interpreter that is being finalized

@@ -1,6 +1,6 @@
 """Work done by rattler, in a process of its own: `with_rattler.py index CHANNEL | install CHANNEL PREFIX CACHE TARGET`.
 
-Its runtime threads can outlive the interpreter and crash it as it ends, so this process leaves without finalising.
+Its runtime threads can outlive the interpreter and crash it as it ends, so this process leaves without finalizing.
 """
 
 import asyncio

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _UNUSED = (
     "Check that cuBLAS is the installed one: `envkit verify IMAGE --only C02`.",
-    "Keep matrix sides multiples of 8 (64 on data-centre GPUs), or no tensor core takes them.",
+    "Keep matrix sides multiples of 8 (64 on data center GPUs), or no tensor core takes them.",
 )
 _BELOW = ("Look for a power or clock limit: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE",)
 _IGNORED = ("Something changes torch's dtypes: start without PYTHONPATH and without a sitecustomize.py.",)

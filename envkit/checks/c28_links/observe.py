@@ -4,7 +4,7 @@ from envkit.smoke import context, noise, probe, timing
 from envkit.smoke.observation import Skip, control, ran, skipped
 
 MAX_GPUS = 8
-# Seconds of the check that are left for the judgement of what came.
+# Seconds of the check that are left for the judgment of what came.
 RESERVE_S = 3.0
 LIMIT_S = 60.0
 

@@ -24,7 +24,7 @@ _RECORD_KEYS = ("name", "version", "build", "build_number", "subdir", "noarch", 
 
 
 def _record(data: bytes) -> object:
-    """RECORD without bytecode, without its neighbours that differ, and without hashes of what an installer writes."""
+    """RECORD without bytecode, without its neighbors that differ, and without hashes of what an installer writes."""
     rows = csv.reader(io.StringIO(data.decode()))
     kept = [row for row in rows if not row[0].endswith((".pyc", ".dist-info/REQUESTED"))]
     return sorted(row[:1] if re.search(r"/bin/|/INSTALLER$", row[0]) else row for row in kept)

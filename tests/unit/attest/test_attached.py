@@ -3,7 +3,7 @@ import json
 import pytest
 
 from envkit.attest import dsse
-from envkit.attest.attached import ARTEFACT, Status, artefact, judged
+from envkit.attest.attached import ARTIFACT, Status, artifact, judged
 from envkit.attest.keys import PrivateKey
 from envkit.attest.provenance import provenance
 from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, state
@@ -78,10 +78,10 @@ def test_a_provenance_of_the_images_plan_is_taken(team: PrivateKey) -> None:
 
 def test_what_is_attached_names_the_image_and_what_it_says(team: PrivateKey) -> None:
     sealed = dsse.seal(said(), team)
-    signed, bare = artefact(said(), VERIFY, sealed), artefact(said(), VERIFY, None)
+    signed, bare = artifact(said(), VERIFY, sealed), artifact(said(), VERIFY, None)
     assert (signed.media_type, bare.media_type) == (dsse.MEDIA_TYPE, dsse.IN_TOTO)
     tree = json.loads(signed.manifest(subject().descriptor))
-    assert tree["artifactType"] == ARTEFACT
+    assert tree["artifactType"] == ARTIFACT
     assert tree["subject"]["digest"] == subject().digest
     assert tree["annotations"] == {"in-toto.io/predicate-type": VERIFY}
     assert tree["config"] == {

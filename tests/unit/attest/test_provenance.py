@@ -11,7 +11,7 @@ from tests.support.locks import locked_conda, locked_wheels
 from tests.support.plans import shipped_plan
 
 
-def test_it_names_the_plan_and_every_artefact_with_its_hash() -> None:
+def test_it_names_the_plan_and_every_artifact_with_its_hash() -> None:
     plan = shipped_plan()
     lock = locked_conda(plan)
     message = json_format.ParseDict(provenance(subject(), plan, lock, collected="2026-11-20"), Provenance())

@@ -15,11 +15,11 @@ PACKAGES = (
     Installed(
         kind="conda", name="numpy", version="2.4.6", build="py311_0", subdir="linux-64", channel="conda-forge",
         url="https://conda.example.com/conda-forge/linux-64/numpy-2.4.6-py311_0.conda", sha256="1" * 64,
-        licence="BSD-3-Clause AND MIT", locked=True,
+        license="BSD-3-Clause AND MIT", locked=True,
     ),
     Installed(kind="deb", name="libstdc++6", version="12.2.0-14", arch="amd64"),
-    Installed(kind="pypi", name="nvidia-cudnn-cu12", version="9.5.1.17", licence="NVIDIA Proprietary Software"),
-    Installed(kind="pypi", name="torch", version="2.7.1+cu126", sha256="6" * 64, licence="MIT", locked=True),
+    Installed(kind="pypi", name="nvidia-cudnn-cu12", version="9.5.1.17", license="NVIDIA Proprietary Software"),
+    Installed(kind="pypi", name="torch", version="2.7.1+cu126", sha256="6" * 64, license="MIT", locked=True),
 )  # fmt: skip
 
 

@@ -255,7 +255,7 @@ def test_numbers_are_shown_with_three_digits(part: Part, shown: str) -> None:
         ({"tier": "quick"}, "tier quick does not run its checks"),
         ({"unmeasured": "both"}, "either a figure or why it is unmeasured"),
         ({"sources": []}, "no source"),
-        ({"colour": "red"}, "unknown colour"),
+        ({"color": "red"}, "unknown color"),
     ],
 )
 def test_an_incomplete_claim_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:

@@ -73,8 +73,8 @@ def test_another_precision_than_promised(promise: str, rel_fro: float, verdict: 
 
 @pytest.mark.parametrize("promise", EXACT_MAX)
 def test_one_element_that_the_norm_hides(promise: str) -> None:
-    centre = {"ieee": 2.3e-7, "tf32": 2.9e-4, "fp16": 3.6e-4, "bf16": 2.9e-3}[promise]
-    finding = gemm(promise, centre, 0.13)
+    center = {"ieee": 2.3e-7, "tf32": 2.9e-4, "fp16": 3.6e-4, "bf16": 2.9e-3}[promise]
+    finding = gemm(promise, center, 0.13)
     assert (finding.verdict, finding.reason_code) == (Verdict.FAIL, "ELEMENT_ERROR")
     assert finding.rule["type"] == "max_rel_err"
 

@@ -107,7 +107,7 @@ def test_config_never_shows_credentials(url: str | None, shown: str | None) -> N
     ("term", "no_color", "colored"),
     [("xterm", None, True), ("xterm", "", True), ("xterm", "1", False), ("dumb", None, False)],
 )
-def test_colour_is_for_terminals_that_know_it(
+def test_color_is_for_terminals_that_know_it(
     term: str, no_color: str | None, colored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout", io.StringIO())

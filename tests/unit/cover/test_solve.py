@@ -74,7 +74,7 @@ def test_nothing_to_cover_needs_nothing_and_what_no_set_has_cannot_be_covered() 
 
 
 def grid(seed: int) -> list[Candidate]:
-    """64 classes: 8 GPU generations by 8 steps of drivers; a build runs on some neighbouring ones of each."""
+    """64 classes: 8 GPU generations by 8 steps of drivers; a build runs on some neighboring ones of each."""
     chance = random.Random(seed)
     cells = [(arch, step) for arch in range(8) for step in range(8)]
     found = []

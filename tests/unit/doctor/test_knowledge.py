@@ -41,7 +41,7 @@ def test_there_are_many_rows_and_each_has_its_cases() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_the_failure_is_recognised(row: Row) -> None:
+def test_the_failure_is_recognized(row: Row) -> None:
     assert row.id in found_in(cases()[row.id]["seen"])
 
 

@@ -65,7 +65,7 @@ def test_numbers_hold_over_pieces() -> None:
     assert found[-1] == (count, "0123456789")
 
 
-def test_colours_do_not_hide_text_even_over_a_piece() -> None:
+def test_colors_do_not_hide_text_even_over_a_piece() -> None:
     data = b"x" * (PIECE - 3) + b"\n\x1b[1;31mCUDA\x1b[0m error"
     assert lines(data)[-1] == (2, "CUDA error")
 

@@ -67,10 +67,10 @@ def test_conda_python_and_debian_packages(tmp_path: Path) -> None:
     assert seen.packages == (
         Installed(
             kind="conda", name="numpy", version="2.4.6", build="py311_0", subdir="linux-64", channel="conda-forge",
-            sha256="1" * 64, licence="BSD-3-Clause",
+            sha256="1" * 64, license="BSD-3-Clause",
         ),
         Installed(kind="deb", name="libc6", version="2.36-9", arch="amd64"),
-        Installed(kind="pypi", name="some-thing", version="1.0", licence="MIT"),
+        Installed(kind="pypi", name="some-thing", version="1.0", license="MIT"),
     )  # fmt: skip
     assert (seen.lock, seen.plan, seen.rpm) == (b"{}", None, False)
 
@@ -156,7 +156,7 @@ def test_a_hard_link_is_the_file_that_it_leads_to(tmp_path: Path) -> None:
         ),
     )
     assert names(seen) == ["conda numpy 2.4.6", "deb libc6 2.36-9", "pypi some-thing 1.0"]
-    assert [one.licence for one in seen.packages] == ["BSD-3-Clause", None, "MIT"]
+    assert [one.license for one in seen.packages] == ["BSD-3-Clause", None, "MIT"]
 
 
 def test_a_hard_link_to_a_symbolic_link_is_one(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_file_of_rpm_counts_however_large_it_is(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("head", "licence"),
+    ("head", "told"),
     [
         ("License: BSD", "BSD"),
         ("License: UNKNOWN\nClassifier: License :: OSI Approved :: MIT License", "MIT License"),
@@ -256,10 +256,10 @@ def test_a_file_of_rpm_counts_however_large_it_is(tmp_path: Path, monkeypatch: p
         ("", None),
     ],
 )
-def test_the_licence_of_a_wheel(tmp_path: Path, head: str, licence: str | None) -> None:
+def test_the_license_of_a_wheel(tmp_path: Path, head: str, told: str | None) -> None:
     text = f"Name: a\nVersion: 1\n{head}".rstrip("\n") + "\n\n"
     (one,) = found(tmp_path, {f"{SITE}/a-1.dist-info/METADATA": text}).packages
-    assert one.licence == licence
+    assert one.license == told
 
 
 def test_a_lock_adds_hashes_and_names_what_is_missing(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ TEXT = """\
 """
 
 
-def test_a_lock_is_readable_text_with_one_artefact_per_line() -> None:
+def test_a_lock_is_readable_text_with_one_artifact_per_line() -> None:
     request = (("python", "3.11"), ("pip", ()))
     assert to_text(lock(request=request, conda=(), wheels=(wheel("six", "1.17.0"),))) == TEXT
 

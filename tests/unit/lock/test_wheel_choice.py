@@ -64,7 +64,7 @@ def test_a_file_without_sha256_cannot_be_locked() -> None:
         parse(HEAD + row("a", "a-1.0-py3-none-any.whl", hashes='md5 = "0"'), RANKS)
 
 
-def test_names_are_normalised_sorted_and_left_out_where_they_stand_for_something_chosen() -> None:
+def test_names_are_normalized_sorted_and_left_out_where_they_stand_for_something_chosen() -> None:
     text = HEAD + row("Zope.Interface", "a-1.0-py3-none-any.whl") + row("b", "b-1.0-py3-none-any.whl")
     assert [one.name for one in parse(text, RANKS)] == ["b", "zope-interface"]
     assert [one.name for one in parse(text, RANKS, without={"b"})] == ["zope-interface"]

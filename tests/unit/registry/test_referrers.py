@@ -7,7 +7,7 @@ from envkit.ground.addresses import Reach
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
 from envkit.image.reference import parse_reference
-from envkit.registry.referrers import Artefact, _index_rows, _next, _referrer, fallback_tag
+from envkit.registry.referrers import Artifact, _index_rows, _next, _referrer, fallback_tag
 from envkit.registry.retry import Policy
 from envkit.registry.transport import Answer
 
@@ -22,8 +22,8 @@ def answer(link: str | None) -> Answer:
     return Answer(200, headers, "https://registry.example.com/v2/a", Response(), Policy(), Reach.PUBLIC)
 
 
-def test_an_artefacts_manifest_names_its_subject_and_is_always_the_same() -> None:
-    made = Artefact(kind="application/vnd.example+json", media_type="text/plain", data=b"words")
+def test_an_artifacts_manifest_names_its_subject_and_is_always_the_same() -> None:
+    made = Artifact(kind="application/vnd.example+json", media_type="text/plain", data=b"words")
     assert made.manifest(SUBJECT) == made.manifest(SUBJECT)
     tree = json.loads(made.manifest(SUBJECT))
     assert (tree["artifactType"], tree["subject"]) == ("application/vnd.example+json", SUBJECT.to_json())

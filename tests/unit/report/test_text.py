@@ -148,7 +148,7 @@ def test_lines_fit_the_width(width: int) -> None:
     assert [plain(line) for line in lines if cells(plain(line)) > width] == []
 
 
-def test_colour_repeats_what_the_words_say() -> None:
+def test_color_repeats_what_the_words_say() -> None:
     made = record(check("C05"), check("C06", "FAIL", message=LONG), verdict="FAIL")
     colored = render_text(made, color=True)
     assert "\x1b[" in colored

@@ -55,7 +55,7 @@ def test_a_name_is_written_in_plain_signs(typed: str, facts: Facts) -> None:
     assert find(typed, facts.gpus) is None
 
 
-def test_unknown_names_have_neighbours(facts: Facts) -> None:
+def test_unknown_names_have_neighbors(facts: Facts) -> None:
     assert "RTX 4090" in nearest("RTX 4095", facts.gpus)
     assert nearest("sm_88", facts.gpus)[0] == "sm_87"
     assert nearest("zzzz", facts.gpus) == ()

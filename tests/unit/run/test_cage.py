@@ -79,7 +79,7 @@ def test_output_is_kept_up_to_its_limit() -> None:
     assert (bytes(output.stdout), bytes(output.stderr), output.cut) == (b"abcd", b"err", True)
 
 
-def test_an_image_without_a_shell_is_recognised() -> None:
+def test_an_image_without_a_shell_is_recognized() -> None:
     assert cage.without_shell('exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown')
     assert not cage.without_shell("exit status 1")
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from envkit.checks.model import Finding, Verdict
-from envkit.verify.exitcode import Reason, Summary, Trouble, summarise
+from envkit.verify.exitcode import Reason, Summary, Trouble, summarize
 from envkit.verify.judge import Judged, judge
 from envkit.verify.spec import EMPTY, spec_of_plan
 from tests.support.judging import SELECTED, document, observation, passing, plan, verdict_rule
@@ -21,7 +21,7 @@ def found(verdict: Verdict, code: str | None = "CODE", check: str = "C05", **rul
 
 
 def total(*verdicts: Verdict, spec: dict[str, Any] = CPU) -> Summary:
-    return summarise([found(verdict) for verdict in verdicts], spec)
+    return summarize([found(verdict) for verdict in verdicts], spec)
 
 
 @pytest.mark.parametrize(
@@ -59,23 +59,23 @@ def test_nothing_executed_is_an_error(verdicts: tuple[Verdict, ...]) -> None:
 
 
 def test_static_checks_alone_prove_nothing() -> None:
-    assert summarise([found(Verdict.PASS, check="S00")], CPU).verdict == "ERROR"
+    assert summarize([found(Verdict.PASS, check="S00")], CPU).verdict == "ERROR"
 
 
 def test_a_finding_that_informs_warns_at_most_and_its_noise_is_no_matter() -> None:
-    fails = summarise([found(Verdict.PASS), found(Verdict.FAIL, gates=False)], CPU)
-    noisy = summarise([found(Verdict.PASS), found(Verdict.INCONCLUSIVE, gates=False)], CPU)
+    fails = summarize([found(Verdict.PASS), found(Verdict.FAIL, gates=False)], CPU)
+    noisy = summarize([found(Verdict.PASS), found(Verdict.INCONCLUSIVE, gates=False)], CPU)
     assert (fails.verdict, fails.exit_code) == ("WARN", 0)
     assert (noisy.verdict, noisy.exit_code) == ("PASS", 0)
 
 
 def test_only_findings_that_inform_are_not_enough() -> None:
-    assert summarise([found(Verdict.PASS, gates=False)], CPU).verdict == "ERROR"
+    assert summarize([found(Verdict.PASS, gates=False)], CPU).verdict == "ERROR"
 
 
 def gpu_summary(kernel: dict[str, Any], spec: dict[str, Any], rule: Any = passing) -> Summary:
     rules = {"C04": rule, "C05": passing}
-    return summarise(judge(document(kernel, observation("C05")), spec, SELECTED, rules), spec)
+    return summarize(judge(document(kernel, observation("C05")), spec, SELECTED, rules), spec)
 
 
 @pytest.mark.requirement("R49")
@@ -100,10 +100,10 @@ def test_allow_cpu_excuses_nothing_else() -> None:
         SELECTED,
         {"C04": passing, "C05": verdict_rule(Verdict.FAIL)},
     )
-    assert summarise(judged, {**GPU, "allow_cpu": True}).exit_code == 6
-    assert summarise([], {**GPU, "allow_cpu": True}).exit_code == 5
-    assert summarise([found(Verdict.PASS)], {**EMPTY, "gpu": True, "allow_cpu": True}).exit_code == 5
-    assert summarise([found(Verdict.INCONCLUSIVE)], {**GPU, "allow_cpu": True}).exit_code == 5
+    assert summarize(judged, {**GPU, "allow_cpu": True}).exit_code == 6
+    assert summarize([], {**GPU, "allow_cpu": True}).exit_code == 5
+    assert summarize([found(Verdict.PASS)], {**EMPTY, "gpu": True, "allow_cpu": True}).exit_code == 5
+    assert summarize([found(Verdict.INCONCLUSIVE)], {**GPU, "allow_cpu": True}).exit_code == 5
 
 
 def test_a_gpu_image_on_a_gpu_passes() -> None:
@@ -123,11 +123,11 @@ def test_a_skipped_kernel_is_not_made_up_for_by_another_check() -> None:
         SELECTED,
         {"C04": passing, "C05": passing},
     )
-    assert summarise(judged, GPU).verdict == "NOT_VERIFIED"
+    assert summarize(judged, GPU).verdict == "NOT_VERIFIED"
 
 
 def test_an_image_that_promises_nothing_is_not_proved() -> None:
-    summary = summarise([found(Verdict.PASS)], EMPTY)
+    summary = summarize([found(Verdict.PASS)], EMPTY)
     assert (summary.verdict, summary.exit_code) == ("NOT_VERIFIED", 5)
     assert summary.reasons[0].code == "NO_PLAN"
 
@@ -135,43 +135,43 @@ def test_an_image_that_promises_nothing_is_not_proved() -> None:
 def test_that_torch_cannot_be_imported_is_the_first_reason() -> None:
     """It stood last, below a PASS for versions that nobody had looked at."""
     missing = found(Verdict.SKIP, "TORCH_MISSING")
-    summary = summarise([found(Verdict.PASS, None, "C00"), missing], EMPTY)
+    summary = summarize([found(Verdict.PASS, None, "C00"), missing], EMPTY)
     assert (summary.verdict, summary.exit_code) == ("NOT_VERIFIED", 5)
     assert [reason.code for reason in summary.reasons] == ["TORCH_MISSING", "NO_PLAN"]
     assert summary.reasons[0].message == missing.finding.message
-    assert summarise([found(Verdict.FAIL, "TORCH_MISSING", "C01"), missing], CPU).exit_code == 6
-    allowed = summarise([found(Verdict.PASS, None, "C00"), missing], {**GPU, "allow_cpu": True})
+    assert summarize([found(Verdict.FAIL, "TORCH_MISSING", "C01"), missing], CPU).exit_code == 6
+    allowed = summarize([found(Verdict.PASS, None, "C00"), missing], {**GPU, "allow_cpu": True})
     assert allowed.exit_code == 5, "a missing GPU may be accepted, a missing torch may not"
 
 
 def test_an_image_that_promises_nothing_can_fail() -> None:
-    assert summarise([found(Verdict.FAIL)], EMPTY).exit_code == 6
+    assert summarize([found(Verdict.FAIL)], EMPTY).exit_code == 6
 
 
 def test_a_fault_of_the_machine_alone_is_exit_code_9() -> None:
     old = found(Verdict.FAIL, "DRIVER_TOO_OLD")
-    assert summarise([old], CPU).exit_code == 9
-    assert summarise([old, found(Verdict.FAIL, "GPU_EXCLUSIVE")], CPU).exit_code == 9
-    assert summarise([old, found(Verdict.FAIL, "WRONG_TORCH")], CPU).exit_code == 6
+    assert summarize([old], CPU).exit_code == 9
+    assert summarize([old, found(Verdict.FAIL, "GPU_EXCLUSIVE")], CPU).exit_code == 9
+    assert summarize([old, found(Verdict.FAIL, "WRONG_TORCH")], CPU).exit_code == 6
 
 
 def test_only_time_limits_are_a_time_limit() -> None:
     late = found(Verdict.ERROR, "TIME_LIMIT")
-    assert summarise([found(Verdict.PASS), late], CPU).exit_code == 124
-    assert summarise([found(Verdict.PASS), late, found(Verdict.ERROR, "EXCEPTION")], CPU).exit_code == 6
+    assert summarize([found(Verdict.PASS), late], CPU).exit_code == 124
+    assert summarize([found(Verdict.PASS), late, found(Verdict.ERROR, "EXCEPTION")], CPU).exit_code == 6
 
 
 def test_trouble_decides_where_nothing_is_worse() -> None:
     trouble = Trouble(verdict=Verdict.ERROR, exit_code=124, reason=Reason(code="TIME_LIMIT", message="m"))
-    late = summarise([found(Verdict.ERROR)], CPU, trouble=trouble)
-    worse = summarise([found(Verdict.FAIL)], CPU, trouble=trouble)
+    late = summarize([found(Verdict.ERROR)], CPU, trouble=trouble)
+    worse = summarize([found(Verdict.FAIL)], CPU, trouble=trouble)
     assert (late.verdict, late.exit_code) == ("ERROR", 124)
     assert (worse.verdict, worse.exit_code) == ("FAIL", 6)
     assert [reason.code for reason in late.reasons] == ["TIME_LIMIT"]
 
 
 def test_diagnosis_names_each_code_once_worst_first() -> None:
-    summary = summarise(
+    summary = summarize(
         [found(Verdict.WARN, "B"), found(Verdict.FAIL, "A"), found(Verdict.WARN, "B"), found(Verdict.SKIP, "C")], CPU
     )
     assert summary.diagnosis == ("A", "B")

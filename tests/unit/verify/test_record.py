@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envkit.checks.model import Finding, Verdict
-from envkit.verify.exitcode import summarise
+from envkit.verify.exitcode import summarize
 from envkit.verify.judge import judge
 from envkit.verify.record import Record, RunFacts, build_record, fingerprint, schema
 from envkit.verify.spec import spec_of_plan
@@ -43,7 +43,7 @@ def record(*checks: dict[str, Any], rule: Any = passing, without_document: bool 
     spec = {**spec_of_plan(plan(cuda=None)), "nonce": "secret"}
     made = None if without_document else document(*checks)
     judged = judge(made, spec, SELECTED, {"C04": passing, "C05": rule})
-    summary = summarise(judged, spec)
+    summary = summarize(judged, spec)
     return build_record(run=RUN, subject=SUBJECT, spec=spec, document=made, judged=judged, summary=summary)
 
 
