@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envkit.ground.process import pids
 from tests.engines.oci_images import registry
 from tests.lock.served import Dist, Served, put_index
 from tests.support.file_images import Packed, write_layout
@@ -119,12 +120,12 @@ class Small:
 
     def left(self) -> list[int]:
         """Processes of commands that ended; each carries this folder in its environment."""
-        mark, found = f"ENVKIT_WORLD={self.folder}".encode(), []
-        for path in Path("/proc").glob("[0-9]*/environ"):
+        mark, left = f"ENVKIT_WORLD={self.folder}".encode(), []
+        for pid in pids():
             with contextlib.suppress(OSError):
-                if mark in path.read_bytes() and int(path.parent.name) != os.getpid():
-                    found.append(int(path.parent.name))
-        return found
+                if mark in Path(f"/proc/{pid}/environ").read_bytes() and pid != os.getpid():
+                    left.append(pid)
+        return left
 
     def forget(self, *names: str) -> None:
         """Remove files and folders."""

@@ -1,3 +1,3 @@
-"""Resolve, build and prove GPU environments."""
+"""Choose compatible versions, build GPU images and verify them."""
 
 __version__ = "0.2.0"

@@ -273,22 +273,22 @@ def build(
         IntegrityError: something downloaded is not what the lock promises.
         TimeLimitError: `options.timeout_s` is over.
     """
-    found = _settings(settings, reporter)
-    asked = _build_options(options or BuildOptions(), found)
-    engine = building.engine_name(found, asked)
+    loaded = _settings(settings, reporter)
+    asked = _build_options(options or BuildOptions(), loaded)
+    engine = building.engine_name(loaded, asked)
     if verify:
-        verification.check_runner(found)
+        verification.check_runner(loaded)
     request = BuildRequest(
         plan=plan,
-        options=with_default_tag(plan, building.options_here(asked, found, plan.name)),
-        settings=found,
+        options=with_default_tag(plan, building.options_here(asked, loaded, plan.name)),
+        settings=loaded,
         engine=engine,
         locked=None if locked is None else str(locked),
         verify=verify,
         allow_cpu=allow_cpu,
     )
     limit = Deadline(asked.timeout_s, lambda: "build")
-    done = build_image(request, PushAfterBuild(settings=found), reporter, limit, Watcher())
+    done = build_image(request, PushAfterBuild(settings=loaded), reporter, limit, Watcher())
     if done.record is not None:
         verification.keep_record(done.record, state_dir())
     return done
@@ -329,12 +329,12 @@ def verify(
     asked = options or VerifyOptions()
     verification.check_gpu_rules(allow_cpu=asked.allow_cpu, require_gpu=asked.require_gpu)
     select(tier or "quick", asked.only, asked.skip)
-    found = _settings(settings, reporter)
-    name, engine, own = verification.named_or_last(image, plan, found)
+    loaded = _settings(settings, reporter)
+    name, engine, own = verification.named_or_last(image, plan, loaded)
     asked = replace(asked, argv=asked.argv or tuple(sys.argv))
     request = VerifyRequest(image=name, options=asked, plan=own, engine=engine, gpus=gpus, tier=tier)
     with ExitStack() as until:
-        record = verification.verify(verification.subject_of(request, found, reporter, until), reporter)
+        record = verification.verify(verification.subject_of(request, loaded, reporter, until), reporter)
     verification.keep_record(record, state_dir())
     return record
 
@@ -348,10 +348,10 @@ def _settings(given: SettingValues | None, reporter: Reporter) -> known_settings
                 f"unknown setting {key!r:.80}",
                 hint=f"did you mean {near[0]}?" if near else "envkit config lists the settings",
             )
-    found = known_settings.load({key: str(value) for key, value in (given or {}).items()}, os.environ, Path.cwd())
-    for note in found.notes:
+    loaded = known_settings.load({key: str(value) for key, value in (given or {}).items()}, os.environ, Path.cwd())
+    for note in loaded.notes:
         reporter.note(note)
-    return found
+    return loaded
 
 
 def _name(definition: str | Path | None) -> str | None:

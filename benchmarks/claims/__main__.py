@@ -2,7 +2,7 @@
 
 python -m benchmarks.claims                  the committed records
 python -m benchmarks.claims RECORD...        your own, written by `envkit verify -o RECORD`
-python -m benchmarks.claims --write          write the tables of docs/claims.md anew
+python -m benchmarks.claims --write          write the tables of docs/claims.md
 """
 
 from __future__ import annotations

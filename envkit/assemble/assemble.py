@@ -157,12 +157,12 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
     layers += [_small(own, "envkit: files of the project", files, site, kept)] if own else []
     top = top_layer.items(plan, lock, files)
     layers.append(_small(top, "envkit: environment, entry script, user, plan and lock", files, site, kept))
-    told = BaseImage(
+    base_record = BaseImage(
         reference=lock.base.reference, digest=lock.base.digest, origin=lock.base.kind, name=lock.base.reference
     )
-    labels = image_labels(plan, told, extra_labels, os.environ, lock)
+    labels = image_labels(plan, base_record, extra_labels, os.environ, lock)
     image = spec.image(base, layers, spec.runtime_of(plan), labels, lock.platform)
-    return Assembled(image=image, base=told, labels=labels, cache=site.cache, kept=kept)
+    return Assembled(image=image, base=base_record, labels=labels, cache=site.cache, kept=kept)
 
 
 def budgets(below: int, *, conda: bool, wheels: bool) -> tuple[int, int]:
@@ -257,15 +257,15 @@ def _conda(  # noqa: PLR0917 - the last two are those of every background task
 
 
 def _small(
-    found: Mapping[str, Item], made_by: str, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]
+    files: Mapping[str, Item], made_by: str, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]
 ) -> spec.Layer:
     """Make a layer of a few files, or take it from the cache."""
-    told = hashlib.sha256(f"own {WRITER_VERSION} {MTIME} {sorted(found.items())!r}".encode()).hexdigest()
+    key = hashlib.sha256(f"own {WRITER_VERSION} {MTIME} {sorted(files.items())!r}".encode()).hexdigest()
 
     def write(sink: IO[bytes]) -> LayerDigest:
-        return top_layer.write(found, base, sink)
+        return top_layer.write(files, base, sink)
 
-    cached = site.cache.make(told, write)
+    cached = site.cache.make(key, write)
     made = spec.layer(cached.layer, cached.path, made_by)
-    kept[made.digest] = told, cached
+    kept[made.digest] = key, cached
     return made

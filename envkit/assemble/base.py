@@ -82,9 +82,9 @@ def from_reference(
     wanted = platforms.platform(platform).oci
     image = image_at(outer, reference, documents, platform=wanted)
     # An image without an index names its platform only here.
-    told = f"{image.tree.get('os')}/{image.tree.get('architecture')}"
-    if told != wanted:
-        raise EngineError(f"{reference} is for {told}, not for {platform}", hint="--base IMAGE")
+    image_platform = f"{image.tree.get('os')}/{image.tree.get('architecture')}"
+    if image_platform != wanted:
+        raise EngineError(f"{reference} is for {image_platform}, not for {platform}", hint="--base IMAGE")
     return spec.Base(
         name=name,
         digest=outer.digest,
@@ -111,8 +111,8 @@ def with_blobs(
     for layer in base.layers:
         repository = (layer.origin or "").removeprefix(f"{registry.name}/")
         items.append(from_registry(registry, repository, digest=layer.digest, size=layer.descriptor.size))
-    found = fetch(items, folder, registry.transport.policy, on_bytes, offline=offline)
-    layers = [replace(layer, blob=found[layer.digest.removeprefix("sha256:")]) for layer in base.layers]
+    blobs = fetch(items, folder, registry.transport.policy, on_bytes, offline=offline)
+    layers = [replace(layer, blob=blobs[layer.digest.removeprefix("sha256:")]) for layer in base.layers]
     return replace(base, layers=tuple(layers))
 
 
@@ -140,10 +140,10 @@ def fetch_base(
         As `envkit.assemble.base`.
     """
     reporter.step(f"fetch the base {base.reference}")
-    found, registry = from_reference(
+    remote_base, registry = from_reference(
         base.reference, base.digest, platform, mirrors, transport, folder=folder, offline=offline
     )
-    return with_blobs(found, registry, folder, reporter.advance, offline=offline)
+    return with_blobs(remote_base, registry, folder, reporter.advance, offline=offline)
 
 
 def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
@@ -153,10 +153,10 @@ def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
         UsageError: the plan needs packages of the system, or programs, that it lacks.
         EngineError, IntegrityError: its layers cannot be read.
     """
-    found = base_files.read(base.layers)
+    files = base_files.read(base.layers)
     if lock.base.kind == NONE or base == NO_BASE:
-        return found
-    lacking = _lacking(found, lock, plan)
+        return files
+    lacking = _lacking(files, lock, plan)
     if lacking:
         suite = SUITES.get(plan.resolution.os)
         ways = [f"--base {PREFIX}debian/{suite}"] if suite and lock.base.kind != "bootstrap" else []
@@ -165,11 +165,11 @@ def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
             "packages",
             hint=" or ".join([*ways, "--base IMAGE with a base that has them", "--engine docker"]),
         )
-    return found
+    return files
 
 
-def _lacking(found: BaseFiles, lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
-    installed = found.packages()
+def _lacking(files: BaseFiles, lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
+    installed = files.packages()
     if installed is not None and plan.os_family == "deb":
         missing = [name for name in plan.system if name.partition("=")[0] not in installed]
         if missing:
@@ -178,4 +178,4 @@ def _lacking(found: BaseFiles, lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
     if kind_of(plan.template) == "wheels":
         programs.append(f"/usr/bin/python{lock.python}")
     own = f"{plan.prefix}/"
-    return tuple(path for path in programs if not path.startswith(own) and found.find(path) is None)
+    return tuple(path for path in programs if not path.startswith(own) and files.find(path) is None)

@@ -40,14 +40,14 @@ class BaseFiles:
         names = set()
         for path, node in self._tree.nodes.items():
             if DPKG.match(path) and node.value is not None:
-                for one in debian(node.value):
-                    names |= {one.name, *one.provides}
+                for package in debian(node.value):
+                    names |= {package.name, *package.provides}
         return frozenset(names) if names else None
 
     def set_ids(self) -> dict[str, Node]:
         """Return files that run as another user or group than who runs them, and folders that give their group away."""
         kinds = (Kind.FILE, Kind.FOLDER)
-        return {path: one for path, one in self._tree.nodes.items() if one.kind in kinds and one.mode & _SET_IDS}
+        return {path: node for path, node in self._tree.nodes.items() if node.kind in kinds and node.mode & _SET_IDS}
 
 
 def read(layers: Sequence[spec.Layer]) -> BaseFiles:

@@ -30,7 +30,7 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
         builder = _builder(candidate, docker_cli, state)
         probe = builder.probe()
         if probe.available:
-            why = "; ".join(dict.fromkeys(one.detail for one in probes))  # two of them ask the same daemon
+            why = "; ".join(dict.fromkeys(silent.detail for silent in probes))  # two of them ask the same daemon
             reporter.note(f"engine: {probe.detail}" + (f" ({why})" if why and candidate == EMBEDDED else ""))
             return builder
         probes.append(probe)
@@ -39,7 +39,9 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
     raise EnvironmentProblem(
         "no container engine answers on this machine",
         hint=probes[0].hint,
-        details=tuple(f"{one.name}: {one.detail}" + (f" (try: {one.hint})" if one.hint else "") for one in probes),
+        details=tuple(
+            f"{silent.name}: {silent.detail}" + (f" (try: {silent.hint})" if silent.hint else "") for silent in probes
+        ),
     )
 
 

@@ -42,7 +42,7 @@ KINDS = {
 }
 _HEX = re.compile(r"[0-9a-f]{64}")
 _FRESH_S = 3600.0  # what no lock guards is left alone so long after it was written
-_YOUNG_S = 60.0
+_YOUNG_S = 60.0  # what no note names yet: a build writes first and notes then
 USUAL_S = 30 * 86400.0  # what no build has used for so long, the next one will hardly use
 
 
@@ -80,12 +80,12 @@ class Pruned:
 def entries(cache: Path, state: Path | None = None) -> tuple[Entry, ...]:
     """Return everything that is kept below the two folders, what was used longest ago first. Bytes are counted once."""
     seen: set[tuple[int, int]] = set()
-    found: list[Entry] = []
+    kept: list[Entry] = []
     for kind, path, notes in _places(cache, state):
         with contextlib.suppress(FileNotFoundError):
             size, used = _measure(path, notes, seen)
-            found.append(Entry(kind=kind, path=path, notes=notes, size=size, used=used))
-    return tuple(sorted(found, key=lambda one: (one.used, str(one.path))))
+            kept.append(Entry(kind=kind, path=path, notes=notes, size=size, used=used))
+    return tuple(sorted(kept, key=lambda entry: (entry.used, str(entry.path))))
 
 
 def take_away(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
@@ -124,16 +124,16 @@ def alone(cache: Path) -> Iterator[bool]:
 
 def chosen(kept: Sequence[Entry], rule: Rule, now: float) -> tuple[Entry, ...]:
     """Return the entries that a rule removes, in order. `kept` begins with what was used longest ago."""
-    candidates = [one for one in kept if rule.images or one.kind != "images"]
-    total = sum(one.size for one in candidates)
-    found = []
-    for one in candidates:
-        old = rule.older_than_s is not None and one.used < now - rule.older_than_s
+    candidates = [entry for entry in kept if rule.images or entry.kind != "images"]
+    total = sum(entry.size for entry in candidates)
+    removed = []
+    for candidate in candidates:
+        old = rule.older_than_s is not None and candidate.used < now - rule.older_than_s
         much = rule.keep is not None and total > rule.keep
-        if rule.everything or old or much or one.kind == "leftovers":
-            found.append(one)
-            total -= one.size
-    return tuple(found)
+        if rule.everything or old or much or candidate.kind == "leftovers":
+            removed.append(candidate)
+            total -= candidate.size
+    return tuple(removed)
 
 
 def prune(cache: Path, state: Path, rule: Rule) -> Pruned:
@@ -191,15 +191,15 @@ def _places(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[
 
 def _notes(folder: Path) -> dict[str, list[Path]]:
     """Return the notes of each blob."""
-    found: dict[str, list[Path]] = {}
+    notes: dict[str, list[Path]] = {}
     for note in _children(folder):
         try:
             tree = json.loads(note.read_bytes())
             digest = str(tree["digest"])
         except (OSError, ValueError, KeyError, TypeError):
             digest = ""
-        found.setdefault(digest, []).append(note)
-    return found
+        notes.setdefault(digest, []).append(note)
+    return notes
 
 
 def _children(folder: Path) -> list[Path]:
@@ -244,10 +244,10 @@ def _locked_away(entry: Entry) -> tuple[int, int] | None:
 
 
 def _away(entry: Entry) -> tuple[int, int]:
-    free = held = 0
+    free = shared = 0
     for status in _files(entry.path):
         if status.st_nlink > 1:
-            held += status.st_size
+            shared += status.st_size
         else:
             free += status.st_size
     if entry.path.is_dir():
@@ -258,4 +258,4 @@ def _away(entry: Entry) -> tuple[int, int]:
     else:
         for path in (*entry.notes, entry.path):
             path.unlink(missing_ok=True)
-    return free, held
+    return free, shared

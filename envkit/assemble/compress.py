@@ -29,7 +29,7 @@ SMALL = 16 << 10  # bytes; smaller pieces are collected before they are hashed a
 _WAITING = 16  # pieces of at most 256 KiB that wait to be hashed
 _INLINE = 16 << 10  # bytes; less is compressed before another thread could begin
 _MOST = 16 << 20  # bytes that may wait to be compressed or to be written
-_ZSTD_LEVEL = 3
+_ZSTD_LEVEL = 3  # zstd's own default
 _ZSTD_FRAME = 4 << 20  # bytes of tar
 
 

@@ -47,7 +47,7 @@ Archives = Callable[[Sequence[CondaPackage], "Reporter", Callable[[], None]], Ma
 # Part of every key. It changes with any change of the bytes that are made here from the same packages.
 _VERSION = 2
 _LISTING = "envkit.conda-listing/2"
-_NAMED = 20
+_NAMED = 20  # shared paths that are listed; of the rest there is a count
 _TOKEN = re.compile(r"/t/[^/]+/")
 
 
@@ -121,7 +121,9 @@ def conda_layers(
         no_cache=no_cache,
         workers=workers,
     )
-    contents = {f"{one.name} {one.version}": kind.contents(one) for made in layers for one in made.packages}
+    contents = {
+        f"{package.name} {package.version}": kind.contents(package) for made in layers for package in made.packages
+    }
     return CondaLayers(layers=layers, contents=tuple(sorted(contents.items(), key=lambda row: row[0])))
 
 
@@ -150,17 +152,17 @@ class CondaPackages:
 
     def look(self, cache: LayerCache, check: Callable[[], None], *, no_cache: bool) -> None:
         """Learn every package's paths, from its kept listing or from its archive, and decide who has which."""
-        listings = {one: None if no_cache else self._kept(one) for one in self.packages}
-        unknown = [one for one in self.packages if listings[one] is None]
+        listings = {package: None if no_cache else self._kept(package) for package in self.packages}
+        unknown = [package for package in self.packages if listings[package] is None]
         if unknown:
             # Another build that needs the same packages waits, and then finds the listings.
-            with cache.flights.all([f"archive {one.sha256}" for one in unknown], check):
-                listings |= {one: None if no_cache else self._kept(one) for one in unknown}
-                listings |= self._described([one for one in unknown if listings[one] is None])
-        for one, found in listings.items():
-            assert found is not None
-            self._paths[one.name] = placed(one, found, self._python)
-        self._overlaps = overlaps([(one.name, self._paths[one.name]) for one in self.packages])
+            with cache.flights.all([f"archive {package.sha256}" for package in unknown], check):
+                listings |= {package: None if no_cache else self._kept(package) for package in unknown}
+                listings |= self._described([package for package in unknown if listings[package] is None])
+        for owner, listing in listings.items():
+            assert listing is not None
+            self._paths[owner.name] = placed(owner, listing, self._python)
+        self._overlaps = overlaps([(package.name, self._paths[package.name]) for package in self.packages])
 
     def report(self, reporter: Reporter) -> None:
         """Name the scripts that do not run and the paths that several packages hold.
@@ -168,15 +170,15 @@ class CondaPackages:
         Raises:
             EngineError: a package is nothing but such a script.
         """
-        for one in self.packages:
-            for script in conda_package.scripts(one, self._paths[one.name]):
-                if conda_package.is_only_scripts(one, self._paths[one.name]):
+        for package in self.packages:
+            for script in conda_package.scripts(package, self._paths[package.name]):
+                if conda_package.is_only_scripts(package, self._paths[package.name]):
                     raise EngineError(
-                        f"the conda package {one.name} {one.version} is nothing but its script {script}, which the "
-                        "embedded engine does not run",
+                        f"the conda package {package.name} {package.version} is nothing but its script {script}, which "
+                        "the embedded engine does not run",
                         hint="envkit build --engine docker",
                     )
-                reporter.note(f"{one.name} {one.version}: {script} does not run while the image is built")
+                reporter.note(f"{package.name} {package.version}: {script} does not run while the image is built")
         for path, owners in self._overlaps.clobbered[:_NAMED]:
             reporter.note(f"{path} is in {', '.join(owners)}; the image has that of {owners[-1]}")
         more = len(self._overlaps.clobbered) - _NAMED
@@ -185,8 +187,8 @@ class CondaPackages:
 
     def key(self, group: Group) -> str:
         """See `stage.Kind`."""
-        python = self._python if any(one.noarch == "python" for one in group) else None
-        rows = [json.dumps(self._row(one), sort_keys=True) for one in group]
+        python = self._python if any(package.noarch == "python" for package in group) else None
+        rows = [json.dumps(self._row(package), sort_keys=True) for package in group]
         digests = [hashlib.sha256(row.encode()).hexdigest() for row in rows]
         scheme = Scheme(python=f"{python.minor} {python.site_packages}" if python else "", prefix=self._prefix)
         # Other versions of these two may give other bytes of the same package.
@@ -196,7 +198,7 @@ class CondaPackages:
     def provide(self, groups: Sequence[Group], progress: Progress, ready: Callable[[Group], object]) -> None:
         """Download what no listing was read from."""
         progress.check()
-        self._want([one for group in groups for one in group])
+        self._want([package for group in groups for package in group])
         for group in groups:
             ready(group)
 
@@ -204,7 +206,7 @@ class CondaPackages:
         """Install the packages and write what the installer left."""
         with conda_install.staging(self._folder / "staging") as staging:
             staged = conda_install.install(
-                [(one, self._paths[one.name]) for one in group],
+                [(package, self._paths[package.name]) for package in group],
                 self._archives,
                 staging,
                 prefix=self._prefix,
@@ -220,11 +222,11 @@ class CondaPackages:
         """Return the paths that the package has in the image; a wheel's file at such a path counts as different."""
         root, skipped = self._prefix.strip("/"), self._overlaps.left_out.get(package.name, frozenset())
         rows = self._paths[package.name]
-        return {f"{root}/{one.path}": None for one in rows if one.kind != FOLDER and one.path not in skipped}
+        return {f"{root}/{row.path}": None for row in rows if row.kind != FOLDER and row.path not in skipped}
 
     def _want(self, packages: Sequence[CondaPackage]) -> None:
         """See that the packages' archives are here."""
-        lacking = [one for one in packages if one.sha256 not in self._archives]
+        lacking = [package for package in packages if package.sha256 not in self._archives]
         if lacking:
             self._archives |= self._fetch(lacking)
 
@@ -241,10 +243,10 @@ class CondaPackages:
             return {}
         self._want(packages)
         with conda_install.staging(self._folder / "staging") as staging:
-            found = conda_install.describe(packages, self._archives, staging)
-        for one, listing in found.items():
-            json_cache.write(self._folder / "listings", one.sha256, _LISTING, listing.to_json())
-        return dict(found)
+            listings = conda_install.describe(packages, self._archives, staging)
+        for package, listing in listings.items():
+            json_cache.write(self._folder / "listings", package.sha256, _LISTING, listing.to_json())
+        return dict(listings)
 
     def _row(self, package: CondaPackage) -> dict[str, object]:
         return {"package": package.to_json(), "left_out": sorted(self._overlaps.left_out.get(package.name, ()))}
@@ -272,14 +274,14 @@ def downloaded(
 
 def item(package: CondaPackage, places: Places, transport: Transport) -> Item:
     """Return the download of one package; a mirror's token stays out of messages."""
-    found = from_url(
+    download = from_url(
         transport,
         name=f"{package.name} {package.version}",
         url=places.fetch_url(package.url),
         sha256=package.sha256,
         size=package.size,
     )
-    return replace(found, where=_TOKEN.sub("/t/***/", found.where))
+    return replace(download, where=_TOKEN.sub("/t/***/", download.where))
 
 
 def _rattler() -> str:

@@ -50,45 +50,45 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         return {"fault": "refused", "message": error.message, "package": current[-1] if current else ""}
     except Exception as error:  # noqa: BLE001 - the caller words them
         chain = [error, error.__cause__, error.__context__]
-        text = " ".join(str(one) or type(one).__name__ for one in chain if one is not None)
+        text = " ".join(str(cause) or type(cause).__name__ for cause in chain if cause is not None)
         # py-rattler's errors have a text and no number.
         full = "No space left" in text or "quota exceeded" in text
         return {"fault": "full" if full else "other", "message": text, "package": current[-1] if current else ""}
 
 
 def _describe_all(packages: list[dict[str, Any]], current: list[str]) -> list[dict[str, Any]]:
-    found = []
+    listings = []
     for package in packages:
         current.append(package["name"])
-        found.append(_describe(Path(package["archive"]), is_python=package["noarch"] == "python"))
-    return found
+        listings.append(_describe(Path(package["archive"]), is_python=package["noarch"] == "python"))
+    return listings
 
 
 def _describe(archive: Path, *, is_python: bool) -> dict[str, Any]:
     wanted = (conda_unpack.PATHS, conda_unpack.LINK) if is_python else (conda_unpack.PATHS,)
-    found = conda_unpack.documents(archive, wanted)
-    rows = conda_unpack.rows_of(found.get(conda_unpack.PATHS))
-    link = found.get(conda_unpack.LINK)
+    documents = conda_unpack.documents(archive, wanted)
+    rows = conda_unpack.rows_of(documents.get(conda_unpack.PATHS))
+    link = documents.get(conda_unpack.LINK)
     noarch = link.get("noarch") if isinstance(link, dict) else None
     points = (noarch.get("entry_points") if isinstance(noarch, dict) else None) or []
-    if not isinstance(points, list) or not all(isinstance(one, str) for one in points):
+    if not isinstance(points, list) or not all(isinstance(point, str) for point in points):
         raise IntegrityError(f"{conda_unpack.LINK}: entry_points is not a list of texts")
-    return {"paths": [_row(one) for one in rows], "entry_points": points}
+    return {"paths": [_row(row) for row in rows], "entry_points": points}
 
 
-def _row(one: dict[str, Any]) -> list[Any]:
-    content = one.get("sha256") or None
-    if content and one.get("prefix_placeholder") is not None:
-        content += f" {one['prefix_placeholder']}"
-    return [one["_path"], _KINDS[one["path_type"]], content, one.get("size_in_bytes") or 0]
+def _row(row: dict[str, Any]) -> list[Any]:
+    content = row.get("sha256") or None
+    if content and row.get("prefix_placeholder") is not None:
+        content += f" {row['prefix_placeholder']}"
+    return [row["_path"], _KINDS[row["path_type"]], content, row.get("size_in_bytes") or 0]
 
 
 async def _install_all(asked: dict[str, Any], current: list[str]) -> list[str]:
-    found = []
+    records = []
     for package in asked["packages"]:
         current.append(package["name"])
-        found.append(await _install(package, asked))
-    return found
+        records.append(await _install(package, asked))
+    return records
 
 
 async def _install(package: dict[str, Any], asked: dict[str, Any]) -> str:

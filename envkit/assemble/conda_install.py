@@ -70,15 +70,18 @@ def describe(
 
     Raises:
         EngineError: an archive cannot be read.
-        IntegrityError: an archive is no sound one.
+        IntegrityError: an archive is damaged.
         EnvironmentProblem: py-rattler is missing.
     """
-    rows = [{**_row(one), "archive": str(_named(one, archives, folder, at))} for at, one in enumerate(packages)]
+    rows = [
+        {**_row(requested), "archive": str(_named(requested, archives, folder, at))}
+        for at, requested in enumerate(packages)
+    ]
     answer = _ask({"verb": "describe", "packages": rows}, "reading conda packages", folder)
-    found = {}
+    listings = {}
     for package, tree in zip(packages, answer["listings"], strict=True):
-        found[package] = conda_package.from_json(tree)
-    return found
+        listings[package] = conda_package.from_json(tree)
+    return listings
 
 
 def install(
@@ -101,31 +104,31 @@ def install(
     """
     rows = [
         {
-            **_row(one),
-            "archive": str(_named(one, archives, folder, at)),
+            **_row(requested),
+            "archive": str(_named(requested, archives, folder, at)),
             "folder": str(folder / str(at)),
         }
-        for at, (one, _) in enumerate(packages)
+        for at, (requested, _) in enumerate(packages)
     ]
     known = python and {"version": python.version, "build": python.build, "site_packages": python.site_packages}
     asked = {"verb": "install", "packages": rows, "staging": str(folder), "target": prefix, "python": known}
     answer = _ask(asked, "installing conda packages", folder, check)
-    found = []
+    staged = []
     for at, ((package, paths), text) in enumerate(zip(packages, answer["records"], strict=True)):
         record = conda_package.read_record(text.encode(), package)
         # The layer's key, and who has a path that several packages hold, were decided from the listed paths.
-        if different := set(conda_package.record_paths(record)) ^ {one.path for one in paths if one.kind != FOLDER}:
+        if different := set(conda_package.record_paths(record)) ^ {row.path for row in paths if row.kind != FOLDER}:
             raise EngineError(
                 f"py-rattler installed other paths of {package.name} than the package lists: {min(different)}",
                 hint="envkit build --engine docker",
                 details=tuple(sorted(different)[1:10]),
             )
-        found.append(
+        staged.append(
             Staged(
                 package=package, folder=folder / str(at), paths=paths, meta=conda_package.record_file(record, package)
             )
         )
-    return tuple(found)
+    return tuple(staged)
 
 
 def write_packages(
@@ -144,15 +147,15 @@ def write_packages(
     rows: dict[str, tuple[Staged, conda_package.Path]] = {}
     made = {f"{root}/{HISTORY}": b""}
     folders: set[str] = set()
-    for one in staged:
-        skipped = left_out.get(one.package.name, frozenset())
-        made[f"{root}/{meta_path(one.package)}"] = one.meta
-        for row in one.paths:
+    for installed in staged:
+        skipped = left_out.get(installed.package.name, frozenset())
+        made[f"{root}/{meta_path(installed.package)}"] = installed.meta
+        for row in installed.paths:
             if row.kind == FOLDER:
                 folders.add(f"{root}/{row.path}/")
             elif row.path not in skipped:
-                _check_kind(one, row)
-                rows[f"{root}/{row.path}"] = one, row
+                _check_kind(installed, row)
+                rows[f"{root}/{row.path}"] = installed, row
     folders = parents((*rows, *made, *folders))
     for path in sorted({*rows, *made, *folders}, key=order):
         if path in folders:
@@ -227,27 +230,27 @@ def _failure(answer: Mapping[str, str], what: str, folder: Path) -> EnvkitError:
     return EngineError(f"{what}: {answer['package']}: {message}", hint=hint)
 
 
-def _check_kind(one: Staged, row: conda_package.Path) -> None:
+def _check_kind(installed: Staged, row: conda_package.Path) -> None:
     """What lies at the path has to be what the package lists."""
     try:
-        mode = (one.folder / row.path).lstat().st_mode
+        mode = (installed.folder / row.path).lstat().st_mode
     except OSError as error:
-        raise _differs(one, row, error.strerror or str(error)) from error
+        raise _differs(installed, row, error.strerror or str(error)) from error
     kind = LINK if stat.S_ISLNK(mode) else FILE if stat.S_ISREG(mode) else "folder or special file"
     if kind != row.kind:
-        raise _differs(one, row, f"it is a {kind}, listed as a {row.kind}")
+        raise _differs(installed, row, f"it is a {kind}, listed as a {row.kind}")
 
 
-def _write(writer: LayerWriter, path: str, one: Staged, row: conda_package.Path, *, prefix: str) -> None:
-    source = one.folder / row.path
+def _write(writer: LayerWriter, path: str, installed: Staged, row: conda_package.Path, *, prefix: str) -> None:
+    source = installed.folder / row.path
     if row.kind == LINK:
         said = os.readlink(source)  # noqa: PTH115 - its text, whatever it is
-        target = contained(said, row.path, folder=one.folder, prefix=prefix)
+        target = contained(said, row.path, folder=installed.folder, prefix=prefix)
         if target is None:
             raise IntegrityError(
-                f"the conda package {one.package.name} {one.package.version} is refused: the link {row.path} leads "
-                f"out of the environment, to {said!r:.200}",
-                hint=f"envkit lock --update {one.package.name} takes another build of it",
+                f"the conda package {installed.package.name} {installed.package.version} is refused: the link "
+                f"{row.path} leads out of the environment, to {said!r:.200}",
+                hint=f"envkit lock --update {installed.package.name} takes another build of it",
             )
         writer.add_symlink(path, target)
         return
@@ -268,8 +271,8 @@ def _open_file(source: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def _differs(one: Staged, row: conda_package.Path, why: str) -> EngineError:
+def _differs(installed: Staged, row: conda_package.Path, why: str) -> EngineError:
     return EngineError(
-        f"py-rattler did not install {row.path} of {one.package.name} as the package lists it: {why}",
+        f"py-rattler did not install {row.path} of {installed.package.name} as the package lists it: {why}",
         hint="envkit build --engine docker",
     )

@@ -45,7 +45,7 @@ class Listing:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready tree."""
-        rows = [[one.path, one.kind, one.content, one.size] for one in self.paths]
+        rows = [[row.path, row.kind, row.content, row.size] for row in self.paths]
         return {"paths": rows, "entry_points": list(self.entry_points)}
 
 
@@ -59,10 +59,10 @@ class Interpreter:
     @property
     def minor(self) -> str:
         """'3.11'."""
-        found = _MINOR.match(self.version)
-        if found is None:
+        match = _MINOR.match(self.version)
+        if match is None:
             raise LockError(f"the lock's python has the version {self.version!r}", hint="envkit lock")
-        return found[1]
+        return match[1]
 
     @property
     def site_packages(self) -> str:
@@ -94,21 +94,21 @@ def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) 
         IntegrityError: a path leads out of the prefix, stands there twice, or poses as another package's metadata.
         LockError: a noarch Python package without a Python.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     if package.noarch == "python" and python is None:
         raise LockError(
             f"{package.name} is a noarch Python package, and the lock has no python", hint="run envkit lock again"
         )
-    for one in listing.paths:
-        _add(package, found, Path(path=_place(one.path, package, python), kind=one.kind, content=one.content,
-                                  size=one.size))  # fmt: skip
+    for row in listing.paths:
+        _add(package, paths, Path(path=_place(row.path, package, python), kind=row.kind, content=row.content,
+                                  size=row.size))  # fmt: skip
     for text in listing.entry_points if package.noarch == "python" else ():
         point = _ENTRY_POINT.fullmatch(text)
         if point is None:
             _refuse(package, f"{text!r:.100} is not an entry point")
         target = "".join(point[2].split())
-        _add(package, found, Path(path=f"bin/{point[1]}", kind=FILE, content=f"{FILE} {target}", size=0))
-    return tuple(found[path] for path in sorted(found))
+        _add(package, paths, Path(path=f"bin/{point[1]}", kind=FILE, content=f"{FILE} {target}", size=0))
+    return tuple(paths[path] for path in sorted(paths))
 
 
 def meta_path(package: CondaPackage) -> str:
@@ -119,13 +119,13 @@ def meta_path(package: CondaPackage) -> str:
 def scripts(package: CondaPackage, paths: tuple[Path, ...]) -> tuple[str, ...]:
     """Return the package's scripts that an installer would run, which nothing here does."""
     wanted = {f"bin/.{package.name}-{when}-link.sh" for when in ("pre", "post")}
-    return tuple(one.path for one in paths if one.path in wanted)
+    return tuple(row.path for row in paths if row.path in wanted)
 
 
 def is_only_scripts(package: CondaPackage, paths: tuple[Path, ...]) -> bool:
     """Return whether the package holds nothing but its scripts: they would have downloaded the rest."""
     start = f"bin/.{package.name}-"
-    return not any(one.kind != FOLDER and not one.path.startswith(start) for one in paths)
+    return not any(row.kind != FOLDER and not row.path.startswith(start) for row in paths)
 
 
 def read_record(data: bytes, package: CondaPackage) -> dict[str, Any]:
@@ -189,15 +189,15 @@ def _place(path: str, package: CondaPackage, python: Interpreter | None) -> str:
     return path
 
 
-def _add(package: CondaPackage, found: dict[str, Path], one: Path) -> None:
-    if why := imagepaths.fault(one.path):
+def _add(package: CondaPackage, paths: dict[str, Path], row: Path) -> None:
+    if why := imagepaths.fault(row.path):
         _refuse(package, why)
     # Records, history, the environment's variables (state) and pins: what is here steers every later conda command.
-    if one.path.partition("/")[0] == _META:
-        _refuse(package, f"it brings {one.path}, and only an installer writes below {_META}")
-    if one.path in found:
-        _refuse(package, f"{one.path!r} is in it twice")
-    found[one.path] = one
+    if row.path.partition("/")[0] == _META:
+        _refuse(package, f"it brings {row.path}, and only an installer writes below {_META}")
+    if row.path in paths:
+        _refuse(package, f"{row.path!r} is in it twice")
+    paths[row.path] = row
 
 
 def _refuse(package: CondaPackage, why: str) -> NoReturn:

@@ -70,16 +70,16 @@ def documents(archive: Path, names: tuple[str, ...]) -> dict[str, Any]:
         IntegrityError: one of them is too large or no JSON, or the archive is not a sound one.
         Exception: one of `FAULTS`, where the archive is damaged.
     """
-    found: dict[str, Any] = {}
+    trees: dict[str, Any] = {}
     with _tars(archive, ("info",)) as tars:
         for source in tars:
             for entry in entries(source):
                 name = _plain(entry.name)
                 if name in names and entry.kind is Kind.FILE:
-                    found[name] = _json(name, source.exactly(_small(name, entry.size)))
-                    if len(found) == len(names):
-                        return found
-    return found
+                    trees[name] = _json(name, source.exactly(_small(name, entry.size)))
+                    if len(trees) == len(names):
+                        return trees
+    return trees
 
 
 def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict[str, Any]]:
@@ -99,8 +99,8 @@ def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict
         for source in tars:
             for entry in entries(source):
                 _place(tree, entry, source)
-        for one in tree.files.values():
-            one()
+        for wait in tree.files.values():
+            wait()
     rows = rows_of(_json(PATHS, (folder / PATHS).read_bytes()) if PATHS in tree.files else None)
     _compare(tree, rows)
     # Links come last: while files are written, no link of the archive leads any of them to a place outside of `folder`.
@@ -122,13 +122,13 @@ def rows_of(tree: Any) -> list[dict[str, Any]]:
     rows = tree.get("paths") if isinstance(tree, dict) else None
     if not isinstance(rows, list):
         raise IntegrityError(f"{PATHS} is not a list of paths")
-    for one in rows:
-        if not isinstance(one, dict) or not isinstance(one.get("_path"), str):
+    for row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("_path"), str):
             raise IntegrityError(f"{PATHS} is not a list of paths")
-        if one.get("path_type") not in _NAMES:
-            raise IntegrityError(f"{PATHS}: {one['_path']!r:.200} is listed as {one.get('path_type')!r:.40}")
-        if not isinstance(one.get("size_in_bytes", 0), int | None) or not isinstance(one.get("sha256", ""), str | None):
-            raise IntegrityError(f"{PATHS}: {one['_path']!r:.200} is listed with an odd size or hash")
+        if row.get("path_type") not in _NAMES:
+            raise IntegrityError(f"{PATHS}: {row['_path']!r:.200} is listed as {row.get('path_type')!r:.40}")
+        if not isinstance(row.get("size_in_bytes", 0), int | None) or not isinstance(row.get("sha256", ""), str | None):
+            raise IntegrityError(f"{PATHS}: {row['_path']!r:.200} is listed with an odd size or hash")
     return rows
 
 
@@ -233,12 +233,12 @@ def _make_folder(tree: _Tree, path: str) -> None:
 
 def _compare(tree: _Tree, rows: list[dict[str, Any]]) -> None:
     """The archive has to be what its own list says."""
-    listed_links = {one["_path"] for one in rows if one["path_type"] == _SOFT_LINK}
+    listed_links = {listed["_path"] for listed in rows if listed["path_type"] == _SOFT_LINK}
     for row in rows:
         path, kind = row["_path"], row["path_type"]
-        found = tree.kind(path)
-        if found != kind and (found is not None or kind != _FOLDER):
-            what = "not in the archive" if found is None else _NAMES[found]
+        archive_kind = tree.kind(path)
+        if archive_kind != kind and (archive_kind is not None or kind != _FOLDER):
+            what = "not in the archive" if archive_kind is None else _NAMES[archive_kind]
             raise IntegrityError(f"{path!r:.200} is listed as {_NAMES[kind]}, and it is {what}")
         if kind == _FILE:
             _compare_file(path, tree.files[path](), row)
@@ -284,11 +284,11 @@ def _tars(archive: Path, wanted: tuple[str, ...], most: int | None = None) -> It
         streams: Iterator[Readable]
         if archive.name.endswith(".conda"):
             packed = opened.enter_context(zipfile.ZipFile(archive))
-            parts = [(found[1], one) for one in packed.infolist() if (found := _PART.fullmatch(one.filename))]
+            parts = [(match[1], member) for member in packed.infolist() if (match := _PART.fullmatch(member.filename))]
             if sorted(part for part, _ in parts) != ["info", "pkg"]:
                 raise IntegrityError(f"it holds {len(parts)} tars, not one of info and one of the package")
             members = [dict(parts)[part] for part in wanted]
-            streams = (zstd.open_zstd(opened.enter_context(packed.open(one))) for one in members)
+            streams = (zstd.open_zstd(opened.enter_context(packed.open(member))) for member in members)
         else:
             streams = iter((opened.enter_context(bz2.open(archive)),))
         yield (Source(_Watched(stream, budget)) for stream in streams)

@@ -90,7 +90,7 @@ class EmbeddedBuilder:
         """Assemble the lock's image and hand it to `options.output`; see `Builder`.
 
         Raises:
-            UsageError: a tag or the output is at fault, or the base lacks what the plan wants of the system.
+            UsageError: a tag or the output is invalid, or the base lacks what the plan wants of the system.
             LockError: there is no lock, or it is one of another plan or base.
         """
         began = time.monotonic()
@@ -140,7 +140,7 @@ class EmbeddedBuilder:
                 pushed = pusher.finish(made.image, reporter)
                 reporter.note(f"pushed {pushed.reference}")
                 output = self._own_place(plan, options.tags)
-            place = deliver(made.image, output, options.tags, reporter, place=made.place)
+            location = deliver(made.image, output, options.tags, reporter, place=made.place)
             made.settle()
         return BuiltImage(
             id=made.image.id,
@@ -153,7 +153,7 @@ class EmbeddedBuilder:
             labels=tuple(made.labels.items()),
             duration_s=time.monotonic() - began,
             log_file=log.path,
-            place=place,
+            place=location,
             pushed=pushed.reference if pushed else None,
             digest=made.image.digest,
             sent=pushed.sent if pushed else None,

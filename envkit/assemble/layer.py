@@ -173,10 +173,10 @@ class LayerWriter:
 
     def _start(self, path: str, header: bytes) -> None:
         """Begin an entry: the padding of the one before and the header of this one, in one piece."""
-        place = order(path)
-        if place <= self._last:
+        sort_key = order(path)
+        if sort_key <= self._last:
             raise ValueError(f"{path!r} does not sort after what was written before")
-        self._last = place
+        self._last = sort_key
         self._plain(self._padding + header)
         self._padding = b""
 
@@ -240,13 +240,13 @@ def write_trees(trees: Sequence[Tree], writer: LayerWriter) -> None:
 
 def parents(paths: Iterable[str]) -> set[str]:
     """Return every folder above the paths; a path that ends in a slash is a folder itself."""
-    found: set[str] = set()
+    folders: set[str] = set()
     for path in paths:
         above = path.rpartition("/")[0]
-        while above and above not in found:
-            found.add(above)
+        while above and above not in folders:
+            folders.add(above)
             above = above.rpartition("/")[0]
-    return found
+    return folders
 
 
 def order(path: str) -> bytes:

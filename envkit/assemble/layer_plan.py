@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ALONE_FROM = 4 << 20  # bytes; a package of this size is worth a layer of its own
 SHARED = 8  # layers at most for the small packages
-_NAMED = 20
+_NAMED = 20  # groups that are listed; of the rest there is a count
 
 Contents = Mapping[str, str | None]
 """The contents of files by path; equal contents have equal text, None is equal to nothing."""
@@ -87,28 +87,28 @@ def overlaps(trees: Sequence[tuple[str, tuple[Path, ...]]]) -> Overlaps:
     _refuse_clashes(trees, holders)
     left_out: dict[str, set[str]] = {}
     clobbered = []
-    for place, rows in sorted((place, rows) for place, rows in holders.items() if len(rows) > 1):
+    for shared_path, rows in sorted((file_path, rows) for file_path, rows in holders.items() if len(rows) > 1):
         for name, _ in rows[:-1]:
-            left_out.setdefault(name, set()).add(place)
+            left_out.setdefault(name, set()).add(shared_path)
         if len({(path.kind, path.content) for _, path in rows}) > 1 or rows[-1][1].content is None:
-            clobbered.append((place, tuple(name for name, _ in rows)))
+            clobbered.append((shared_path, tuple(name for name, _ in rows)))
     return Overlaps(left_out={name: frozenset(paths) for name, paths in left_out.items()}, clobbered=tuple(clobbered))
 
 
 def clobbered(packages: Sequence[tuple[str, Contents]]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
     """Return packages that hold the same paths with different contents, in the given order, and these paths; sorted."""
     holders: dict[str, list[int]] = {}
-    for place, (_, files) in enumerate(packages):
+    for number, (_, files) in enumerate(packages):
         for path in files:
-            holders.setdefault(path, []).append(place)
-    found: dict[tuple[int, ...], list[str]] = {}
+            holders.setdefault(path, []).append(number)
+    paths: dict[tuple[int, ...], list[str]] = {}
     for path, places in holders.items():
         if len(places) > 1:
-            seen = {packages[place][1][path] for place in places}
+            seen = {packages[index][1][path] for index in places}
             if len(seen) > 1 or None in seen:
-                found.setdefault(tuple(places), []).append(path)
+                paths.setdefault(tuple(places), []).append(path)
     return tuple(
-        (tuple(packages[place][0] for place in places), tuple(sorted(found[places]))) for places in sorted(found)
+        (tuple(packages[index][0] for index in places), tuple(sorted(paths[places]))) for places in sorted(paths)
     )
 
 

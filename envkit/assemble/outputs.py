@@ -68,7 +68,7 @@ def check_output(options: BuildOptions) -> None:
     """Look at all that was typed about the output.
 
     Raises:
-        UsageError: it names no place, or what is for registries alone goes with another one.
+        UsageError: it names no place, or an option for registries alone is given with another place.
     """
     output = parse_output(options.output) if options.output else None
     if output is not None and output.kind.startswith("docker-") and options.compression != GZIP:
@@ -90,7 +90,7 @@ def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: one is invalid or in another registry.
     """
-    found = []
+    names = []
     for text in typed:
         name = text.removeprefix(f"{reference.registry}/")
         try:
@@ -102,8 +102,8 @@ def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
                 f"--mount-from {text!r:.200} is not a repository of {reference.registry}",
                 hint=f"--mount-from {reference.registry}/team/base, without a tag",
             )
-        found.append(other.repository)
-    return tuple(found)
+        names.append(other.repository)
+    return tuple(names)
 
 
 def deliver(
@@ -163,30 +163,30 @@ def load_into_docker(image: Image, names: Sequence[str], reporter: Reporter) -> 
     engine.load(pieces())
     # The ID is the hash of the configuration. Under another one, Docker has changed the image, and its digest in
     # records and locks would be wrong.
-    found = engine.local(image.id)
-    if found is None:
+    loaded = engine.local(image.id)
+    if loaded is None:
         raise IntegrityError(
             f"Docker loaded the image under another id than {image.id}",
             hint="docker images --no-trunc shows what it has",
         )
-    return found.id
+    return loaded.id
 
 
 def _layout(text: str, rest: str) -> Output:
-    place, sign, tag = rest.rpartition(":")
+    folder, sign, tag = rest.rpartition(":")
     if not sign or "/" in tag:
-        place, tag = rest, ""
-    elif not place or not _TAG.fullmatch(tag):
+        folder, tag = rest, ""
+    elif not folder or not _TAG.fullmatch(tag):
         raise UsageError(f"--output {text!r:.200}: {tag!r:.140} is not a tag", hint="--output oci:DIR:TAG")
-    return Output(kind="oci", path=_path(text, place), name=tag or None)
+    return Output(kind="oci", path=_path(text, folder), name=tag or None)
 
 
 def _archive(text: str, rest: str) -> Output:
-    place, _, name = rest.partition(":")
-    path = _path(text, place)
+    file, _, name = rest.partition(":")
+    path = _path(text, file)
     if path.is_dir():
         raise UsageError(
-            f"--output {text!r:.200}: {place} is a folder", hint=f"--output docker-archive:{place}/image.tar"
+            f"--output {text!r:.200}: {file} is a folder", hint=f"--output docker-archive:{file}/image.tar"
         )
     return Output(kind="docker-archive", path=path, name=_name(text, name) if name else None)
 
@@ -213,7 +213,7 @@ def _name(text: str, name: str) -> str:
     return name if name.endswith(f":{reference.tag}") else f"{name}:{reference.tag}"
 
 
-def _path(text: str, place: str) -> Path:
-    if not place or "\0" in place:
+def _path(text: str, typed: str) -> Path:
+    if not typed or "\0" in typed:
         raise UsageError(f"--output {text!r:.200} names no path", hint=_FORMS)
-    return Path(place)
+    return Path(typed)

@@ -210,8 +210,8 @@ def _cached(
 ) -> dict[tuple[P, ...], Cached]:
     """Return the layers that the cache has; after a start of the machine it hashes each of them."""
     with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-cache") as pool:
-        found = pool.map(lambda group: cache.get(keys[group]), groups)
-        return {group: cached for group, cached in zip(groups, found, strict=True) if cached is not None}
+        layers = pool.map(lambda group: cache.get(keys[group]), groups)
+        return {group: cached for group, cached in zip(groups, layers, strict=True) if cached is not None}
 
 
 class _Workers(Generic[P]):
@@ -256,7 +256,7 @@ class _Workers(Generic[P]):
         errors, self._errors = self._errors, []
         try:
             if errors and (error is None or isinstance(error, StoppedError)):
-                raise next((one for one in errors if not isinstance(one, StoppedError)), errors[0])
+                raise next((failure for failure in errors if not isinstance(failure, StoppedError)), errors[0])
         finally:
             # An error knows this frame: together they would keep the cache's locks until the next collection.
             del errors

@@ -43,7 +43,7 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
     What in the base would change the user or group of who runs it is in it again, without that bit.
     """
     uid, _, gid = plan.user.partition(":")
-    found: dict[str, Item] = {
+    entries: dict[str, Item] = {
         f"{SHARE}/plan.json": Item(data=plan.canonical()),
         f"{SHARE}/envkit.lock": Item(data=to_text(lock).encode()),
         "etc/passwd": _with_line(base.text("/etc/passwd"), f"envkit:x:{uid}:{gid}:envkit:{_HOME}:/bin/bash"),
@@ -52,17 +52,17 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
         # remove the files of others.
         plan.workdir.strip("/"): Item(mode=0o1777),
     }
-    found |= {path.strip("/"): Item(mode=0o1777) for path in plan.volumes}
+    entries |= {path.strip("/"): Item(mode=0o1777) for path in plan.volumes}
     files = paths.data_folder("templates") / "files"
     for name in ("entry.sh", *(("sshd.sh",) if "ssh" in plan.features else ())):
-        found[f"{SHARE}/{name}"] = Item(data=(files / name).read_bytes())
+        entries[f"{SHARE}/{name}"] = Item(data=(files / name).read_bytes())
     if kind_of(plan.template) == "wheels":
-        found |= environment(plan, lock)
+        entries |= environment(plan, lock)
     for path, entry in base.set_ids().items():
         if not path.startswith(f"{plan.prefix.strip('/')}/"):
-            found.setdefault(path, _without_set_ids(entry))
-    found.pop("", None)  # the root as working folder stays as the base has it
-    return found
+            entries.setdefault(path, _without_set_ids(entry))
+    entries.pop("", None)  # the root as working folder stays as the base has it
+    return entries
 
 
 def copied_items(plan: BuildPlan) -> dict[str, Item]:
@@ -71,7 +71,7 @@ def copied_items(plan: BuildPlan) -> dict[str, Item]:
     Raises:
         UsageError: as `envkit.plan.copying.files_of`.
     """
-    return {path: Item(data=one.data, executable=one.executable) for path, one in merged(plan).items()}
+    return {path: Item(data=file.data, executable=file.executable) for path, file in merged(plan).items()}
 
 
 def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:
@@ -96,7 +96,7 @@ def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:
 
 def interpreter_version(lock: Lock) -> str:
     """Return the OS's Python as exactly as the lock knows it: '3.11.2', else '3.11'."""
-    packages = {one.name: one.version for one in lock.base.packages}
+    packages = {package.name: package.version for package in lock.base.packages}
     # Debian puts an epoch before the version and a revision behind it: 1:3.11.2-6.
     return packages.get(f"python{lock.python}", lock.python).rpartition(":")[2].partition("-")[0].partition("~")[0]
 

@@ -103,16 +103,16 @@ def open_wheel(path: Path, scheme: Scheme, name: str | None = None) -> Iterator[
 
 
 def _tree(descriptor: int, label: str, scheme: Scheme) -> Tree:
-    found = entries(descriptor, label)
-    total = sum(entry.size for entry in found)
+    listed = entries(descriptor, label)
+    total = sum(entry.size for entry in listed)
     if total > most_inflated(os.fstat(descriptor).st_size):
         _refuse(label, f"it would fill {total} bytes, more than 100 times its size")
-    members = {entry.name: _slice(descriptor, label, entry) for entry in found if not entry.is_folder}
+    members = {entry.name: _slice(descriptor, label, entry) for entry in listed if not entry.is_folder}
     name, version, info = _identity(label, members)
     _check_version(label, _text(label, members, f"{info}/WHEEL"))
     building = _Building(label, scheme)
     dropped = frozenset(f"{info}/{file}" for file in _OF_ONE_INSTALLATION)
-    for entry in found:
+    for entry in listed:
         if entry.name not in dropped and entry.name != f"{info}/RECORD":
             _place(building, entry, members.get(entry.name), name, info)
     added = _generated(building, members, info, name)
@@ -134,10 +134,10 @@ def _identity(label: str, members: Mapping[str, Slice]) -> tuple[str, str, str]:
         name, version, _, _ = parse_wheel_filename(label)
     except InvalidWheelFilename as error:
         _refuse(label, f"its name is not that of a wheel ({error})")
-    found = sorted({top for top, slash, _ in (key.partition("/") for key in members) if slash and _is_info(top)})
-    if len(found) != 1:
-        _refuse(label, f"it has {len(found)} .dist-info folders, not one")
-    stem = found[0].removesuffix(".dist-info")
+    folders = sorted({top for top, slash, _ in (key.partition("/") for key in members) if slash and _is_info(top)})
+    if len(folders) != 1:
+        _refuse(label, f"it has {len(folders)} .dist-info folders, not one")
+    stem = folders[0].removesuffix(".dist-info")
     own, _, own_version = stem.rpartition("-")
     try:
         same = canonicalize_name(own) == name and Version(own_version) == version
@@ -145,7 +145,7 @@ def _identity(label: str, members: Mapping[str, Slice]) -> tuple[str, str, str]:
         same = False
     if not same:
         _refuse(label, f"it holds {stem!r}")
-    return canonicalize_name(name), str(version), found[0]
+    return canonicalize_name(name), str(version), folders[0]
 
 
 def _is_info(top: str) -> bool:

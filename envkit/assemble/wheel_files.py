@@ -25,7 +25,7 @@ _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(?:\[[^\]\n]*\])?")
 _SHEBANG = re.compile(rb"#!pythonw?(?=[ \t\r\n]|$)")
 _MOST = 4096  # launchers; the packages that have most bring some hundred
-_MOST_LINES = 5000  # configparser takes a time that grows with the square of the lines at fault
+_MOST_LINES = 5000  # configparser takes a time that grows with the square of the invalid lines
 PEEK = 10  # bytes that tell whether a script's first line has to be rewritten
 
 
@@ -74,8 +74,8 @@ def installed_row(
     path, digest, size = old
     if path in dropped:
         return None
-    place, data = moved.get(path, path), replaced.get(path)
-    return (place, digest, size) if data is None else record_row(place, data)
+    new_path, data = moved.get(path, path), replaced.get(path)
+    return (new_path, digest, size) if data is None else record_row(new_path, data)
 
 
 class _CaseSensitive(configparser.ConfigParser):
@@ -106,7 +106,7 @@ def launchers(entry_points: str) -> tuple[Launcher, ...]:
         parser.read_string(entry_points)
     except configparser.Error as error:
         raise ValueError(" ".join(str(error).split())) from error
-    found: dict[str, Launcher] = {}
+    scripts: dict[str, Launcher] = {}
     for section in _SECTIONS:
         for name, value in parser.items(section) if parser.has_section(section) else ():
             target = _TARGET.fullmatch(value.strip())
@@ -114,12 +114,12 @@ def launchers(entry_points: str) -> tuple[Launcher, ...]:
                 raise ValueError(f"{name!r:.100} is not a name for a script")
             if target is None:
                 raise ValueError(f"{name} = {value!r:.100} is not module:function")
-            if name in found:
+            if name in scripts:
                 raise ValueError(f"{name!r} is a script twice")
-            if len(found) == _MOST:
+            if len(scripts) == _MOST:
                 raise ValueError(f"it asks for more than {_MOST} scripts")
-            found[name] = Launcher(name, target["module"], target["attribute"])
-    return tuple(found[name] for name in sorted(found))
+            scripts[name] = Launcher(name, target["module"], target["attribute"])
+    return tuple(scripts[name] for name in sorted(scripts))
 
 
 def launcher_text(launcher: Launcher, interpreter: str) -> bytes:

@@ -153,12 +153,12 @@ class Wheels:
 
     def listings(self, layers: Sequence[Made[Wheel]]) -> list[tuple[str, Contents]]:
         """Return the contents of the layers' wheels, of those for which they are kept."""
-        found: list[tuple[str, Contents]] = []
+        kept: list[tuple[str, Contents]] = []
         for wheel in (wheel for made in layers for wheel in made.packages):
             listing = json_cache.read(self._listings, self.key((wheel,)), _LISTING)
             if isinstance(listing, dict):
-                found.append((f"{wheel.name} {wheel.version}", listing))
-        return found
+                kept.append((f"{wheel.name} {wheel.version}", listing))
+        return kept
 
     def _has(self, group: Group) -> bool:
         return all(wheel.sha256 in self._files for wheel in group)

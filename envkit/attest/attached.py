@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest import dsse, keyless
-from envkit.attest.proof import proof_of, require_record_of
 from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, Statement, read_statement, require_subject
 from envkit.attest.subject import PLAN_LABEL
+from envkit.attest.verification import require_record_of, verification_of
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image.document import parse_json
 from envkit.registry.referrers import Artifact, Referrer, read_blob, referrers
@@ -46,7 +46,7 @@ class Attestation:
     digest: str  # of its manifest
     status: Status
     kind: str  # 'sbom' | 'provenance' | 'verify' | another predicate's type | 'unknown'
-    keyid: str | None = None  # of the key that signed, as far as it is told; or the identity that was proved
+    keyid: str | None = None  # of the key that signed, as far as it is told; or the identity that its certificate names
     why: str | None = None  # what is broken
     payload: bytes = b""
     statement: Statement | None = None  # None where it is broken
@@ -93,16 +93,18 @@ def read_attached(
     attestations, others = [], []
     for row in referrers(registry, subject.reference):
         try:
-            found = _read(row, subject, registry, keys, identities)
+            document = _read(row, subject, registry, keys, identities)
         except IntegrityError as error:
-            found = Attestation(digest=row.digest, status=Status.BROKEN, kind="unknown", why=error.message)
-        if isinstance(found, str):
-            others.append((row.digest, found))
+            document = Attestation(digest=row.digest, status=Status.BROKEN, kind="unknown", why=error.message)
+        if isinstance(document, str):
+            others.append((row.digest, document))
         else:
-            attestations.append(found)
-    order = {name: place for place, name in enumerate(NAMES.values())}
+            attestations.append(document)
+    order = {name: rank for rank, name in enumerate(NAMES.values())}
     return Attachments(
-        attestations=tuple(sorted(attestations, key=lambda one: (order.get(one.kind, len(order)), one.digest))),
+        attestations=tuple(
+            sorted(attestations, key=lambda attestation: (order.get(attestation.kind, len(order)), attestation.digest))
+        ),
         others=tuple(sorted(others)),
     )
 
@@ -115,19 +117,19 @@ def _read(
     identities: Sequence[Identity],
 ) -> Attestation | str:
     """One attached document; its artifactType where it is not an attestation."""
-    place = replace(subject.reference, tag=None, digest=row.digest)
-    held = registry.manifest(place)
-    if held is None:
+    reference = replace(subject.reference, tag=None, digest=row.digest)
+    manifest = registry.manifest(reference)
+    if manifest is None:
         raise IntegrityError("the registry lists it but does not have it")
-    tree = parse_json(held.data, "its manifest")
-    told = tree.get("subject")
-    if not isinstance(told, dict) or told.get("digest") != subject.digest:
+    tree = parse_json(manifest.data, "its manifest")
+    attached_to = tree.get("subject")
+    if not isinstance(attached_to, dict) or attached_to.get("digest") != subject.digest:
         raise IntegrityError("its manifest is attached to another image")
     kind = tree.get("artifactType")
     if not isinstance(kind, str):
         config = tree.get("config")
         kind = str(config.get("mediaType") if isinstance(config, dict) else None)
-    if row.kind not in (None, kind) or row.size != len(held.data):
+    if row.kind not in (None, kind) or row.size != len(manifest.data):
         raise IntegrityError("the list entry differs from its manifest")
     if kind != ARTIFACT:
         return kind
@@ -135,7 +137,7 @@ def _read(
     if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], dict):
         raise IntegrityError("its manifest has no document, or several")
     try:
-        data = read_blob(registry, place, layers[0])
+        data = read_blob(registry, reference, layers[0])
     except EngineError as error:
         raise IntegrityError(f"its document cannot be read: {error.message}") from error
     return judged(row.digest, str(layers[0].get("mediaType")), data, subject, keys, identities=identities)
@@ -193,7 +195,7 @@ def _check_predicate(statement: Statement, subject: Subject) -> None:
     """See that what envkit says itself holds together."""
     if statement.predicate_type == VERIFY:
         require_record_of(statement.predicate, subject, "the verification")
-        proof_of(statement.predicate)
+        verification_of(statement.predicate)
     elif statement.predicate_type == SBOM:
         if not isinstance(statement.predicate.get("components", []), list):
             raise IntegrityError("the SBOM has no list of components")

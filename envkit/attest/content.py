@@ -77,7 +77,7 @@ class Content:
 
     def package(self, *names: str) -> Package | None:
         """The first package that has one of these names."""
-        rows = {one.name: one for one in reversed(self.packages or ())}
+        rows = {package.name: package for package in reversed(self.packages or ())}
         return next((rows[name] for name in names if name in rows), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,17 +102,18 @@ def of_lock(lock: Lock) -> tuple[Package, ...]:
     """The packages of a lock, sorted by kind and name."""
     rows = [
         *(
-            Package(kind=CONDA, name=one.name, version=one.version, build=one.build, sha256=one.sha256, size=one.size,
-                    url=one.url)
-            for one in lock.conda
+            Package(kind=CONDA, name=package.name, version=package.version, build=package.build, sha256=package.sha256,
+                    size=package.size, url=package.url)
+            for package in lock.conda
         ),
         *(
-            Package(kind=WHEEL, name=one.name, version=one.version, sha256=one.sha256, size=one.size, url=one.download)
-            for one in lock.wheels
+            Package(kind=WHEEL, name=wheel.name, version=wheel.version, sha256=wheel.sha256, size=wheel.size,
+                    url=wheel.download)
+            for wheel in lock.wheels
         ),
         *(
-            Package(kind=DEB, name=one.name, version=one.version, sha256=one.sha256, size=one.size)
-            for one in lock.base.packages
+            Package(kind=DEB, name=deb.name, version=deb.version, sha256=deb.sha256, size=deb.size)
+            for deb in lock.base.packages
         ),
     ]  # fmt: skip
     return ordered(rows)
@@ -120,7 +121,7 @@ def of_lock(lock: Lock) -> tuple[Package, ...]:
 
 def ordered(rows: list[Package]) -> tuple[Package, ...]:
     """Packages sorted by kind and name."""
-    return tuple(sorted(rows, key=lambda one: (one.kind, one.name, one.version)))
+    return tuple(sorted(rows, key=lambda package: (package.kind, package.name, package.version)))
 
 
 def json_of(data: bytes, where: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.attest.proof import Card
+from envkit.attest.verification import Card
 from envkit.ground.versions import is_version, key
 from envkit.image.spec import LABEL_PREFIX
 from envkit.resolve.gpus import capability
@@ -19,7 +19,7 @@ class Coverage:
     """What is verified and what is not. Architectures are cubins as in the label of the image: `9.0`."""
 
     archs: tuple[str, ...]  # all of the build; empty for CPU images
-    proved: tuple[str, ...]
+    verified: tuple[str, ...]
     never: tuple[str, ...]
     drivers: Mapping[str, str]  # NATIVE, MINOR -> which driver versions that means
     never_drivers: tuple[str, ...]
@@ -28,7 +28,7 @@ class Coverage:
         """A JSON-ready tree."""
         return {
             "archs": list(self.archs),
-            "proved": list(self.proved),
+            "proved": list(self.verified),
             "never": {"archs": list(self.never), "drivers": list(self.never_drivers)},
             "drivers": dict(self.drivers),
         }
@@ -39,7 +39,7 @@ def coverage(labels: Mapping[str, str], cards: Iterable[Card]) -> Coverage:
     archs = tuple(labels.get(f"{LABEL_PREFIX}.gpu.archs", "").split())
     native, minimum = (labels.get(f"{LABEL_PREFIX}.driver.{name}", "") for name in ("native", "minimum"))
     met = list(cards)
-    proved = {arch for card in met if (arch := cubin(archs, card.capability)) is not None}
+    verified = {arch for card in met if (arch := cubin(archs, card.capability)) is not None}
     drivers = {}
     if is_version(native):
         drivers[NATIVE] = f"{native} or newer"
@@ -49,8 +49,8 @@ def coverage(labels: Mapping[str, str], cards: Iterable[Card]) -> Coverage:
             for card in met if is_version(native) and card.driver and is_version(card.driver)}  # fmt: skip
     return Coverage(
         archs=archs,
-        proved=tuple(arch for arch in archs if arch in proved),
-        never=tuple(arch for arch in archs if arch not in proved),
+        verified=tuple(arch for arch in archs if arch in verified),
+        never=tuple(arch for arch in archs if arch not in verified),
         drivers=drivers,
         never_drivers=tuple(name for name in drivers if name not in seen),
     )
@@ -68,8 +68,8 @@ def cubin(archs: Iterable[str], card: str | None) -> str | None:
 
 
 def _pair(text: str) -> tuple[int, int] | None:
-    found = capability(text)
-    if found is None:
+    version = capability(text)
+    if version is None:
         return None
-    major, minor = found.split(".")
+    major, minor = version.split(".")
     return int(major), int(minor)

@@ -100,8 +100,14 @@ class Difference:
             "packages": None
             if self.packages is None
             else [
-                {"kind": one.kind, "name": one.name, "before": one.before, "after": one.after, "rebuilt": one.rebuilt}
-                for one in self.packages
+                {
+                    "kind": change.kind,
+                    "name": change.name,
+                    "before": change.before,
+                    "after": change.after,
+                    "rebuilt": change.rebuilt,
+                }
+                for change in self.packages
             ],
             "stack": _rows(self.stack),
             "env": _rows(self.env),
@@ -138,12 +144,12 @@ def stack(content: Content) -> dict[str, str]:
     more of them than that.
     """
     planned = {} if content.plan is None else _planned(content.plan.resolution)
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in STACK:
         value = _packaged(content, name) or planned.get(name) or content.labels.get(f"{LABEL_PREFIX}.{name}")
         if value:
-            found[name] = _SHORT.get(name, str)(value)
-    return found
+            versions[name] = _SHORT.get(name, str)(value)
+    return versions
 
 
 def _planned(resolution: Resolution) -> dict[str, str | None]:
@@ -160,41 +166,43 @@ def _planned(resolution: Resolution) -> dict[str, str | None]:
 
 
 def _packaged(content: Content, name: str) -> str | None:
-    rows = {one.name: one.version for one in reversed(content.packages or ()) if one.kind in (CONDA, WHEEL)}
+    rows = {
+        package.name: package.version for package in reversed(content.packages or ()) if package.kind in (CONDA, WHEEL)
+    }
     if name == "cuda" and (local := _LOCAL.search(rows.get("torch", ""))):
         return "none" if local["cpu"] else f"{local['major']}.{local['minor']}"
-    found = next((rows[one] for one in _PACKAGES.get(name, ()) if one in rows), None)
-    if found is None and name == "python" and content.lock is not None:
+    version = next((rows[candidate] for candidate in _PACKAGES.get(name, ()) if candidate in rows), None)
+    if version is None and name == "python" and content.lock is not None:
         return content.lock.python
-    return found
+    return version
 
 
 def _packages(before: Sequence[Package], after: Sequence[Package]) -> tuple[PackageChange, ...]:
     """By kind and name; a name that is installed more than once is compared with all its versions."""
     old, new = _by_name(before), _by_name(after)
-    found: list[PackageChange] = []
+    changes: list[PackageChange] = []
     for kind, name in sorted({*old, *new}):
         was, now = old.get((kind, name), []), new.get((kind, name), [])
         then, here = _versions(was), _versions(now)
         rebuilt = then == here and _other_bytes(was, now)
         if then != here or rebuilt:
-            found.append(PackageChange(kind=kind, name=name, before=then, after=here, rebuilt=rebuilt))
-    return tuple(found)
+            changes.append(PackageChange(kind=kind, name=name, before=then, after=here, rebuilt=rebuilt))
+    return tuple(changes)
 
 
 def _by_name(rows: Sequence[Package]) -> dict[tuple[str, str], list[Package]]:
-    found: dict[tuple[str, str], list[Package]] = {}
-    for one in rows:
-        found.setdefault((one.kind, one.name), []).append(one)
-    return found
+    packages: dict[tuple[str, str], list[Package]] = {}
+    for package in rows:
+        packages.setdefault((package.kind, package.name), []).append(package)
+    return packages
 
 
 def _versions(rows: Sequence[Package]) -> str | None:
-    return ", ".join(dict.fromkeys(one.exact for one in rows)) or None
+    return ", ".join(dict.fromkeys(package.exact for package in rows)) or None
 
 
 def _other_bytes(was: Sequence[Package], now: Sequence[Package]) -> bool:
-    old, new = [one.sha256 for one in was], [one.sha256 for one in now]
+    old, new = [package.sha256 for package in was], [package.sha256 for package in now]
     return None not in (*old, *new) and old != new
 
 
@@ -216,22 +224,22 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Chang
 
 
 def _start(content: Content) -> dict[str, str]:
-    found = {
+    settings = {
         "entrypoint": " ".join(content.entrypoint),
         "cmd": " ".join(content.cmd),
         "user": content.user,
         "workdir": content.workdir,
         "architecture": content.architecture or "",
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in settings.items() if value}
 
 
 def _layers(before: Sequence[Layer], after: Sequence[Layer]) -> Layers:
     """By what they unpack to: the same files compressed otherwise are the same layer."""
-    old, new = {one.diff_id: one for one in before}, {one.diff_id: one for one in after}
-    shared = [new[one] for one in new if one in old]
-    only_before = [old[one] for one in old if one not in new]
-    only_after = [new[one] for one in new if one not in old]
+    old, new = {layer.diff_id: layer for layer in before}, {layer.diff_id: layer for layer in after}
+    shared = [new[diff_id] for diff_id in new if diff_id in old]
+    only_before = [old[diff_id] for diff_id in old if diff_id not in new]
+    only_after = [new[diff_id] for diff_id in new if diff_id not in old]
     return Layers(
         shared=len(shared),
         shared_bytes=_bytes(shared),
@@ -243,11 +251,11 @@ def _layers(before: Sequence[Layer], after: Sequence[Layer]) -> Layers:
 
 
 def _bytes(rows: Sequence[Layer]) -> int | None:
-    sizes = [one.size for one in rows]
+    sizes = [layer.size for layer in rows]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 def _rows(changes: Sequence[Change] | None) -> list[dict[str, Any]] | None:
     if changes is None:
         return None
-    return [{"name": one.name, "before": one.before, "after": one.after} for one in changes]
+    return [{"name": change.name, "before": change.before, "after": change.after} for change in changes]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "application/vnd.dsse.envelope.v1+json"
 IN_TOTO = "application/vnd.in-toto+json"
-_MAX_SIGNATURES = 32
+_MAX_SIGNATURES = 32  # each is tried with every key
 _FIELDS = {"payload", "payloadType", "signatures"}
 
 
@@ -49,18 +49,18 @@ class Envelope:
             IntegrityError: a signature says that it is by one of the keys, and does not fit.
         """
         data = pae(IN_TOTO, self.payload)
-        found = None
+        signer = None
         for signature in self.signatures:
             named = [key for key in keys if key.id == signature.keyid]
             # A keyid is a hint (DSSE): where it names none of the keys, the signature is tried with each of them.
             for key in named or keys:
                 if key.fits(signature.value, data):
-                    found = found or key
+                    signer = signer or key
                     if signature.keyid not in ("", key.id):
                         raise IntegrityError(f"a signature by {key.id[:16]} claims the key {signature.keyid[:16]!r}")
                 elif named:
                     raise IntegrityError(f"the signature by {key.id[:16]} does not match the signed document")
-        return found
+        return signer
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:

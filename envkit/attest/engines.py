@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envkit.lock.model import Lock
     from envkit.run.model import Runner
 
-_READ_S = 120.0
+_READ_S = 120.0  # to print one file of the image
 _MARK = "--envkit--"
 # Names of packages, then those that conda brought, then dpkg's own file; a part that is not there stays empty.
 _LIST = f"""
@@ -48,21 +48,22 @@ class EngineImage:
 
     def content(self) -> Content:
         """What the engine itself tells."""
-        found = self._found
+        image = self._found
         return Content(
             name=self._name,
             kind="engine",
-            id=found["id"],
-            architecture=found["architecture"] or None,
-            labels=found["labels"],
-            env=found["env"],
-            user=found["user"],
-            workdir=found["workdir"],
-            entrypoint=found["entrypoint"],
-            cmd=found["cmd"],
-            size=found["size"],
-            ports=found["ports"],
-            layers=tuple(Layer(diff_id=one, digest=None, size=None, made_by="") for one in found["layers"]) or None,
+            id=image["id"],
+            architecture=image["architecture"] or None,
+            labels=image["labels"],
+            env=image["env"],
+            user=image["user"],
+            workdir=image["workdir"],
+            entrypoint=image["entrypoint"],
+            cmd=image["cmd"],
+            size=image["size"],
+            ports=image["ports"],
+            layers=tuple(Layer(diff_id=diff_id, digest=None, size=None, made_by="") for diff_id in image["layers"])
+            or None,
         )
 
     def read(self, path: str) -> bytes | None:
@@ -81,14 +82,21 @@ class EngineImage:
         names, brought, status = (part.strip("\n") for part in data.decode(errors="replace").split(f"{_MARK}\n", 2))
         seen = packages.Seen()
         for paths, text in ((names, b""), (brought, b"conda")):
-            found = (one.lstrip("/") for one in paths.splitlines())
-            seen.files |= {one: text for one in found if packages.matters(one)}
+            relative = (line.lstrip("/") for line in paths.splitlines())
+            seen.files |= {name: text for name in relative if packages.matters(name)}
         seen.files[STATUS] = status.encode()
         for path in rpm.FILES if not status else ():
             database = self.read(path)
             seen.files |= {} if database is None else {path: database}
-        known = {(one.kind, one.name, one.exact): one for one in of_lock(lock)} if lock is not None else {}
-        return tuple(known.get((one.kind, one.name, one.exact), one) for one in packages.installed(seen, None))
+        known = (
+            {(package.kind, package.name, package.exact): package for package in of_lock(lock)}
+            if lock is not None
+            else {}
+        )
+        return tuple(
+            known.get((package.kind, package.name, package.exact), package)
+            for package in packages.installed(seen, None)
+        )
 
     def _output(self, *argv: str) -> bytes | None:
         limits = RunLimits(timeout_s=_READ_S)

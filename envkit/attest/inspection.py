@@ -15,8 +15,8 @@ from envkit.attest.attached import Attachments, Attestation, Status
 from envkit.attest.content import WHEEL, Content
 from envkit.attest.coverage import Coverage, coverage
 from envkit.attest.diff import stack
-from envkit.attest.proof import Proof, exercised, proof_of
 from envkit.attest.statement import NAMES, SBOM, VERIFY
+from envkit.attest.verification import Verification, exercised, verification_of
 from envkit.ground.errors import EnvkitError, IntegrityError, NotVerifiedError, VerificationError
 from envkit.ground.progress import counted
 from envkit.image.packages import CONDA, DEB, PYPI, RPM
@@ -62,7 +62,7 @@ class Evidence:
     """One verification and how far it can be believed."""
 
     attestation: Attestation
-    proof: Proof
+    verification: Verification
     counts: bool  # False: its signature is not by one of the keys that were given
 
 
@@ -79,49 +79,49 @@ class Inspection:
     refused: tuple[str, ...] = field(default=())  # why, for each attestation that is not to be believed
 
     @property
-    def proofs(self) -> tuple[Evidence, ...]:
+    def verifications(self) -> tuple[Evidence, ...]:
         """The verifications that count and held, oldest first."""
-        return tuple(one for one in self.evidence if one.counts and one.proof.holds)
+        return tuple(evidence for evidence in self.evidence if evidence.counts and evidence.verification.holds)
 
     @property
     def verdict(self) -> str:
-        """'refused' | 'failed' | 'proved' | 'not proved': a failure on one machine is not outweighed by another."""
+        """'refused' | 'failed' | 'proved' | 'not proved', as documents say; a success outweighs no failure."""
         if self.refused:
             return "refused"
         newest = newest_by_machine(self.evidence)
-        if any(one.proof.failed for one in newest):
+        if any(evidence.verification.failed for evidence in newest):
             return "failed"
-        return "proved" if self.proofs else "not proved"
+        return "proved" if self.verifications else "not proved"
 
     @property
     def signed(self) -> bool:
         """Whether every verification that counts is signed by a key or an identity that was given."""
-        rows = [one for one in self.evidence if one.counts]
-        return bool(rows) and all(_valid(one.attestation) for one in rows)
+        rows = [evidence for evidence in self.evidence if evidence.counts]
+        return bool(rows) and all(_valid(evidence.attestation) for evidence in rows)
 
-    def failure(self, *, require_proved: bool) -> EnvkitError | None:
+    def failure(self, *, require_verified: bool) -> EnvkitError | None:
         """What the exit code has to say beside the answer; None for 0."""
-        place = self.looked.name
+        name = self.looked.name
         if self.refused:
             return IntegrityError(
-                f"{place}: {len(self.refused)} of the attached documents refused",
+                f"{name}: {len(self.refused)} of the attached documents refused",
                 details=self.refused,
                 hint="do not trust the image before you know who changed it; pass every key that you trust with --key",
             )
-        if self.trusted and not any(_valid(one) for one in self._attestations()):
+        if self.trusted and not any(_valid(attestation) for attestation in self._attestations()):
             others = len(self._attestations())
             return NotVerifiedError(
-                f"{place}: none of {counted(others, 'attached document')} is signed by a given key"
+                f"{name}: none of {counted(others, 'attached document')} is signed by a given key"
                 if others
-                else f"{place}: no document is attached",
+                else f"{name}: no document is attached",
                 hint="envkit attest IMAGE --record FILE --key FILE",
             )
-        if not require_proved or self.verdict == "proved":
+        if not require_verified or self.verdict == "proved":
             return None
         if self.verdict == "failed":
-            return VerificationError(f"{place} failed its latest verification", hint=f"envkit inspect {place}")
+            return VerificationError(f"{name} failed its latest verification", hint=f"envkit inspect {name}")
         return NotVerifiedError(
-            f"{place} was not verified on any machine", hint=f"envkit verify registry:{place} -o record.json"
+            f"{name} was not verified on any machine", hint=f"envkit verify registry:{name} -o record.json"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -153,19 +153,21 @@ class Inspection:
             "notes": list(looked.content.notes),
             "verdict": self.verdict,
             "verdict_signed": self.signed,
-            "since": self.proofs[0].proof.started if self.proofs else None,
+            "since": self.verifications[0].verification.started if self.verifications else None,
             "verifications": [
                 {
-                    **one.proof.to_json(),
-                    "signature": str(one.attestation.status),
-                    "attestation": one.attestation.digest,
-                    "counts": one.counts,
+                    **evidence.verification.to_json(),
+                    "signature": str(evidence.attestation.status),
+                    "attestation": evidence.attestation.digest,
+                    "counts": evidence.counts,
                 }
-                for one in self.evidence
+                for evidence in self.evidence
             ],
             "coverage": self.coverage.to_json(),
             "trusted": list(self.trusted),
-            "attestations": None if attached is None else [one.to_json() for one in attached.attestations],
+            "attestations": None
+            if attached is None
+            else [attestation.to_json() for attestation in attached.attestations],
             "others": []
             if attached is None
             else [{"digest": digest, "kind": kind} for digest, kind in attached.others],
@@ -186,15 +188,27 @@ def inspection(looked: Looked, trusted: Sequence[str]) -> Inspection:
     rows = () if looked.attached is None else looked.attached.attestations
     evidence = sorted(
         (
-            Evidence(attestation=one, proof=proof_of(one.statement.predicate), counts=not trusted or _valid(one))
-            for one in rows
-            if one.statement is not None and one.statement.predicate_type == VERIFY
+            Evidence(
+                attestation=attestation,
+                verification=verification_of(attestation.statement.predicate),
+                counts=not trusted or _valid(attestation),
+            )
+            for attestation in rows
+            if attestation.statement is not None and attestation.statement.predicate_type == VERIFY
         ),
-        key=lambda one: (one.proof.started, one.attestation.digest),
+        key=lambda row: (row.verification.started, row.attestation.digest),
     )
-    bills = [one for one in rows if one.statement is not None and one.statement.predicate_type == SBOM]
-    counted = [one for one in bills if one.statement is not None and (not trusted or _valid(one))]
-    cards = [card for one in evidence if one.counts for card in exercised(one.proof)]
+    bills = [
+        attestation
+        for attestation in rows
+        if attestation.statement is not None and attestation.statement.predicate_type == SBOM
+    ]
+    counted = [
+        attestation
+        for attestation in bills
+        if attestation.statement is not None and (not trusted or _valid(attestation))
+    ]
+    cards = [card for row in evidence if row.counts for card in exercised(row.verification)]
     packages, origin = _counts(looked, counted[0] if counted else None)
     return Inspection(
         looked=looked,
@@ -203,7 +217,7 @@ def inspection(looked: Looked, trusted: Sequence[str]) -> Inspection:
         coverage=coverage(looked.labels, cards),
         packages=packages,
         packages_from=origin,
-        refused=tuple(why for one in rows if (why := _refusal(one, trusted=bool(trusted)))),
+        refused=tuple(why for attestation in rows if (why := _refusal(attestation, trusted=bool(trusted)))),
     )
 
 
@@ -211,11 +225,11 @@ def _counts(looked: Looked, bill: Attestation | None) -> tuple[dict[str, int] | 
     """How many packages of each kind there are, and what says so: the layers, a bill of materials, or the lock."""
     listed, content = looked.listing, looked.content
     if listed is not None and listed.packages is not None:
-        kinds, origin = [one.kind for one in listed.packages], "layers"
+        kinds, origin = [package.kind for package in listed.packages], "layers"
     elif bill is not None and bill.statement is not None:
         return sbom.counts(bill.statement.predicate), "sbom"
     elif content.packages is not None:
-        kinds = [PYPI if one.kind == WHEEL else one.kind for one in content.packages]
+        kinds = [PYPI if package.kind == WHEEL else package.kind for package in content.packages]
         origin = content.packages_from or "layers"
     else:
         return None, None
@@ -224,29 +238,29 @@ def _counts(looked: Looked, bill: Attestation | None) -> tuple[dict[str, int] | 
 
 def newest_by_machine(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
     """The last verification that counts of each kind of machine: GPUs, drivers and processor."""
-    found: dict[tuple[Any, ...], Evidence] = {}
-    for one in evidence:
-        if one.counts:
-            found[one.proof.cards, one.proof.cpu if not one.proof.cards else None] = one
-    return tuple(found.values())
+    newest: dict[tuple[Any, ...], Evidence] = {}
+    for entry in evidence:
+        if entry.counts:
+            newest[entry.verification.cards, entry.verification.cpu if not entry.verification.cards else None] = entry
+    return tuple(newest.values())
 
 
 def created(looked: Looked) -> str | None:
     """When the image says that it was made; None where it says nothing, so that the same input gives the same image."""
-    found = looked.config.get("created")
-    return found if isinstance(found, str) and found != CREATED else None
+    timestamp = looked.config.get("created")
+    return timestamp if isinstance(timestamp, str) and timestamp != CREATED else None
 
 
-def _valid(one: Attestation) -> bool:
-    return one.status is Status.VALID
+def _valid(attestation: Attestation) -> bool:
+    return attestation.status is Status.VALID
 
 
-def _refusal(one: Attestation, *, trusted: bool) -> str | None:
-    name = f"{one.kind} {one.digest[7:19]}"
-    if one.status is Status.BROKEN:
-        return f"{name} is broken: {one.why}"
-    if not trusted or _valid(one) or one.kind not in NAMES.values():
+def _refusal(attestation: Attestation, *, trusted: bool) -> str | None:
+    name = f"{attestation.kind} {attestation.digest[7:19]}"
+    if attestation.status is Status.BROKEN:
+        return f"{name} is broken: {attestation.why}"
+    if not trusted or _valid(attestation) or attestation.kind not in NAMES.values():
         return None
-    if one.status is Status.UNSIGNED:
+    if attestation.status is Status.UNSIGNED:
         return f"{name} is not signed"
-    return f"{name} is signed by another key: {(one.keyid or 'not named')[:16]}"
+    return f"{name} is signed by another key: {(attestation.keyid or 'not named')[:16]}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 
-_MAX_FILE = 1 << 16
+_MAX_FILE = 1 << 16  # bytes; keys and certificates have a few thousand
 _MAX_PASSPHRASE = 1023  # bytes; OpenSSL takes no more
 _KINDS = "use Ed25519 or ECDSA on P-256"
 _MAKE = "create a key pair: envkit attest --new-key FILE"
@@ -113,9 +113,9 @@ def new_pair(path: Path, passphrase: bytes | None) -> tuple[Path, PublicKey]:
     private = made.private_bytes(pem, serialization.PrivateFormat.PKCS8, lock)
     public = made.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
     beside = path.with_name(f"{path.name}.pub")
-    for place in (path, beside):
-        if os.path.lexists(place):
-            raise UsageError(f"{place} already exists, and a key is never overwritten", hint="use another name")
+    for target in (path, beside):
+        if os.path.lexists(target):
+            raise UsageError(f"{target} already exists, and a key is never overwritten", hint="use another name")
     try:
         _write(path, private, 0o600)
         try:
@@ -148,19 +148,19 @@ def read_private(path: Path, passphrase: bytes | None) -> PrivateKey:
             hint=f"{_MAKE}; or: openssl ecparam -name prime256v1 -genkey -noout | openssl pkcs8 -topk8 -out FILE",
         )
     try:
-        found = serialization.load_pem_private_key(data, passphrase)
+        key = serialization.load_pem_private_key(data, passphrase)
     except TypeError as error:
         if passphrase is None:
             raise PassphraseNeededError(f"{path} is encrypted", hint="--passphrase-file FILE") from error
-        found = _load_plain(path, data)  # a passphrase was given, and none is needed
+        key = _load_plain(path, data)  # a passphrase was given, and none is needed
     except UnsupportedAlgorithm as error:
         raise UsageError(f"{path} contains an unsupported key type; {_KINDS}", hint=_MAKE) from error
     except ValueError as error:
         what = "the passphrase is wrong, or the file damaged" if b"ENCRYPTED" in data else "it contains no private key"
         raise UsageError(f"{path}: {what}", hint=_MAKE) from error
-    if not isinstance(found, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey):
+    if not isinstance(key, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey):
         raise UsageError(f"{path} contains an unsupported key type; {_KINDS}", hint=_MAKE)
-    return PrivateKey(_public(found.public_key(), str(path)), found)
+    return PrivateKey(_public(key.public_key(), str(path)), key)
 
 
 def read_public(path: Path) -> PublicKey:

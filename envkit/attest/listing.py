@@ -51,10 +51,12 @@ class Listing:
         names = ("kind", "name", "version", "build", "arch", "channel", "url", "sha256", "locked", "unpacked")
         packages = self.packages
         return {
-            "layers": [one.to_json() for one in self.layers],
+            "layers": [layer.to_json() for layer in self.layers],
             "packages": None
             if packages is None
-            else [{name: getattr(one, name) for name in names} | {"license": one.license} for one in packages],
+            else [
+                {name: getattr(package, name) for name in names} | {"license": package.license} for package in packages
+            ],
             "unlisted_rpm": self.unlisted_rpm,
         }
 
@@ -77,22 +79,22 @@ def read_listing(name: str, access: Access, content: Content, *, packages: bool)
         UsageError: the name means several images, or none.
     """
     with _opened(name, access) as opened:
-        found = look(opened, access.reporter) if packages else None
+        installed = look(opened, access.reporter) if packages else None
         layers = tuple(
             ListedLayer(
-                number=place + 1,
-                diff_id=one.diff_id,
-                digest=one.digest or None,
-                size=one.descriptor.size,
-                unpacked=opened.read.get(place),
-                made_by=one.made_by,
+                number=index + 1,
+                diff_id=layer.diff_id,
+                digest=layer.digest or None,
+                size=layer.descriptor.size,
+                unpacked=opened.read.get(index),
+                made_by=layer.made_by,
             )
-            for place, one in enumerate(opened.layers)
+            for index, layer in enumerate(opened.layers)
         )
-    if found is None:
+    if installed is None:
         return Listing(layers=layers)
-    rows = found.packages if content.lock is None else with_lock(found.packages, content.lock)[0]
-    return Listing(layers=layers, packages=rows, unlisted_rpm=found.rpm)
+    rows = installed.packages if content.lock is None else with_lock(installed.packages, content.lock)[0]
+    return Listing(layers=layers, packages=rows, unlisted_rpm=installed.rpm)
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from envkit.attest.attached import Attestation, Status, artifact, read_attached
 from envkit.attest.content import json_of
 from envkit.attest.keys import PrivateKey
 from envkit.attest.packages import with_lock
-from envkit.attest.proof import require_record_of
 from envkit.attest.provenance import provenance
 from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, state
 from envkit.attest.subject import LOCK_LABEL, PLAN_LABEL
+from envkit.attest.verification import require_record_of
 from envkit.facts.load import load
 from envkit.ground.errors import EngineError, IntegrityError, LockError, UsageError
 from envkit.image import packages as reading
@@ -103,11 +103,11 @@ def attest(
     opened = Access(ca_bundle=ca_bundle, reporter=reporter).open(where)
     if opened is None or opened.id != subject.id:
         raise EngineError(f"{where} cannot be read", hint="check the image's name")
-    found = reading.look(opened, reporter)
-    plan = _plan(subject, sources, found)
-    lock = _lock(subject, sources, found)
-    packages, absent = (found.packages, ()) if lock is None else with_lock(found.packages, lock)
-    bill = sbom.bill(subject, packages, system=found.system, absent=absent, rpm=found.rpm)
+    contents = reading.look(opened, reporter)
+    plan = _plan(subject, sources, contents)
+    lock = _lock(subject, sources, contents)
+    packages, absent = (contents.packages, ()) if lock is None else with_lock(contents.packages, lock)
+    bill = sbom.bill(subject, packages, system=contents.system, absent=absent, rpm=contents.rpm)
     facts = load()
     collected = facts.collected if facts.digest == plan.facts_digest else None
     said: list[tuple[str, Mapping[str, Any]]] = [
@@ -117,7 +117,7 @@ def attest(
     ]
     reporter.step(f"attach {len(said)} attestations to {subject.reference.place}")
     made = _attach_all(subject, registry, said, key)
-    return Result(made=made, packages=sbom.counts(bill), locked=lock is not None, absent=absent, rpm=found.rpm)
+    return Result(made=made, packages=sbom.counts(bill), locked=lock is not None, absent=absent, rpm=contents.rpm)
 
 
 def _attach_all(
@@ -145,7 +145,9 @@ def _attach_all(
 
 def _same(before: Sequence[Attestation], payload: bytes, key: PrivateKey | Keyless | None) -> Attestation | None:
     wanted = Status.UNSIGNED if key is None else Status.VALID
-    return next((one for one in before if one.status is wanted and one.payload == payload), None)
+    return next(
+        (attestation for attestation in before if attestation.status is wanted and attestation.payload == payload), None
+    )
 
 
 def _sealed(payload: bytes, predicate_type: str, key: PrivateKey | Keyless | None) -> Artifact:
@@ -156,7 +158,7 @@ def _sealed(payload: bytes, predicate_type: str, key: PrivateKey | Keyless | Non
     return artifact(payload, predicate_type, key.seal(payload), key.media_type)
 
 
-def _plan(subject: Subject, sources: Sources, found: Found) -> BuildPlan:
+def _plan(subject: Subject, sources: Sources, contents: Found) -> BuildPlan:
     label = subject.labels.get(PLAN_LABEL)
     if label is None:
         raise UsageError(
@@ -164,8 +166,8 @@ def _plan(subject: Subject, sources: Sources, found: Found) -> BuildPlan:
             hint="envkit attest supports only images built by envkit",
         )
     plan = sources.plan
-    if plan is None and found.plan is not None:
-        plan = plan_from_json(json_of(found.plan, "the plan in the image"), "the plan in the image")
+    if plan is None and contents.plan is not None:
+        plan = plan_from_json(json_of(contents.plan, "the plan in the image"), "the plan in the image")
     if plan is None and sources.state is not None:
         plan = load_plan(sources.state, label)
     if plan is None:
@@ -181,7 +183,7 @@ def _plan(subject: Subject, sources: Sources, found: Found) -> BuildPlan:
     return plan
 
 
-def _lock(subject: Subject, sources: Sources, found: Found) -> Lock | None:
+def _lock(subject: Subject, sources: Sources, contents: Found) -> Lock | None:
     label, lock = subject.labels.get(LOCK_LABEL), sources.lock
     if label is None:
         if lock is not None:
@@ -190,8 +192,8 @@ def _lock(subject: Subject, sources: Sources, found: Found) -> Lock | None:
                 hint="remove --lock: the SBOM then lists the packages found in the image",
             )
         return None
-    if lock is None and found.lock is not None:
-        lock = lock_from_json(json_of(found.lock, "the lock in the image"), "the lock in the image")
+    if lock is None and contents.lock is not None:
+        lock = lock_from_json(json_of(contents.lock, "the lock in the image"), "the lock in the image")
     if lock is None and sources.state is not None:
         kept = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
         lock = read_lock(kept) if kept.parent.name == "locks" and kept.is_file() else None

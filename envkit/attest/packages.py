@@ -47,26 +47,26 @@ class Seen:
     @property
     def removed(self) -> Iterator[str]:
         """The paths that the layers take away from those below them."""
-        for one in self.above:
-            yield from one.removed
-            yield from one.covered  # a link in place of a package's folder
+        for layer in self.above:
+            yield from layer.removed
+            yield from layer.covered  # a link in place of a package's folder
 
     def add(self, tar: Callable[[], AbstractContextManager[Source]]) -> None:
         """Take in the next layer down.
 
         Raises:
-            IntegrityError: it is no tar.
+            IntegrityError: it is not a tar.
         """
-        found = scan(tar, _INTEREST)
-        for path, node in found.nodes.items():
-            if node.kind is Kind.FILE and not any(one.hides(path, Kind.FILE) for one in self.above):
+        changes = scan(tar, _INTEREST)
+        for path, node in changes.nodes.items():
+            if node.kind is Kind.FILE and not any(layer.hides(path, Kind.FILE) for layer in self.above):
                 self.files.setdefault(path, node.value or b"")
-        self.above.append(found)
+        self.above.append(changes)
 
     def sweeps(self) -> bool:
         """Whether a whole folder of packages is taken away: new files in it say nothing of the old ones."""
-        taken = {path for one in self.above for path in (*one.removed, *one.opaque)}
-        covered = {path for one in self.above for path in one.covered if path != STATUS}  # dpkg writes it again
+        taken = {path for layer in self.above for path in (*layer.removed, *layer.opaque)}
+        covered = {path for layer in self.above for path in layer.covered if path != STATUS}  # dpkg writes it again
         return any(_PLACES.fullmatch(path) for path in (*taken, *covered))
 
 
@@ -83,10 +83,10 @@ def look(opened: Opened, *, at_most: int | None, sound: Callable[[bytes], bool])
         As `Opened.tar`.
     """
     seen, asked = Seen(), False
-    for place in reversed(range(len(opened.layers))):
-        if at_most is not None and opened.cost(place) > at_most:
+    for index in reversed(range(len(opened.layers))):
+        if at_most is not None and opened.cost(index) > at_most:
             break
-        seen.add(functools.partial(opened.tar, place))
+        seen.add(functools.partial(opened.tar, index))
         if LOCK in seen.files and not asked:
             asked = True
             seen.swept = seen.sweeps()
@@ -100,12 +100,14 @@ def installed(seen: Seen, lock: Lock | None) -> tuple[Package, ...]:
     shown = [*_python(seen.files), *_debian(seen.files), *_rpm(seen.files)]
     if lock is None:
         return ordered(shown)
-    names = {(one.kind, one.name) for one in [*shown, *_removed(seen.removed)]}
-    own = [one for one in of_lock(lock) if (one.kind, one.name) not in names]
-    if any(one.kind == DEB for one in shown):  # dpkg's file lists every package, those of the lock too
-        known = {(one.name, one.version): one for one in of_lock(lock) if one.kind == DEB}
-        own = [one for one in own if one.kind != DEB]
-        shown = [known.get((one.name, one.version), one) if one.kind == DEB else one for one in shown]
+    names = {(package.kind, package.name) for package in [*shown, *_removed(seen.removed)]}
+    own = [package for package in of_lock(lock) if (package.kind, package.name) not in names]
+    if any(package.kind == DEB for package in shown):  # dpkg's file lists every package, those of the lock too
+        known = {(package.name, package.version): package for package in of_lock(lock) if package.kind == DEB}
+        own = [package for package in own if package.kind != DEB]
+        shown = [
+            known.get((package.name, package.version), package) if package.kind == DEB else package for package in shown
+        ]
     return ordered([*own, *shown])
 
 
@@ -137,25 +139,31 @@ def _python(files: Mapping[str, bytes]) -> list[Package]:
     """Conda packages, and distributions that no conda package brought."""
     brought = {match["folder"] for name, text in files.items()
                if (match := _INSTALLER.match(name)) and text.strip() == b"conda"}  # fmt: skip
-    rows = [(name, one) for name in sorted(files) if (one := named(name)) is not None]
-    conda = [_package(one) for _, one in rows if one.kind == CONDA]
-    wheels = [_package(one) for name, one in rows if one.kind == PYPI and posixpath.dirname(name) not in brought]
+    rows = [(name, row) for name in sorted(files) if (row := named(name)) is not None]
+    conda = [_package(package) for _, package in rows if package.kind == CONDA]
+    wheels = [
+        _package(package) for name, package in rows if package.kind == PYPI and posixpath.dirname(name) not in brought
+    ]
     return list(dict.fromkeys([*conda, *wheels]))
 
 
-def _package(one: Installed) -> Package:
-    kind = WHEEL if one.kind == PYPI else one.kind
-    return Package(kind=kind, name=one.name, version=one.version, build=one.build)
+def _package(package: Installed) -> Package:
+    kind = WHEEL if package.kind == PYPI else package.kind
+    return Package(kind=kind, name=package.name, version=package.version, build=package.build)
 
 
 def _removed(paths: Iterable[str]) -> Iterator[Package]:
-    yield from (_package(one) for path in paths if (one := named(path)) is not None)
+    yield from (_package(package) for path in paths if (package := named(path)) is not None)
 
 
 def _debian(files: Mapping[str, bytes]) -> Iterator[Package]:
     """The installed packages of dpkg's status file, or of the files that small images have instead."""
     for path in sorted(name for name in files if DPKG.match(name)):
-        yield from (Package(kind=DEB, name=one.name, version=one.version) for one in debian(files[path]) if one.version)
+        yield from (
+            Package(kind=DEB, name=package.name, version=package.version)
+            for package in debian(files[path])
+            if package.version
+        )
 
 
 def _rpm(files: Mapping[str, bytes]) -> Iterator[Package]:
@@ -167,7 +175,7 @@ def _rpm(files: Mapping[str, bytes]) -> Iterator[Package]:
 def unlisted(files: Mapping[str, bytes]) -> bool:
     """Whether there are RPM packages whose database cannot be read."""
     databases = [data for name, data in files.items() if name in rpm.FILES]
-    return any(map(rpm.PLACE.match, files)) and (not databases or any(rpms(one) is None for one in databases))
+    return any(map(rpm.PLACE.match, files)) and (not databases or any(rpms(database) is None for database in databases))
 
 
 def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
@@ -179,15 +187,21 @@ def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installe
         known[PYPI, normal(wheel.name), wheel.version, ""] = (wheel.sha256, wheel.download, "")
     for deb in lock.base.packages:
         known[DEB, deb.name, deb.version, ""] = (deb.sha256, None, "")
-    found, met = [], set()
-    for one in packages:
-        key = (one.kind, one.name, one.version, one.build or "")
+    rows, met = [], set()
+    for package in packages:
+        key = (package.kind, package.name, package.version, package.build or "")
         sha256, url, channel = known.get(key, (None, None, ""))
-        if key not in known or (one.sha256 and sha256 and one.sha256 != sha256):
-            found.append(one)
+        if key not in known or (package.sha256 and sha256 and package.sha256 != sha256):
+            rows.append(package)
             continue
         met.add(key)
-        found.append(
-            replace(one, sha256=sha256 or one.sha256, url=url or one.url, channel=channel or one.channel, locked=True)
+        rows.append(
+            replace(
+                package,
+                sha256=sha256 or package.sha256,
+                url=url or package.url,
+                channel=channel or package.channel,
+                locked=True,
+            )
         )
-    return tuple(found), tuple(sorted(f"{key[0]} {key[1]} {key[2]}" for key in known if key not in met))
+    return tuple(rows), tuple(sorted(f"{key[0]} {key[1]} {key[2]}" for key in known if key not in met))

@@ -30,7 +30,7 @@ from envkit.plan.store import load_plan, plan_from_json
 
 PLAN_LABEL, LOCK_LABEL = f"{LABEL_PREFIX}.plan", f"{LABEL_PREFIX}.lock"
 _OWN_LAYER = 8 << 20  # bytes of a registry's layer that is fetched to look for the lock in it
-_MOST_FILE = 64 << 20
+_MOST_FILE = 64 << 20  # bytes of an envelope, a record or a list of packages
 
 Document = TypeVar("Document", Lock, BuildPlan)
 
@@ -101,8 +101,8 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
         digest=opened.digest,
         architecture=str(opened.config.get("architecture") or "") or None,
         layers=tuple(
-            Layer(diff_id=one.diff_id, digest=one.digest or None, size=one.descriptor.size, made_by=one.made_by)
-            for one in opened.layers
+            Layer(diff_id=layer.diff_id, digest=layer.digest or None, size=layer.descriptor.size, made_by=layer.made_by)
+            for layer in opened.layers
         ),
         config=opened.config,
         size=opened.size,
@@ -114,17 +114,17 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
     locks: list[Lock] = []
 
     def sound(data: bytes) -> bool:
-        found = _carried(content, LOCK, data, _lock, notes)
-        locks.extend([found] if found is not None else [])
-        return found is not None
+        carried = _carried(content, LOCK, data, _lock, notes)
+        locks.extend([carried] if carried is not None else [])
+        return carried is not None
 
     seen = packages.look(opened, at_most=at_most, sound=sound)
     lock = locks[0] if locks else None
     plan = _carried(content, PLAN, seen.files.get(PLAN), _plan, notes)
     content = replace(content, lock=lock, plan=plan, fetched=opened.fetched)
-    told = None if seen.swept else lock  # the packages by the lock
-    if told is None and seen.read < len(opened.layers):
-        left = sum(opened.cost(place) for place in range(len(opened.layers)))
+    valid_lock = None if seen.swept else lock  # the packages by the lock
+    if valid_lock is None and seen.read < len(opened.layers):
+        left = sum(opened.cost(index) for index in range(len(opened.layers)))
         why = "is not what its lock says any more" if seen.swept else "carries no lock in its small layers"
         notes.append(
             f"{text} {why}, so its packages were not read ({left / 1e6:.0f} MB of layers"
@@ -133,8 +133,8 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
         return replace(content, notes=tuple(notes))
     if packages.unlisted(seen.files):
         notes.append(f"{text}: its database of RPM packages cannot be read, so they are not listed")
-    origin = "layers" if told is None else "lock and layers" if packages.touched(seen) else "lock"
-    return replace(content, packages=packages.installed(seen, told), packages_from=origin, notes=tuple(notes))
+    origin = "layers" if valid_lock is None else "lock and layers" if packages.touched(seen) else "lock"
+    return replace(content, packages=packages.installed(seen, valid_lock), packages_from=origin, notes=tuple(notes))
 
 
 def _of_engine(name: str, access: Access) -> Content:
@@ -149,14 +149,14 @@ def _of_engine(name: str, access: Access) -> Content:
         plan = load_plan(access.state, content.labels[PLAN_LABEL]) if access.state else None
         plan = plan or _carried(content, PLAN, image.read(PLAN), _plan, notes)
     content = replace(content, lock=lock, plan=plan)
-    found = image.packages(lock)
-    if found is not None:
-        return replace(content, packages=found, packages_from="container", notes=tuple(notes))
+    installed = image.packages(lock)
+    if installed is not None:
+        return replace(content, packages=installed, packages_from="container", notes=tuple(notes))
     if lock is not None:
         notes.append(f"no command runs in {name}, so its lock alone tells its packages")
         return replace(content, packages=of_lock(lock), packages_from="lock", notes=tuple(notes))
-    way = f"{image.engine} save -o image.tar {name}, then docker-archive:image.tar"
-    notes.append(f"no command runs in {name}, so its packages were not read ({way})")
+    command = f"{image.engine} save -o image.tar {name}, then docker-archive:image.tar"
+    notes.append(f"no command runs in {name}, so its packages were not read ({command})")
     return replace(content, notes=tuple(notes))
 
 
@@ -174,8 +174,8 @@ def started(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _words(found: Any) -> tuple[str, ...]:
-    return tuple(str(one) for one in found) if isinstance(found, list) else ()
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(str(word) for word in value) if isinstance(value, list) else ()
 
 
 def _carried(
@@ -187,7 +187,7 @@ def _carried(
         return None
     where = f"{content.name}: /{path}"
     try:
-        found, digest, label = read(data, where)
+        document, digest, label = read(data, where)
     except EnvkitError as error:
         if isinstance(error, IntegrityError):
             raise
@@ -199,7 +199,7 @@ def _carried(
             f"{where} has the digest {digest}, and the label {label} promises {promised}",
             hint="one of the two was changed: build the image again",
         )
-    return found
+    return document
 
 
 def _lock(data: bytes, where: str) -> tuple[Lock, str, str]:

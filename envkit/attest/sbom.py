@@ -76,10 +76,10 @@ def bill(
         bom_ref=subject.digest,
         properties=[Property(name="oci:image:configDigest", value=subject.id)],
     )
-    notes = [Property(name=f"{LABEL_PREFIX}:absent", value=one) for one in absent]
+    notes = [Property(name=f"{LABEL_PREFIX}:absent", value=missing) for missing in absent]
     if rpm:
         notes.append(Property(name=f"{LABEL_PREFIX}:incomplete", value="RPM packages are not listed"))
-    components = [_component(one, system) for one in packages]
+    components = [_component(package, system) for package in packages]
     bom = Bom(
         components=components,
         serial_number=uuid.uuid5(_NAMESPACE, subject.digest),
@@ -116,7 +116,7 @@ def purl(one: Installed, system: tuple[str, str | None]) -> str:
     return PackageURL(one.kind, namespace, one.name, version, qualifiers).to_string()
 
 
-def _component(one: Installed, system: tuple[str, str | None]) -> Component:
+def _component(package: Installed, system: tuple[str, str | None]) -> Component:
     from cyclonedx.model import (  # noqa: PLC0415
         ExternalReference,
         ExternalReferenceType,
@@ -128,20 +128,20 @@ def _component(one: Installed, system: tuple[str, str | None]) -> Component:
     from cyclonedx.model.component import Component, ComponentType  # noqa: PLC0415
     from packageurl import PackageURL  # noqa: PLC0415
 
-    name = purl(one, system)
-    told = _license(one.license)
+    name = purl(package, system)
+    declared = _license(package.license)
     return Component(
-        name=one.name,
-        version=one.version,
+        name=package.name,
+        version=package.version,
         type=ComponentType.LIBRARY,
         bom_ref=name,
         purl=PackageURL.from_string(name),
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one.sha256)] if one.sha256 else [],
-        licenses=[told] if told is not None else [],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)] if package.sha256 else [],
+        licenses=[declared] if declared is not None else [],
         external_references=(
-            [ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(one.url))] if one.url else []
+            [ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(package.url))] if package.url else []
         ),
-        properties=[Property(name=f"{LABEL_PREFIX}:locked", value="true" if one.locked else "false")],
+        properties=[Property(name=f"{LABEL_PREFIX}:locked", value="true" if package.locked else "false")],
     )
 
 
@@ -155,17 +155,17 @@ def _license(text: str | None) -> License | None:
 def _moment(config: Mapping[str, Any]) -> datetime:
     """When the image says that it was made, so that the same image always has the same bill."""
     try:
-        found = datetime.fromisoformat(str(config.get("created") or CREATED))
+        moment = datetime.fromisoformat(str(config.get("created") or CREATED))
     except ValueError:
-        found = datetime.fromisoformat(CREATED)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(CREATED)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def counts(tree: Mapping[str, Any]) -> dict[str, int]:
     """How many packages of each kind a bill lists."""
-    found = {CONDA: 0, PYPI: 0, DEB: 0}
+    totals = {CONDA: 0, PYPI: 0, DEB: 0}
     rows = tree.get("components")
     for row in rows if isinstance(rows, list) else ():
         kind = str(row.get("purl") if isinstance(row, dict) else "").removeprefix("pkg:").partition("/")[0]
-        found[kind] = found.get(kind, 0) + 1
-    return found
+        totals[kind] = totals.get(kind, 0) + 1
+    return totals

@@ -74,16 +74,16 @@ def require_subject(statement: Statement, subject: Subject) -> None:
         IntegrityError: it is about another one, or about more than this one.
     """
     if subject.digest not in statement.subjects or not {subject.digest, subject.id}.issuperset(statement.subjects):
-        told = ", ".join(one[:19] for one in statement.subjects[:4])
-        raise IntegrityError(f"the statement is about {told}, not about this image")
+        digests = ", ".join(digest[:19] for digest in statement.subjects[:4])
+        raise IntegrityError(f"the statement is about {digests}, not about this image")
 
 
 def _subject(row: Any) -> str:
     digests = row.get("digest") if isinstance(row, dict) else None
-    found = digests.get("sha256") if isinstance(digests, dict) else None
-    if not isinstance(found, str):
+    digest = digests.get("sha256") if isinstance(digests, dict) else None
+    if not isinstance(digest, str):
         raise IntegrityError("the statement has a subject without a SHA-256")
-    return f"sha256:{found}"
+    return f"sha256:{digest}"
 
 
 def _digits(digest: str) -> str:

@@ -51,26 +51,26 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
         EnvironmentProblem: the registry cannot be reached.
         UsageError: the name means several images.
     """
-    held = registry.manifest(reference)
-    if held is None:
+    manifest = registry.manifest(reference)
+    if manifest is None:
         raise EngineError(f"there is no image {reference}", hint="check the image's name and tag")
-    tree = parse_json(held.data, f"the manifest of {reference}")
-    if held.media_type in INDEXES:
+    tree = parse_json(manifest.data, f"the manifest of {reference}")
+    if manifest.media_type in INDEXES:
         raise UsageError(
             f"{reference} is an index of several images; select one of them",
             hint=f"use a digest: {_first(tree, reference)}",
         )
-    if held.media_type not in MANIFESTS:
+    if manifest.media_type not in MANIFESTS:
         raise EngineError(
-            f"{reference} is {held.media_type or 'nothing'!r:.80}, not an image", hint="check the image's name"
+            f"{reference} is {manifest.media_type or 'nothing'!r:.80}, not an image", hint="check the image's name"
         )
-    if "manifests" in tree or tree.get("mediaType", held.media_type) != held.media_type:
+    if "manifests" in tree or tree.get("mediaType", manifest.media_type) != manifest.media_type:
         # A client that pulls it might get another image by the same digest.
         raise IntegrityError(
-            f"{reference}: the registry says {held.media_type}, but the manifest itself has another media type",
+            f"{reference}: the registry says {manifest.media_type}, but the manifest itself has another media type",
             hint="push the image again",
         )
-    pinned = reference.at(held.digest)
+    pinned = reference.at(manifest.digest)
     row = tree.get("config")
     data = read_blob(registry, pinned, row, limit=MAX_MANIFEST)
     config = parse_json(data, f"the configuration of {reference}")
@@ -83,7 +83,7 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
     sizes = [layer.get("size") for layer in (layers if isinstance(layers, list) else ()) if isinstance(layer, dict)]
     return Subject(
         reference=pinned,
-        descriptor=spec.Descriptor(media_type=held.media_type, digest=held.digest, size=len(held.data)),
+        descriptor=spec.Descriptor(media_type=manifest.media_type, digest=manifest.digest, size=len(manifest.data)),
         id=spec.sha256(data),
         config=config,
         layer_sizes=tuple(size for size in sizes if isinstance(size, int)),
@@ -93,11 +93,11 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The labels of an image's configuration."""
     settings = config.get("config")
-    found = settings.get("Labels") if isinstance(settings, dict) else None
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    labels = settings.get("Labels") if isinstance(settings, dict) else None
+    return {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
 
 
 def _first(tree: Mapping[str, Any], reference: Reference) -> str:
     rows = tree.get("manifests")
-    found = [str(row.get("digest")) for row in (rows if isinstance(rows, list) else ()) if isinstance(row, dict)]
-    return " ".join(f"{reference.place}@{digest:.80}" for digest in found[:3]) or "it lists none"
+    digests = [str(row.get("digest")) for row in (rows if isinstance(rows, list) else ()) if isinstance(row, dict)]
+    return " ".join(f"{reference.place}@{digest:.80}" for digest in digests[:3]) or "it lists none"

@@ -34,7 +34,7 @@ _SIGNED = {
     Status.UNSIGNED: "unsigned",
     Status.BROKEN: "BROKEN",
 }
-_PRODUCTS = 3
+_PRODUCTS = 3  # names that are told of each kind
 _MOST_NAMES = 5  # packages that are named beside a license
 _WIDTH = 60  # characters of a license in the table by licenses; JSON has all of it
 _MADE_BY = 90  # characters of the command that made a layer, and of other values
@@ -49,17 +49,17 @@ def lines(found: Inspection, gpus: Sequence[Gpu], now: datetime) -> list[str]:
         gpus: which products have which compute capability.
         now: for the image's age.
     """
-    told = [
+    answer = [
         found.looked.name,
         *_indented(_contents(found, now)),
         "",
         *_largest(found),
         *_labels(found),
-        *_proofs(found),
+        *_verifications(found),
         *_never(found, gpus),
         *_attached(found),
     ]
-    return [neutral(line) for line in told]
+    return [neutral(line) for line in answer]
 
 
 def listed(found: Listing, *, packages: bool, layers: bool, licenses: bool) -> Iterator[str]:
@@ -67,15 +67,15 @@ def listed(found: Listing, *, packages: bool, layers: bool, licenses: bool) -> I
     parts: list[list[str]] = []
     rows = found.packages or ()
     if packages:
-        table = [(one.kind, one.name, _exact(one), one.license or "") for one in rows]
+        table = [(package.kind, package.name, _exact(package), package.license or "") for package in rows]
         parts.append([counted(len(rows), "package"), *_table(("kind", "name", "version", "license"), table)])
     if licenses:
         parts.append(_licenses(rows))
     if (packages or licenses) and found.unlisted_rpm:
         parts.append(["note: RPM packages are not listed: their database cannot be read"])
     if layers:
-        ranked = sorted(found.layers, key=lambda one: (-one.size, one.number))
-        total = shown_size(sum(one.size for one in ranked))
+        ranked = sorted(found.layers, key=lambda layer: (-layer.size, layer.number))
+        total = shown_size(sum(layer.size for layer in ranked))
         parts.append([f"{counted(len(ranked), 'layer')}, {total}; 1 is the lowest", *_layer_table(ranked)])
     for number, part in enumerate(parts):
         yield from ([""] if number else [])
@@ -85,8 +85,8 @@ def listed(found: Listing, *, packages: bool, layers: bool, licenses: bool) -> I
 def _licenses(rows: Sequence[Installed]) -> list[str]:
     """Packages by the license that each names."""
     named: dict[str, list[str]] = {}
-    for one in rows:
-        named.setdefault(one.license or "", []).append(one.name)
+    for package in rows:
+        named.setdefault(package.license or "", []).append(package.name)
     ranked = sorted(named.items(), key=lambda row: (not row[0], -len(row[1]), row[0]))
     table = [(fitted(name, _WIDTH) or "(none recorded)", str(len(names)), _some(names)) for name, names in ranked]
     known = sum(bool(name) for name in named)
@@ -99,62 +99,62 @@ def _some(names: Sequence[str]) -> str:
     return f"{shown}, ... ({len(names) - _MOST_NAMES} more)" if len(names) > _MOST_NAMES else shown
 
 
-def _exact(one: Installed) -> str:
-    return f"{one.version} {one.build}" if one.build else one.version
+def _exact(package: Installed) -> str:
+    return f"{package.version} {package.build}" if package.build else package.version
 
 
 def _layer_table(rows: Sequence[ListedLayer]) -> Iterator[str]:
     table = [
         (
-            str(one.number),
-            shown_size(one.size),
-            shown_size(one.unpacked) if one.unpacked is not None else "",
-            (one.digest or one.diff_id)[7:19],
-            fitted(clean(one.made_by), _MADE_BY) or "not told",
+            str(layer.number),
+            shown_size(layer.size),
+            shown_size(layer.unpacked) if layer.unpacked is not None else "",
+            (layer.digest or layer.diff_id)[7:19],
+            fitted(clean(layer.made_by), _MADE_BY) or "not told",
         )
-        for one in rows
+        for layer in rows
     ]
     yield from _table(("layer", "size", "unpacked", "digest", "made by"), table)
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Rows under their column names; a column that is empty everywhere is left out."""
-    kept = [place for place in range(len(names)) if any(row[place] for row in rows)]
-    cells = [[row[place] for place in kept] for row in [names, *rows]]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(kept))]
+    kept = [column for column in range(len(names)) if any(row[column] for row in rows)]
+    cells = [[row[column] for column in kept] for row in [names, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(kept))]
     for row in cells if rows else ():
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _largest(found: Inspection) -> Iterator[str]:
+def _largest(inspection: Inspection) -> Iterator[str]:
     """The largest layers, where their sizes are known."""
-    layers = [one for one in found.looked.content.layers or () if one.size is not None]
+    layers = [row for row in inspection.looked.content.layers or () if row.size is not None]
     if not layers:
         return
-    ranked = sorted(layers, key=lambda one: -(one.size or 0))
+    ranked = sorted(layers, key=lambda row: -(row.size or 0))
     rest = len(ranked) - _LARGEST
     yield "largest layers" + (f" (of {len(ranked)}; --layers lists all)" if rest > 0 else "")
-    for one in ranked[:_LARGEST]:
-        yield f"  {shown_size(one.size or 0):>8}  {fitted(clean(one.made_by), _MADE_BY) or 'not told'}"
+    for layer in ranked[:_LARGEST]:
+        yield f"  {shown_size(layer.size or 0):>8}  {fitted(clean(layer.made_by), _MADE_BY) or 'not told'}"
     yield ""
 
 
-def _labels(found: Inspection) -> Iterator[str]:
+def _labels(inspection: Inspection) -> Iterator[str]:
     """The labels that envkit does not compute itself."""
     computed = (f"{LABEL_PREFIX}.", _OCI)
-    own = {key: value for key, value in sorted(found.looked.labels.items()) if not key.startswith(computed)}
+    own = {key: value for key, value in sorted(inspection.looked.labels.items()) if not key.startswith(computed)}
     if own:
         yield "labels"
         yield from (f"  {clean(key)} = {fitted(clean(value), _MADE_BY)}" for key, value in own.items())
         yield ""
 
 
-def _contents(found: Inspection, now: datetime) -> Iterator[str]:
-    labels = found.looked.labels
+def _contents(inspection: Inspection, now: datetime) -> Iterator[str]:
+    labels = inspection.looked.labels
     # Labels first: they are what the image promises. An image of another builder has its packages.
-    told = stack(found.looked.content)
+    versions = stack(inspection.looked.content)
     rows = {
-        shown: labels.get(f"{LABEL_PREFIX}.{name}") or told.get(name)
+        shown: labels.get(f"{LABEL_PREFIX}.{name}") or versions.get(name)
         for name, shown in (("torch", "torch"), ("cuda", "CUDA"), ("cudnn", "cuDNN"), ("nccl", "NCCL"),
                             ("python", "Python"))
     }  # fmt: skip
@@ -165,21 +165,23 @@ def _contents(found: Inspection, now: datetime) -> Iterator[str]:
     version = labels.get(f"{LABEL_PREFIX}.version")
     yield "; ".join(
         [
-            f"{shown_size(found.looked.size or 0)} in {counted(found.looked.layer_count, 'layer')}",
-            _made(found, now),
+            f"{shown_size(inspection.looked.size or 0)} in {counted(inspection.looked.layer_count, 'layer')}",
+            _made(inspection, now),
             *([f"envkit {version}"] if version else []),
         ]
     )
-    if found.packages is not None:
-        kinds = ", ".join(f"{number} {_KINDS.get(kind, kind)}" for kind, number in found.packages.items() if number)
-        origin = _ORIGINS.get(found.packages_from or "")
-        number = f"{sum(found.packages.values())} packages{f': {kinds}' if kinds else ''}"
+    if inspection.packages is not None:
+        kinds = ", ".join(
+            f"{number} {_KINDS.get(kind, kind)}" for kind, number in inspection.packages.items() if number
+        )
+        origin = _ORIGINS.get(inspection.packages_from or "")
+        number = f"{sum(inspection.packages.values())} packages{f': {kinds}' if kinds else ''}"
         yield f"{number} ({origin})" if origin else number
-    yield from _start(found.looked.content)
-    yield from (f"note: {note}" for note in found.looked.content.notes)
+    yield from _start(inspection.looked.content)
+    yield from (f"note: {note}" for note in inspection.looked.content.notes)
     for name, value in (
-        ("manifest", found.looked.digest),
-        ("image id", found.looked.id),
+        ("manifest", inspection.looked.digest),
+        ("image id", inspection.looked.id),
         ("plan", labels.get(f"{LABEL_PREFIX}.plan")),
         ("lock", labels.get(f"{LABEL_PREFIX}.lock")),
         ("base", labels.get(f"{_OCI}base.digest")),
@@ -203,70 +205,70 @@ def _start(content: Content) -> Iterator[str]:
     )
 
 
-def _made(found: Inspection, now: datetime) -> str:
-    told = created(found.looked)
-    if told is None:
+def _made(inspection: Inspection, now: datetime) -> str:
+    timestamp = created(inspection.looked)
+    if timestamp is None:
         return "creation date not recorded (reproducible build)"
     try:
-        moment = datetime.fromisoformat(told)
+        moment = datetime.fromisoformat(timestamp)
     except ValueError:
-        return f"made {told}"
+        return f"made {timestamp}"
     days = (now - (moment if moment.tzinfo else moment.replace(tzinfo=UTC))).days
-    return f"made {told[:10]}" + (f", {days} days ago" if days > 0 else "")
+    return f"made {timestamp[:10]}" + (f", {days} days ago" if days > 0 else "")
 
 
-def _proofs(found: Inspection) -> Iterator[str]:
-    if not found.evidence:
+def _verifications(inspection: Inspection) -> Iterator[str]:
+    if not inspection.evidence:
         yield (
             "not verified: no record is attached"
-            if found.looked.attached is not None
+            if inspection.looked.attached is not None
             else ("not verified here: only an image in a registry has attached records; push it and inspect it there")
         )
         yield ""
         return
-    machines = {one.proof.cards or one.proof.cpu for one in found.proofs}
-    since = found.proofs[0].proof.started[:10] if found.proofs else ""
+    machines = {evidence.verification.cards or evidence.verification.cpu for evidence in inspection.verifications}
+    since = inspection.verifications[0].verification.started[:10] if inspection.verifications else ""
     kinds = f"{len(machines)} kind{'s' if len(machines) != 1 else ''} of machine"
     yield {
         "proved": f"verified since {since} on {kinds}"
-        if found.signed
-        else _unsigned(found, f"since {since} on {kinds}"),
+        if inspection.signed
+        else _unsigned(inspection, f"since {since} on {kinds}"),
         "failed": "FAILED in the latest verification on at least one machine",
         "refused": "REFUSED: attached documents cannot be trusted",
         "not proved": "not verified: no valid record with a passing result",
-    }[found.verdict]
-    rows = [_row(one) for one in found.evidence]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    }[inspection.verdict]
+    rows = [_row(evidence) for evidence in inspection.evidence]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     yield ""
 
 
-def _unsigned(found: Inspection, since: str) -> str:
-    if all(one.attestation.status is Status.UNSIGNED for one in found.proofs):
+def _unsigned(inspection: Inspection, since: str) -> str:
+    if all(evidence.attestation.status is Status.UNSIGNED for evidence in inspection.verifications):
         return f"UNSIGNED: records without a signature say PASS {since}; anyone who may push can write such a record"
     return f"SIGNATURES NOT CHECKED: records say PASS {since}; check them with --key FILE"
 
 
-def _row(one: Evidence) -> tuple[str, ...]:
-    proof = one.proof
-    counted = {card: proof.cards.count(card) for card in proof.cards}
+def _row(evidence: Evidence) -> tuple[str, ...]:
+    run = evidence.verification
+    counted = {card: run.cards.count(card) for card in run.cards}
     cards = [
         f"{f'{number} x ' if number > 1 else ''}{card.name} ({_sm(card.capability)}, driver {card.driver or 'unknown'})"
         for card, number in counted.items()
     ]
-    if proof.gpu == "absent":
+    if run.gpu == "absent":
         cards = ["no GPU"]
-    machine = ", ".join(cards) or f"{proof.cpu or 'unknown CPU'}, no GPU"
-    suite = f"suite {proof.suite or proof.suite_sha256[:12]}, {proof.tier}"
-    signed = _SIGNED[one.attestation.status] + ("" if one.counts else ", does not count")
-    verdict = proof.verdict.replace("_", " ")
-    said = f"{verdict} (machine)" if proof.blames == "machine" else verdict
-    return (said, machine, suite, proof.started[:10], signed)
+    machine = ", ".join(cards) or f"{run.cpu or 'unknown CPU'}, no GPU"
+    suite = f"suite {run.suite or run.suite_sha256[:12]}, {run.tier}"
+    signed = _SIGNED[evidence.attestation.status] + ("" if evidence.counts else ", does not count")
+    verdict = run.verdict.replace("_", " ")
+    said = f"{verdict} (machine)" if run.blames == "machine" else verdict
+    return (said, machine, suite, run.started[:10], signed)
 
 
-def _never(found: Inspection, gpus: Sequence[Gpu]) -> Iterator[str]:
-    cover = found.coverage
+def _never(inspection: Inspection, gpus: Sequence[Gpu]) -> Iterator[str]:
+    cover = inspection.coverage
     if not cover.never and not cover.never_drivers:
         return
     yield "never verified"
@@ -280,25 +282,25 @@ def _never(found: Inspection, gpus: Sequence[Gpu]) -> Iterator[str]:
     yield ""
 
 
-def _attached(found: Inspection) -> Iterator[str]:
-    attached = found.looked.attached
+def _attached(inspection: Inspection) -> Iterator[str]:
+    attached = inspection.looked.attached
     if attached is None or not (attached.attestations or attached.others):
         return
     yield "attached"
-    for one in attached.attestations:
-        yield f"  {one.kind:<10}  {one.digest[:19]}  {_signature(one)}"
+    for attestation in attached.attestations:
+        yield f"  {attestation.kind:<10}  {attestation.digest[:19]}  {_signature(attestation)}"
     for digest, kind in attached.others:
         yield f"  {'other':<10}  {digest[:19]}  {kind}, not checked"
-    if not found.trusted and any(one.status is Status.UNKNOWN_KEY for one in attached.attestations):
+    if not inspection.trusted and any(document.status is Status.UNKNOWN_KEY for document in attached.attestations):
         yield "  signatures were not checked; use --key PUB"
     yield ""
 
 
-def _signature(one: Attestation) -> str:
-    if one.status is Status.BROKEN:
-        return f"BROKEN: {one.why}"
-    key = f" ({one.keyid if ':' in one.keyid else one.keyid[:16]})" if one.keyid else ""
-    return f"{_SIGNED[one.status]}{key}"
+def _signature(attestation: Attestation) -> str:
+    if attestation.status is Status.BROKEN:
+        return f"BROKEN: {attestation.why}"
+    key = f" ({attestation.keyid if ':' in attestation.keyid else attestation.keyid[:16]})" if attestation.keyid else ""
+    return f"{_SIGNED[attestation.status]}{key}"
 
 
 def _sm(card: str | None) -> str:

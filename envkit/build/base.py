@@ -63,8 +63,8 @@ class Bases:
         """
         key = (wanted, asked, system)
         if key not in self._known:
-            found = self._look_up(wanted, asked, system)
-            self._known[key] = self._bootstrapped(found) if isinstance(found, str) else found
+            resolved = self._look_up(wanted, asked, system)
+            self._known[key] = self._bootstrapped(resolved) if isinstance(resolved, str) else resolved
         return self._known[key]
 
     def locked(self, base: LockedBase) -> BaseImage:
@@ -185,7 +185,7 @@ def mirrored(reference: str, mirrors: Mirrors) -> str:
 def at_hand(reference: str, name: str, image: LocalImage) -> BaseImage:
     """Return an image at hand, pinned to the digest under which the engine got it, where there is one."""
     repository, tag = split_tag(reference.partition("@")[0])
-    digests = dict(one.split("@", 1) for one in image.digests if "@" in one)
+    digests = dict(repo_digest.split("@", 1) for repo_digest in image.digests if "@" in repo_digest)
     # Engines write Docker Hub's names short or long.
     short = repository.removeprefix(f"{_HUB}library/").removeprefix(_HUB)
     digest = digests.get(repository) or digests.get(short)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _EPOCH = "1735689600"  # 2025-01-01: one date for every file that the packages' scripts write
 _ID_RANGES = (Path("/etc/subuid"), Path("/etc/subgid"))
-_LIMIT_S = 1800.0
+_LIMIT_S = 1800.0  # a base takes a minute; a slow mirror may take many
 # A root that is packed at once and then removed need not be synced to the disk file by file.
 _OPTIONS = ("--format=tar", "--variant=minbase", "--dpkgopt=force-unsafe-io")
 _MINIMAL = "ca-certificates"  # besides the variant's own; a lock names all of them
@@ -115,19 +115,19 @@ def make(
     tar, sums = folder / "base.tar", folder / "sums"
     sums.touch()
     sums.chmod(0o666)  # the hooks' root is another user where user namespaces are used
-    wanted = ",".join(f"{one.name}={one.version}" for one in packages) or _MINIMAL
+    wanted = ",".join(f"{package.name}={package.version}" for package in packages) or _MINIMAL
     hooks = [f"--extract-hook={_SUMS}", f"--extract-hook={_CONFIGURE}", f"--customize-hook={_SUMS}"]
     apt_options = [f"--aptopt={option}" for option in apt.carried_options()]
     argv = [program, f"--mode={mode}", *_OPTIONS, f"--include={wanted}", *hooks, f"--customize-hook={_CLEAN}"]
     own = {"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(folder), "LC_ALL": "C.UTF-8", "ENVKIT_SUMS": str(sums)}
     limit = _LIMIT_S if options.limit_s is None else min(options.limit_s, _LIMIT_S)
-    told = False
+    reported = False
 
     def heard(line: str) -> None:
-        nonlocal told
+        nonlocal reported
         log.write(line)
-        if not told and on_tar is not None and line.startswith(_TAR_IS_THERE):
-            told = True
+        if not reported and on_tar is not None and line.startswith(_TAR_IS_THERE):
+            reported = True
             on_tar(tar)
 
     try:
@@ -147,7 +147,7 @@ def make(
         raise _failure(doing, ended.code, folder, log, locked=bool(packages))
     if packages:
         compare(packages, sums.read_text(encoding="utf-8"))
-    if not told and on_tar is not None:
+    if not reported and on_tar is not None:
         on_tar(tar)
     return tar
 
@@ -158,17 +158,18 @@ def compare(packages: Sequence[DebPackage], sums: str) -> None:
     Raises:
         IntegrityError: another archive was used, or one of the lock's was not.
     """
-    found = {line.split()[0]: Path(line.split(maxsplit=1)[1]).name for line in sums.splitlines() if line.strip()}
-    promised = {one.sha256: one for one in packages if one.sha256}
+    archives = {line.split()[0]: Path(line.split(maxsplit=1)[1]).name for line in sums.splitlines() if line.strip()}
+    promised = {deb.sha256: deb for deb in packages if deb.sha256}
     hint = "run envkit lock again; if it repeats, check the Debian mirror"
-    for digest, one in promised.items():
-        if digest not in found:
-            file = next((file for file in found.values() if file.startswith(f"{one.name}_")), "no archive")
+    for digest, package in promised.items():
+        if digest not in archives:
+            file = next((file for file in archives.values() if file.startswith(f"{package.name}_")), "no archive")
             raise IntegrityError(
-                f"{one.name} {one.version}: the mirror gives {file} with another SHA-256 than the lock's", hint=hint
+                f"{package.name} {package.version}: the mirror gives {file} with another SHA-256 than the lock's",
+                hint=hint,
             )
-    names = {one.name for one in packages}
-    for digest, file in found.items():
+    names = {deb.name for deb in packages}
+    for digest, file in archives.items():
         if digest not in promised and file.partition("_")[0] not in names:
             raise IntegrityError(f"{file} was installed, and the lock does not name it", hint=hint)
 

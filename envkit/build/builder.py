@@ -142,11 +142,11 @@ class EngineBuilder:
         try:
             return self.engine.make(context, job, log, reporter)
         except EngineError as error:
-            found = hash_mismatch(log.tail()) if locked else None
-            if found is None:
+            mismatch = hash_mismatch(log.tail()) if locked else None
+            if mismatch is None:
                 raise
             raise IntegrityError(
-                f"the build of {job.name} met other bytes than the lock's: {found}",
+                f"the build of {job.name} met other bytes than the lock's: {mismatch}",
                 hint="run it again; if it repeats, the lock or the mirror is wrong: envkit config, envkit lock",
                 details=log.details(),
             ) from error
@@ -217,9 +217,9 @@ def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:
     check_tags(options.tags)
     if options.tags:
         return options
-    found = plan.resolution
-    runtime = f"cu{found.cuda.replace('.', '')}" if found.cuda else "cpu"
-    return replace(options, tags=(f"envkit/{repository(plan.name)}:{found.torch.partition('+')[0]}-{runtime}",))
+    resolution = plan.resolution
+    runtime = f"cu{resolution.cuda.replace('.', '')}" if resolution.cuda else "cpu"
+    return replace(options, tags=(f"envkit/{repository(plan.name)}:{resolution.torch.partition('+')[0]}-{runtime}",))
 
 
 def _left(timeout_s: float | None, began: float, name: str) -> float | None:

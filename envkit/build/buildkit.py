@@ -43,14 +43,14 @@ class BuildKitEngine:
 
     def probe(self) -> Probe:
         """Return whether engine and client can do it; see `Engine`."""
-        found = self._store.probe()
-        if not found.available:
-            return Probe(name=self.name, available=False, detail=found.detail, hint=found.hint)
+        answer = self._store.probe()
+        if not answer.available:
+            return Probe(name=self.name, available=False, detail=answer.detail, hint=answer.hint)
         try:
             client, _ = find_client(self._wanted)
         except EnvkitError as error:
             return Probe(name=self.name, available=False, detail=error.message, hint=error.hint)
-        return Probe(name=self.name, available=True, detail=f"{found.detail}, BuildKit through {client}")
+        return Probe(name=self.name, available=True, detail=f"{answer.detail}, BuildKit through {client}")
 
     def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
         """Build with BuildKit; see `Engine`."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
 
-KILLED = 137
+KILLED = 137  # 128 + SIGKILL, as a shell tells it
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
 _RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12,64})")
 _TRANSFER = ("Downloading", "Extracting", "Verifying Checksum", "Waiting", "Pulling fs layer")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-LIMIT_BYTES = 256 << 20
+LIMIT_BYTES = 256 << 20  # the archive is made in memory
 
 
 def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = frozenset()) -> bytes:
@@ -64,6 +64,6 @@ def unpack(context: bytes, folder: Path) -> None:
             path.write_bytes(content.read() if content is not None else b"")
             path.chmod(entry.mode)
             os.utime(path, (0, 0))
-    for path in sorted((one for one in folder.rglob("*") if one.is_dir()), reverse=True):
+    for path in sorted((child for child in folder.rglob("*") if child.is_dir()), reverse=True):
         path.chmod(0o755)
         os.utime(path, (0, 0))

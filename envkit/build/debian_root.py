@@ -94,7 +94,7 @@ def from_packages(
 
 def layer_key(base: LockedBase) -> str:
     """Return the name in the layer cache of what these packages make."""
-    rows = [(one.name, one.version, one.arch, one.sha256) for one in base.packages]
+    rows = [(package.name, package.version, package.arch, package.sha256) for package in base.packages]
     tree = {
         "recipe": bootstrap.RECIPE,
         "writer": _WRITER,
@@ -193,34 +193,34 @@ def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, 
 
     Of several names of one file, the first in this order has the contents, whichever had them in the tar.
     """
-    found: dict[str, tarfile.TarInfo] = {}
+    members: dict[str, tarfile.TarInfo] = {}
     for member in source.getmembers():
         name = _plain(member.name, path)
         if not name or member.ischr() or member.isblk() or member.isfifo():
             continue
-        if name in found and not (member.isdir() and found[name].isdir()):
+        if name in members and not (member.isdir() and members[name].isdir()):
             raise IntegrityError(f"{path}: {name!r} is in it twice", hint="--no-cache makes it again")
-        found[name] = member
+        members[name] = member
     first: dict[str, str] = {}
     rows: list[tuple[tarfile.TarInfo, str, str | None]] = []
-    for name in sorted(found, key=str.encode):
-        member = found[name]
+    for name in sorted(members, key=str.encode):
+        member = members[name]
         if not (member.isreg() or member.islnk()):
             rows.append((member, name, None))
             continue
-        owner = _owner(found, name, path)
+        owner = _owner(members, name, path)
         target = first.setdefault(owner, name)
-        rows.append((found[owner], name, None if target == name else target))
+        rows.append((members[owner], name, None if target == name else target))
     return rows
 
 
-def _owner(found: dict[str, tarfile.TarInfo], name: str, path: Path) -> str:
+def _owner(members: dict[str, tarfile.TarInfo], name: str, path: Path) -> str:
     """Return the path whose entry has the contents of a file."""
     seen = set()
-    while found[name].islnk():
+    while members[name].islnk():
         seen.add(name)
-        name = _plain(found[name].linkname, path)
-        if name in seen or name not in found or not (found[name].isreg() or found[name].islnk()):
+        name = _plain(members[name].linkname, path)
+        if name in seen or name not in members or not (members[name].isreg() or members[name].islnk()):
             raise IntegrityError(
                 f"{path}: a hard link leads to {name!r}, which is not a file", hint="--no-cache makes it again"
             )

@@ -33,8 +33,8 @@ FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.exc
 # A client's configuration file that is not what the SDK expects shows as one of these while connecting.
 _ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
 _PATIENCE_S = 60  # of an ordinary question: an engine under load may think for a while
-_REGISTRY_PATIENCE_S = 30
-_IMPORT_PATIENCE_S = 600
+_REGISTRY_PATIENCE_S = 30  # one question to a registry, which the engine asks for us
+_IMPORT_PATIENCE_S = 600  # the engine is silent while it unpacks gigabytes
 
 
 class DockerEngine:
@@ -54,8 +54,8 @@ class DockerEngine:
         except EnvkitError as error:
             return Probe(name=self.name, available=False, detail=error.message, hint=error.hint)
         except FOREIGN as error:
-            told = refusal(self.address, error)
-            return Probe(name=self.name, available=False, detail=told.message, hint=told.hint)
+            problem = refusal(self.address, error)
+            return Probe(name=self.name, available=False, detail=problem.message, hint=problem.hint)
         return Probe(name=self.name, available=True, detail=f"Docker {version} at {self.address}")
 
     def place(self) -> Place:
@@ -72,13 +72,13 @@ class DockerEngine:
             raise UsageError("the docker engine's classic builder has no build secrets", hint="--engine buildkit")
         place, doing = self.place(), f"the build of {job.name}"
         with journal.Journal(job.state, self.name) as notes:
-            told = classic.Narration(log, reporter, notes.container)
+            narration = classic.Narration(log, reporter, notes.container)
             began = time.time()
             try:
-                self._follow(context, job, told)
+                self._follow(context, job, narration)
             except TimeoutError:
                 raise TimeLimitError(
-                    f"{doing} reached its time limit of {job.timeout_s:g} s at {told.where()}",
+                    f"{doing} reached its time limit of {job.timeout_s:g} s at {narration.where()}",
                     hint=RAISE_TIMEOUT,
                     details=log.details(),
                 ) from None
@@ -87,20 +87,20 @@ class DockerEngine:
             except FOREIGN as error:
                 raise engine_lost(doing, place, log.details()) from error
             finally:
-                if not told.image:
+                if not narration.image:
                     self._remove(notes.containers)
-            if told.error is not None:
-                raise self._failed(told, doing, place, log, began)
-            if not told.image:
+            if narration.error is not None:
+                raise self._failed(narration, doing, place, log, began)
+            if not narration.image:
                 raise engine_lost(doing, place, log.details())
-            return told.image
+            return narration.image
 
     def digest(self, reference: str) -> str:
         """Return the digest of a reference in its registry; see `Engine`."""
         doing = f"looking up {reference}"
         try:
             with _connect(self.address, patience_s=_REGISTRY_PATIENCE_S) as client:
-                found = client.inspect_distribution(reference)["Descriptor"]["digest"]  # type: ignore[no-untyped-call]
+                digest = client.inspect_distribution(reference)["Descriptor"]["digest"]  # type: ignore[no-untyped-call]
         except docker.errors.APIError as error:
             raise translate(error.explanation or str(error), doing, self.place()) from error
         except requests.Timeout as error:
@@ -110,7 +110,7 @@ class DockerEngine:
             ) from error
         except (*FOREIGN, KeyError, TypeError) as error:
             raise engine_lost(doing, self.place()) from error
-        return str(found)
+        return str(digest)
 
     def local(self, reference: str) -> LocalImage | None:
         """Return an image of the engine's storage; see `Engine`."""
@@ -145,10 +145,10 @@ class DockerEngine:
             raise translate(error.explanation or str(error), doing, self.place()) from error
         except FOREIGN as error:
             raise engine_lost(doing, self.place()) from error
-        found = self.local(reference)
-        if found is None or '"error"' in said:
+        image = self.local(reference)
+        if image is None or '"error"' in said:
             raise translate(said, doing, self.place())
-        return found
+        return image
 
     def load(self, archive: Iterable[bytes]) -> None:
         """Take images from an archive in the format of `docker save`, streamed.
@@ -201,7 +201,7 @@ class DockerEngine:
             journal.forget(note)
         return removed
 
-    def _follow(self, context: bytes, job: Job, told: classic.Narration) -> None:
+    def _follow(self, context: bytes, job: Job, narration: classic.Narration) -> None:
         """Send the context and listen until the engine is done, the limit is reached or a signal comes."""
         client = _connect(self.address)
         answers: list[requests.Response] = []
@@ -228,21 +228,23 @@ class DockerEngine:
 
         with client, Stream(events, cut, job.timeout_s) as stream:
             for event in stream:
-                told.hear(event)
-            told.finish()
+                narration.hear(event)
+            narration.finish()
 
-    def _failed(self, told: classic.Narration, doing: str, place: Place, log: BuildLog, began: float) -> EnvkitError:
+    def _failed(
+        self, narration: classic.Narration, doing: str, place: Place, log: BuildLog, began: float
+    ) -> EnvkitError:
         """Return the error for a build that the engine itself reported as failed."""
-        killed = told.exit_code == classic.KILLED
-        if killed and self._saw_oom(told.container, began):
+        killed = narration.exit_code == classic.KILLED
+        if killed and self._saw_oom(narration.container, began):
             return EngineError(
-                f"{doing}: {told.where()} was killed for want of memory",
+                f"{doing}: {narration.where()} was killed for want of memory",
                 hint="give the engine's machine more memory, or install fewer packages at once",
                 details=log.details(),
             )
         if killed and not self._stays():
             return engine_lost(doing, place, log.details())
-        return told.failure(doing, place)
+        return narration.failure(doing, place)
 
     def _saw_oom(self, container: str | None, began: float) -> bool:
         """Return whether the kernel killed something in this container for want of memory: only an event tells."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
-_LARGEST_BUNDLE = 8 << 20
+_LARGEST_BUNDLE = 8 << 20  # bytes; the authorities that Debian trusts have 0.2 million
 _FETCHED = (
     "conda_channel_alias", "miniconda", "pytorch_index", "python_index",
     "debian_mirror", "debian_security_mirror", "ubuntu_mirror", "rpm_mirror",
@@ -90,5 +90,5 @@ def ca_file(mirrors: Mirrors, reporter: Reporter | None = None) -> str | None:
     Raises:
         UsageError: it cannot be read.
     """
-    found, _ = certificates(mirrors, os.environ, reporter or Silent())
-    return found.ca_bundle
+    rendered, _ = certificates(mirrors, os.environ, reporter or Silent())
+    return rendered.ca_bundle

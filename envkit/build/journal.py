@@ -2,7 +2,7 @@
 
 The classic builder makes one container per RUN step and labels none of them, so a run notes each one in the state
 folder before it can be lost. Podman's client works on by itself when envkit is killed, so its process is noted too.
-The next run of any kind reads the notes of runs that are no more.
+The next run of any kind reads the notes of runs that have ended.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Journal:
 
 def abandoned(folder: Path, engine: str) -> list[Leftovers]:
     """Return what dead runs of this host noted about an engine; unreadable notes are skipped."""
-    found: list[Leftovers] = []
+    leftovers: list[Leftovers] = []
     for note in sorted((folder / "runs").glob("*.json")):
         try:
             tree: Any = json.loads(note.read_bytes())
@@ -109,8 +109,8 @@ def abandoned(folder: Path, engine: str) -> list[Leftovers]:
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        found.append(left)
-    return found
+        leftovers.append(left)
+    return leftovers
 
 
 def end_processes(leftovers: Leftovers) -> None:

@@ -62,15 +62,15 @@ def labels_asked(settings: Settings, typed: Sequence[str]) -> tuple[tuple[str, s
     Raises:
         UsageError: a setting or a label is invalid.
     """
-    found = {}
+    labels = {}
     for name in _SETTINGS:
         value = settings.values[f"image_{name}"]
         if value.text:
             fault = label(f"{_OCI}.{name}", value.text)
             if fault:
                 raise UsageError(f"image_{name} ({value.origin}): {value.text!r:.200} {fault}", hint="envkit config")
-            found[f"{_OCI}.{name}"] = _licenses(value) if name == "licenses" else value.text
-    return tuple((found | dict(map(parse_label, typed))).items())
+            labels[f"{_OCI}.{name}"] = _licenses(value) if name == "licenses" else value.text
+    return tuple((labels | dict(map(parse_label, typed))).items())
 
 
 def _licenses(value: Value) -> str:
@@ -89,12 +89,12 @@ def _reference(base: BaseImage) -> str | None:
     if base.origin not in ("registry", "local"):
         return None
     try:
-        found = parse_reference(base.name)
+        reference = parse_reference(base.name)
     except UsageError:  # the ID of an image at hand
         return None
     if base.digest is None:
         return base.name
-    return str(found if found.tag is None else replace(found, digest=None))
+    return str(reference if reference.tag is None else replace(reference, digest=None))
 
 
 def parse_label(text: str) -> tuple[str, str]:

@@ -37,7 +37,7 @@ _SCHEMA = "envkit.built-layer/1"
 _READ = (_SCHEMA, "envkit.layer/1")  # the name that unpacked layers have, too, and that older caches hold
 _NOTE_MAX = 4096  # bytes
 _PIECE = 1 << 20
-_ABANDONED_S = 60.0
+_ABANDONED_S = 60.0  # longer than a writer takes from making its file to locking it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,8 +257,8 @@ def _is_used(path: Path, layer: LayerDigest) -> bool:
     return True
 
 
-def _close(held: list[int], leases: Mapping[str, int]) -> None:
-    for descriptor in (*held, *leases.values()):
+def _close(descriptors: list[int], leases: Mapping[str, int]) -> None:
+    for descriptor in (*descriptors, *leases.values()):
         os.close(descriptor)
 
 
@@ -358,12 +358,12 @@ def _remove(path: Path) -> None:
 def _remove_folder(path: Path) -> bool:
     """Remove a folder where a file has to be, and return whether there was one: no file can be renamed over it."""
     try:
-        found = stat.S_ISDIR(path.lstat().st_mode)
+        is_folder = stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
-    if found:
+    if is_folder:
         shutil.rmtree(path, ignore_errors=True)
-    return found
+    return is_folder
 
 
 @contextlib.contextmanager

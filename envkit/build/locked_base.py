@@ -80,14 +80,14 @@ def to_lock(
         return lock_base.registered(name, reference.digest)
     reporter.step(f"look up {reference}")
     try:
-        found = Registry.of(reference, transport).manifest(reference)
+        manifest = Registry.of(reference, transport).manifest(reference)
     except EnvironmentProblem as error:
         if asked != "auto":
             raise
         return _without_registry(plan, error, mirrors=mirrors, reporter=reporter, at_hand=at_hand)
-    if found is None:
+    if manifest is None:
         raise EngineError(f"there is no image {reference}", hint="check the image's name and tag, or --base IMAGE")
-    return lock_base.registered(name, found.digest)
+    return lock_base.registered(name, manifest.digest)
 
 
 def _without_registry(

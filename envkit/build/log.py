@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from envkit.ground.progress import Reporter
 
-LIMIT_BYTES = 64 << 20
-TAIL = 30
-_KEPT_AFTER_CUT = 500
+LIMIT_BYTES = 64 << 20  # a command that prints without end must not fill the disk
+TAIL = 30  # lines that an error shows
+_KEPT_AFTER_CUT = 500  # lines; what failed is told at the end of a log
 _NAMED = re.compile(r"\d{8}T\d{6}-[^/]*-\d+\.log")
 _PACKAGE = (
     re.compile(r"\b(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+) from \S+"),  # pip, before the two hashes
@@ -128,7 +128,7 @@ def hash_mismatch(lines: Sequence[str]) -> str | None:
     """
     package = expected = None
     for line in lines:
-        named = next((found["name"] for pattern in _PACKAGE if (found := pattern.search(line))), None)
+        named = next((match["name"] for pattern in _PACKAGE if (match := pattern.search(line))), None)
         package = named or package
         wanted = _EXPECTED.search(line)
         expected = wanted["digest"] if wanted else expected

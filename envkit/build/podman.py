@@ -28,8 +28,8 @@ _EXIT = re.compile(r"exit status (\d+)|exit code (\d+)")
 # With --log-level=debug buildah names each working container; nothing else does, and a killed build leaves them.
 _DEBUG = re.compile(r'time="[^"]*" level=(?:debug|info|trace) msg=')
 _CONTAINER = re.compile(r'level=debug msg="Container ID: ([0-9a-f]{64})"')
-_QUERY_S = 30.0
-_PULL_S = 1800.0
+_QUERY_S = 30.0  # a question about its storage
+_PULL_S = 1800.0  # gigabytes from a registry, or into the storage
 
 
 class PodmanEngine:
@@ -116,12 +116,12 @@ class PodmanEngine:
         """Pull a reference and give its digest: podman cannot ask a registry without pulling; see `Engine`."""
         insecure = ["--tls-verify=false"] if is_loopback(reference.partition("/")[0]) else []
         self._ask("pull", "--quiet", *insecure, reference, patience_s=_PULL_S, doing=f"looking up {reference}")
-        found = self._ask("image", "inspect", "--format", "{{.Digest}}", reference).strip()
-        if not found.startswith("sha256:"):
+        digest = self._ask("image", "inspect", "--format", "{{.Digest}}", reference).strip()
+        if not digest.startswith("sha256:"):
             raise EngineError(
                 f"looking up {reference}: podman tells no digest", hint=f"podman image inspect {reference}"
             )
-        return found
+        return digest
 
     def local(self, reference: str) -> LocalImage | None:
         """Return an image of podman's storage; see `Engine`."""
@@ -144,10 +144,10 @@ class PodmanEngine:
         changes = [f"--change=ENV {key}={value}" for key, value in env.items()] + ['--change=CMD ["bash"]']
         doing = f"importing {reference}"
         self._ask("import", "--quiet", *changes, str(tar), reference, patience_s=_PULL_S, doing=doing)
-        found = self.local(reference)
-        if found is None:
+        image = self.local(reference)
+        if image is None:
             raise EngineError(f"{doing}: podman says it did, and has no such image", hint="podman images")
-        return found
+        return image
 
     def tag(self, image: str, reference: str) -> None:
         """Name an image; see `Engine`."""

@@ -19,7 +19,7 @@ from typing import Self
 
 from envkit.ground import store
 
-_LOOK_S = 0.05
+_LOOK_S = 0.05  # flock has no time limit, and a signal has to end the wait
 
 
 class Flights:
@@ -36,24 +36,24 @@ class Flights:
     @contextlib.contextmanager
     def free(self, keys: Iterable[str]) -> Iterator[frozenset[str]]:
         """Lock and return the keys that no other process holds, until the block ends."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             taken = set()
             for key in keys:
                 descriptor = self._take(key)
                 if descriptor is not None:
-                    held.callback(self._give, key, descriptor)
+                    locks.callback(self._give, key, descriptor)
                     taken.add(key)
             yield frozenset(taken)
 
     @contextlib.contextmanager
     def all(self, keys: Iterable[str], check: Callable[[], object]) -> Iterator[None]:
         """Lock all keys as soon as they are free; `check` is called while waiting and may raise."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             for key in sorted(set(keys)):
                 while (descriptor := self._take(key)) is None:
                     check()
                     time.sleep(_LOOK_S)
-                held.callback(self._give, key, descriptor)
+                locks.callback(self._give, key, descriptor)
             yield
 
     def wait(self, key: str, check: Callable[[], object]) -> None:

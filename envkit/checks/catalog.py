@@ -93,18 +93,18 @@ def _added() -> tuple[tuple[Traversable, Plugin], ...]:
         EnvironmentProblem: a plug-in cannot be loaded, or one of its checks is invalid.
     """
     known = {folder.name for folder in _folders(resources.files(__package__))}
-    found: list[tuple[Traversable, Plugin]] = []
+    added: list[tuple[Traversable, Plugin]] = []
     for plugin in plugins.of(plugins.CHECKS):
         root = plugin.path(folder=True)
         for folder in _folders(root):
             if why := _why_not(folder, known):
                 raise plugin.fault(why)
             known.add(folder.name)
-            found.append((folder, plugin))
+            added.append((folder, plugin))
         envkit.checks.__path__.append(str(root))  # behind the own folders, which it cannot replace
-    for folder, plugin in found:
+    for folder, plugin in added:
         _part(folder.name, "judge", plugin)  # what fails does so before an image runs, not after
-    return tuple(found)
+    return tuple(added)
 
 
 def _why_not(folder: Traversable, known: set[str]) -> str | None:
@@ -130,7 +130,7 @@ def _imported(folder: str, part: str) -> Any:
     Raises:
         EnvironmentProblem: it is a plug-in's, and it fails or lacks its function.
     """
-    plugin = {one.name: plugin for one, plugin in _added()}.get(folder)
+    plugin = {added.name: plugin for added, plugin in _added()}.get(folder)
     if plugin is not None:
         return _part(folder, part, plugin)
     return getattr(import_module(f"{__package__}.{folder}.{part}"), part)

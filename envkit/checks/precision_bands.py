@@ -125,10 +125,10 @@ def _judge(case: Case, promise: str, observed: Mapping[str, Any], bands: Thresho
             _HARDWARE,
             bands.record(),
         )
-    found = cluster(case.rel_fro, bands, case.full_max)
-    verdict, code, advice, message = _band_verdict(case, promise, found, observed, bands)
+    seen = cluster(case.rel_fro, bands, case.full_max)
+    verdict, code, advice, message = _band_verdict(case, promise, seen, observed, bands)
     limit = elements.number(case.element or promise)
-    if found != _PROMISED[promise]:
+    if seen != _PROMISED[promise]:
         # The whole result is off; one element stands out only far above the rest.
         limit = max(limit, _SPIKE * case.rel_fro)
     rule = bands.record()
@@ -142,19 +142,19 @@ def _judge(case: Case, promise: str, observed: Mapping[str, Any], bands: Thresho
         advice,
         rule,
         {"name": "relative_error", "value": case.rel_fro, "unit": "1", "better": "lower"},
-        {"case": case.name, "precision_seen": found, "element_error": case.rel_max, "promise": promise},
+        {"case": case.name, "precision_seen": seen, "element_error": case.rel_max, "promise": promise},
     )
 
 
 def _band_verdict(
-    case: Case, promise: str, found: str | None, observed: Mapping[str, Any], bands: Threshold
+    case: Case, promise: str, seen: str | None, observed: Mapping[str, Any], bands: Threshold
 ) -> tuple[Verdict, str | None, tuple[str, ...], str]:
     assert case.rel_fro is not None
     error = f"{case.name}: relative error {case.rel_fro:.1e}"
     wanted = _PROMISED[promise]
     if case.rel_fro > bands.number("fault_above"):
         return Verdict.FAIL, "WRONG_RESULT", _HARDWARE, f"{error} is more than rounding: the result is wrong"
-    if found == wanted:
+    if seen == wanted:
         return Verdict.PASS, None, (), f"{error}, as {_NAMES[wanted]} gives"
     if case.rel_fro >= bands.number(_TOO_COARSE[wanted]):
         code = "PRECISION_OVERRIDDEN" if promise == "ieee" else "PRECISION_BELOW_PROMISE"
@@ -163,10 +163,10 @@ def _band_verdict(
     if promise == "tf32" and case.rel_fro < bands.number("half_min"):
         # TF32 is a permission: small products and some layouts run in float32.
         return Verdict.PASS, None, (), f"{error}, more exact than TF32, which is allowed here"
-    if found is None:
+    if seen is None:
         message = f"{error} lies between the precisions; {_NAMES[wanted]} was promised"
         return Verdict.WARN, "PRECISION_UNCLEAR", _rerun(observed), message
-    message = f"{error} is that of {_NAMES[found]}; {_NAMES[wanted]} was promised"
+    message = f"{error} is that of {_NAMES[seen]}; {_NAMES[wanted]} was promised"
     return Verdict.WARN, "PRECISION_ABOVE_PROMISE", _override_advice(observed), message
 
 

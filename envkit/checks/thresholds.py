@@ -103,8 +103,8 @@ class Thresholds:
 
         A check that was left out, skipped or broken reports its bare id or nothing, and says nothing of its rows.
         """
-        ids = [one for one in observation_ids if "." in one]
-        reported = {one.partition(".")[0] for one in ids}
+        ids = [observation_id for observation_id in observation_ids if "." in observation_id]
+        reported = {observation_id.partition(".")[0] for observation_id in ids}
         return tuple(
             name
             for name, row in self.rows.items()
@@ -127,7 +127,7 @@ def load() -> Thresholds:
     """Return the thresholds in force: the shipped ones, or those of the surrounding `using`.
 
     Raises:
-        UsageError: the shipped file is at fault; all faults come at once.
+        UsageError: the shipped file is invalid; all errors come at once.
     """
     return _used.get() or shipped()
 
@@ -152,11 +152,13 @@ def of_record(tree: Any) -> Thresholds:
     try:
         rows = {str(name): _kept_row(str(name), row) for name, row in tree["rules"].items()}
         lanes = {int(generation): float(rate) for generation, rate in tree["lanes"].items()}
-        digest, found = tree["sha256"], digest_of({key: value for key, value in tree.items() if key != "sha256"})
+        digest, computed = tree["sha256"], digest_of({key: value for key, value in tree.items() if key != "sha256"})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"the record's thresholds cannot be read: {error!r}") from error
-    if digest != found:
-        raise IntegrityError(f"the record's thresholds were changed: they are {found[:12]}, and it says {digest!s:.12}")
+    if digest != computed:
+        raise IntegrityError(
+            f"the record's thresholds were changed: they are {computed[:12]}, and it says {digest!s:.12}"
+        )
     return Thresholds(rows=rows, lanes=lanes)
 
 
@@ -171,7 +173,7 @@ def shipped() -> Thresholds:
     """Return the shipped thresholds.
 
     Raises:
-        UsageError: the file is at fault; all faults come at once.
+        UsageError: the file is invalid; all errors come at once.
     """
     return _table(shipped_tree(), "checks")
 
@@ -213,7 +215,7 @@ def parse(text: str, name: str) -> Thresholds:
     """Return the thresholds of a YAML text that errors call ``name``.
 
     Raises:
-        UsageError: not strict YAML, another schema, or rows at fault: an unknown key or type, no source, no number.
+        UsageError: not strict YAML, another schema, or invalid rows: an unknown key or type, no source, no number.
     """
     return _table(strictyaml.read(text, name), name)
 
@@ -233,16 +235,16 @@ def _table(tree: Any, name: str) -> Thresholds:
 
 
 def _lanes(table: Any, faults: list[str]) -> dict[int, float]:
-    found: dict[int, float] = {}
+    lanes: dict[int, float] = {}
     for generation, row in (table if isinstance(table, dict) else {}).items():
         try:
             # Eight bits to a byte.
-            found[int(generation)] = float(row["gt_per_s"]) * float(row["payload"]) / 8
+            lanes[int(generation)] = float(row["gt_per_s"]) * float(row["payload"]) / 8
         except (KeyError, TypeError, ValueError):
             faults.append(f"links.generations.{generation}: needs the numbers gt_per_s and payload")
-    if not found:
+    if not lanes:
         faults.append("links.generations: no link")
-    return found
+    return lanes
 
 
 def _row(name: str, tree: Any, faults: list[str]) -> Threshold | None:

@@ -76,7 +76,7 @@ class AttestFlags:
 
         if self.image is None:
             raise UsageError("missing IMAGE", hint="envkit attest HOST/NAME:TAG --record FILE --key FILE")
-        found = parse_reference(self.image.removeprefix("registry:"))
+        reference = parse_reference(self.image.removeprefix("registry:"))
         if not is_registry(self.image) or is_file_reference(self.image):
             raise UsageError(
                 f"{self.image!r:.200} names no registry, and attestations are stored beside the image in one",
@@ -91,7 +91,7 @@ class AttestFlags:
                 "missing --key",
                 hint="--key FILE (envkit attest --new-key FILE makes one), --keyless, or --unsigned",
             )
-        return found
+        return reference
 
     def sources(self) -> Sources:
         """Read what is attached.
@@ -193,12 +193,12 @@ def _passphrase(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        found = path.read_bytes().split(b"\n", 1)[0].rstrip(b"\r")
+        passphrase = path.read_bytes().split(b"\n", 1)[0].rstrip(b"\r")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", hint="--passphrase-file FILE") from error
-    if not found:
+    if not passphrase:
         raise UsageError(f"{path}: the first line is empty", hint="write the passphrase on the first line")
-    return found
+    return passphrase
 
 
 def _new_pair(path: Path, passphrase_file: Path | None, *, as_json: bool) -> None:
@@ -215,16 +215,16 @@ def _new_pair(path: Path, passphrase_file: Path | None, *, as_json: bool) -> Non
 
 
 def _show(subject: Subject, result: Result, signer: str | None, *, as_json: bool) -> None:
-    place = f"{subject.reference.place}@{subject.digest}"
+    image = f"{subject.reference.place}@{subject.digest}"
     if as_json:
         tree = {
             "schema": "envkit.attest/1",
-            "image": place,
+            "image": image,
             "id": subject.id,
             "signer": signer,
             "attached": [
-                {"kind": one.kind, "digest": one.digest, "new": one.new, "listed_by": one.listed_by or None}
-                for one in result.made
+                {"kind": made.kind, "digest": made.digest, "new": made.new, "listed_by": made.listed_by or None}
+                for made in result.made
             ],
             "packages": dict(result.packages),
             "locked": result.locked,
@@ -232,10 +232,12 @@ def _show(subject: Subject, result: Result, signer: str | None, *, as_json: bool
         }
         click.echo(json.dumps(tree, indent=2))
     else:
-        click.echo(place)
-        for one in result.made:
-            what = {"registry": "attached", "tag": "attached, listed under a tag"}.get(one.listed_by, "already there")
-            click.echo(f"  {one.kind:<10}  {one.digest}  {what}")
+        click.echo(image)
+        for attachment in result.made:
+            what = {"registry": "attached", "tag": "attached, listed under a tag"}.get(
+                attachment.listed_by, "already there"
+            )
+            click.echo(f"  {attachment.kind:<10}  {attachment.digest}  {what}")
         click.echo(f"  signed by {signer}" if signer is not None else "  unsigned: nobody can tell who made it")
     if not result.locked:
         tell("note: the image was built without a lock, so packages are listed without hashes")

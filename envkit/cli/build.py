@@ -123,14 +123,16 @@ def _show(plan: BuildPlan) -> None:
     """Show what was resolved and why, before anything long begins."""
     from envkit.ground.text import neutral
 
-    found = plan.resolution
-    driver = found.driver
-    values = {name: getattr(found, name) for name in _SHOWN} | {"driver": f">={driver.minimum}" if driver else None}
-    rows = [(name, str(value), found.reasons.get(name, "")) for name, value in values.items() if value is not None]
+    resolution = plan.resolution
+    driver = resolution.driver
+    values = {name: getattr(resolution, name) for name in _SHOWN} | {
+        "driver": f">={driver.minimum}" if driver else None
+    }
+    rows = [(name, str(value), resolution.reasons.get(name, "")) for name, value in values.items() if value is not None]
     tell(f"{plan.title} (plan {plan.digest[:19]})")
     for line in aligned([[neutral(cell) for cell in row] for row in rows]):
         tell(f"  {line}")
-    for warning in found.warnings:
+    for warning in resolution.warnings:
         tell(f"warning: {neutral(warning)}")
 
 
@@ -179,7 +181,7 @@ def document(request: BuildRequest, result: BuildResult) -> dict[str, Any]:
         "place": built.place,
         "digest": built.digest,
         "push": result.tags[0].to_json() if result.tags else None,
-        "pushes": [one.to_json() for one in result.tags],
+        "pushes": [tagging.to_json() for tagging in result.tags],
         "tags": list(built.tags),
         "engine": built.engine,
         "size_bytes": built.size,

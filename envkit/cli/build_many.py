@@ -36,7 +36,7 @@ def check_choice(flags: BuildFlags) -> None:
     """Refuse options that contradict each other.
 
     Raises:
-        UsageError: images are named in two ways, or an option for several images goes with one.
+        UsageError: images are named in two ways, or an option for several images is given with one.
     """
     many = flags.many
     named = {"names": flags.definitions, "--all": many.every, "--matrix": many.matrix}
@@ -65,7 +65,7 @@ def check_single(flags: BuildFlags) -> None:
         "--locked": (flags.locked, "leave it out: every image's lock is solved, equal ones once"),
         "--offline": (flags.offline, "for each image: envkit lock, then envkit build --locked FILE --offline"),
         "--report": (
-            [one for one in flags.reports if one.kind != "html"],
+            [target for target in flags.reports if target.kind != "html"],
             "-o FILE and --report html=FILE cover all images",
         ),
         "--push": (flags.push, "--output registry:HOST/NAME pushes each image"),
@@ -110,10 +110,10 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     request.check()
     facts = flags.request.facts()
     load = partial(load_definition, facts=facts)
-    found = cells.expand(matrix, flags.request.fields(facts), facts, load, base=options.base)
-    _refuse_impossible(found, skip=many.skip_impossible)
-    table = progress_table(flags.progress.mode, [cell.name for cell in found.cells])
-    run = FleetRun(request=replace(request, found=found), listener=table)
+    expanded = cells.expand(matrix, flags.request.fields(facts), facts, load, base=options.base)
+    _refuse_impossible(expanded, skip=many.skip_impossible)
+    table = progress_table(flags.progress.mode, [cell.name for cell in expanded.cells])
+    run = FleetRun(request=replace(request, found=expanded), listener=table)
     try:
         with closing(table):
             run.build()
@@ -123,7 +123,7 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
         if run.outcomes:
             took = time.monotonic() - began
             publish(run, document, seconds=took, skip=many.skip_impossible, pages=flags.reports)
-    return report.exit_code(run.outcomes, found.impossible, skip=many.skip_impossible)
+    return report.exit_code(run.outcomes, expanded.impossible, skip=many.skip_impossible)
 
 
 def named_images(flags: BuildFlags) -> Matrix:
@@ -145,16 +145,16 @@ def named_images(flags: BuildFlags) -> Matrix:
     return Matrix(where="the shipped images", images=tuple(shipped()))
 
 
-def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
-    if not found.impossible or (skip and found.cells):
-        for one in found.impossible:
-            tell(f"skipped: {one.name}: {one.reason}")
+def _refuse_impossible(expanded: Expanded, *, skip: bool) -> None:
+    if not expanded.impossible or (skip and expanded.cells):
+        for cell in expanded.impossible:
+            tell(f"skipped: {cell.name}: {cell.reason}")
         return
-    first, *others = found.impossible
-    left = f"--skip-impossible builds the other {len(found.cells)}" if found.cells else first.hint
+    first, *others = expanded.impossible
+    left = f"--skip-impossible builds the other {len(expanded.cells)}" if expanded.cells else first.hint
     raise ConflictError(
         f"{first.name} is impossible: {first.reason}",
-        details=tuple(f"{one.name}: {one.reason}" for one in others),
+        details=tuple(f"{other.name}: {other.reason}" for other in others),
         hint=left or "envkit matrix list",
     )
 
@@ -170,20 +170,20 @@ def publish(
     from envkit.fleet import report
     from envkit.ground.text import neutral
 
-    found = run.request.found
-    order = {cell.name: at for at, cell in enumerate(found.cells)}
-    outcomes = sorted(run.outcomes, key=lambda one: order.get(one.name, len(order)))
-    rows = [report.COLUMNS, *report.rows(outcomes, found.impossible, found.cells)]
+    expanded = run.request.found
+    order = {cell.name: at for at, cell in enumerate(expanded.cells)}
+    outcomes = sorted(run.outcomes, key=lambda outcome: order.get(outcome.name, len(order)))
+    rows = [report.COLUMNS, *report.rows(outcomes, expanded.impossible, expanded.cells)]
     for line in aligned([[neutral(cell) for cell in row] for row in rows]):
-        click.echo(line, err=STDOUT in (target, *(one.file for one in pages)))
-    tell(f"{report.counts(outcomes, found.impossible)}, in {seconds:.0f} s")
+        click.echo(line, err=STDOUT in (target, *(page.file for page in pages)))
+    tell(f"{report.counts(outcomes, expanded.impossible)}, in {seconds:.0f} s")
     _show_failures(outcomes)
     if target is None and not pages:
         return
     tree = report.document(
-        found.cells,
+        expanded.cells,
         outcomes,
-        found.impossible,
+        expanded.impossible,
         where=run.request.where,
         duration_s=seconds,
         jobs=run.jobs,
@@ -196,13 +196,13 @@ def publish(
 def _show_failures(outcomes: Sequence[Outcome]) -> None:
     from envkit.ground.text import neutral
 
-    for one in outcomes:
-        if one.error is None or one.status == "stopped":
+    for outcome in outcomes:
+        if outcome.error is None or outcome.status == "stopped":
             continue
-        click.echo(f"\n{one.name}: {neutral(one.error)}", err=True)
-        for line in one.details:
+        click.echo(f"\n{outcome.name}: {neutral(outcome.error)}", err=True)
+        for line in outcome.details:
             click.echo(f"  {neutral(line)}", err=True)
-        if one.log:
-            click.echo(f"  log: {one.log}", err=True)
-        if one.hint:
-            click.echo(f"  hint: {neutral(one.hint)}", err=True)
+        if outcome.log:
+            click.echo(f"  log: {outcome.log}", err=True)
+        if outcome.hint:
+            click.echo(f"  hint: {neutral(outcome.hint)}", err=True)

@@ -68,15 +68,15 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
             "schema": SCHEMA,
             "cache": str(cache),
             "state": str(state),
-            "bytes": sum(one.size for one in kept),
-            "kinds": {kind: _summary([one for one in kept if one.kind == kind]) for kind in KINDS},
+            "bytes": sum(entry.size for entry in kept),
+            "kinds": {kind: _summary([entry for entry in kept if entry.kind == kind]) for kind in KINDS},
         }
         click.echo(json.dumps(tree, indent=2))
         return
     now = time.time()
     rows = []
     for kind, meaning in KINDS.items():
-        own = [one for one in kept if one.kind == kind]
+        own = [entry for entry in kept if entry.kind == kind]
         if own:
             rows.append((kind, str(len(own)), _text(_bytes(own)), _age(now - own[-1].used), _age(now - own[0].used),
                          meaning))  # fmt: skip
@@ -127,8 +127,8 @@ def prune_command(
     if as_json:
         tree = {
             "schema": PRUNE_SCHEMA,
-            "removed": [_row(one) for one in done.removed],
-            "in_use": [_row(one) for one in done.in_use],
+            "removed": [_row(entry) for entry in done.removed],
+            "in_use": [_row(entry) for entry in done.in_use],
             "freed": done.freed,
             "held": done.held,
         }
@@ -176,12 +176,12 @@ def _summary(rows: Sequence[Entry]) -> dict[str, Any]:
     return {"entries": len(rows), "bytes": _bytes(rows), **used}
 
 
-def _row(one: Entry) -> dict[str, Any]:
-    return {"kind": one.kind, "path": str(one.path), "bytes": one.size, "used": int(one.used)}
+def _row(entry: Entry) -> dict[str, Any]:
+    return {"kind": entry.kind, "path": str(entry.path), "bytes": entry.size, "used": int(entry.used)}
 
 
 def _bytes(rows: Sequence[Entry]) -> int:
-    return sum(one.size for one in rows)
+    return sum(entry.size for entry in rows)
 
 
 def _text(size: int) -> str:

@@ -90,13 +90,13 @@ def command(flags: CompareFlags) -> int:
             "an image cannot be compared with records: their launches did not take turns",
             hint="name two images, or two folders of records",
         )
-    found = _from_records(Path(first), Path(second)) if all(recorded) else _from_launches(first, second, flags)
-    _show(found, document)
+    comparison = _from_records(Path(first), Path(second)) if all(recorded) else _from_launches(first, second, flags)
+    _show(comparison, document)
     if flags.page is not None:
         from envkit.report.html.comparison import render_html
 
-        write_document(render_html(found.to_json()), str(flags.page), done="the comparison is complete")
-    return found.exit_code
+        write_document(render_html(comparison.to_json()), str(flags.page), done="the comparison is complete")
+    return comparison.exit_code
 
 
 def _from_records(first: Path, second: Path) -> Comparison:
@@ -148,8 +148,8 @@ def _two(typed: tuple[str, ...], *, as_json: bool) -> tuple[str, str]:
     """
     if len(typed) == 2:  # noqa: PLR2004 - A and B
         return typed[0], typed[1]
-    if as_json and len(typed) > 2 and (file := next((one for one in typed if one.endswith(".json")), None)):  # noqa: PLR2004
-        raise takes_no_file(file, ["compare", *(one for one in typed if one != file)])
+    if as_json and len(typed) > 2 and (file := next((name for name in typed if name.endswith(".json")), None)):  # noqa: PLR2004
+        raise takes_no_file(file, ["compare", *(name for name in typed if name != file)])
     raise UsageError(f"compare takes two images or two records, not {len(typed)}", hint="envkit compare A B")
 
 
@@ -167,30 +167,32 @@ def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | N
         raise UsageError(f"{folder} holds records of another comparison", hint="name an empty folder for --keep")
     counts = [0, 0]
 
-    def keep(place: int, record: Mapping[str, Any]) -> None:
-        counts[place] += 1
-        Record(record).write(folder / "ab"[place] / f"{counts[place]:03d}.json")
+    def keep(side: int, record: Mapping[str, Any]) -> None:
+        counts[side] += 1
+        Record(record).write(folder / "ab"[side] / f"{counts[side]:03d}.json")
 
     return keep
 
 
-def _show(found: Comparison, document: str | None) -> None:
+def _show(comparison: Comparison, document: str | None) -> None:
     to_stderr = document == STDOUT
     head = ("metric", "A", "B", "B / A", "interval", "p", "verdict")
-    lines = aligned([head, *(_cells(row) for row in found.rows)]) if found.rows else []
-    counts = " and ".join(str(len(side.records)) for side in (found.first, found.second))
+    lines = aligned([head, *(_cells(row) for row in comparison.rows)]) if comparison.rows else []
+    counts = " and ".join(str(len(side.records)) for side in (comparison.first, comparison.second))
     lines += [""] if lines else []
-    lines += [f"{row.change} {row.key}: {row.reason}" for row in found.rows if row.change != "SAME"]
-    lines.append(f"A is {found.first.name}, B is {found.second.name}; {counts} launches, median of each side shown")
+    lines += [f"{row.change} {row.key}: {row.reason}" for row in comparison.rows if row.change != "SAME"]
     lines.append(
-        f"smallest p that these launches and metrics can reach: {found.smallest_p:.4f} (Holm); "
-        f"required: {found.rule.level:g}"
+        f"A is {comparison.first.name}, B is {comparison.second.name}; {counts} launches, median of each side shown"
     )
-    lines += [f"note: {note}" for note in found.notes]
-    lines.append(f"{found.change}  exit code {found.exit_code}")
+    lines.append(
+        f"smallest p that these launches and metrics can reach: {comparison.smallest_p:.4f} (Holm); "
+        f"required: {comparison.rule.level:g}"
+    )
+    lines += [f"note: {note}" for note in comparison.notes]
+    lines.append(f"{comparison.change}  exit code {comparison.exit_code}")
     for line in lines:
         click.echo(line, err=to_stderr)
-    write_document(found.to_json(), document)
+    write_document(comparison.to_json(), document)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, Task, TaskID
 
-_WIDEST = 120
+_WIDEST = 120  # columns; longer lines are hard to read
 _PROSE = ("note: ", "warning: ", "skipped: ")
 MODES = ("auto", "plain", "quiet", "json")
 
@@ -65,15 +65,15 @@ def tell(text: str) -> None:
 
 
 _BYTES_FROM = 1 << 20  # no build has so many steps: what counts this high counts bytes
-_PLAIN_EVERY_S = 10.0
+_PLAIN_EVERY_S = 10.0  # a CI system keeps every line
 
 
 def amount(done: int, total: int | None, rate: float | None) -> str:
     """How far work is, in its own unit; bytes as MB, with `rate` per second where it is known."""
     if max(done, total or 0) < _BYTES_FROM:
         return f"{done}/{total}" if total else f"{done}"
-    told = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"{done / 1e6:.0f} MB"
-    return told if not rate else f"{told}, {rate / 1e6:.0f} MB/s"
+    text = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"{done / 1e6:.0f} MB"
+    return text if not rate else f"{text}, {rate / 1e6:.0f} MB/s"
 
 
 class Plain:

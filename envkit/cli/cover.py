@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from envkit.ground.errors import ConflictError
 
 _FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm", "doctor")
-_SHOWN_FORCES = 3
+_SHOWN_FORCES = 3  # hosts that are told for each image; of the rest there is a count
 
 _HELP = """Find the fewest images that serve all machines of an inventory.
 
@@ -108,49 +108,49 @@ def command(flags: CoverFlags) -> None:
     request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template}, facts)
     where = "stdin" if flags.hosts_file == "-" else flags.hosts_file
     inventory = read_inventory(read_text(flags.hosts_file, "--hosts"), facts, form=flags.form, where=where)
-    found = replace(cover(request, classes(inventory, facts, complete), facts), notes=inventory.notes)
-    if flags.matrix_file is not None and found.images:
-        _write(flags.matrix_file, found)
+    coverage = replace(cover(request, classes(inventory, facts, complete), facts), notes=inventory.notes)
+    if flags.matrix_file is not None and coverage.images:
+        _write(flags.matrix_file, coverage)
     if flags.as_json:
-        print_json(found.to_json())
+        print_json(coverage.to_json())
     else:
-        _show(found, inventory)
-    if found.unserved and not flags.skip_impossible:
-        raise _unserved(found)
+        _show(coverage, inventory)
+    if coverage.unserved and not flags.skip_impossible:
+        raise _unserved(coverage)
 
 
-def _show(found: Cover, inventory: Inventory) -> None:
+def _show(coverage: Cover, inventory: Inventory) -> None:
     from envkit.cli.console import show
     from envkit.cli.output import aligned, show_table
     from envkit.ground.text import neutral
 
-    served = sum(row.hosts.count for one in found.images for row in one.serves)
-    number = len(found.images)
+    served = sum(row.hosts.count for entry in coverage.images for row in entry.serves)
+    number = len(coverage.images)
     show(
-        f"{number} image{'s serve' if number != 1 else ' serves'} {served} of {found.machines} machines "
-        f"({found.classes} kind{'s' if found.classes != 1 else ''}, read as {inventory.form})"
+        f"{number} image{'s serve' if number != 1 else ' serves'} {served} of {coverage.machines} machines "
+        f"({coverage.classes} kind{'s' if coverage.classes != 1 else ''}, read as {inventory.form})"
     )
-    for note in found.notes:
+    for note in coverage.notes:
         show(f"note: {neutral(note)}")
-    if found.images:
+    if coverage.images:
         click.echo("")
         show_table(("image", "torch", "CUDA", "Python", "source", "driver", "GPUs", "machines"),
-                   [_row(one) for one in found.images])  # fmt: skip
-    for one in found.images:
-        click.echo(f"\n{one.name} serves")
+                   [_row(entry) for entry in coverage.images])  # fmt: skip
+    for image in coverage.images:
+        click.echo(f"\n{image.name} serves")
         rows = [
-            (f"  {row.hosts.title}", row.mode, str(row.hosts.count), row.hosts.named, _held_back(one, row))
-            for row in one.serves
+            (f"  {row.hosts.title}", row.mode, str(row.hosts.count), row.hosts.named, _held_back(image, row))
+            for row in image.serves
         ]  # fmt: skip
         for line in aligned(rows):
             show(neutral(line))
-        for line in _forces(one):
+        for line in _forces(image):
             show(neutral(line))
-    if len(found.images) > 1:
-        click.echo("\nOne change that saves an image" if found.savings else "\nno single change saves an image")
-        for saving in found.savings:
+    if len(coverage.images) > 1:
+        click.echo("\nOne change that saves an image" if coverage.savings else "\nno single change saves an image")
+        for saving in coverage.savings:
             show(neutral(f"  {saving.text}"))
-    for gone in found.unserved:
+    for gone in coverage.unserved:
         click.echo("")
         show(f"nothing runs on {neutral(_hosts(gone.hosts))}")
         for sentence in gone.because:
@@ -161,12 +161,21 @@ def _row(image: Image) -> tuple[str, ...]:
     from envkit.ground.versions import key
     from envkit.resolve.gpus import sm
 
-    found = image.resolution
-    driver = f">={found.driver.minimum}" if found.driver else "-"
+    resolution = image.resolution
+    driver = f">={resolution.driver.minimum}" if resolution.driver else "-"
     served = {card.gpu.capability for row in image.serves for card in row.hosts.cards}
-    gpus = " ".join(sm(one) for one in sorted(served, key=key))
+    gpus = " ".join(sm(capability) for capability in sorted(served, key=key))
     machines = str(sum(row.hosts.count for row in image.serves))
-    return image.name, found.torch, found.cuda or "-", found.python, found.source, driver, gpus, machines
+    return (
+        image.name,
+        resolution.torch,
+        resolution.cuda or "-",
+        resolution.python,
+        resolution.source,
+        driver,
+        gpus,
+        machines,
+    )
 
 
 def _forces(image: Image) -> Iterator[str]:
@@ -184,8 +193,8 @@ def _held_back(image: Image, row: Served) -> str:
     return "; ".join(text for text in (alone, f"natively: {row.native}" if row.native else "") if text)
 
 
-def _hosts(one: HostClass) -> str:
-    return f"{one.title} ({one.named})"
+def _hosts(host_class: HostClass) -> str:
+    return f"{host_class.title} ({host_class.named})"
 
 
 def _completion(asked: Mapping[str, Any], aliases: tuple[str, ...], facts: Facts) -> Completion:
@@ -203,28 +212,28 @@ def _completion(asked: Mapping[str, Any], aliases: tuple[str, ...], facts: Facts
     return Completion(driver=asked["driver"], gpus=tuple(asked["gpu"] or ()), platform=asked["platform"], aliases=named)
 
 
-def _write(path: Path, found: Cover) -> None:
+def _write(path: Path, coverage: Cover) -> None:
     from envkit.cover.matrix import matrix_text
     from envkit.ground.errors import EnvironmentProblem
     from envkit.ground.store import write_atomic
 
     try:
-        write_atomic(path, matrix_text(found).encode())
+        write_atomic(path, matrix_text(coverage).encode())
     except OSError as error:
         raise EnvironmentProblem(
             f"--matrix {path}: {error.strerror or error}", hint="name a file in a writable folder"
         ) from error
 
 
-def _unserved(found: Cover) -> ConflictError:
+def _unserved(coverage: Cover) -> ConflictError:
     from envkit.ground.errors import ConflictError
 
-    first = found.unserved[0]
-    kinds = f"{len(found.unserved)} of {found.classes} kinds of machines"
+    first = coverage.unserved[0]
+    kinds = f"{len(coverage.unserved)} of {coverage.classes} kinds of machines"
     return ConflictError(
-        f"nothing runs on {kinds}: {'; '.join(_hosts(one.hosts) for one in found.unserved)}",
+        f"nothing runs on {kinds}: {'; '.join(_hosts(row.hosts) for row in coverage.unserved)}",
         hint=first.hint or "--skip-impossible leaves them out",
-        details=tuple(dict.fromkeys(sentence for one in found.unserved for sentence in one.because)),
+        details=tuple(dict.fromkeys(sentence for row in coverage.unserved for sentence in row.because)),
     )
 
 

@@ -104,12 +104,12 @@ def option(section: Section, *names: str, **attributes: Any) -> Callable[[Comman
 
 def sections(command: click.Command, ctx: click.Context) -> dict[Section, list[click.Parameter]]:
     """Return the visible options of a command by section, in the order of the help."""
-    found: dict[Section, list[click.Parameter]] = {section: [] for section in Section}
+    by_section: dict[Section, list[click.Parameter]] = {section: [] for section in Section}
     for parameter in command.get_params(ctx):
         if isinstance(parameter, click.Option) and not parameter.hidden:
             own = parameter.section if isinstance(parameter, SectionOption) else Section.GENERAL  # --help is click's
-            found[own].append(parameter)
-    return {section: options for section, options in found.items() if options}
+            by_section[own].append(parameter)
+    return {section: options for section, options in by_section.items() if options}
 
 
 Example = tuple[str, str]  # a command line, and what it is about
@@ -136,7 +136,11 @@ def _example_lines(examples: list[Example], width: int) -> list[str]:
     """Return examples as lines: what one is about stands beside it, or, where that is too wide, below it."""
 
     def beside(across: int) -> list[Example]:
-        return [one for one in examples if one[1] and len(one[0]) + _APART <= across <= width - len(one[1])]
+        return [
+            example
+            for example in examples
+            if example[1] and len(example[0]) + _APART <= across <= width - len(example[1])
+        ]
 
     # The column that leaves the most of them in one line.
     across = max((len(command) + _APART for command, _ in examples), key=lambda at: len(beside(at)))
@@ -189,7 +193,7 @@ class SectionCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with its options."""
         for section, options in sections(self, ctx).items():
-            rows = [record for one in options if (record := one.get_help_record(ctx)) is not None]
+            rows = [record for parameter in options if (record := parameter.get_help_record(ctx)) is not None]
             with formatter.section(section.value):
                 formatter.write_dl(rows, col_max=30 if formatter.width >= _NARROW else formatter.width // 3)
 
@@ -203,16 +207,18 @@ class SectionGroup(SectionCommand, click.Group):
         """List the commands, each with its whole first sentence."""
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(_SENTENCE)) for name, one in self.commands.items()])
+            formatter.write_dl(
+                [(name, command.get_short_help_str(_SENTENCE)) for name, command in self.commands.items()]
+            )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, or fail with the nearest name."""
-        found = super().get_command(ctx, cmd_name)
-        if found is None and not ctx.resilient_parsing and not cmd_name.startswith("-"):
+        command = super().get_command(ctx, cmd_name)
+        if command is None and not ctx.resilient_parsing and not cmd_name.startswith("-"):
             from envkit.cli.typos import unknown_command
 
             raise unknown_command(ctx, cmd_name, self.commands, {})
-        return found
+        return command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections, then the commands."""

@@ -96,65 +96,68 @@ def command(flags: DiffFlags) -> int:
             reporter=reporter,
         )
         with deadline_of(flags.timeout, reporter).holds():
-            found = difference(read_content(flags.before, access), read_content(flags.after, access))
+            diff = difference(read_content(flags.before, access), read_content(flags.after, access))
     if flags.as_json:
-        print_json(found.to_json(), ascii_only=True)
+        print_json(diff.to_json(), ascii_only=True)
     elif flags.markdown:
-        click.echo("\n".join(_markdown(found, verbose=flags.progress.verbose)))
+        click.echo("\n".join(_markdown(diff, verbose=flags.progress.verbose)))
     else:
-        _show(found, verbose=flags.progress.verbose)
-    return VerificationError.exit_code if flags.by_exit and not found.same else 0
+        _show(diff, verbose=flags.progress.verbose)
+    return VerificationError.exit_code if flags.by_exit and not diff.same else 0
 
 
-def _show(found: Difference, *, verbose: bool) -> None:
+def _show(diff: Difference, *, verbose: bool) -> None:
     from envkit.ground.text import neutral
 
-    for line in _lines(found, verbose=verbose):
+    for line in _lines(diff, verbose=verbose):
         click.echo(neutral(line) if line else "")
 
 
-def _lines(found: Difference, *, verbose: bool) -> Iterator[str]:
-    yield f"A  {_side(found.before)}"
-    yield f"B  {_side(found.after)}"
-    for note in (*found.before.notes, *found.after.notes):
+def _lines(diff: Difference, *, verbose: bool) -> Iterator[str]:
+    yield f"A  {_side(diff.before)}"
+    yield f"B  {_side(diff.after)}"
+    for note in (*diff.before.notes, *diff.after.notes):
         yield f"note: {note}"
-    if found.same:
+    if diff.same:
         yield ""
-        yield "identical" if found.before.id == found.after.id else "no differences found"
+        yield "identical" if diff.before.id == diff.after.id else "no differences found"
         return
-    yield from _changes("CUDA stack", found.stack, absent="unknown")
-    yield from _packages(found)
-    yield from _changes("environment", found.env or ())
-    yield from _changes("command", found.start or ())
-    hidden = 0 if verbose else sum(_computed(one) for one in found.labels or ())
-    yield from _changes("labels", [one for one in found.labels or () if verbose or not _computed(one)], hidden)
-    yield from _sizes(found)
+    yield from _changes("CUDA stack", diff.stack, absent="unknown")
+    yield from _packages(diff)
+    yield from _changes("environment", diff.env or ())
+    yield from _changes("command", diff.start or ())
+    hidden = 0 if verbose else sum(_computed(label) for label in diff.labels or ())
+    yield from _changes("labels", [label for label in diff.labels or () if verbose or not _computed(label)], hidden)
+    yield from _sizes(diff)
 
 
-def _markdown(found: Difference, *, verbose: bool) -> Iterator[str]:
+def _markdown(diff: Difference, *, verbose: bool) -> Iterator[str]:
     """Yield the same as tables; names and values come from packages, so none of them is markup."""
     from envkit.report.markdown import table, text_only
 
-    yield from (f"- {name}: {text_only(_side(one))}" for name, one in (("A", found.before), ("B", found.after)))
-    yield from (f"- note: {text_only(note)}" for note in (*found.before.notes, *found.after.notes))
+    yield from (f"- {name}: {text_only(_side(side))}" for name, side in (("A", diff.before), ("B", diff.after)))
+    yield from (f"- note: {text_only(note)}" for note in (*diff.before.notes, *diff.after.notes))
     yield ""
-    if found.same:
+    if diff.same:
         yield "No differences found."
         return
-    shown = [one for one in found.labels or () if verbose or not _computed(one)]
-    groups = {"CUDA stack": found.stack, "Environment": found.env, "Command": found.start, "Labels": shown}
+    shown = [label for label in diff.labels or () if verbose or not _computed(label)]
+    groups = {"CUDA stack": diff.stack, "Environment": diff.env, "Command": diff.start, "Labels": shown}
     for title, changes in groups.items():
         absent = "unknown" if title == "CUDA stack" else "none"
-        rows = [[text_only(text or absent) for text in (one.name, one.before, one.after)] for one in changes or ()]
+        rows = [
+            [text_only(text or absent) for text in (change.name, change.before, change.after)]
+            for change in changes or ()
+        ]
         yield from table(title, ["Name", "A", "B"], rows)
-    packages = [[text_only(text) for text in _package_row(one)] for one in found.packages or ()]
-    yield from table(_package_counts(found).capitalize(), ["Package", "Kind", "A", "B"], packages)
-    yield from (text_only(line) + "  " for line in _sizes(found) if line)
+    packages = [[text_only(text) for text in _package_row(package)] for package in diff.packages or ()]
+    yield from table(_package_counts(diff).capitalize(), ["Package", "Kind", "A", "B"], packages)
+    yield from (text_only(line) + "  " for line in _sizes(diff) if line)
 
 
-def _package_row(one: PackageChange) -> tuple[str, str, str, str]:
-    after = f"{one.after} (other bytes)" if one.rebuilt else one.after
-    return one.name, one.kind, one.before or "none", after or "none"
+def _package_row(change: PackageChange) -> tuple[str, str, str, str]:
+    after = f"{change.after} (other bytes)" if change.rebuilt else change.after
+    return change.name, change.kind, change.before or "none", after or "none"
 
 
 def _side(content: Content) -> str:
@@ -177,37 +180,39 @@ def _changes(title: str, changes: Sequence[Change], hidden: int = 0, *, absent: 
         return
     yield ""
     yield title
-    yield from aligned([(f"  {one.name}", f"{one.before or absent} -> {one.after or absent}") for one in changes])
+    yield from aligned(
+        [(f"  {change.name}", f"{change.before or absent} -> {change.after or absent}") for change in changes]
+    )
     if hidden:
         yield f"  {hidden} more that envkit computes (-v lists them)"
 
 
-def _packages(found: Difference) -> Iterator[str]:
-    if not found.packages:
+def _packages(diff: Difference) -> Iterator[str]:
+    if not diff.packages:
         return
     yield ""
-    yield _package_counts(found)
-    yield from aligned([_package(one) for one in found.packages])
+    yield _package_counts(diff)
+    yield from aligned([_package(package) for package in diff.packages])
 
 
-def _package_counts(found: Difference) -> str:
-    packages = found.packages or ()
-    added = sum(one.before is None for one in packages)
-    removed = sum(one.after is None for one in packages)
+def _package_counts(diff: Difference) -> str:
+    packages = diff.packages or ()
+    added = sum(package.before is None for package in packages)
+    removed = sum(package.after is None for package in packages)
     return f"packages: {len(packages) - added - removed} changed, {added} added, {removed} removed"
 
 
-def _package(one: PackageChange) -> tuple[str, str, str]:
-    if one.before is None:
-        return f"  + {one.name}", str(one.after), one.kind
-    if one.after is None:
-        return f"  - {one.name}", one.before, one.kind
-    told = f"{one.before} (other bytes)" if one.rebuilt else f"{one.before} -> {one.after}"
-    return f"    {one.name}", told, one.kind
+def _package(change: PackageChange) -> tuple[str, str, str]:
+    if change.before is None:
+        return f"  + {change.name}", str(change.after), change.kind
+    if change.after is None:
+        return f"  - {change.name}", change.before, change.kind
+    versions = f"{change.before} (other bytes)" if change.rebuilt else f"{change.before} -> {change.after}"
+    return f"    {change.name}", versions, change.kind
 
 
-def _sizes(found: Difference) -> Iterator[str]:
-    before, after, layers = found.before.size, found.after.size, found.layers
+def _sizes(diff: Difference) -> Iterator[str]:
+    before, after, layers = diff.before.size, diff.after.size, diff.layers
     if before is not None and after is not None:
         sign = "+" if after >= before else "-"
         yield ""

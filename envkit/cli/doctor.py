@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from envkit.doctor.model import Diagnosis
     from envkit.ground.progress import Reporter
 
-_LOG_WIDTH = 160
+_LOG_WIDTH = 160  # columns, where the output is not a terminal
 _COLORS = {"error": "red", "warn": "yellow", "info": "cyan"}
 
 _HELP = """Find what is wrong, and what to change.

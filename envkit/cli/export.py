@@ -161,8 +161,8 @@ def command(flags: ExportFlags) -> None:
         return
     if flags.kind is None:
         raise UsageError("missing KIND", hint=f"envkit export {'|'.join(kinds.known())}")
-    found = kinds.kind(flags.kind)
-    files = found.exporter()(flags.order(flags.kind))
+    kind = kinds.kind(flags.kind)
+    files = kind.exporter()(flags.order(flags.kind))
     if flags.as_json:
         _print_json({"kind": flags.kind, "files": dict(files)})
     elif flags.out in (None, "-"):
@@ -172,13 +172,13 @@ def command(flags: ExportFlags) -> None:
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in given:
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise UsageError(f"--set {text!r:.100} is not NAME=VALUE", hint="envkit export --list")
-        found[key] = value
-    return found
+        pairs[key] = value
+    return pairs
 
 
 def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
@@ -207,8 +207,8 @@ def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
     from envkit.fleet.cells import expand
     from envkit.fleet.matrix import read_matrix
 
-    found = expand(read_matrix(matrix), {}, facts, partial(load_definition, facts=facts))
-    lines = [f"{one.name}: {one.reason}" for one in found.impossible]
+    expanded = expand(read_matrix(matrix), {}, facts, partial(load_definition, facts=facts))
+    lines = [f"{cell.name}: {cell.reason}" for cell in expanded.impossible]
     if lines and not skip:
         raise ConflictError(
             f"{matrix}: {len(lines)} of its images are impossible",
@@ -217,7 +217,7 @@ def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
         )
     for line in lines:
         tell(f"skipped: {line}")
-    return found.cells
+    return expanded.cells
 
 
 def _folders(resolved: Settings) -> tuple[Path, ...]:
@@ -253,27 +253,27 @@ def _print_main(kind: str, files: Mapping[str, str]) -> None:
         tell(f"note: showing {main}; {len(others)} other files belong to it: envkit export {kind} --out DIR/")
 
 
-def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
-    """Write one file as the place itself, several below it."""
+def _write(target: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
+    """Write one file as the target itself, several below it."""
     from envkit.ground.store import write_atomic
 
-    below = folder or len(files) > 1 or place.is_dir()
-    wanted = {place / name if below else place: text.encode() for name, text in files.items()}
+    below = folder or len(files) > 1 or target.is_dir()
+    wanted = {target / name if below else target: text.encode() for name, text in files.items()}
     for path, data in wanted.items():
-        link = next((one for one in _below(path, place) if one.is_symlink()), None)
+        link = next((part for part in _below(path, target) if part.is_symlink()), None)
         if link is not None:
-            raise UsageError(f"{link} is a symbolic link", hint=f"remove it, or write elsewhere than {place}")
+            raise UsageError(f"{link} is a symbolic link", hint=f"remove it, or write elsewhere than {target}")
         if path.exists() and not force and (not path.is_file() or path.read_bytes() != data):
             raise UsageError(f"{path} exists and differs", hint="--force replaces it")
     for path, data in wanted.items():
         write_atomic(path, data)
     first = next(iter(wanted))
-    tell(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {place}")
+    tell(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {target}")
 
 
-def _below(path: Path, place: Path) -> list[Path]:
-    """The file and the folders between it and the place that was named; that one may be a link."""
-    return [path] if path == place else [path, *(one for one in path.parents if place in one.parents)]
+def _below(path: Path, target: Path) -> list[Path]:
+    """The file and the folders between it and the target that was named; that one may be a link."""
+    return [path] if path == target else [path, *(parent for parent in path.parents if target in parent.parents)]
 
 
 def _list(*, as_json: bool) -> None:
@@ -298,8 +298,8 @@ def _list(*, as_json: bool) -> None:
     for name, kind in kinds.items():
         lines = aligned(
             [
-                [f"--set {key}=", one.about + (f" [{one.default}]" if one.default else "")]
-                for key, one in kind.options().items()
+                [f"--set {key}=", setting.about + (f" [{setting.default}]" if setting.default else "")]
+                for key, setting in kind.options().items()
             ]
         )
         if lines:

@@ -26,7 +26,7 @@ _PARTS = {
     "": "Reference and explanation",
     "reference": "Reference, from the code",
 }
-_WIDTH = 100
+_WIDTH = 100  # columns; prose in longer lines is hard to read
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _IMAGE = re.compile(r"^<img [^>]*>\n\n?", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)\s]*)\)")
@@ -56,14 +56,14 @@ def pages(folder: Path | None = None) -> dict[str, Page]:
         EnvironmentProblem: the installation has no documentation.
     """
     root = data_folder("docs") if folder is None else folder
-    found = {}
+    by_topic = {}
     for path in sorted(root.rglob("*.md")):
         if path.name != "index.md":
             text = path.read_text(encoding="utf-8")
             title = text.partition("\n")[0].removeprefix("# ")
             part = "" if path.parent == root else path.parent.name
-            found[path.stem] = Page(topic=path.stem, part=part, title=title, text=text)
-    return found
+            by_topic[path.stem] = Page(topic=path.stem, part=part, title=title, text=text)
+    return by_topic
 
 
 def terminal_text(page: Page, topics: Collection[str]) -> str:
@@ -84,11 +84,11 @@ def _topics(context: click.Context, parameter: click.Parameter, typed: str) -> l
     del parameter
     from click.shell_completion import CompletionItem
 
-    found = {topic: page.title for topic, page in pages().items()}
+    titles = {topic: page.title for topic, page in pages().items()}
     group = context.find_root().command
     for name in group.list_commands(context) if isinstance(group, click.Group) else ():
-        found.setdefault(name, f"the options of envkit {name}")
-    return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(typed)]
+        titles.setdefault(name, f"the options of envkit {name}")
+    return [CompletionItem(name, help=text) for name, text in titles.items() if name.startswith(typed)]
 
 
 @new_command("help")
@@ -113,9 +113,9 @@ def command(ctx: click.Context, topic: str | None) -> None:
     elif topic in known:
         _show(terminal_text(known[topic], known), options_of=topic if topic in commands else None)
     elif isinstance(group, click.Group) and topic in commands:
-        found = group.get_command(ctx, topic)
-        assert found is not None
-        click.echo(found.get_help(click.Context(found, info_name=topic, parent=ctx.parent)))
+        subcommand = group.get_command(ctx, topic)
+        assert subcommand is not None
+        click.echo(subcommand.get_help(click.Context(subcommand, info_name=topic, parent=ctx.parent)))
     else:
         close = difflib.get_close_matches(topic, [*known, *commands], n=1)
         raise UsageError(
@@ -126,7 +126,7 @@ def command(ctx: click.Context, topic: str | None) -> None:
 def _listing(known: dict[str, Page]) -> str:
     width = max(len(topic) for topic in known)
     parts = [
-        "\n".join([title, *(f"  {one.topic:<{width}}  {one.title}" for one in known.values() if one.part == part)])
+        "\n".join([title, *(f"  {page.topic:<{width}}  {page.title}" for page in known.values() if page.part == part)])
         for part, title in _PARTS.items()
     ]
     return "\n\n".join([*parts, "envkit help TOPIC shows a page."])

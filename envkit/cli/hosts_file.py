@@ -54,14 +54,14 @@ def machine(name: str, asked: Mapping[str, Any], facts: Facts) -> dict[str, Any]
     where = "stdin" if name == "-" else name
     inventory = read_inventory(read_text(name, "--for-host"), facts, where=where)
     given = Completion(driver=asked["driver"], gpus=tuple(asked["gpu"] or ()), platform=asked["platform"])
-    found = classes(inventory, facts, given)
-    if len(found) > 1:
-        kinds = " / ".join(one.title for one in found[:3])
+    host_classes = classes(inventory, facts, given)
+    if len(host_classes) > 1:
+        kinds = " / ".join(host_class.title for host_class in host_classes[:3])
         raise UsageError(
-            f"--for-host {where}: {len(found)} kinds of machines, and an answer is for one: {kinds}",
+            f"--for-host {where}: {len(host_classes)} kinds of machines, and an answer is for one: {kinds}",
             hint=f"envkit cover --hosts {name} finds the fewest images for all of them",
         )
-    own = found[0]
+    own = host_classes[0]
     # A name that only the file has is told by its compute capability.
     names = [card.typed if gpus.find(card.typed, facts.gpus, short=True) is card.gpu else card.sm for card in own.cards]
     said = {"gpu": tuple(names), "driver": own.driver, "platform": own.platform}

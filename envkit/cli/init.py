@@ -129,13 +129,13 @@ def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool)
         click.echo(f"left {other}; to begin with it: envkit init --from {other}", err=err)
     for line in aligned([("taken over", "", ""), *shown(drafted.taken)]):
         click.echo(neutral(line), err=err)
-    losses = [one for one in drafted.left if not one.harmless]
-    harmless = [one for one in drafted.left if one.harmless]
+    losses = [entry for entry in drafted.left if not entry.harmless]
+    harmless = [entry for entry in drafted.left if entry.harmless]
     for title, rows in (("not taken over", losses), ("not needed", harmless)):
         if rows:
             click.echo(f"\n{title}:", err=err)
-        for one in rows:
-            click.echo(neutral(f"  {one.line.where}: {one.line.text}: {one.why}"), err=err)
+        for row in rows:
+            click.echo(neutral(f"  {row.line.where}: {row.line.text}: {row.why}"), err=err)
     if drafted.conflict:
         click.echo(f"\nwarning: {drafted.conflict.message}", err=True)
         if drafted.conflict.hint:
@@ -153,8 +153,8 @@ def _document(drafted: Drafted, others: tuple[str, ...], file: str | None, follo
         "definition": drafted.text,
         "taken": [{"key": key, "value": value, "where": where} for key, value, where in shown(drafted.taken)],
         "left": [
-            {"where": one.line.where, "text": one.line.text, "why": one.why, "harmless": one.harmless}
-            for one in drafted.left
+            {"where": entry.line.where, "text": entry.line.text, "why": entry.why, "harmless": entry.harmless}
+            for entry in drafted.left
         ],
         "conflict": drafted.conflict.message if drafted.conflict else None,
         "next": following,

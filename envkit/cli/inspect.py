@@ -124,19 +124,19 @@ def command(flags: InspectFlags) -> None:
         require_sigstore()
     with closing(flags.progress.reporter()) as reporter, deadline_of(flags.timeout, reporter).holds():
         looked = _with_lists(_look(flags, keys, identities, reporter), flags, reporter)
-    found = inspection(looked, [*(key.id for key in keys), *map(str, identities)])
+    inspected = inspection(looked, [*(key.id for key in keys), *map(str, identities)])
     if flags.as_json:
-        print_json(found.to_json(), ascii_only=True)
+        print_json(inspected.to_json(), ascii_only=True)
     elif flags.lists and looked.listing is not None:
-        told = listed(looked.listing, packages=flags.packages, layers=flags.layers, licenses=flags.licenses)
-        _show(list(told))
+        text_lines = listed(looked.listing, packages=flags.packages, layers=flags.layers, licenses=flags.licenses)
+        _show(list(text_lines))
     else:
-        _show(lines(found, load().gpus, datetime.now(UTC)))
+        _show(lines(inspected, load().gpus, datetime.now(UTC)))
     if flags.page is not None:
         from envkit.report.html.image import render_html
 
-        write_document(render_html(found.to_json()), str(flags.page), done="the image was read")
-    failure = found.failure(require_proved=flags.require is not None)
+        write_document(render_html(inspected.to_json()), str(flags.page), done="the image was read")
+    failure = inspected.failure(require_verified=flags.require is not None)
     if failure is not None:
         raise failure
 
@@ -158,14 +158,14 @@ def _look(flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[I
         return _in_registry(flags.image, keys, identities, reporter)
     _check_prefix(flags.image)
     content = read_content(flags.image, _access(flags, reporter))
-    sizes = [one.size for one in content.layers or ()]
+    sizes = [layer.size for layer in content.layers or ()]
     return Looked(
         name=flags.image,
         digest=content.digest,
         id=content.id or "",
         config=content.config,
         labels=content.labels,
-        layer_sizes=None if None in sizes else tuple(one for one in sizes if one is not None),
+        layer_sizes=None if None in sizes else tuple(size for size in sizes if size is not None),
         attached=None,
         content=content,
     )

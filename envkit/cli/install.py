@@ -57,24 +57,27 @@ def command(flags: InstallFlags) -> int:
 
     environment = installing.environment_of(flags.venv, os.environ)
     facts = flags.request.facts()
-    found = installing.resolution_here(flags.request.fields(facts), environment, facts, note)
+    resolution = installing.resolution_here(flags.request.fields(facts), environment, facts, note)
     settings = load_settings({"preset": flags.preset})
     mirrors = settings.mirrors()
-    click.echo(f"torch {found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'CPU'}, Python {found.python}")
-    for warning in found.warnings:
+    click.echo(
+        f"torch {resolution.torch}, {f'CUDA {resolution.cuda}' if resolution.cuda else 'CPU'}, "
+        f"Python {resolution.python}"
+    )
+    for warning in resolution.warnings:
         tell(f"warning: {warning}")
-    steps = installing.steps(found, environment, mirrors, torch_only=flags.torch_only)
+    steps = installing.steps(resolution, environment, mirrors, torch_only=flags.torch_only)
     bundle = None if mirrors.ca_bundle == NO_BUNDLE else mirrors.ca_bundle
     for step in steps:
         click.echo(f"$ {step}")
         if not flags.dry_run:
             installing.run(step, bundle)
     command = (
-        f"envkit verify --runner host {shlex.quote(str(environment.python))}{'' if found.cuda else ' --allow-cpu'}"
+        f"envkit verify --runner host {shlex.quote(str(environment.python))}{'' if resolution.cuda else ' --allow-cpu'}"
     )
     click.echo(f"$ {command}" if flags.verify else f"verify: {command}")
     if not flags.verify or flags.dry_run:
         return 0
     from envkit.cli.verify import verify_python
 
-    return verify_python(str(environment.python), allow_cpu=found.cuda is None)
+    return verify_python(str(environment.python), allow_cpu=resolution.cuda is None)

@@ -66,15 +66,15 @@ class LockFlags:
         from envkit.lock.values import parse_moment
         from envkit.pipeline.locking import LockRequest
 
-        found = LockRequest(
+        request = LockRequest(
             plan=self.request.plan(self.definition),
             settings=load_settings({"engine": self.engine, "preset": self.preset, "facts": self.request.facts_file}),
             base=self.base,
             as_of=parse_moment(self.as_of, "--as-of") if self.as_of is not None else None,
             update=self.update,
         )
-        found.check()
-        return found
+        request.check()
+        return request
 
     def command(self) -> str:
         """Return the command that writes the lock of this request."""
@@ -235,12 +235,12 @@ def size_rows(lock: Lock) -> list[tuple[str, str, str, str]]:
     tree = lock.to_json()
     base = f"{lock.base.reference}@{lock.base.digest}" if lock.base.digest else lock.base.reference
     rows, count = [], 0
-    for what, found in (("base", tree["base"]["packages"]), ("conda", tree["conda"]), ("wheels", tree["wheels"])):
-        largest = max(found, key=lambda row: row["size"], default=None)
+    for what, packages in (("base", tree["base"]["packages"]), ("conda", tree["conda"]), ("wheels", tree["wheels"])):
+        largest = max(packages, key=lambda row: row["size"], default=None)
         remark = f"largest: {largest['name']} {largest['version']}, {_size(largest['size'])}" if largest else ""
-        number = str(len(found)) if found or what != "base" else ""
-        rows.append((what, number, _size(sum(row["size"] for row in found)), base if what == "base" else remark))
-        count += len(found)
+        number = str(len(packages)) if packages or what != "base" else ""
+        rows.append((what, number, _size(sum(row["size"] for row in packages)), base if what == "base" else remark))
+        count += len(packages)
     return [*rows, ("all", str(count), _size(lock.size), "")]
 
 
@@ -254,8 +254,12 @@ def _summary(lock: Lock, file: str) -> dict[str, Any]:
         "base": {key: value for key, value in tree["base"].items() if key != "packages"},
         "packages": [
             {"kind": kind, **{key: row[key] for key in ("name", "version", "size")}}
-            for kind, found in (("deb", tree["base"]["packages"]), ("conda", tree["conda"]), ("wheel", tree["wheels"]))
-            for row in found
+            for kind, packages in (
+                ("deb", tree["base"]["packages"]),
+                ("conda", tree["conda"]),
+                ("wheel", tree["wheels"]),
+            )
+            for row in packages
         ],
     }
 

@@ -121,7 +121,7 @@ class LazyGroup(SectionGroup):
         module = importlib.import_module(COMMANDS[cmd_name][0])
         # A module has one command, or a second one that is a form of it and has its own name.
         command: click.Command = next(
-            one for one in vars(module).values() if isinstance(one, click.Command) and one.name == cmd_name
+            value for value in vars(module).values() if isinstance(value, click.Command) and value.name == cmd_name
         )
         return command
 
@@ -129,8 +129,10 @@ class LazyGroup(SectionGroup):
         """Complete a command from the table above, or an option."""
         from click.shell_completion import CompletionItem
 
-        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        completions = [
+            CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*completions, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table above."""
@@ -166,7 +168,7 @@ def envkit() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code; errors go to stderr, without a traceback unless it is a bug."""
     signals.raise_on(*signals.ENDING)
-    told = Verbosity()
+    verbosity = Verbosity()
     try:
         if asked := os.environ.get(COMPLETE):
             return answer(envkit, asked)
@@ -174,13 +176,13 @@ def run(arguments: Sequence[str]) -> int:
             from envkit.cli.output import check_json
 
             check_json(arguments)
-        result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False, obj=told)
+        result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False, obj=verbosity)
         sys.stdout.flush()
         if not result:
             stdio.check_written()
     except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
         code = _explain(signals.came() or error, arguments)
-        if told.verbose:
+        if verbosity.verbose:
             _show_causes(error)
         return code
     except KeyboardInterrupt:
@@ -219,8 +221,8 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             _show("the current folder was deleted", "cd to a folder that exists", ())
             code = 9
         case OSError():
-            place = f": {error.filename}" if error.filename else ""
-            _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
+            suffix = f": {error.filename}" if error.filename else ""
+            _show(f"{error.strerror or error}{suffix}", "check the path, its permissions and the free disk space", ())
             code = 9
         case MemoryError():
             _show("not enough memory for this input", "free -m, ulimit -v", ())

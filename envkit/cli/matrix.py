@@ -166,15 +166,15 @@ def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> N
                     "traps": [_tree(row) for row in entry.traps],
                     "evidence": evidence_of(entry),
                     "sources": {
-                        ref: dict(found[1]) for ref in entry.refs if (found := sources.find(facts.sources, ref))
+                        ref: dict(source[1]) for ref in entry.refs if (source := sources.find(facts.sources, ref))
                     },
                 }
                 for entry in entries
             ],
         )
         return
-    for place, entry in enumerate(entries):
-        if place:
+    for position, entry in enumerate(entries):
+        if position:
             click.echo("")
         _show_entry(facts, entry)
         if verbose:
@@ -199,7 +199,7 @@ def _filtered(facts: Facts, name: str, wanted: dict[str, str | None]) -> list[An
     """Rows of a table that meet the filters given.
 
     Raises:
-        UsageError: a filter is no version, or the table has no such field.
+        UsageError: a filter is not a version, or the table has no such field.
     """
     from envkit.facts.check import rows_of
     from envkit.facts.tables import BY_NAME, SOURCES
@@ -269,7 +269,7 @@ def _show_entry(facts: Facts, entry: Any) -> None:
         )
     if entry.refs:
         click.echo("")
-        rows = [(ref, describe(found[1], ref)) for ref in entry.refs if (found := find(facts.sources, ref))]
+        rows = [(ref, describe(source[1], ref)) for ref in entry.refs if (source := find(facts.sources, ref))]
         show_table(("source", "where"), rows)
 
 

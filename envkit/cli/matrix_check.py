@@ -71,7 +71,7 @@ def check_command(flags: CheckFlags) -> None:
 
     own = [] if flags.facts_file else check_evidence(facts)  # an overlay may say otherwise
     findings = [*check(facts), *check_tables(), *own]
-    findings = [one for one in findings if flags.table is None or one.table.endswith(flags.table)]
+    findings = [finding for finding in findings if flags.table is None or finding.table.endswith(flags.table)]
     _tell(facts, findings, as_json=flags.as_json)
 
 
@@ -101,7 +101,12 @@ def _online(flags: CheckFlags, facts: Facts) -> None:
         proofs, traffic = check_online(
             facts, load_settings({"facts": flags.facts_file}), reporter, torch=flags.torch, deep=flags.deep
         )
-    wrong = [str(one) for proof in proofs for one in proof.differences if flags.table in (None, one.table)]
+    wrong = [
+        str(difference)
+        for proof in proofs
+        for difference in proof.differences
+        if flags.table in (None, difference.table)
+    ]
     wrong += [text for proof in proofs for text in proof.refused]
     if flags.as_json:
         print_facts_json(
@@ -109,8 +114,8 @@ def _online(flags: CheckFlags, facts: Facts) -> None:
             proofs=[proof.to_json() for proof in proofs],
         )  # fmt: skip
     else:
-        for one in wrong:
-            click.echo(neutral(one))
+        for line in wrong:
+            click.echo(neutral(line))
         click.echo(_summary(proofs, len(wrong), traffic), err=bool(wrong))
     if wrong:
         raise click.exceptions.Exit(2)

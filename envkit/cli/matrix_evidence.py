@@ -17,7 +17,7 @@ _QUOTE = 70  # characters of a quotation on a terminal
 
 def evidence_of(entry: Entry) -> list[dict[str, Any]]:
     """The evidence of an entry's rows and builds as JSON, each with its grade."""
-    return [{"table": table, "grade": one.grade, **one.to_json()} for table, one in _evidence(entry)]
+    return [{"table": table, "grade": evidence.grade, **evidence.to_json()} for table, evidence in _evidence(entry)]
 
 
 def show_evidence(entry: Entry) -> None:
@@ -27,10 +27,11 @@ def show_evidence(entry: Entry) -> None:
 
     rows = [
         (
-            one.row, one.field, _text(one.value), one.grade, one.kind, neutral(one.file or one.reference or ""),
-            fitted(neutral(one.quote or ""), _QUOTE),
+            evidence.row, evidence.field, _text(evidence.value), evidence.grade, evidence.kind,
+            neutral(evidence.file or evidence.reference or ""),
+            fitted(neutral(evidence.quote or ""), _QUOTE),
         )
-        for _, one in _evidence(entry)
+        for _, evidence in _evidence(entry)
     ]  # fmt: skip
     click.echo("")
     if rows:
@@ -45,7 +46,7 @@ def _evidence(entry: Entry) -> Iterator[tuple[str, Evidence]]:
     for table, rows in ((entry.table, entry.rows), ("builds", entry.builds)):
         if table in tables.BY_NAME:
             names = {name_of(tables.BY_NAME[table], row) for row in rows}
-            yield from ((table, one) for one in evidence.read(table) if one.row in names)
+            yield from ((table, item) for item in evidence.read(table) if item.row in names)
 
 
 def _rest(entry: Entry) -> str:
@@ -56,7 +57,7 @@ def _rest(entry: Entry) -> str:
     from envkit.facts.check import name_of
     from envkit.facts.evidence import grade_of
 
-    proved = {(table, one.row) for table, one in _evidence(entry)}
+    proved = {(table, evidence.row) for table, evidence in _evidence(entry)}
     grades: Counter[str] = Counter()
     for table, rows in ((entry.table, entry.rows), ("builds", entry.builds)):
         for row in rows:

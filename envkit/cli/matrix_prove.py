@@ -64,11 +64,11 @@ def _show(proof: Proof) -> None:
     marks = {DIFFERENT: "DIFFERENT", MISSING: "NO ROW"}
     rows = [
         (
-            one.evidence.row, one.evidence.field, neutral(shown(one.evidence.value)),
-            "" if one.state == MISSING else neutral(shown(one.stated)), marks.get(one.state, ""),
-            one.evidence.kind, fitted(neutral(one.evidence.quote or ""), _QUOTE),
+            comparison.evidence.row, comparison.evidence.field, neutral(shown(comparison.evidence.value)),
+            "" if comparison.state == MISSING else neutral(shown(comparison.stated)), marks.get(comparison.state, ""),
+            comparison.evidence.kind, fitted(neutral(comparison.evidence.quote or ""), _QUOTE),
         )
-        for one in proof.compared
+        for comparison in proof.compared
     ]  # fmt: skip
     show_table(("row", "field", "proved", "facts", "", "from", "quotation"), rows)
     wrong = len(proof.differences)

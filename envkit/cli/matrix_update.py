@@ -66,13 +66,13 @@ def update_command(flags: UpdateFlags) -> None:
     facts = load_facts(None)
     reporter = flags.progress.reporter()
     with closing(reporter):
-        found = find_update(facts, load_settings(), reporter, torch=flags.torch, since=flags.since, deep=flags.deep)
-    diff = found.diff  # of the tables as they are before they are written
-    if flags.into and found.proved:
-        _write_overlay(found, facts, Path(flags.into))
+        update = find_update(facts, load_settings(), reporter, torch=flags.torch, since=flags.since, deep=flags.deep)
+    diff = update.diff  # of the tables as they are before they are written
+    if flags.into and update.proved:
+        _write_overlay(update, facts, Path(flags.into))
     elif flags.write:
-        found.write()
-    _tell(found, diff, facts, flags)
+        update.write()
+    _tell(update, diff, facts, flags)
 
 
 def _check_day(since: str | None) -> None:
@@ -87,7 +87,7 @@ def _check_day(since: str | None) -> None:
         raise UsageError(f"--since: {since!r:.40} is not a day", hint="--since 2026-10-01") from error
 
 
-def _write_overlay(found: Update, facts: Facts, path: Path) -> None:
+def _write_overlay(update: Update, facts: Facts, path: Path) -> None:
     from envkit.evidence.overlay import text_of
     from envkit.facts.overlay import version_beside
     from envkit.ground.errors import UsageError
@@ -98,26 +98,28 @@ def _write_overlay(found: Update, facts: Facts, path: Path) -> None:
             f"{path} was made beside version {made} of the facts, and this envkit has version {facts.version}",
             hint="upgrade envkit, or name another file",
         )
-    text = text_of([one.release for one in found.proved], [row for one in found.proved for row in one.rows], facts)
+    text = text_of(
+        [proof.release for proof in update.proved], [row for proof in update.proved for row in proof.rows], facts
+    )
     try:
         write_atomic(path, text.encode())
     except OSError as error:
         raise unusable(path, error, hint="name a file in a writable folder") from error
 
 
-def _tell(found: Update, diff: str, facts: Facts, flags: UpdateFlags) -> None:
+def _tell(update: Update, diff: str, facts: Facts, flags: UpdateFlags) -> None:
     if flags.as_json:
         print_facts_json(
-            facts, releases=list(found.releases), files=[path.name for path in found.files], diff=diff,
-            asked=list(found.asked), requests=found.requests, bytes=found.received, written=flags.write,
+            facts, releases=list(update.releases), files=[path.name for path in update.files], diff=diff,
+            asked=list(update.asked), requests=update.requests, bytes=update.received, written=flags.write,
         )  # fmt: skip
         return
     if not flags.into and not flags.write:
         click.echo(diff, nl=False)
-    said = f"torch {', '.join(found.releases)}" if found.releases else "no new release"
-    changed = ", ".join(path.name for path in found.files) or "nothing changes"
+    said = f"torch {', '.join(update.releases)}" if update.releases else "no new release"
+    changed = ", ".join(path.name for path in update.files) or "nothing changes"
     if flags.into:
-        done = f"{flags.into} {'written' if found.proved else 'not written'}"
+        done = f"{flags.into} {'written' if update.proved else 'not written'}"
     else:
         done = f"{'written' if flags.write else 'would change'}: {changed}"
-    tell(f"{said}; {done}; {found.requests} requests, {found.received / 1e6:.1f} MB")
+    tell(f"{said}; {done}; {update.requests} requests, {update.received / 1e6:.1f} MB")

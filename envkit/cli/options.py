@@ -79,14 +79,14 @@ def gathered(kind: type[Flags]) -> Callable[[Callable[[Flags], Result]], Callabl
 def gather(kind: type[Flags], typed: dict[str, Any]) -> Flags:
     """Make a dataclass of options out of keywords, which are taken from `typed`."""
     values: dict[str, Any] = {}
-    for one in fields(kind):  # type: ignore[arg-type]  # `kind` is a dataclass
-        inner = one.metadata.get("group")
+    for attribute in fields(kind):  # type: ignore[arg-type]  # `kind` is a dataclass
+        inner = attribute.metadata.get("group")
         if inner is not None:
-            values[one.name] = gather(inner, typed)
-        elif one.name not in typed:
-            raise TypeError(f"{kind.__name__}.{one.name} has no option")
+            values[attribute.name] = gather(inner, typed)
+        elif attribute.name not in typed:
+            raise TypeError(f"{kind.__name__}.{attribute.name} has no option")
         else:
-            values[one.name] = typed.pop(one.name)
+            values[attribute.name] = typed.pop(attribute.name)
     return kind(**values)
 
 
@@ -174,9 +174,9 @@ class RequestOptions:
         for name, value in typed.items():
             if not value or (name, value) == ("base", AUTO):
                 continue
-            for one in value if isinstance(value, tuple) else (value,):
+            for argument in value if isinstance(value, tuple) else (value,):
                 option = f"--{name.replace('_', '-')}"
-                words += [option] if one is True else [option, str(one)]
+                words += [option] if argument is True else [option, str(argument)]
         words += ["--here"] if self.here else []
         words += ["--facts", self.facts_file] if self.facts_file else []
         return shlex.join([*words, "-o", file or "envkit.lock"])
@@ -409,10 +409,10 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
-        found: float = super().convert(value, param, ctx)
-        if math.isnan(found):  # it is neither smaller nor larger than any limit
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):  # it is neither smaller nor larger than any limit
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
-        return found
+        return seconds
 
 
 def timeout_option(text: str = "Time limit of the whole command.") -> Callable[[Command], Command]:

@@ -154,9 +154,9 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: 
     """Print rows of text under their column names; a column that is empty everywhere is left out."""
     from envkit.ground.text import neutral
 
-    kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    names = [columns[place] for place in kept]
-    cells = [[neutral(row[place]) for place in kept] for row in rows]
+    kept = [index for index in range(len(columns)) if any(row[index] for row in rows)]
+    names = [columns[index] for index in kept]
+    cells = [[neutral(row[index]) for index in kept] for row in rows]
     lines = aligned([names, *cells])
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -172,7 +172,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines, every column as wide as its widest cell, two spaces apart; the last column is not padded."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))] if rows else []
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from envkit.cli.console import amount
 from envkit.ground.text import neutral
+from envkit.report.reading import word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,8 +104,10 @@ class Lines(ProgressTable):
 
     def show_end(self, outcome: Outcome) -> None:
         """Print what became of an image."""
-        told = outcome.error if outcome.exit_code else outcome.place
-        self._write(f"{outcome.name}: {outcome.status} after {outcome.duration_s:.1f} s: {told or outcome.place or ''}")
+        message = outcome.error if outcome.exit_code else outcome.place
+        self._write(
+            f"{outcome.name}: {word(outcome.status)} after {outcome.duration_s:.1f} s: {message or outcome.place or ''}"
+        )
 
     def note(self, text: str) -> None:
         """Print a remark."""
@@ -166,7 +169,7 @@ class LiveTable(ProgressTable):
             for name, row in self.shown():
                 what = row.step + (f" {amount(row.done, row.total, None)}" if row.done else "")
                 seconds = "" if row.began is None else f"{row.seconds or self.clock() - row.began:.0f}"
-                made.add_row(*(Text(neutral(cell)) for cell in (name, row.status, seconds, what)))
+                made.add_row(*(Text(neutral(cell)) for cell in (name, word(row.status), seconds, what)))
             done = sum(row.seconds is not None for row in self.rows.values())
         made.add_row(Text(f"{done} of {len(self.rows)} done"), "", "", "")
         return made

@@ -61,15 +61,15 @@ class PushFlags:
         from envkit.pipeline.pushing import Target, parse_name
 
         first = parse_name(self.reference, "REF")
-        place = replace(first, tag=None)
+        repository = replace(first, tag=None)
         if self.no_tag:
             if ":" in self.reference.rpartition("/")[2]:
                 raise UsageError(
-                    f"--no-tag sets no tag, but {self.reference!r:.200} has one", hint=f"--no-tag {place.place}"
+                    f"--no-tag sets no tag, but {self.reference!r:.200} has one", hint=f"--no-tag {repository.place}"
                 )
-            return Target(place=place, names=())
-        others = (parse_name(f"{place.place}:{tag}", f"-t {tag!r:.140}:") for tag in self.tags)
-        return Target(place=place, names=tuple(dict.fromkeys((first, *others))))
+            return Target(place=repository, names=())
+        others = (parse_name(f"{repository.place}:{tag}", f"-t {tag!r:.140}:") for tag in self.tags)
+        return Target(place=repository, names=tuple(dict.fromkeys((first, *others))))
 
     def source(self, state: Path) -> tuple[str, str | None]:
         """Return the image and, if known, the engine that has it.
@@ -159,24 +159,29 @@ def _publish(result: PushResult, out: str | None) -> int:
     Raises:
         EnvkitError: what kept the first of them.
     """
-    place = result.sent.pushed.reference
+    reference = result.sent.pushed.reference
     if out is None:
-        click.echo(place)
-    write_document(document(result), out, done=f"the image itself is pushed: {place}")
+        click.echo(reference)
+    write_document(document(result), out, done=f"the image itself is pushed: {reference}")
     report_tags(result.sent.tags)
     return 0
 
 
 def document(result: PushResult) -> dict[str, Any]:
     """Return what was pushed, as data."""
-    proof = result.proof
+    record = result.verified_by
     return {
         "schema": SCHEMA,
         "image": result.source.name,
         **result.sent.to_json(),
         "proof": None
-        if proof is None
-        else {"record": str(proof.path), "verdict": proof.verdict, "started": proof.started, "machine": proof.machine},
+        if record is None
+        else {
+            "record": str(record.path),
+            "verdict": record.verdict,
+            "started": record.started,
+            "machine": record.machine,
+        },
     }
 
 
@@ -188,12 +193,12 @@ def report_tags(tags: Sequence[Tagging]) -> None:
     """
     from envkit.pipeline.pushing import unchanged
 
-    for one in sorted(tags, key=lambda tag: tag.error is not None):
-        if one.why_not is None:
+    for tagging in sorted(tags, key=lambda tag: tag.error is not None):
+        if tagging.why_not is None:
             continue
-        if one.error is not None:
-            one.error.details = (*one.error.details, unchanged(one.image, one.tag))
-            raise one.error
-        click.echo(f"not tagged: {one.why_not}", err=True)
-        click.echo(f"  {unchanged(one.image, one.tag)}", err=True)
-        click.echo(f"hint: {one.hint}", err=True)
+        if tagging.error is not None:
+            tagging.error.details = (*tagging.error.details, unchanged(tagging.image, tagging.tag))
+            raise tagging.error
+        click.echo(f"not tagged: {tagging.why_not}", err=True)
+        click.echo(f"  {unchanged(tagging.image, tagging.tag)}", err=True)
+        click.echo(f"hint: {tagging.hint}", err=True)

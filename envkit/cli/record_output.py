@@ -20,7 +20,7 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
 if TYPE_CHECKING:
     from envkit.verify.record import Record
 
-_LOG_WIDTH = 160
+_LOG_WIDTH = 160  # columns, where the output is not a terminal
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _SUMMARY_LIMIT = 1 << 20  # bytes that GitHub keeps of one step's summary
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -39,22 +39,22 @@ def publish(
     """
     from envkit.report.text import render_text
 
-    place, unwritten = None, None
+    file, unwritten = None, None
     if state is not None:
         from envkit.pipeline.verification import keep_record
 
-        place = keep_record(record, state)
+        file = keep_record(record, state)
     if document not in (None, STDOUT):
-        place = document
+        file = document
         try:
             write_document(record.to_bytes(), document)
         except EnvironmentProblem as error:
-            unwritten, place = error, None
+            unwritten, file = error, None
     unwritten = write_reports(record, reports) or unwritten
     data = record.to_bytes() if document == STDOUT else for_stdout(record, reports)
     to_stderr = data is not None
     width = columns(sys.stderr if to_stderr else sys.stdout) or _LOG_WIDTH
-    text = render_text(record.tree, width=width, color=color() and not to_stderr, place=place)
+    text = render_text(record.tree, width=width, color=color() and not to_stderr, place=file)
     _print(text, err=to_stderr)
     if data is not None:
         _print(data, err=False)
@@ -104,7 +104,7 @@ def check_reports(reports: Sequence[ReportTarget], document: str | None, *, veri
     """
     if reports and not verified:
         raise UsageError("--report and --no-verify contradict each other", hint="leave one of them out")
-    wanted = [f"--report {one.kind}=-" for one in reports if one.file == STDOUT]
+    wanted = [f"--report {report.kind}=-" for report in reports if report.file == STDOUT]
     wanted += ["--json"] if document == STDOUT else []
     if len(wanted) > 1:
         raise UsageError(f"{' and '.join(wanted)}: stdout holds one document", hint="give the others a file")
@@ -114,7 +114,7 @@ def for_stdout(record: Record, reports: Sequence[ReportTarget]) -> bytes | None:
     """The report that is to be stdout's data, if any."""
     from envkit.report.formats import render
 
-    return next((render(one.kind, record.tree) for one in reports if one.file == STDOUT), None)
+    return next((render(report.kind, record.tree) for report in reports if report.file == STDOUT), None)
 
 
 def write_reports(record: Record, reports: Sequence[ReportTarget]) -> EnvironmentProblem | None:
@@ -126,14 +126,14 @@ def write_reports(record: Record, reports: Sequence[ReportTarget]) -> Environmen
     from envkit.report.formats import render
 
     failed: EnvironmentProblem | None = None
-    for one in reports:
-        if one.file == STDOUT:
+    for report in reports:
+        if report.file == STDOUT:
             continue
         try:
-            write_atomic(Path(one.file), render(one.kind, record.tree))
+            write_atomic(Path(report.file), render(report.kind, record.tree))
         except OSError as error:
             at = f" ({error.filename})" if error.filename else ""
-            message = f"--report {one.kind}={one.file}: {error.strerror or error}{at}"
+            message = f"--report {report.kind}={report.file}: {error.strerror or error}{at}"
             fault = EnvironmentProblem(message, hint="name a file in a writable folder")
             fault.__cause__ = error
             failed = failed or fault
@@ -152,8 +152,8 @@ def write_pages(tree: Mapping[str, Any], reports: Sequence[ReportTarget], *, don
     from envkit.report.html.matrix import render_html
 
     page = render_html(tree)
-    for one in reports:
-        write_document(page, one.file, done=done)
+    for report in reports:
+        write_document(page, report.file, done=done)
 
 
 def _summarize(record: Record) -> None:
@@ -178,7 +178,7 @@ def _summarize(record: Record) -> None:
 def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[ReportTarget, ...]:
     from envkit.report.formats import KINDS
 
-    found: list[ReportTarget] = []
+    targets: list[ReportTarget] = []
     for text in given:
         kind, sign, file = text.partition("=")
         if not sign or not file:
@@ -189,10 +189,10 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
             raise UsageError(
                 f"--report {text}: {file} is a folder", hint=f"--report {kind}={file.rstrip('/')}/report.{kind}"
             )
-        if file != STDOUT and any(Path(file).resolve() == Path(one.file).resolve() for one in found):
+        if file != STDOUT and any(Path(file).resolve() == Path(target.file).resolve() for target in targets):
             raise UsageError(f"--report {text}: {file} is used twice", hint="give each report its own file")
-        found.append(ReportTarget(kind, file))
-    return tuple(found)
+        targets.append(ReportTarget(kind, file))
+    return tuple(targets)
 
 
 # The trace.

@@ -222,15 +222,15 @@ def _write(folder: Path, made: Rendered, files: dict[str, bytes]) -> None:
 def _check(made: Rendered, *, as_json: bool) -> None:
     from envkit.render import lint
 
-    found = lint.check(made)
-    errors = [item for item in found if item.severity == "error"]
+    findings = lint.check(made)
+    errors = [item for item in findings if item.severity == "error"]
     if as_json:
-        rows = [{"rule": x.rule, "line": x.line, "severity": x.severity, "message": x.message} for x in found]
+        rows = [{"rule": x.rule, "line": x.line, "severity": x.severity, "message": x.message} for x in findings]
         _print_json({"rules": sorted(lint.RULES), "findings": rows})
     else:
-        for item in found:
+        for item in findings:
             click.echo(str(item))
-        click.echo(f"{len(lint.RULES)} rules, {len(errors)} errors, {len(found) - len(errors)} warnings")
+        click.echo(f"{len(lint.RULES)} rules, {len(errors)} errors, {len(findings) - len(errors)} warnings")
     if errors:
         raise UsageError(
             f"{len(errors)} lint error{'s' if len(errors) > 1 else ''}",
@@ -241,21 +241,21 @@ def _check(made: Rendered, *, as_json: bool) -> None:
 def _show_blocks(template: str, folders: tuple[Path, ...], *, as_json: bool) -> None:
     from envkit.render.engine import blocks
 
-    found = blocks(f"{template}.Dockerfile.j2", folders)
+    names = blocks(f"{template}.Dockerfile.j2", folders)
     if as_json:
-        _print_json({"template": template, "blocks": list(found)})
+        _print_json({"template": template, "blocks": list(names)})
     else:
-        click.echo("\n".join(found))
+        click.echo("\n".join(names))
 
 
 def _list_images(*, as_json: bool) -> None:
     from envkit.plan.definition import load, shipped
 
-    found = [load(name) for name in shipped()]
+    definitions = [load(name) for name in shipped()]
     if as_json:
-        _print_json({"images": [{"name": item.name, "title": item.title} for item in found]})
+        _print_json({"images": [{"name": item.name, "title": item.title} for item in definitions]})
     else:
-        show_table(("image", "title"), [(item.name, item.title) for item in found])
+        show_table(("image", "title"), [(item.name, item.title) for item in definitions])
 
 
 def _texts(made: Rendered) -> dict[str, str]:

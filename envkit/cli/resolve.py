@@ -174,7 +174,7 @@ def _document(resolution: Resolution, facts: Facts, advice: tuple[Suggestion, ..
         "support": resolution.support and resolution.support.to_json(),
     }
     if advice is not None:
-        beside["advice"] = [one.to_json() for one in advice]
+        beside["advice"] = [suggestion.to_json() for suggestion in advice]
     return resolution.to_json() | beside | {"facts": identity(facts)}
 
 
@@ -191,7 +191,7 @@ def _advice(request: Request, facts: Facts) -> tuple[Suggestion, ...]:
 def _show_advice(advice: tuple[Suggestion, ...]) -> None:
     click.echo("")
     if advice:
-        show_table(("change", "gives"), [(one.change, one.gives) for one in advice])
+        show_table(("change", "gives"), [(suggestion.change, suggestion.gives) for suggestion in advice])
     else:
         click.echo("no newer driver gives a newer torch or CUDA, and no GPU prevents one")
 
@@ -214,16 +214,16 @@ def _download(resolution: Resolution, *, whole: bool) -> Iterator[tuple[str, str
     """The row of the size; one that is not known is for `-v`."""
     from envkit.ground.sizes import shown_size
 
-    found = resolution.download
-    if found is not None and (whole or found.total is not None):
-        yield "download", "-" if found.total is None else shown_size(found.total), found.why
+    download = resolution.download
+    if download is not None and (whole or download.total is not None):
+        yield "download", "-" if download.total is None else shown_size(download.total), download.why
 
 
 def _support(resolution: Resolution) -> Iterator[tuple[str, str, str]]:
     """The row of support, which changes with the day and not with the image: for `-v` alone."""
-    found = resolution.support
-    if found is not None:
-        yield "support", found.level or "-", f"{found.why} (on {found.day})"
+    support = resolution.support
+    if support is not None:
+        yield "support", support.level or "-", f"{support.why} (on {support.day})"
 
 
 def _value(resolution: Resolution, field: str) -> str:
@@ -240,6 +240,6 @@ def _show_sources(resolution: Resolution, facts: Facts) -> None:
     from envkit.facts.sources import describe, find
 
     refs = (*resolution.sources, *(resolution.support.sources if resolution.support else ()))
-    rows = [(ref, describe(found[1], ref)) for ref in dict.fromkeys(refs) if (found := find(facts.sources, ref))]
+    rows = [(ref, describe(source[1], ref)) for ref in dict.fromkeys(refs) if (source := find(facts.sources, ref))]
     click.echo("")
     show_table(("source", "where"), rows)

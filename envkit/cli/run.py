@@ -60,7 +60,7 @@ class SessionOptions:
     @property
     def typed(self) -> tuple[str, ...]:
         """The options that were given."""
-        return tuple(f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name))
+        return tuple(f"--{field.name.replace('_', '-')}" for field in fields(self) if getattr(self, field.name))
 
     def request(self, image: str | None, argv: tuple[str, ...], *, terminal: bool, **more: Any) -> RunRequest:
         """Return the request; `more` are further fields of it.
@@ -296,8 +296,8 @@ def _typed(made: Ready) -> list[str]:
     session = made.session
     words = [f"--shm-size={session.shm_mb}MiB", *([f"--gpus={session.gpus}"] if session.gpus else ["--gpus=none"])]
     words += [f"--network={session.network}"] if session.network != "default" else []
-    workspace = [one.source for one in session.mounts if not one.read_only]
+    workspace = [mount.source for mount in session.mounts if not mount.read_only]
     words += [f"--workspace={workspace[0]}"] if workspace else ["--workspace=none"]
-    words += [f"--data={one.source}:{one.target}" for one in session.mounts if one.read_only]
+    words += [f"--data={mount.source}:{mount.target}" for mount in session.mounts if mount.read_only]
     words += [f"--port={port}" for port in session.ports]
     return [*words, *(f"--env={key}={value}" for key, value in session.env)]

@@ -70,12 +70,12 @@ def definitions(context: click.Context, parameter: click.Parameter, typed: str) 
     folder = typed[: typed.rfind("/") + 1]
     own = [] if folder else [CompletionItem(name, help="comes with envkit") for name in shipped()]
     try:
-        found = sorted(Path(folder or ".").iterdir())
+        paths = sorted(Path(folder or ".").iterdir())
     except OSError:
-        found = []
+        paths = []
     local = [
         CompletionItem(f"{folder}{path.name}", help="of a project" if path.name in FILES else "image definition")
-        for path in found
+        for path in paths
         if path.name in FILES or _is_definition(path)
     ]
     return [item for item in (*own, *local) if item.value.startswith(typed)]
@@ -96,10 +96,10 @@ def images(context: click.Context, parameter: click.Parameter, typed: str) -> li
     del context, parameter
     from click.shell_completion import CompletionItem
 
-    found = dict(_built())
+    descriptions = dict(_built())
     for name, about in _layouts(typed.removeprefix("oci:")):
-        found.setdefault(name, about)
-    return [CompletionItem(name, help=about) for name, about in found.items() if name.startswith(typed)]
+        descriptions.setdefault(name, about)
+    return [CompletionItem(name, help=about) for name, about in descriptions.items() if name.startswith(typed)]
 
 
 def images_or_files(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -109,8 +109,8 @@ def images_or_files(context: click.Context, parameter: click.Parameter, typed: s
 
 def pushed(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
     """Offer those images that were built or verified here whose name has a registry."""
-    found = images(context, parameter, typed)
-    return [item for item in found if "/" in item.value and not item.value.startswith(("oci:", "docker-archive:"))]
+    items = images(context, parameter, typed)
+    return [item for item in items if "/" in item.value and not item.value.startswith(("oci:", "docker-archive:"))]
 
 
 def _built() -> Iterable[tuple[str, str]]:
@@ -160,12 +160,12 @@ def _gpus() -> Iterable[tuple[str, str]]:
     from envkit.resolve.gpus import find, in_one_word, sm
 
     rows = load().gpus
-    found = {"auto": "the GPUs of this machine"}
+    descriptions = {"auto": "the GPUs of this machine"}
     for row in reversed(rows):
         # The shells add no quotes. What is left out may mean another row; `Quadro RTX 6000` and `RTX 6000 Ada` differ.
         names = [name for product in row.products if find(name := in_one_word(product), rows, short=True) is row]
-        found |= dict.fromkeys(names, f"{sm(row.capability)} ({row.family})") | {sm(row.capability): row.family}
-    return found.items()
+        descriptions |= dict.fromkeys(names, f"{sm(row.capability)} ({row.family})") | {sm(row.capability): row.family}
+    return descriptions.items()
 
 
 def _systems() -> Iterable[tuple[str, str]]:
@@ -187,8 +187,8 @@ def _cudas() -> Iterable[tuple[str, str]]:
     from envkit.facts.load import load
     from envkit.ground.versions import key
 
-    found = {build.cuda for build in load().builds if build.cuda}
-    return ((name, "") for name in sorted(found, key=key, reverse=True))
+    versions = {build.cuda for build in load().builds if build.cuda}
+    return ((name, "") for name in sorted(versions, key=key, reverse=True))
 
 
 def _engines() -> Iterable[tuple[str, str]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-_STDOUT = 1
+_STDOUT = 1  # its file descriptor
 _closed: set[int] = set()  # descriptors that were closed when this process began
 _lost: set[int] = set()  # of them: something was written there
 

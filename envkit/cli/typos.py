@@ -65,4 +65,8 @@ def _others(ctx: click.Context, typed: str) -> list[str]:
     if not isinstance(group, click.Group):
         return []
     commands = [(name, group.get_command(root, name)) for name in group.list_commands(root)]
-    return [f"{root.command_path} {name}" for name, one in commands if one is not None and typed in _options(one, root)]
+    return [
+        f"{root.command_path} {name}"
+        for name, command in commands
+        if command is not None and typed in _options(command, root)
+    ]

@@ -83,14 +83,19 @@ def command(files: tuple[str, ...], *, as_json: bool) -> None:
     envkit validate image.yaml envkit.lock
     envkit validate *.yaml envkit.toml --json
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    found = [_validated(file) for file in files]
+    results = [_validated(file) for file in files]
     if as_json:
-        rows = [{"file": one.file, "kind": one.kind, "state": one.state, "errors": _errors(one.error)} for one in found]
+        rows = [
+            {"file": result.file, "kind": result.kind, "state": result.state, "errors": _errors(result.error)}
+            for result in results
+        ]
         print_json({"schema": SCHEMA, "files": rows})
     else:
-        for line in aligned([(one.state, one.file, READERS[one.kind][0] if one.kind else "") for one in found]):
+        for line in aligned(
+            [(result.state, result.file, READERS[result.kind][0] if result.kind else "") for result in results]
+        ):
             click.echo(line)
-    errors = [one.error for one in found if one.error]
+    errors = [result.error for result in results if result.error]
     if errors:
         # The most severe exit code: a lock that was modified matters more than a wrong key.
         first = max(errors, key=lambda error: error.exit_code)

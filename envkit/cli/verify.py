@@ -204,17 +204,19 @@ def _self_test(subject: Subject, reporter: Reporter, state: Path, document: str 
     from envkit.verify.selftest import SLOWDOWN, remember, self_test
 
     subject = replace(subject, options=replace(subject.options, launch=LAUNCH))
-    found = self_test(subject, reporter, launches=None, seed=0)
-    remember(state, found)
-    splits = f"{found.alarms} false alarms in {found.splits} splits of {2 * found.launches} launches of the same image"
+    result = self_test(subject, reporter, launches=None, seed=0)
+    remember(state, result)
+    splits = (
+        f"{result.alarms} false alarms in {result.splits} splits of {2 * result.launches} launches of the same image"
+    )
     lines = [
-        f"A against A: {'no difference' if found.silent else 'FALSE ALARM'}, {splits}",
-        f"A against A slowed {SLOWDOWN:g} times: {'detected' if found.noticed else 'NOT DETECTED'}",
+        f"A against A: {'no difference' if result.silent else 'FALSE ALARM'}, {splits}",
+        f"A against A slowed {SLOWDOWN:g} times: {'detected' if result.noticed else 'NOT DETECTED'}",
     ]
-    lines += [f"  {row.key}: {row.change}, {row.interval.estimate:.2f} times" for row in found.rows if row.interval]
-    if not found.silent:
-        lines.append(f"timing is unreliable on this machine ({found.hw}): timing rules only inform from now on")
+    lines += [f"  {row.key}: {row.change}, {row.interval.estimate:.2f} times" for row in result.rows if row.interval]
+    if not result.silent:
+        lines.append(f"timing is unreliable on this machine ({result.hw}): timing rules only inform from now on")
     for line in lines:
         click.echo(line, err=document == STDOUT)
-    write_document(found.to_json(), document)
-    return 0 if found.silent and found.noticed else NotVerifiedError.exit_code
+    write_document(result.to_json(), document)
+    return 0 if result.silent and result.noticed else NotVerifiedError.exit_code

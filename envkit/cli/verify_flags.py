@@ -94,7 +94,7 @@ class VerifyFlags:
             "--data": self.data,
             "--dataset": self.dataset,
         }
-        single |= {f"--report {one.kind}": one.file for one in self.reports if one.kind != "html"}
+        single |= {f"--report {report.kind}": report.file for report in self.reports if report.kind != "html"}
         flag = next((flag for flag, value in single.items() if value), None)
         if flag is not None:
             raise UsageError(

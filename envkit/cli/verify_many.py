@@ -56,7 +56,7 @@ def verify_many(flags: VerifyFlags, document: str | None) -> int:
         images=images,
         machines=tuple(dict.fromkeys(task.machine for task in tasks)),
         verifications=done,
-        kept=tuple(_keep(one, state) for one in done),
+        kept=tuple(_keep(verification, state) for verification in done),
     )
     _show(matrix, document, flags.scheduler, flags.reports)
     return matrix.exit_code
@@ -117,7 +117,11 @@ def _on_cluster(images: Sequence[str], flags: VerifyFlags, scheduler: str, repor
         machines = machines_of(pool.machines, flags.workers, scheduler, allow_cpu=flags.allow_cpu)
         if pool.dashboard:
             reporter.note(f"dashboard: {pool.dashboard}")
-        tasks = [_task(flags, one.image, machine, one.target, one.plan) for one in subjects for machine in machines]
+        tasks = [
+            _task(flags, subject.image, machine, subject.target, subject.plan)
+            for subject in subjects
+            for machine in machines
+        ]
         reporter.step(f"verify {len(subjects)} images on {len(machines)} machines")
         return tasks, verify_all(tasks, pool, lambda done: _report(reporter, done))
 
@@ -138,11 +142,11 @@ def _keep(done: Verification, state: Path) -> str | None:
 def _show(matrix: Matrix, document: str | None, scheduler: str | None, reports: Sequence[ReportTarget]) -> None:
     from envkit.ground.text import neutral
 
-    to_stderr = STDOUT in (document, *(one.file for one in reports))
+    to_stderr = STDOUT in (document, *(report.file for report in reports))
 
-    lines = [*aligned([[neutral(one) for one in row] for row in matrix.table()])]
+    lines = [*aligned([[neutral(cell) for cell in row] for row in matrix.table()])]
     lines += ["", *map(neutral, matrix.remarks())] if matrix.remarks() else []
-    folder = next((str(Path(place).parent) for place in matrix.kept if place), None)
+    folder = next((str(Path(path).parent) for path in matrix.kept if path), None)
     lines += ["", f"exit code {matrix.exit_code}; {f'records: {folder}' if folder else 'no record was kept'}"]
     for line in lines:
         click.echo(line, err=to_stderr)

@@ -58,5 +58,7 @@ def _details() -> list[str]:
         needed = [Requirement(text) for text in distribution("envkit").requires or ()]
     except PackageNotFoundError:  # it runs from a folder
         return lines
-    found = [f"{one.name} {version(one.name)}" for one in needed if one.marker is None]
-    return [*lines, f"with {', '.join(found)}"]
+    libraries = [
+        f"{requirement.name} {version(requirement.name)}" for requirement in needed if requirement.marker is None
+    ]
+    return [*lines, f"with {', '.join(libraries)}"]

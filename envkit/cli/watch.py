@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from envkit.watch.judge import Judgment
     from envkit.watch.model import Record
 
-_SECONDS = 30.0
-_LOG_WIDTH = 100
+_SECONDS = 30.0  # enough steps of most trainings for a judgment
+_LOG_WIDTH = 100  # columns, where stderr is not a terminal
 
 _HELP = """Run a training unchanged and say what holds it back, with numbers and what to change.
 
@@ -146,7 +146,7 @@ def command(flags: WatchFlags) -> int:
     if flags.pid is not None:
         record = running.attach(flags.pid, flags.seconds or _SECONDS)
     else:
-        # Whoever reads the document from stdout must not find the training's words in it.
+        # A program that reads the document from stdout must not find the training's output in it.
         stdout = sys.stderr.fileno() if target == STDOUT else None
         record = running.run(flags.argv, stdout=stdout) if flags.image is None else _run_inside(flags, stdout)
     judgment = judge(record)
@@ -196,8 +196,8 @@ def _compare(first: Path, second: Path, target: str | None) -> int:
     document = {
         "schema": "envkit.watch-comparison/1",
         "records": [
-            {"file": str(path), **one.to_json(), "step_s": one.measures.step_s}
-            for path, one in zip((first, second), judged, strict=True)
+            {"file": str(path), **judgment.to_json(), "step_s": judgment.measures.step_s}
+            for path, judgment in zip((first, second), judged, strict=True)
         ],
     }
     write_document(document, target)
@@ -212,7 +212,7 @@ def _show(record: Record, judgment: Judgment, *, quiet: bool) -> None:
 
     terminal = sys.stderr.isatty()
     width = columns(sys.stderr) or _LOG_WIDTH
-    told: Sequence[str] = [neutral(line) for line in lines(record, judgment, width=width)]
-    told = told[:1] if quiet else told
-    first = click.style(told[0], bold=True) if color() and terminal else told[0]
-    click.echo("\n".join(["", first, *told[1:]]), err=True, color=color() and terminal)
+    text_lines: Sequence[str] = [neutral(line) for line in lines(record, judgment, width=width)]
+    text_lines = text_lines[:1] if quiet else text_lines
+    first = click.style(text_lines[0], bold=True) if color() and terminal else text_lines[0]
+    click.echo("\n".join(["", first, *text_lines[1:]]), err=True, color=color() and terminal)

@@ -46,7 +46,7 @@ def fitting(sieves: Sequence[Sieve], index: Index) -> tuple[Fitting, ...]:
     """The builds that run on some class, in the order of the facts."""
     return sure_first(
         [
-            Fitting(build, sum(1 << place for place, sieve in enumerate(sieves) if fits(build, sieve)))
+            Fitting(build, sum(1 << position for position, sieve in enumerate(sieves) if fits(build, sieve)))
             for build in index.facts.builds
         ]
     )
@@ -55,8 +55,8 @@ def fitting(sieves: Sequence[Sieve], index: Index) -> tuple[Fitting, ...]:
 def sure_first(rows: Sequence[Fitting]) -> tuple[Fitting, ...]:
     """Rows with some class; a build with incomplete data counts only if no other one runs."""
     sure = reduce(or_, (row.mask for row in rows if not unsure(row.build)), 0)
-    found = (Fitting(row.build, row.mask & ~sure) if unsure(row.build) else row for row in rows)
-    return tuple(row for row in found if row.mask)
+    counted = (Fitting(row.build, row.mask & ~sure) if unsure(row.build) else row for row in rows)
+    return tuple(row for row in counted if row.mask)
 
 
 def cost(build: Build, mask: int, sieves: Sequence[Sieve]) -> tuple[int, ...]:
@@ -67,7 +67,9 @@ def cost(build: Build, mask: int, sieves: Sequence[Sieve]) -> tuple[int, ...]:
     """
     index = sieves[0].index
     strained = sum(
-        1 for place, sieve in enumerate(sieves) if mask >> place & 1 and sieve.modes.get(build.cuda or "") != "native"
+        1
+        for position, sieve in enumerate(sieves)
+        if mask >> position & 1 and sieve.modes.get(build.cuda or "") != "native"
     )
     return (
         int(unsure(build)),
@@ -87,7 +89,7 @@ def best(found: Sequence[Build], classes: Sequence[HostClass], request: Request,
         request: the constraints.
         index: the facts.
     """
-    oldest = min(classes, key=lambda one: key(one.driver))
+    oldest = min(classes, key=lambda hosts: key(hosts.driver))
     sieve = sieve_for(request, oldest, index)
     build = choose(list(found), sieve).build
     return build, python(build, sieve)

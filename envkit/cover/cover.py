@@ -31,27 +31,27 @@ class _Asked:
     index: Index
 
     def classes(self, places: Sequence[int]) -> list[HostClass]:
-        return [self.fleet.classes[place] for place in places]
+        return [self.fleet.classes[position] for position in places]
 
-    def runs(self, build: Build, place: int) -> bool:
-        return bool(self.fleet.mask(build) >> place & 1)
+    def runs(self, build: Build, position: int) -> bool:
+        return bool(self.fleet.mask(build) >> position & 1)
 
-    def alone(self, place: int) -> str:
+    def alone(self, position: int) -> str:
         """The torch of the build that the resolver prefers for one class."""
-        found = [row.build for row in self.fleet.rows if row.mask >> place & 1]
-        return choose(found, self.fleet.sieves[place]).build.torch
+        builds = [row.build for row in self.fleet.rows if row.mask >> position & 1]
+        return choose(builds, self.fleet.sieves[position]).build.torch
 
-    def native(self, place: int) -> str | None:
+    def native(self, position: int) -> str | None:
         """The build that a class's driver runs natively, as the resolver names it; None when there is none."""
-        found = [row.build for row in self.fleet.rows if row.mask >> place & 1]
-        choice = choose(found, self.fleet.sieves[place])
+        builds = [row.build for row in self.fleet.rows if row.mask >> position & 1]
+        choice = choose(builds, self.fleet.sieves[position])
         build = choice.native or choice.build
-        native = self.fleet.sieves[place].modes.get(build.cuda or "") == "native"
+        native = self.fleet.sieves[position].modes.get(build.cuda or "") == "native"
         return f"torch {build.torch} with CUDA {build.cuda}" if native else None
 
-    def choices(self, place: int) -> int:
+    def choices(self, position: int) -> int:
         """How many builds run on a class."""
-        return sum(row.mask >> place & 1 for row in self.fleet.rows)
+        return sum(row.mask >> position & 1 for row in self.fleet.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +75,21 @@ def cover(request: Request, classes: tuple[HostClass, ...], facts: Facts) -> Cov
         UsageError: the request names an OS that the facts do not know.
     """
     known = index(facts)
-    fleet = fleet_of(classes, tuple(sieve_for(request, one, known) for one in classes))
+    fleet = fleet_of(classes, tuple(sieve_for(request, hosts, known) for hosts in classes))
     asked = _Asked(request, fleet, known)
     candidates = [Candidate(row.mask, cost(row.build, row.mask, fleet.sieves)) for row in fleet.rows]
     chosen = minimum_cover(candidates, fleet.universe) or ()
-    parts = _parts(asked, [fleet.rows[place].build for place in chosen])
+    parts = _parts(asked, [fleet.rows[position].build for position in chosen])
     only = [_only(asked, part, parts) for part in parts]
     names = _names(parts)
     return Cover(
         images=tuple(_image(asked, part, parts, name) for part, name in zip(parts, names, strict=True)),
         savings=savings(fleet, len(parts), only) if len(parts) > 1 else (),
         unserved=tuple(
-            _unserved(asked, one) for place, one in enumerate(classes) if not fleet.universe >> place & 1
+            _unserved(asked, hosts) for position, hosts in enumerate(classes) if not fleet.universe >> position & 1
         ),
         classes=len(classes),
-        machines=sum(one.count for one in classes),
+        machines=sum(hosts.count for hosts in classes),
     )  # fmt: skip
 
 
@@ -101,43 +101,43 @@ def _parts(asked: _Asked, builds: Sequence[Build]) -> list[_Part]:
     """
     fleet = asked.fleet
     groups: dict[int, list[int]] = {id(build): [] for build in builds}
-    for place, sieve in enumerate(fleet.sieves):
-        able = [build for build in builds if asked.runs(build, place)]
+    for position, sieve in enumerate(fleet.sieves):
+        able = [build for build in builds if asked.runs(build, position)]
         if able:
-            groups[id(choose(able, sieve).build)].append(place)
+            groups[id(choose(able, sieve).build)].append(position)
     parts: list[_Part] = []
     for build in builds:
         places = tuple(groups[id(build)])
-        wanted = sum(1 << place for place in places)
-        found = [row.build for row in fleet.rows if row.mask & wanted == wanted]
+        wanted = sum(1 << number for number in places)
+        runnable = [row.build for row in fleet.rows if row.mask & wanted == wanted]
         own, used = asked.classes(places), {part.build.cuda for part in parts}
-        settled, python = best(_alike(asked, found, own, used), own, asked.request, asked.index)
+        settled, python = best(_alike(asked, runnable, own, used), own, asked.request, asked.index)
         parts.append(_Part(settled, python, places))
     return sorted(parts, key=lambda part: (asked.index.rank[part.build.torch], part.build.platform, part.places))
 
 
-def _alike(asked: _Asked, found: list[Build], own: list[HostClass], used: set[str | None]) -> list[Build]:
+def _alike(asked: _Asked, builds: list[Build], own: list[HostClass], used: set[str | None]) -> list[Build]:
     """The builds whose CUDA another image has, if one of them is as good as the best; else all of them."""
-    first, _ = best(found, own, asked.request, asked.index)
+    first, _ = best(builds, own, asked.request, asked.index)
 
     def worth(build: Build) -> tuple[object, ...]:
         need = asked.index.needs[build.cuda or ""]
-        native = all(need.mode(one.driver) == "native" for one in own)
+        native = all(need.mode(hosts.driver) == "native" for hosts in own)
         return build.torch, build.source, build.advertised, native
 
-    return [build for build in found if build.cuda in used and worth(build) == worth(first)] or found
+    return [build for build in builds if build.cuda in used and worth(build) == worth(first)] or builds
 
 
 def _only(asked: _Asked, part: _Part, parts: Sequence[_Part]) -> tuple[int, ...]:
     """The places of the classes that no other image runs on."""
-    others = [one.build for one in parts if one is not part]
-    return tuple(place for place in part.places if not any(asked.runs(build, place) for build in others))
+    others = [other.build for other in parts if other is not part]
+    return tuple(position for position in part.places if not any(asked.runs(build, position) for build in others))
 
 
-def _served(asked: _Asked, build: Build, place: int) -> Served:
-    mode = asked.fleet.sieves[place].modes[build.cuda or ""] or "native"
-    native = None if mode == "native" else asked.native(place)
-    return Served(hosts=asked.fleet.classes[place], mode=mode, alone=asked.alone(place), native=native)
+def _served(asked: _Asked, build: Build, position: int) -> Served:
+    mode = asked.fleet.sieves[position].modes[build.cuda or ""] or "native"
+    native = None if mode == "native" else asked.native(position)
+    return Served(hosts=asked.fleet.classes[position], mode=mode, alone=asked.alone(position), native=native)
 
 
 def _image(asked: _Asked, part: _Part, parts: Sequence[_Part], name: str) -> Image:
@@ -147,15 +147,15 @@ def _image(asked: _Asked, part: _Part, parts: Sequence[_Part], name: str) -> Ima
         gpus=typed(_named_cards(asked, part.build, own), asked.index.facts),
         driver=None,
     )
-    others = [one.build for one in parts if one is not part]
+    others = [other.build for other in parts if other is not part]
     sieves, classes = asked.fleet.sieves, asked.fleet.classes
     return Image(
         name=name,
         resolution=resolve(request, asked.index.facts),
-        serves=tuple(_served(asked, part.build, place) for place in part.places),
+        serves=tuple(_served(asked, part.build, position) for position in part.places),
         forced_by=tuple(
-            Force(hosts=classes[place], because=forces(part.build, others, classes[place], sieves[place]))
-            for place in sorted(_only(asked, part, parts), key=asked.choices)
+            Force(hosts=classes[position], because=forces(part.build, others, classes[position], sieves[position]))
+            for position in sorted(_only(asked, part, parts), key=asked.choices)
             if others
         ),
     )
@@ -168,8 +168,8 @@ def _named_cards(asked: _Asked, build: Build, own: Sequence[HostClass]) -> list[
     (`envkit.plan.variables.require_cuda`), so it goes unnamed where another machine would be turned away for it.
     """
     need = asked.index.needs[build.cuda or ""]
-    native = all(need.mode(one.driver) == "native" for one in own)
-    cards = {card.gpu.capability: card for one in own for card in one.cards}
+    native = all(need.mode(hosts.driver) == "native" for hosts in own)
+    cards = {card.gpu.capability: card for hosts in own for card in hosts.cards}
     return [cards[name] for name in sorted(cards, key=key) if native or code(build, cards[name].gpu) == "cubin"]
 
 

@@ -44,8 +44,8 @@ def why_not(build: Build, hosts: HostClass, sieve: Sieve) -> str | None:
     if not driver(build, sieve):
         need = sieve.index.needs[build.cuda or ""]
         return f"needs driver {need.minimum} or newer; {hosts.driver} is older"
-    found = [why for card in hosts.cards if (why := _gpu(build, card.gpu.capability, hosts, sieve)) is not None]
-    return "; ".join(found) or None
+    reasons = [why for card in hosts.cards if (why := _gpu(build, card.gpu.capability, hosts, sieve)) is not None]
+    return "; ".join(reasons) or None
 
 
 def _gpu(build: Build, capability: str, hosts: HostClass, sieve: Sieve) -> str | None:
@@ -77,8 +77,8 @@ def thresholds(hosts: Iterable[HostClass], index: Index) -> tuple[str, ...]:
     """Driver versions that make a difference to machines, newer than the oldest of theirs, ascending."""
     rows = list(hosts)
     known = {text for need in index.needs.values() for text in (need.native, need.minimum)}
-    known |= {str(card.gpu.min_driver_branch) for one in rows for card in one.cards if card.gpu.min_driver_branch}
-    oldest = min(key(one.driver) for one in rows)
+    known |= {str(card.gpu.min_driver_branch) for row in rows for card in row.cards if card.gpu.min_driver_branch}
+    oldest = min(key(row.driver) for row in rows)
     return tuple(sorted((version for version in known if key(version) > oldest), key=key))
 
 
@@ -92,7 +92,7 @@ def _asked_for(build: Build, sieve: Sieve) -> bool:
 def _named(builds: Sequence[Build]) -> str:
     """`torch 2.15.0 for CUDA 13.0 and 13.2, torch 2.14.1 for CUDA 12.8`."""
     torches: dict[str, list[str]] = {}
-    for build in sorted(builds, key=lambda one: (key(one.torch), _cuda(one)), reverse=True):
+    for build in sorted(builds, key=lambda item: (key(item.torch), _cuda(item)), reverse=True):
         cudas = torches.setdefault(build.torch, [])
         if build.cuda and build.cuda not in cudas:
             cudas.append(build.cuda)

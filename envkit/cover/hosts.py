@@ -13,7 +13,7 @@ from envkit.resolve.gpus import Card, sm
 from envkit.resolve.wanted import card
 
 DEFAULT_PLATFORM = PLATFORMS[0]
-_SHOWN_HOSTS = 4
+_SHOWN_HOSTS = 4  # names in a row; of the rest there is a count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,24 +96,28 @@ def classes(inventory: Inventory, facts: Facts, given: Completion) -> tuple[Host
         UsageError: a GPU is not known, or a host lacks GPU or driver and no flag says it; every fault comes at once.
     """
     faults: list[UsageError] = []
-    found: dict[tuple[object, ...], HostClass] = {}
+    groups: dict[tuple[object, ...], HostClass] = {}
     for host in inventory.hosts:
         try:
-            one = _class(host, facts, given)
+            host_class = _class(host, facts, given)
         except UsageError as fault:
             faults.append(fault)
             continue
-        place = (tuple(card.gpu.capability for card in one.cards), key(one.driver), one.platform)
-        before = found.get(place)
-        found[place] = (
-            one
+        identity = (
+            tuple(card.gpu.capability for card in host_class.cards),
+            key(host_class.driver),
+            host_class.platform,
+        )
+        before = groups.get(identity)
+        groups[identity] = (
+            host_class
             if before is None
-            else replace(before, hosts=(*before.hosts, *one.hosts), count=before.count + one.count)
+            else replace(before, hosts=(*before.hosts, *host_class.hosts), count=before.count + host_class.count)
         )
     if faults:
         first, *others = faults
         raise UsageError(first.message, hint=first.hint, details=shown([_line(fault) for fault in others]))
-    return tuple(sorted(found.values(), key=_order))
+    return tuple(sorted(groups.values(), key=_order))
 
 
 def _class(host: Host, facts: Facts, given: Completion) -> HostClass:
@@ -123,8 +127,8 @@ def _class(host: Host, facts: Facts, given: Completion) -> HostClass:
         raise UsageError(f"{where} has no GPU", hint="--gpu NAME sets it for hosts without a GPU in the inventory")
     cards: dict[str, Card] = {}
     for gpu in gpus:
-        one = _card(gpu, facts, given, where)
-        cards.setdefault(one.gpu.capability, one)
+        gpu_card = _card(gpu, facts, given, where)
+        cards.setdefault(gpu_card.gpu.capability, gpu_card)
     driver = host.driver or given.driver
     if driver is None:
         raise UsageError(
@@ -165,8 +169,8 @@ def _quoted(name: str) -> str:
     return f"'{name}'" if set(name) & set(" '\"$;&|") else name
 
 
-def _order(one: HostClass) -> tuple[object, ...]:
-    return tuple(key(card.gpu.capability) for card in one.cards), key(one.driver), one.platform
+def _order(host_class: HostClass) -> tuple[object, ...]:
+    return tuple(key(card.gpu.capability) for card in host_class.cards), key(host_class.driver), host_class.platform
 
 
 def _line(fault: UsageError) -> str:

@@ -23,25 +23,25 @@ def matrix_text(found: Cover, image: str = "default") -> str:
         found: at least one image.
         image: the definition that every combination starts from: a shipped image, or a path relative to the file.
     """
-    served = sum(row.hosts.count for one in found.images for row in one.serves)
+    served = sum(row.hosts.count for entry in found.images for row in entry.serves)
     head = _HEAD.format(machines=served, image=json.dumps(image))
-    return head + "".join(line for one in found.images for line in _row(one))
+    return head + "".join(line for entry in found.images for line in _row(entry))
 
 
 def _row(image: Image) -> Iterator[str]:
-    found = image.resolution
+    resolution = image.resolution
     for row in image.serves:
         said = f"{row.hosts.named}: {row.hosts.title}"
         # A name from an inventory must not end the comment.
         yield f"  # {''.join(char if char.isprintable() else '?' for char in said)}\n"
     fields = {
-        "torch": found.torch,
-        "cuda": found.cuda,
-        "python": found.python,
-        "source": found.source,
-        "platform": found.platform,
-        "os": found.os,
-        "gpu": [sm(capability) for capability in found.gpus],
+        "torch": resolution.torch,
+        "cuda": resolution.cuda,
+        "python": resolution.python,
+        "source": resolution.source,
+        "platform": resolution.platform,
+        "os": resolution.os,
+        "gpu": [sm(capability) for capability in resolution.gpus],
     }
     for number, (name, value) in enumerate(fields.items()):
         # JSON's quoted text and lists are YAML's too, and no version becomes a number.

@@ -50,7 +50,7 @@ class Saving:
     @property
     def text(self) -> str:
         """The change in words."""
-        named = "; ".join(f"{one.named} ({one.title})" for one in self.hosts)
+        named = "; ".join(f"{hosts.named} ({hosts.title})" for hosts in self.hosts)
         if self.driver is None:
             return f"without {named}: {_images(self.images)}"
         return f"driver {self.driver} or newer on {named}: {_images(self.images)}"
@@ -84,38 +84,38 @@ class Cover:
             "classes": self.classes,
             "images": [
                 {
-                    "name": one.name,
-                    "resolution": one.resolution.to_json(),
+                    "name": image.name,
+                    "resolution": image.resolution.to_json(),
                     "serves": [
                         _hosts(row.hosts) | {"mode": row.mode, "alone": row.alone, "native": row.native}
-                        for row in one.serves
+                        for row in image.serves
                     ],
-                    "forced_by": [_hosts(row.hosts) | {"because": list(row.because)} for row in one.forced_by],
+                    "forced_by": [_hosts(row.hosts) | {"because": list(row.because)} for row in image.forced_by],
                 }
-                for one in self.images
+                for image in self.images
             ],
             "savings": [
                 {
-                    "change": "remove" if one.driver is None else "driver",
-                    "driver": one.driver,
-                    "classes": [_hosts(row) for row in one.hosts],
-                    "images": one.images,
-                    "text": one.text,
+                    "change": "remove" if saving.driver is None else "driver",
+                    "driver": saving.driver,
+                    "classes": [_hosts(row) for row in saving.hosts],
+                    "images": saving.images,
+                    "text": saving.text,
                 }
-                for one in self.savings
+                for saving in self.savings
             ],
-            "unserved": [_hosts(one.hosts) | {"because": list(one.because), "hint": one.hint} for one in self.unserved],
+            "unserved": [_hosts(row.hosts) | {"because": list(row.because), "hint": row.hint} for row in self.unserved],
             "notes": list(self.notes),
         }
 
 
-def _hosts(one: HostClass) -> dict[str, Any]:
+def _hosts(host_class: HostClass) -> dict[str, Any]:
     return {
-        "hosts": list(one.hosts),
-        "count": one.count,
-        "gpus": [{"name": card.typed, "capability": card.gpu.capability} for card in one.cards],
-        "driver": one.driver,
-        "platform": one.platform,
+        "hosts": list(host_class.hosts),
+        "count": host_class.count,
+        "gpus": [{"name": card.typed, "capability": card.gpu.capability} for card in host_class.cards],
+        "driver": host_class.driver,
+        "platform": host_class.platform,
     }
 
 

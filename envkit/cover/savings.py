@@ -45,51 +45,54 @@ def savings(fleet: Fleet, size: int, together: Sequence[tuple[int, ...]]) -> tup
     """
     single: list[Saving] = []
     removals: list[Saving] = []
-    for place in _places(fleet.universe):
-        left = size_of_cover(fleet.masks, fleet.universe & ~(1 << place))
+    for position in _places(fleet.universe):
+        left = size_of_cover(fleet.masks, fleet.universe & ~(1 << position))
         if left is None or left >= size:  # a newer driver can do no more than the machine's absence
             continue
-        single += _driver(fleet, (place,), size)
-        removals.append(Saving(hosts=(fleet.classes[place],), driver=None, images=left))
-    tried = [one.hosts for one in single]
+        single += _driver(fleet, (position,), size)
+        removals.append(Saving(hosts=(fleet.classes[position],), driver=None, images=left))
+    tried = [saving.hosts for saving in single]
     joint = [
-        found
+        saving
         for places in dict.fromkeys(together)
         if len(places) > 1
-        for found in _driver(fleet, places, size)
-        if found.hosts not in tried
+        for saving in _driver(fleet, places, size)
+        if saving.hosts not in tried
     ]
     return (*_sorted(single), *_sorted(joint), *_sorted(removals))
 
 
 def _driver(fleet: Fleet, places: tuple[int, ...], size: int) -> Iterator[Saving]:
     """The oldest driver that saves an image when it is put on every class of `places` that has an older one."""
-    for version in thresholds([fleet.classes[place] for place in places], fleet.sieves[0].index):
-        raised = tuple(place for place in places if key(fleet.classes[place].driver) < key(version))
+    for version in thresholds([fleet.classes[position] for position in places], fleet.sieves[0].index):
+        raised = tuple(position for position in places if key(fleet.classes[position].driver) < key(version))
         left = size_of_cover(_masks(fleet, raised, version), fleet.universe)
         if left is not None and left < size:
-            yield Saving(hosts=tuple(fleet.classes[place] for place in raised), driver=version, images=left)
+            yield Saving(hosts=tuple(fleet.classes[position] for position in raised), driver=version, images=left)
             return
 
 
 def _masks(fleet: Fleet, raised: tuple[int, ...], version: str) -> tuple[int, ...]:
     """What builds cover when some classes have another driver."""
-    sieves = {place: driver_of(fleet.sieves[place], version) for place in raised}
-    keep = ~sum(1 << place for place in raised)
+    sieves = {position: driver_of(fleet.sieves[position], version) for position in raised}
+    keep = ~sum(1 << position for position in raised)
     before = {id(row.build): row.mask & keep for row in fleet.rows}
     rows = [
-        Fitting(build, before.get(id(build), 0) | sum(1 << place for place, one in sieves.items() if fits(build, one)))
+        Fitting(
+            build,
+            before.get(id(build), 0) | sum(1 << position for position, sieve in sieves.items() if fits(build, sieve)),
+        )
         for build in fleet.sieves[0].index.facts.builds
     ]
     return tuple(dict.fromkeys(row.mask for row in sure_first(rows)))
 
 
 def _places(mask: int) -> list[int]:
-    return [place for place in range(mask.bit_length()) if mask >> place & 1]
+    return [position for position in range(mask.bit_length()) if mask >> position & 1]
 
 
-def _sorted(found: Sequence[Saving]) -> list[Saving]:
-    return sorted(found, key=lambda one: (one.images, sum(row.count for row in one.hosts)))
+def _sorted(changes: Sequence[Saving]) -> list[Saving]:
+    return sorted(changes, key=lambda change: (change.images, sum(row.count for row in change.hosts)))
 
 
 def fleet_of(classes: tuple[HostClass, ...], sieves: tuple[Sieve, ...]) -> Fleet:

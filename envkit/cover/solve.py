@@ -34,37 +34,40 @@ def minimum_cover(candidates: Sequence[Candidate], universe: int) -> tuple[int, 
     if not universe:
         return ()
     kept = _undominated(candidates, universe)
-    if universe & ~_union(candidates[place].mask for place in kept):
+    if universe & ~_union(candidates[position].mask for position in kept):
         return None
-    needed = _hardest(universe, [(1 << place, candidates[place].mask) for place in kept])
-    search = _Search(tuple((place, candidates[place].mask & needed, candidates[place].cost) for place in kept), needed)
+    needed = _hardest(universe, [(1 << position, candidates[position].mask) for position in kept])
+    search = _Search(
+        tuple((position, candidates[position].mask & needed, candidates[position].cost) for position in kept), needed
+    )
     size = search.bound(needed)
-    while (found := search.best(needed, size)) is None:
+    while (cover := search.best(needed, size)) is None:
         size += 1
-    return tuple(sorted(found[1]))
+    return tuple(sorted(cover[1]))
 
 
 def size_of_cover(masks: Sequence[int], universe: int) -> int | None:
     """How many sets the smallest cover has."""
-    found = minimum_cover([Candidate(mask, ()) for mask in masks], universe)
-    return None if found is None else len(found)
+    cover = minimum_cover([Candidate(mask, ()) for mask in masks], universe)
+    return None if cover is None else len(cover)
 
 
 def _undominated(candidates: Sequence[Candidate], universe: int) -> list[int]:
     """Sets that no other one replaces: by covering as much for no more cost."""
     order = sorted(
         range(len(candidates)),
-        key=lambda place: (-(candidates[place].mask & universe).bit_count(), candidates[place].cost, place),
+        key=lambda index: (-(candidates[index].mask & universe).bit_count(), candidates[index].cost, index),
     )
     kept: list[int] = []
-    for place in order:
-        mask, cost = candidates[place].mask & universe, candidates[place].cost
+    for position in order:
+        mask, cost = candidates[position].mask & universe, candidates[position].cost
         replaced = any(
-            mask | (candidates[one].mask & universe) == candidates[one].mask & universe and candidates[one].cost <= cost
-            for one in kept
+            mask | (candidates[other].mask & universe) == candidates[other].mask & universe
+            and candidates[other].cost <= cost
+            for other in kept
         )
         if mask and not replaced:
-            kept.append(place)
+            kept.append(position)
     return sorted(kept)
 
 
@@ -86,8 +89,8 @@ class _Search:
     def __init__(self, sets: tuple[tuple[int, int, Cost], ...], universe: int) -> None:
         self._sets = sets
         self._zero: Cost = (0,) * len(sets[0][2])
-        self._holders = {bit: [one for one in sets if one[1] & bit] for bit in _bits(universe)}
-        self._together = {bit: _union(mask for _, mask, _ in found) for bit, found in self._holders.items()}
+        self._holders = {bit: [entry for entry in sets if entry[1] & bit] for bit in _bits(universe)}
+        self._together = {bit: _union(mask for _, mask, _ in holders) for bit, holders in self._holders.items()}
         # Elements with few sets first: they decide, and they make the bound tight.
         self._order = sorted(self._holders, key=lambda bit: (len(self._holders[bit]), bit))
         self._known: dict[tuple[int, int], _Found | None] = {}
@@ -106,10 +109,10 @@ class _Search:
         """The cheapest cover of a rest with at most so many sets."""
         if not rest:
             return self._zero, ()
-        place = (rest, size)
-        if place in self._known:
-            return self._known[place]
-        found: _Found | None = None
+        state = (rest, size)
+        if state in self._known:
+            return self._known[state]
+        cheapest: _Found | None = None
         if self.bound(rest) <= size:
             bit = next(bit for bit in self._order if bit & rest)
             for number, mask, cost in self._holders[bit]:
@@ -117,13 +120,13 @@ class _Search:
                 if below is None:
                     continue
                 total = (
-                    tuple(one + other for one, other in zip(cost, below[0], strict=True)),
+                    tuple(own + other for own, other in zip(cost, below[0], strict=True)),
                     tuple(sorted((number, *below[1]))),
                 )
-                if found is None or total < found:
-                    found = total
-        self._known[place] = found
-        return found
+                if cheapest is None or total < cheapest:
+                    cheapest = total
+        self._known[state] = cheapest
+        return cheapest
 
 
 def _union(masks: Iterable[int]) -> int:
@@ -131,4 +134,4 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def _bits(mask: int) -> list[int]:
-    return [1 << place for place in range(mask.bit_length()) if mask >> place & 1]
+    return [1 << position for position in range(mask.bit_length()) if mask >> position & 1]

@@ -45,9 +45,12 @@ def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
             f"{path} is neither a Dockerfile nor a Compose file, by its name",
             hint="envkit doctor --file Dockerfile, or --file compose.yaml",
         )
-    about, found = _compose(path) if is_compose else _dockerfile(path, facts)
+    about, findings = _compose(path) if is_compose else _dockerfile(path, facts)
     section = Section(
-        id="file", title="Compose file" if is_compose else "Dockerfile", facts=tuple(about), findings=by_weight(found)
+        id="file",
+        title="Compose file" if is_compose else "Dockerfile",
+        facts=tuple(about),
+        findings=by_weight(findings),
     )
     number = counts(section.findings)
     conclusion = section.findings[0].title if number["error"] or number["warn"] else "no problems found"
@@ -60,20 +63,22 @@ def _dockerfile(path: Path, facts: Facts) -> tuple[list[tuple[str, str]], list[F
     asked = reader_of(path.name)(path.name, path.parent)
     base = next((item.text.split()[0] for item in parsed.final("FROM")), "none")
     wants = [
-        f"{one.field} {one.value}".strip() for one in asked.asked if one.field in ("torch", "cuda", "cpu", "python")
+        f"{entry.field} {entry.value}".strip()
+        for entry in asked.asked
+        if entry.field in ("torch", "cuda", "cpu", "python")
     ]
-    found = [
+    findings = [
         *_base(base, parsed),
         *_torch(asked, parsed),
         *_compatible(path, facts),
         *_settings(base, parsed, asked),
     ]
-    return [("base", base), ("asks for", ", ".join(dict.fromkeys(wants)) or "no torch")], found
+    return [("base", base), ("asks for", ", ".join(dict.fromkeys(wants)) or "no torch")], findings
 
 
 def _base(base: str, parsed: Parsed) -> Iterator[Finding]:
     last = base.rpartition("/")[2]
-    # An ARG is decided by whoever builds, a digest is fixed, and the other two and a stage have no tag.
+    # An ARG is chosen when the image is built, a digest is fixed, and the other two and a stage have no tag.
     if "$" in base or "@" in base or base in ("none", "scratch") or base in _stages(parsed):
         return
     if ":" not in last or last.endswith(":latest"):
@@ -93,7 +98,7 @@ def _stages(parsed: Parsed) -> set[str]:
 
 def _torch(asked: Sorted, parsed: Parsed) -> Iterator[Finding]:
     torch, bases = asked.of("torch"), bases_with_cuda(asked)
-    if torch and not any(one.value for one in torch):
+    if torch and not any(entry.value for entry in torch):
         yield Finding(
             id="unpinned-torch", severity=Severity.WARN, title="torch has no version",
             evidence=(_at(torch[0].line),),
@@ -132,7 +137,7 @@ def _compatible(path: Path, facts: Facts) -> Iterator[Finding]:
     if conflict is not None:
         yield Finding(
             id="no-compatible-versions", severity=Severity.ERROR, title=conflict.message,
-            evidence=tuple(Evidence(text=one) for one in conflict.details),
+            evidence=tuple(Evidence(text=detail) for detail in conflict.details),
             fix=(conflict.hint,) if conflict.hint else (),
         )  # fmt: skip
 
@@ -150,34 +155,36 @@ def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
     services = mapping(mapping(tree).get("services"))
     if not services:
         raise UsageError(f"{path} has no services", hint="envkit run IMAGE --print compose writes one")
-    found: list[Finding] = []
+    findings: list[Finding] = []
     with_gpu = []
     for name, value in services.items():
         service, line = mapping(value), places.get(("services", name), (1, 1))[0]
         devices = items(
             mapping(mapping(mapping(service.get("deploy")).get("resources")).get("reservations")).get("devices")
         )
-        found += _devices(name, [mapping(one) for one in devices], line)
+        findings += _devices(name, [mapping(device) for device in devices], line)
         if _has_gpu(service, devices):
             with_gpu.append(name)
-            found += _memory(name, service, line)
+            findings += _memory(name, service, line)
     if not with_gpu:
-        found.append(_no_gpu(services))
-    return [("services", ", ".join(services)), ("with a GPU", ", ".join(with_gpu) or "none")], found
+        findings.append(_no_gpu(services))
+    return [("services", ", ".join(services)), ("with a GPU", ", ".join(with_gpu) or "none")], findings
 
 
 def _has_gpu(service: Mapping[str, Any], devices: list[Any]) -> bool:
-    by_cdi = any(str(one).startswith("nvidia.com/gpu") for one in items(service.get("devices")))
+    by_cdi = any(str(device).startswith("nvidia.com/gpu") for device in items(service.get("devices")))
     reserved = any(
-        mapping(one).get("driver") in ("nvidia", "cdi") or "gpu" in items(mapping(one).get("capabilities"))
-        for one in devices
+        mapping(device).get("driver") in ("nvidia", "cdi") or "gpu" in items(mapping(device).get("capabilities"))
+        for device in devices
     )
     return bool(service.get("gpus")) or service.get("runtime") == "nvidia" or by_cdi or reserved
 
 
 def _no_gpu(services: Mapping[str, Any]) -> Finding:
     """Where the NVIDIA runtime is the host's default, the variable alone is enough."""
-    by_variable = any("NVIDIA_VISIBLE_DEVICES" in str(mapping(one).get("environment", "")) for one in services.values())
+    by_variable = any(
+        "NVIDIA_VISIBLE_DEVICES" in str(mapping(service).get("environment", "")) for service in services.values()
+    )
     return Finding(
         id="no-gpu-reserved", severity=Severity.WARN if by_variable else Severity.ERROR,
         title="no service gets a GPU", cause="Compose gives a container GPUs only where the service asks for them.",
@@ -187,14 +194,14 @@ def _no_gpu(services: Mapping[str, Any]) -> Finding:
 
 
 def _devices(name: str, devices: list[Mapping[str, Any]], line: int) -> Iterator[Finding]:
-    for one in devices:
-        if not one.get("capabilities"):
+    for device in devices:
+        if not device.get("capabilities"):
             yield Finding(
                 id="no-capabilities", severity=Severity.ERROR, title=f"{name}: a reserved device has no capabilities",
                 evidence=(Evidence(text=f"services.{name}.deploy.resources.reservations.devices", line=line),),
                 cause="Compose refuses to start the service.", fix=("capabilities: [gpu]",), sources=_GPU_DOCS,
             )  # fmt: skip
-        if "count" in one and "device_ids" in one:
+        if "count" in device and "device_ids" in device:
             yield Finding(
                 id="count-and-ids", severity=Severity.ERROR, title=f"{name}: count and device_ids exclude each other",
                 evidence=(Evidence(text=f"services.{name}.deploy.resources.reservations.devices", line=line),),

@@ -85,21 +85,21 @@ def rows() -> tuple[Row, ...]:
     Raises:
         UsageError: a file is not sound.
     """
-    found: list[Row] = []
+    all_rows: list[Row] = []
     for path in sorted(DATA.glob("*.yaml")):
         tree = strictyaml.read_file(path)
         if not isinstance(tree, dict) or tree.get("schema") != "1":
             raise UsageError(f"{path}: schema: 1 is missing", hint="begin the file with 'schema: 1'")
         listed = tree.get("rows")
-        found += [_row(one, path) for one in (listed if isinstance(listed, list) else [])]
-    by_id = {one.id: one for one in found}
-    if len(by_id) != len(found):
+        all_rows += [_row(entry, path) for entry in (listed if isinstance(listed, list) else [])]
+    by_id = {entry.id: entry for entry in all_rows}
+    if len(by_id) != len(all_rows):
         raise UsageError("the knowledge base uses an ID twice")
-    for row in found:
+    for row in all_rows:
         unknown = [name for name in row.explains if name not in by_id]
         if unknown:
             raise UsageError(f"{row.id}: explains {unknown[0]!r}, which is not a row")
-    return tuple(found)
+    return tuple(all_rows)
 
 
 def row(ident: str) -> Row:
@@ -108,7 +108,7 @@ def row(ident: str) -> Row:
     Raises:
         KeyError: the ID is unknown.
     """
-    return {one.id: one for one in rows()}[ident]
+    return {entry.id: entry for entry in rows()}[ident]
 
 
 def _row(tree: Any, path: Path) -> Row:
@@ -126,7 +126,7 @@ def _row(tree: Any, path: Path) -> Row:
         title=tree["title"],
         role=tree["role"],
         severity=Severity(tree["severity"]),
-        signatures=tuple(_signature(one, name) for one in tree["signatures"]),
+        signatures=tuple(_signature(signature, name) for signature in tree["signatures"]),
         cause=tree["cause"],
         check=_lines(tree["check"]),
         fix=_lines(tree["fix"]),
@@ -146,7 +146,7 @@ def _signature(tree: Any, name: str) -> Signature:
     return Signature(
         has=tree["has"].lower(),
         match=tree.get("match"),
-        near=tuple(one.lower() for one in _lines(tree.get("near"))),
+        near=tuple(text.lower() for text in _lines(tree.get("near"))),
         unless=tree.get("unless"),
     )
 
@@ -154,4 +154,4 @@ def _signature(tree: Any, name: str) -> Signature:
 def _lines(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
-    return (value,) if isinstance(value, str) else tuple(str(one) for one in value)
+    return (value,) if isinstance(value, str) else tuple(str(line) for line in value)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 SHOWN = 400  # characters of a line in a finding
-_MOST_EVIDENCE = 3
-_UNKNOWN_KEPT = 4
+_MOST_EVIDENCE = 3  # lines that are shown of one fault
+_UNKNOWN_KEPT = 4  # lines that no rule knows: so many first ones, and so many last ones
 _FAULT_WORDS = (
     "error", "exception", "fatal", "panic", "killed", "aborted", "traceback", "command not found", "terminate called",
     "critical",
@@ -56,7 +56,7 @@ class _Hit:
 
     @property
     def first(self) -> int:
-        return min(one.line or 0 for one in self.lines)
+        return min(evidence.line or 0 for evidence in self.lines)
 
 
 @dataclass(slots=True)
@@ -90,15 +90,15 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     """
     seen = scan(file)
     findings = tuple(_findings(seen))
-    known = [one for one in findings if one.severity is Severity.ERROR]
-    faults = (*seen.unknown, *(one for one in seen.last if one not in seen.unknown))
+    known = [finding for finding in findings if finding.severity is Severity.ERROR]
+    faults = (*seen.unknown, *(evidence for evidence in seen.last if evidence not in seen.unknown))
     facts = [("lines", f"{seen.lines:,}")]
     code = 0
     if known:
         conclusion = f"{known[0].title} (line {known[0].evidence[0].line})"
     elif faults:
         conclusion = "errors found, but none that envkit knows"
-        facts += [(f"line {one.line}", one.text) for one in faults]
+        facts += [(f"line {evidence.line}", evidence.text) for evidence in faults]
         code = NotVerifiedError.exit_code
     else:
         conclusion = "no errors found in the log" if not findings else "no errors"
@@ -123,13 +123,13 @@ def scan(file: BufferedReader) -> Seen:
         seen.lines = piece.first + piece.text.count("\n")
         for number, line in piece.lines() if present else ():
             low = line.lower()
-            held = [text for text in present if text in low]
-            if not held:
+            matched = [text for text in present if text in low]
+            if not matched:
                 continue
-            for text in held:
+            for text in matched:
                 for watch in contexts.get(text, ()):
                     _context(watch, number, seen)
-            started = [(text, watch) for text in held for watch in starts.get(text, ())]
+            started = [(text, watch) for text in matched for watch in starts.get(text, ())]
             if not started and not _FAULTY.search(line):
                 continue
             clean = plain(line)
@@ -150,9 +150,9 @@ def _fault(evidence: Evidence, seen: Seen) -> None:
     (seen.unknown if len(seen.unknown) < _UNKNOWN_KEPT else seen.last).append(evidence)
 
 
-def _around(line: str, place: int) -> str:
+def _around(line: str, position: int) -> str:
     """The part of a very long line in which something was found."""
-    return line[max(0, place - LINE_LIMIT // 4) : place + LINE_LIMIT // 2]
+    return line[max(0, position - LINE_LIMIT // 4) : position + LINE_LIMIT // 2]
 
 
 def _start(watch: _Watch, number: int, line: str, seen: Seen) -> None:
@@ -175,7 +175,7 @@ def _context(watch: _Watch, number: int, seen: Seen) -> None:
 
 def _hit(row: Row, number: int, line: str, seen: Seen) -> None:
     hit = seen.hits.setdefault(row.id, _Hit(row))
-    if number in (hit.last, *(one.line for one in hit.lines)):
+    if number in (hit.last, *(evidence.line for evidence in hit.lines)):
         return
     hit.times += 1
     hit.last = number
@@ -207,7 +207,7 @@ def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Findin
         id=row.id,
         severity=severity,
         title=row.title,
-        evidence=tuple(sorted(hit.lines, key=lambda one: one.line or 0)),
+        evidence=tuple(sorted(hit.lines, key=lambda evidence: evidence.line or 0)),
         cause=" ".join(filter(None, (row.cause, _read(hit.lines)))),
         check=row.check,
         fix=row.fix,
@@ -220,10 +220,10 @@ def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Findin
 
 def _read(lines: Sequence[Evidence]) -> str:
     """What a CUDA version means that a line prints as one number: 12080 is 12.8."""
-    found = next((one for line in lines if (one := _CUDA_NUMBER.search(line.text))), None)
-    if found is None:
+    match = next((candidate for line in lines if (candidate := _CUDA_NUMBER.search(line.text))), None)
+    if match is None:
         return ""
-    number = int(found[1])
+    number = int(match[1])
     return f"{number} means CUDA {number // 1000}.{number % 1000 // 10}, the newest version that this driver runs."
 
 

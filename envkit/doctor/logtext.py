@@ -39,7 +39,7 @@ _PREFIXES = re.compile(
     r"|\[ {0,5}\d{1,9}\.\d{6}\] "  # the kernel's own log
     r")"
 )
-_MOST_PREFIXES = 4
+_MOST_PREFIXES = 4  # a launcher's, an engine's, a rank's and a time, one before the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:
 def plain(line: str) -> str:
     """A line without the prefixes of engines and launchers, fit for a terminal."""
     for _ in range(_MOST_PREFIXES):
-        found = _PREFIXES.match(line)
-        if found is None or found.end() == len(line):
+        match = _PREFIXES.match(line)
+        if match is None or match.end() == len(line):
             break
-        line = line[found.end() :]
+        line = line[match.end() :]
     return neutral(line).strip()
 
 

@@ -59,7 +59,7 @@ class Finding:
             "id": self.id,
             "severity": str(self.severity),
             "title": self.title,
-            "evidence": [one.to_json() for one in self.evidence],
+            "evidence": [evidence.to_json() for evidence in self.evidence],
             "times": self.times,
             "cause": self.cause,
             "check": list(self.check),
@@ -86,7 +86,7 @@ class Section:
             "id": self.id,
             "title": self.title,
             "facts": [{"name": name, "value": value} for name, value in self.facts],
-            "findings": [one.to_json() for one in self.findings],
+            "findings": [finding.to_json() for finding in self.findings],
         }
 
 
@@ -103,7 +103,7 @@ class Diagnosis:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All findings, section after section."""
-        return tuple(one for section in self.sections for one in section.findings)
+        return tuple(finding for section in self.sections for finding in section.findings)
 
     def to_json(self) -> dict[str, Any]:
         """The document `envkit.doctor/1`."""
@@ -114,16 +114,16 @@ class Diagnosis:
             "exit_code": self.exit_code,
             "conclusion": self.conclusion,
             "counts": counts(self.findings),
-            "sections": [one.to_json() for one in self.sections],
+            "sections": [section.to_json() for section in self.sections],
         }
 
 
 def counts(findings: Iterable[Finding]) -> Mapping[str, int]:
     """How many findings there are of each severity."""
-    found = list(findings)
-    return {str(kind): sum(one.severity is kind for one in found) for kind in RANK}
+    all_findings = list(findings)
+    return {str(kind): sum(finding.severity is kind for finding in all_findings) for kind in RANK}
 
 
 def by_weight(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The worst first, otherwise as they came."""
-    return tuple(sorted(findings, key=lambda one: RANK.index(one.severity)))
+    return tuple(sorted(findings, key=lambda finding: RANK.index(finding.severity)))

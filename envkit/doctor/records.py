@@ -14,9 +14,9 @@ from envkit.doctor.trees import items, mapping
 from envkit.ground.errors import UsageError
 from envkit.verify.record import SCHEMA
 
-MAX_BYTES = 64 << 20
+MAX_BYTES = 64 << 20  # far above any record
 _SEVERITIES = {"FAIL": Severity.ERROR, "ERROR": Severity.ERROR, "WARN": Severity.WARN, "INCONCLUSIVE": Severity.WARN}
-# Reasons that go with any verdict.
+# Reasons that any verdict may have.
 _REMARKS = frozenset({"NO_GPU", "NO_PLAN", "NOTHING_EXECUTED", "PARTIAL", "INCONCLUSIVE"})
 _MEASURE = "envkit verify IMAGE --tier standard --only C23 -o record.json"
 
@@ -37,20 +37,21 @@ def read_record(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}", hint="envkit verify IMAGE -o record.json") from error
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
-        found = tree.get("schema") if isinstance(tree, dict) else None
-        raise UsageError(f"{path} is not a verify record ({SCHEMA}): its schema is {found!r:.80}",
+        schema = tree.get("schema") if isinstance(tree, dict) else None
+        raise UsageError(f"{path} is not a verify record ({SCHEMA}): its schema is {schema!r:.80}",
                          hint="envkit verify IMAGE -o record.json")  # fmt: skip
     return tree
 
 
 def diagnose_record(record: Mapping[str, Any], name: str) -> Diagnosis:
     """What a record says is wrong; its exit code is always 0, because the record has its own verdict."""
-    checks = [one for one in items(record.get("checks")) if isinstance(one, dict)]
+    checks = [check for check in items(record.get("checks")) if isinstance(check, dict)]
     summary = mapping(record.get("summary"))
     reasons = tuple(_reasons(summary))
-    if any(one.severity is Severity.ERROR for one in reasons):  # the run broke off, so of course checks are missing
-        checks = [one for one in checks if one.get("reason_code") != "NOT_OBSERVED"]
-    found = by_weight((*reasons, *_findings(checks)))
+    # the run broke off, so of course checks are missing
+    if any(reason.severity is Severity.ERROR for reason in reasons):
+        checks = [check for check in checks if check.get("reason_code") != "NOT_OBSERVED"]
+    findings = by_weight((*reasons, *_findings(checks)))
     facts = (
         ("verdict", str(summary.get("verdict", "unknown"))),
         ("image", str(mapping(record.get("subject")).get("image", "unknown"))),
@@ -59,10 +60,10 @@ def diagnose_record(record: Mapping[str, Any], name: str) -> Diagnosis:
     )
     five = _five(checks, record)
     sections = (
-        Section(id="checks", title="Checks", facts=facts, findings=found),
+        Section(id="checks", title="Checks", facts=facts, findings=findings),
         Section(id="symptoms", title="Five symptoms, answered from C23", findings=five),
     )
-    wrong = [one for one in found if one.severity is not Severity.INFO]
+    wrong = [finding for finding in findings if finding.severity is not Severity.INFO]
     worst = wrong[0].title if wrong else "all checks of the record passed or were skipped"
     return Diagnosis(subject="record", name=name, sections=sections, exit_code=0, conclusion=worst)
 
@@ -84,7 +85,7 @@ def _reasons(summary: Mapping[str, Any]) -> Iterator[Finding]:
 def _findings(checks: list[dict[str, Any]]) -> Iterator[Finding]:
     known = {code: row for row in rows() for code in row.codes}
     # What was found comes before what could not be found out.
-    for check in sorted(checks, key=lambda one: one.get("verdict") == "INCONCLUSIVE"):
+    for check in sorted(checks, key=lambda entry: entry.get("verdict") == "INCONCLUSIVE"):
         severity = _SEVERITIES.get(str(check.get("verdict")))
         if severity is None:
             continue
@@ -112,10 +113,10 @@ def _from(row: Row | None) -> dict[str, Any]:
 
 
 def _five(checks: list[dict[str, Any]], record: Mapping[str, Any]) -> tuple[Finding, ...]:
-    training = next((one for one in checks if str(one.get("id")) == "C23.training"), None)
+    training = next((check for check in checks if str(check.get("id")) == "C23.training"), None)
     step = symptoms.read_step(mapping(training.get("observed")), record) if training else None
     if training is None or step is None:
-        other = next((one for one in checks if str(one.get("id")).startswith("C23")), None)
+        other = next((check for check in checks if str(check.get("id")).startswith("C23")), None)
         why = f": {other.get('message')}" if other else ""
         return (
             Finding(

@@ -309,12 +309,12 @@ def _share(value: float | None) -> str:
 
 
 def _codes(record: Mapping[str, Any]) -> set[str]:
-    return {str(mapping(one).get("reason_code")) for one in items(record.get("checks"))}
+    return {str(mapping(check).get("reason_code")) for check in items(record.get("checks"))}
 
 
 def _bandwidth(record: Mapping[str, Any]) -> float | None:
-    for one in map(mapping, items(record.get("checks"))):
-        found = number(mapping(one.get("observed")).get("busbw_gb_per_s"))
-        if str(one.get("id")).startswith("C20") and found is not None:
-            return found
+    for check in map(mapping, items(record.get("checks"))):
+        bandwidth = number(mapping(check.get("observed")).get("busbw_gb_per_s"))
+        if str(check.get("id")).startswith("C20") and bandwidth is not None:
+            return bandwidth
     return None

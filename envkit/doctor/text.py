@@ -29,8 +29,8 @@ def lines(diagnosis: Diagnosis, *, width: int, verbose: bool) -> Iterator[Line]:
         if section.facts or section.findings:
             yield "", None
     number = counts(diagnosis.findings)
-    told = ", ".join(f"{count} {_plural(kind, count)}" for kind, count in number.items() if count)
-    yield diagnosis.conclusion + (f" ({told})" if told else ""), None
+    summary = ", ".join(f"{count} {_plural(kind, count)}" for kind, count in number.items() if count)
+    yield diagnosis.conclusion + (f" ({summary})" if summary else ""), None
 
 
 def _plural(kind: str, count: int) -> str:
@@ -43,7 +43,9 @@ def _finding(finding: Finding, *, width: int, verbose: bool) -> Iterator[Line]:
     first, *rest = _wrapped(f"{finding.title}{times}", width - _INDENT) or [""]
     yield f"  {finding.severity:<{_INDENT - 2}}{first}", finding.severity
     yield from ((f"{'':{_INDENT}}{line}", None) for line in rest)
-    seen = [f"line {one.line}: {one.text}" if one.line else one.text for one in finding.evidence]
+    seen = [
+        f"line {evidence.line}: {evidence.text}" if evidence.line else evidence.text for evidence in finding.evidence
+    ]
     parts = {
         "evidence": seen,
         "cause": _wrapped(finding.cause, width - _INDENT - 8),
@@ -51,14 +53,14 @@ def _finding(finding: Finding, *, width: int, verbose: bool) -> Iterator[Line]:
         "fix": [line for text in finding.fix for line in _wrapped(text, width - _INDENT - 8)],
         "sources": list(finding.sources) if verbose else [],
     }
-    for name, found in parts.items():
-        for place, line in enumerate(found):
-            yield f"{'':{_INDENT}}{_LABELS[name] if place == 0 else '':<8}{line}", None
+    for name, texts in parts.items():
+        for index, line in enumerate(texts):
+            yield f"{'':{_INDENT}}{_LABELS[name] if index == 0 else '':<8}{line}", None
     if finding.distinguish:
         yield f"{'':{_INDENT}}not to be confused with", None
         yield from ((f"{'':{_INDENT + 8}}{line}", None) for line in _wrapped(finding.distinguish, width - _INDENT - 8))
-    for place, line in enumerate(finding.consequences):
-        yield f"{'':{_INDENT}}{'then' if place == 0 else '':<8}{line}", None
+    for index, line in enumerate(finding.consequences):
+        yield f"{'':{_INDENT}}{'then' if index == 0 else '':<8}{line}", None
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -47,9 +47,9 @@ def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exc
     Raises:
         EnvironmentProblem: the engine does not answer, is something else, or is too old.
     """
-    told = _unusable(address)
-    if told is not None:
-        raise told
+    problem = _unusable(address)
+    if problem is not None:
+        raise problem
     try:
         first = open_client(OLDEST_API)
     except foreign as error:
@@ -71,9 +71,9 @@ def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exc
 
 def refusal(address: str, error: BaseException) -> EnvironmentProblem:
     """Why the engine at `address` cannot be used, told from a failed call and a look at the socket."""
-    told = _unusable(address)
-    if told is not None:
-        return told
+    problem = _unusable(address)
+    if problem is not None:
+        return problem
     text = " ".join(str(item) for item in _chain(error))
     kinds = {type(item).__name__ for item in _chain(error)}
     if "timed out" in text or kinds & {"ReadTimeout", "ReadTimeoutError", "ConnectTimeout", "TimeoutError"}:
@@ -141,8 +141,8 @@ def _context_host(env: Mapping[str, str]) -> str | None:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
+    errors: list[BaseException] = []
+    while error is not None and error not in errors:
+        errors.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return errors

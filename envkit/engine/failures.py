@@ -103,11 +103,13 @@ def translate(text: str, doing: str, place: Place, details: Sequence[str] = ()) 
     """The error for what an engine said while it was `doing` something ("the build of train")."""
     said = neutral(" ".join(text.split()))[:600]
     lines, client = tuple(details), "podman" if place.engine == "podman" else "docker"
-    found = next((kind for kind in _KINDS if kind.pattern.search(text)), None)
-    if found is None:
+    failure = next((kind for kind in _KINDS if kind.pattern.search(text)), None)
+    if failure is None:
         return EngineError(f"{doing}: {said}", details=lines)
-    meaning = found.meaning.format(storage=_storage(place) if "{storage}" in found.meaning else "", engine=place.engine)
-    return found.error(f"{doing}: {meaning}: {said}", hint=found.hint.format(client=client), details=lines)
+    meaning = failure.meaning.format(
+        storage=_storage(place) if "{storage}" in failure.meaning else "", engine=place.engine
+    )
+    return failure.error(f"{doing}: {meaning}: {said}", hint=failure.hint.format(client=client), details=lines)
 
 
 def engine_lost(doing: str, place: Place, details: Sequence[str] = ()) -> EnvironmentProblem:

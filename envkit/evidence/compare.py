@@ -27,24 +27,26 @@ class Compared:
     state: str
 
     def __str__(self) -> str:
-        place = f"{self.table} {self.evidence.row}: {self.evidence.field}"
+        subject = f"{self.table} {self.evidence.row}: {self.evidence.field}"
         if self.state == MISSING:
-            return f"{place}: the facts have no such row; {self.evidence.file} says {shown(self.evidence.value)}"
-        return f"{place}: the facts say {shown(self.stated)}, {self.evidence.file} says {shown(self.evidence.value)}"
+            return f"{subject}: the facts have no such row; {self.evidence.file} says {shown(self.evidence.value)}"
+        return f"{subject}: the facts say {shown(self.stated)}, {self.evidence.file} says {shown(self.evidence.value)}"
 
 
 def compare(facts: Facts, found: Iterable[Row]) -> list[Compared]:
     """Every piece of evidence with the value that the facts have."""
     rows: dict[str, Mapping[str, Any]] = {}
     compared = []
-    for table, one in found:
+    for table, evidence in found:
         if table not in rows:
             rows[table] = rows_by_name(facts, table)
-        row = rows[table].get(one.row)
-        if row is None or not hasattr(row, one.field):
-            compared.append(Compared(table, one, None, MISSING))
+        row = rows[table].get(evidence.row)
+        if row is None or not hasattr(row, evidence.field):
+            compared.append(Compared(table, evidence, None, MISSING))
             continue
-        compared.append(Compared(table, one, getattr(row, one.field), SAME if agrees(one, row) else DIFFERENT))
+        compared.append(
+            Compared(table, evidence, getattr(row, evidence.field), SAME if agrees(evidence, row) else DIFFERENT)
+        )
     return compared
 
 

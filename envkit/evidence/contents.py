@@ -26,7 +26,7 @@ _FLAG = rb"(?:sm|compute)_[0-9]{2,3}[a-z]?"
 # In 2.8.0 the string follows another constant without a byte between them: "ipc_hsm_70 sm_75 ...".
 _FLAGS = re.compile(rb"(?<! )" + _FLAG + rb"(?: " + _FLAG + rb")*(?=\0)")
 _FLAGS_MAX = 1024  # bytes of the longest list that is believed; torch's have about 60
-_REQUIREMENTS_MAX = 1000
+_REQUIREMENTS_MAX = 1000  # torch has some dozens; the file is foreign
 _HOW = "it is not a sound wheel; use the file of another index"
 
 
@@ -52,13 +52,19 @@ class Metadata:
     def requirement(self, name: str) -> Requirement | None:
         """The first requirement of a distribution that no extra asks for, None where there is none."""
         return next(
-            (one for one in self.requires if canonicalize_name(one.name) == name and "extra" not in str(one.marker)),
+            (
+                requirement
+                for requirement in self.requires
+                if canonicalize_name(requirement.name) == name and "extra" not in str(requirement.marker)
+            ),
             None,
         )
 
     def matching(self, pattern: str) -> list[Requirement]:
         """Requirements whose name matches a pattern as a whole."""
-        return [one for one in self.requires if re.fullmatch(pattern, canonicalize_name(one.name))]
+        return [
+            requirement for requirement in self.requires if re.fullmatch(pattern, canonicalize_name(requirement.name))
+        ]
 
 
 def metadata(label: str, data: bytes) -> Metadata:
@@ -81,16 +87,16 @@ def metadata(label: str, data: bytes) -> Metadata:
     texts = raw.get("requires_dist", [])
     if len(texts) > _REQUIREMENTS_MAX:
         raise _refused(label, f"METADATA has {len(texts)} requirements")
-    found: list[Requirement] = []
+    requirements: list[Requirement] = []
     lines: dict[str, str] = {}
     for text in texts:
         try:
-            one = Requirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement as error:
             raise _refused(label, f"METADATA: {clean(text)!r:.120} is not a requirement") from error
-        found.append(one)
-        lines.setdefault(canonicalize_name(one.name), clean(text))
-    return Metadata(canonicalize_name(name), version, raw.get("requires_python"), tuple(found), lines)
+        requirements.append(requirement)
+        lines.setdefault(canonicalize_name(requirement.name), clean(text))
+    return Metadata(canonicalize_name(name), version, raw.get("requires_python"), tuple(requirements), lines)
 
 
 def constants(label: str, member: str, data: bytes, names: Iterable[str]) -> dict[str, Quoted]:
@@ -105,7 +111,7 @@ def constants(label: str, member: str, data: bytes, names: Iterable[str]) -> dic
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _refused(label, f"{member} is not a Python file that parses") from error
-    found: dict[str, Quoted] = {}
+    values: dict[str, Quoted] = {}
     for node in tree.body:
         name, value = _assigned(node)
         if name not in wanted or value is None:
@@ -115,10 +121,10 @@ def constants(label: str, member: str, data: bytes, names: Iterable[str]) -> dic
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
         quote = ast.get_source_segment(text, node) or ""
-        found[name] = Quoted(
+        values[name] = Quoted(
             literal, clean(quote)[:2000], len("".join(text.splitlines(True)[: node.lineno - 1]).encode())
         )
-    return found
+    return values
 
 
 def _assigned(node: ast.stmt) -> tuple[str, ast.expr | None]:
@@ -140,11 +146,11 @@ def arch_flags(label: str, member: str, stream: Iterator[bytes]) -> Quoted:
     start, tail = 0, b""
     for piece in stream:
         data = tail + piece
-        found = {match.group(): start + match.start() for match in _FLAGS.finditer(data)}
-        if found:
-            flags, at = next(iter(found.items()))
-            if len(found) > 1:
-                raise _refused(label, f"{member} holds {len(found)} different lists of compute capabilities")
+        offsets = {match.group(): start + match.start() for match in _FLAGS.finditer(data)}
+        if offsets:
+            flags, at = next(iter(offsets.items()))
+            if len(offsets) > 1:
+                raise _refused(label, f"{member} holds {len(offsets)} different lists of compute capabilities")
             if len(flags) > _FLAGS_MAX:
                 raise _refused(label, f"{member} holds a list of compute capabilities of {len(flags)} bytes")
             return Quoted(flags.decode(), flags.decode(), at)
@@ -165,16 +171,16 @@ def _dotted(words: list[str], prefix: str) -> tuple[str, ...]:
 
 def arch_table(quoted: Quoted) -> dict[tuple[str, str], tuple[str, ...]]:
     """The table of the releases' compute capabilities: (CUDA, machine) -> capabilities; other shapes are left out."""
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    table: dict[tuple[str, str], tuple[str, ...]] = {}
     if not isinstance(quoted.value, dict):
-        return found
+        return table
     for cuda, machines in quoted.value.items():
         if not isinstance(machines, dict) or not re.fullmatch(r"\d+\.\d+", str(cuda)):
             continue
         for machine, numbers in machines.items():
             if isinstance(numbers, (set, list, tuple)) and all(type(number) is int for number in numbers):
-                found[cuda, str(machine)] = tuple(f"{number // 10}.{number % 10}" for number in sorted(numbers))
-    return found
+                table[cuda, str(machine)] = tuple(f"{number // 10}.{number % 10}" for number in sorted(numbers))
+    return table
 
 
 def _refused(label: str, why: str) -> IntegrityError:

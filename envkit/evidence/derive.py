@@ -51,20 +51,20 @@ def platform_of(tag: str) -> str | None:
 
 def glibc_of(tag: str) -> str | None:
     """The lowest glibc that a platform tag admits, as the facts have it: tags before manylinux2014 count as 2.17."""
-    found: list[str] = []
-    for one in tag.split("."):
-        words = one.split("_")
+    versions: list[str] = []
+    for part in tag.split("."):
+        words = part.split("_")
         if words[0] == "manylinux" and len(words) > 3 and words[1].isdigit() and words[2].isdigit():  # noqa: PLR2004
-            found.append(f"{words[1]}.{words[2]}")
+            versions.append(f"{words[1]}.{words[2]}")
         elif (old := _OLD_TAGS.get(words[0])) is not None:
-            found.append(old)
-    return min(found, key=key) if found else None
+            versions.append(old)
+    return min(versions, key=key) if versions else None
 
 
 def pythons_of(files: Iterable[WheelFile], platform: str) -> tuple[str, ...]:
     """Pythons with a wheel for a platform, ascending, without free-threaded ones."""
-    found = {python for file in files if platform_of(file.tag) == platform for python in file.pythons}
-    return tuple(sorted((python for python in found if not python.endswith("t")), key=key))
+    pythons = {python for file in files if platform_of(file.tag) == platform for python in file.pythons}
+    return tuple(sorted((python for python in pythons if not python.endswith("t")), key=key))
 
 
 def largest(files: Iterable[WheelFile], platform: str) -> WheelFile | None:
@@ -85,13 +85,13 @@ def any_python(files: Iterable[WheelFile]) -> bool:
 
 def evidence_of(release: Release) -> list[Row]:
     """The evidence for the rows of a release, in the order of the tables."""
-    found: list[Row] = []
+    rows: list[Row] = []
     x86 = release.wheels.get("linux-64")
     if x86 is not None:
-        found.extend(("releases", one) for one in _release(release, x86))
+        rows.extend(("releases", evidence) for evidence in _release(release, x86))
     for platform, proofs in release.wheels.items():
-        found.extend(("builds", one) for one in _build(release, platform, proofs))
-    return found
+        rows.extend(("builds", evidence) for evidence in _build(release, platform, proofs))
+    return rows
 
 
 def row_key(release: Release, platform: str, proofs: Proofs) -> str:
@@ -136,9 +136,9 @@ def _build(release: Release, platform: str, proofs: Proofs) -> Iterable[Evidence
     if not cuda:
         return
     for field in ("archs", "ptx"):
-        for one in proofs.items:
-            if one.field == field:
-                yield replace(one, row=name)
+        for evidence in proofs.items:
+            if evidence.field == field:
+                yield replace(evidence, row=name)
     for field, pattern in _FAMILY.items():
         for wanted in meta.matching(pattern):
             if (version := _pin(wanted)) is not None and _applies(wanted, platform):
@@ -178,7 +178,14 @@ def _sizes(release: Release, row: str, platform: str) -> Iterable[Evidence]:
 
 
 def _triton_requirement(requires: Sequence[Requirement]) -> Requirement | None:
-    return next((one for one in requires if canonicalize_name(one.name) in ("triton", "pytorch-triton")), None)
+    return next(
+        (
+            requirement
+            for requirement in requires
+            if canonicalize_name(requirement.name) in ("triton", "pytorch-triton")
+        ),
+        None,
+    )
 
 
 def _applies(requirement: Requirement, platform: str) -> bool:
@@ -190,12 +197,16 @@ def _applies(requirement: Requirement, platform: str) -> bool:
                    "extra": ""}  # fmt: skip
     # Any Python that meets it counts: triton's upper limit is not a property of the build.
     versions = [f"3.{number}" for number in range(6, 30)]
-    return any(requirement.marker.evaluate({**environment, "python_version": one}) for one in versions)
+    return any(requirement.marker.evaluate({**environment, "python_version": version}) for version in versions)
 
 
 def _pin(requirement: Requirement | None) -> str | None:
     specifiers = list(requirement.specifier) if requirement is not None else []
-    exact = [one.version for one in specifiers if one.operator in ("==", "===") and not one.version.endswith("*")]
+    exact = [
+        specifier.version
+        for specifier in specifiers
+        if specifier.operator in ("==", "===") and not specifier.version.endswith("*")
+    ]
     return exact[0] if len(specifiers) == 1 and exact else None
 
 
@@ -204,19 +215,19 @@ def _range(requirement: Requirement) -> str | None:
     specifiers = list(requirement.specifier)
     if len(specifiers) != 1:
         return None
-    one = specifiers[0]
-    return f"{minor(one.version)}.*" if one.operator == "~=" else _pin(requirement)
+    specifier = specifiers[0]
+    return f"{minor(specifier.version)}.*" if specifier.operator == "~=" else _pin(requirement)
 
 
 def _of(proofs: Proofs, said: str, *, row: str, field: str) -> Evidence:
-    found = proofs.first(said)
-    assert found is not None
-    return replace(found, row=row, field=field)
+    evidence = proofs.first(said)
+    assert evidence is not None
+    return replace(evidence, row=row, field=field)
 
 
 def _required(proofs: Proofs, row: str, field: str, value: Any, requirement: Requirement | None) -> Evidence:
-    found = proofs.first("name")
-    member = found.member if found is not None else None
+    name_evidence = proofs.first("name")
+    member = name_evidence.member if name_evidence is not None else None
     quote = f"Requires-Dist: {requirement}" if requirement is not None else f"no requirement of {field}"
     return Evidence(row=row, field=field, value=value, kind=METADATA, file=proofs.name, sha256=proofs.sha256,
                     member=member, quote=quote, date=_date(proofs))  # fmt: skip

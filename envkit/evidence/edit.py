@@ -39,13 +39,13 @@ def set_fields(text: str, name: str, position: int, row: Mapping[str, Any]) -> s
 
 
 def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    found: list[tuple[tuple[str, ...], Any]] = []
+    leaves: list[tuple[tuple[str, ...], Any]] = []
     for name, value in row.items():
         if isinstance(value, dict) and name not in FLOW:
-            found.extend(_leaves(value, (*above, name)))
+            leaves.extend(_leaves(value, (*above, name)))
         else:
-            found.append(((*above, name), value))
-    return found
+            leaves.append(((*above, name), value))
+    return leaves
 
 
 def _at(tree: Any, path: tuple[str, ...]) -> Any:
@@ -99,8 +99,8 @@ def insert(
     lines = text.splitlines(keepends=True)
     at = [index for index, other in enumerate(tree[rows]) if before(other)]
     line = places[rows, at[-1]][0] - 1 if at else places[rows, 0][0] - 1
-    place = _end(lines, line, 3) if at else line
-    lines[place:place] = [f"{made}\n" for made in yamltext.item(row, 2, FLOW)]
+    position = _end(lines, line, 3) if at else line
+    lines[position:position] = [f"{made}\n" for made in yamltext.item(row, 2, FLOW)]
     return "".join(lines)
 
 

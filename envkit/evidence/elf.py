@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM = struct.Struct("<IIQQQQQQ")
-_LOAD = 1
+_LOAD = 1  # PT_LOAD
 _CLASS64, _LITTLE = 2, 1
-_PROGRAMS_MAX = 64
+_PROGRAMS_MAX = 64  # libraries have about ten; the file is foreign
 _SEGMENT_MAX = 64 << 20  # bytes of a first segment; libtorch_cpu.so of torch 2.15.0 has 28 MB
 _NEEDS_MAX = 64 << 10  # bytes of .gnu.version_r; libtorch_python.so has 600
 _AUX = struct.Struct("<IHHII")  # Elf64_Vernaux: hash, flags, other, name, next
@@ -30,8 +30,8 @@ _FAT_MAGIC = b"\x50\xed\x55\xba"
 _FAT = struct.Struct("<IHHQ")  # magic, version, header size, size of what follows
 _CODE = struct.Struct("<HHIQ12xI")  # kind, version, header size, size of what follows; at 28 the capability
 _PTX, _MACHINE = 1, 2
-_FAT_MAX = 1 << 30
-_HEADER_MAX = 4096
+_FAT_MAX = 1 << 30  # bytes
+_HEADER_MAX = 4096  # bytes; the known ones have 64 and a few more
 _BINARIES_MAX = 150
 _CAPABILITIES = range(20, 1000)  # 2.0 to 99.9
 
@@ -54,29 +54,29 @@ def first_segment(name: str, stream: Iterable[bytes]) -> bytes:
     Raises:
         IntegrityError: the stream is no 64-bit little-endian ELF file, or is cut.
     """
-    found, wanted = bytearray(), _HEADER.size
+    data, wanted = bytearray(), _HEADER.size
     known, searched = False, 0
     for piece in stream:
-        found += piece
-        if not known and len(found) >= 4096:  # noqa: PLR2004 - a page: the program headers stand at the beginning
-            wanted, known = _segment_end(name, found), True
-        need = _first_need(found, searched)
+        data += piece
+        if not known and len(data) >= 4096:  # noqa: PLR2004 - a page: the program headers stand at the beginning
+            wanted, known = _segment_end(name, data), True
+        need = _first_need(data, searched)
         if need >= 0:
             wanted = min(wanted, need + _NEEDS_MAX)
-        searched = max(0, len(found) - _AUX.size)  # an entry may continue in the next piece
-        if known and len(found) >= wanted:
-            return bytes(found[:wanted])
+        searched = max(0, len(data) - _AUX.size)  # an entry may continue in the next piece
+        if known and len(data) >= wanted:
+            return bytes(data[:wanted])
     if not known:
-        wanted = _segment_end(name, found)
-    if len(found) < wanted:
+        wanted = _segment_end(name, data)
+    if len(data) < wanted:
         raise _refused(name, "it is cut short")
-    return bytes(found[:wanted])
+    return bytes(data[:wanted])
 
 
 def _first_need(data: bytearray, start: int) -> int:
     """Where the first Elf64_Vernaux of GLIBC or GLIBCXX stands from an offset on; -1 = nowhere."""
-    found = (_need(data, hashed, start) for names in (_GLIBC, _GLIBCXX) for hashed in names.values())
-    return min((at for at in found if at >= 0), default=-1)
+    offsets = (_need(data, hashed, start) for names in (_GLIBC, _GLIBCXX) for hashed in names.values())
+    return min((at for at in offsets if at >= 0), default=-1)
 
 
 def _need(data: bytes | bytearray, hashed: int, start: int = 0) -> int:
@@ -98,8 +98,8 @@ def _segment_end(name: str, data: bytes | bytearray) -> int:
     if size != _PROGRAM.size or not 0 < count <= _PROGRAMS_MAX or table + size * count > len(data):
         # A patched library has its program headers at the end; its first segment still begins the file.
         return min(_SEGMENT_MAX, max(len(data), 4 << 20))
-    for place in range(count):
-        kind, _, offset, _, _, length, _, _ = _PROGRAM.unpack_from(data, table + place * size)
+    for number in range(count):
+        kind, _, offset, _, _, length, _, _ = _PROGRAM.unpack_from(data, table + number * size)
         if kind == _LOAD:
             if offset or not 0 < length <= _SEGMENT_MAX:
                 raise _refused(name, f"its first segment has {length} bytes at {offset}")
@@ -204,23 +204,23 @@ def gpu_code(
             if not window.reach(keep + len(_FAT_MAGIC)):
                 break
             continue
-        place = window.start + at
-        window.drop(place)
-        if not window.reach(place + _FAT.size):
+        offset = window.start + at
+        window.drop(offset)
+        if not window.reach(offset + _FAT.size):
             break
         _, version, header, size = _FAT.unpack_from(window.data)
         if (version, header) != (1, _FAT.size):
-            window.drop(place + 1)  # the same four bytes elsewhere
+            window.drop(offset + 1)  # the same four bytes elsewhere
             continue
         if size > _FAT_MAX:
-            raise _refused(name, f"the fat binary at {place} claims {size} bytes")
-        _programs(name, window, place + header, place + header + size, (machine, ptx))
-        first = place if first < 0 else first
+            raise _refused(name, f"the fat binary at {offset} claims {size} bytes")
+        _programs(name, window, offset + header, offset + header + size, (machine, ptx))
+        first = offset if first < 0 else first
         count += 1
     return Code(_named(machine), _named(ptx), count, first)
 
 
-def _programs(name: str, window: _Window, at: int, end: int, found: tuple[set[int], set[int]]) -> None:
+def _programs(name: str, window: _Window, at: int, end: int, capabilities: tuple[set[int], set[int]]) -> None:
     while at < end:
         window.drop(at)
         if at + _CODE.size > end or not window.reach(at + _CODE.size):
@@ -229,7 +229,7 @@ def _programs(name: str, window: _Window, at: int, end: int, found: tuple[set[in
         if not _CODE.size <= header <= _HEADER_MAX or at + header + size > end:
             raise _refused(name, f"a length in the fat binary that ends at {end} points outside of it")
         if capability in _CAPABILITIES and kind in (_PTX, _MACHINE):
-            found[0 if kind == _MACHINE else 1].add(capability)
+            capabilities[0 if kind == _MACHINE else 1].add(capability)
         at += header + size
     if not window.drop(end):
         raise _refused(name, f"the fat binary that ends at {end} is cut short")

@@ -58,8 +58,8 @@ class WheelFile:
     @property
     def build_order(self) -> tuple[int, str]:
         """What builds of one wheel are sorted by, as in the specification: '1a' -> (1, 'a'); no tag comes first."""
-        found = _BUILD.fullmatch(self.build or "")
-        return (int(found[1]), found[2]) if found else (-1, "")
+        match = _BUILD.fullmatch(self.build or "")
+        return (int(match[1]), match[2]) if match else (-1, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +128,9 @@ class Index:
         if not rows:
             raise _no_list(plain, package)
         today = _today(answer.headers.get("date"))
-        found = FileList(package=package, url=shown(plain), files=_wheels(package, rows, plain), today=today)
-        _check_days(found)
-        return found
+        file_list = FileList(package=package, url=shown(plain), files=_wheels(package, rows, plain), today=today)
+        _check_days(file_list)
+        return file_list
 
     def _once(self, url: str, plain: str) -> tuple[Answer, bytes]:
         self.traffic.requests += 1
@@ -159,12 +159,12 @@ class Index:
 def _unzipped(data: bytes, url: str) -> bytes:
     engine = zlib.decompressobj(31)  # 16 for gzip's header and trailer, 15 for the largest window
     try:
-        found = engine.decompress(data, LIST_MAX)
+        unpacked = engine.decompress(data, LIST_MAX)
     except zlib.error as error:
         raise IntegrityError(f"{shown(url)} sends damaged gzip data", hint=_HINT) from error
     if engine.unconsumed_tail or not engine.eof:
         raise IntegrityError(f"{shown(url)} sends a damaged list, or one of more than 64 MiB", hint=_HINT)
-    return found
+    return unpacked
 
 
 def _today(sent: str | None) -> date:
@@ -199,15 +199,15 @@ Row = dict[str, Any]
 
 def _from_json(data: bytes, url: str) -> list[Row]:
     tree = json.loads(data)
-    found = []
-    for one in tree["files"]:
-        hashes = one.get("hashes") or {}
-        found.append({
-            "name": one["filename"], "url": urljoin(url, one["url"]), "sha256": hashes.get("sha256"),
-            "size": one.get("size"), "uploaded": one.get("upload-time"),
-            "requires_python": one.get("requires-python"), "yanked": bool(one.get("yanked")),
+    rows = []
+    for entry in tree["files"]:
+        hashes = entry.get("hashes") or {}
+        rows.append({
+            "name": entry["filename"], "url": urljoin(url, entry["url"]), "sha256": hashes.get("sha256"),
+            "size": entry.get("size"), "uploaded": entry.get("upload-time"),
+            "requires_python": entry.get("requires-python"), "yanked": bool(entry.get("yanked")),
         })  # fmt: skip
-    return found
+    return rows
 
 
 class _Anchors(html.parser.HTMLParser):
@@ -236,17 +236,17 @@ def _from_html(data: bytes, url: str) -> list[Row]:
 
 
 def _wheels(package: str, rows: list[Row], url: str) -> tuple[WheelFile, ...]:
-    found: dict[str, WheelFile] = {}
+    wheels: dict[str, WheelFile] = {}
     for row in rows:
         file = _wheel(package, row)
         if file is None:
             continue
-        before = found.setdefault(file.name, file)
+        before = wheels.setdefault(file.name, file)
         if before.sha256 != file.sha256:
             raise IntegrityError(
                 f"{shown(url)} lists {neutral(file.name)} twice with different hashes", hint="use another index"
             )
-    return tuple(found.values())
+    return tuple(wheels.values())
 
 
 def _wheel(package: str, row: Row) -> WheelFile | None:
@@ -278,7 +278,7 @@ def _wheel(package: str, row: Row) -> WheelFile | None:
 
 
 def _day(moment: object) -> str | None:
-    """The day of an upload time; None where it is no date."""
+    """The day of an upload time; None where it is not a date."""
     if not isinstance(moment, str) or not _DATE.match(moment):
         return None
     try:
@@ -289,7 +289,7 @@ def _day(moment: object) -> str | None:
 
 def _python(interpreter: str, abi: str) -> str | None:
     """'3.13t' for (cp313, cp313t); None for a wheel of any Python."""
-    found = re.fullmatch(r"cp(3)(\d+)", interpreter)
-    if found is None:
+    match = re.fullmatch(r"cp(3)(\d+)", interpreter)
+    if match is None:
         return None
-    return f"{found[1]}.{found[2]}" + ("t" if abi == f"{interpreter}t" else "")
+    return f"{match[1]}.{match[2]}" + ("t" if abi == f"{interpreter}t" else "")

@@ -27,14 +27,16 @@ _HEAD = """# Rows that files prove (envkit matrix prove --as-overlay), for --fac
 def text_of(releases: Sequence[Release], rows: Iterable[Row], facts: Facts) -> str:
     """The overlay of releases: their builds, and the releases themselves where the facts lack them."""
     proved: dict[str, dict[str, Any]] = {}
-    for _, one in rows:
-        proved.setdefault(one.row, {}).setdefault(one.field, one.value)
-    what = "; ".join(f"Files of torch {one.torch}: {_names(one)}" for one in releases)
+    for _, evidence in rows:
+        proved.setdefault(evidence.row, {}).setdefault(evidence.field, evidence.value)
+    what = "; ".join(f"Files of torch {release.torch}: {_names(release)}" for release in releases)
     tree: dict[str, Any] = {"sources": {SOURCE: {"kind": "package index", "what": what}}}
-    new = [one for one in releases if one.torch not in facts.releases]
+    new = [release for release in releases if release.torch not in facts.releases]
     if new:
-        tree["releases"] = [_plain(_release(one, proved.get(one.torch, {}))) for one in new]
-    tree["builds"] = [_plain(_build(one, platform, proved, facts)) for one in releases for platform in one.wheels]
+        tree["releases"] = [_plain(_release(release, proved.get(release.torch, {}))) for release in new]
+    tree["builds"] = [
+        _plain(_build(release, platform, proved, facts)) for release in releases for platform in release.wheels
+    ]
     lines = ["schema: 1", f"facts_version: '{facts.version}'", "sources:", *yamltext.fields(tree["sources"], 2)]
     for name in ("releases", "builds"):
         if name in tree:

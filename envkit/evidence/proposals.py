@@ -35,12 +35,12 @@ _PARTS = 3  # of the version of a cuDNN or a toolkit in the facts: '9.26.0' for 
 def tabled(proofs: Proofs) -> dict[tuple[str, str], Evidence]:
     """What the table of a torch wheel says of each CUDA: (CUDA, platform) -> architectures."""
     platforms = {platform_named(name).machine: name for name in PLATFORMS}
-    found = {}
-    for one in proofs.items:
-        words = one.field.split()
-        if one.kind == ARCH_TABLE and len(words) == 3 and words[2] in platforms:  # noqa: PLR2004 - 'archs 13.0 x86_64'
-            found[words[1], platforms[words[2]]] = one
-    return found
+    table = {}
+    for item in proofs.items:
+        words = item.field.split()
+        if item.kind == ARCH_TABLE and len(words) == 3 and words[2] in platforms:  # noqa: PLR2004 - 'archs 13.0 x86_64'
+            table[words[1], platforms[words[2]]] = item
+    return table
 
 
 def variant_evidence(release: Release, facts: Facts) -> list[Row]:
@@ -48,10 +48,10 @@ def variant_evidence(release: Release, facts: Facts) -> list[Row]:
     x86 = release.wheels.get(_X86)
     said = tabled(x86) if x86 is not None else {}
     return [
-        ("builds", replace(one, row=_name(build), field="archs"))
+        ("builds", replace(evidence, row=_name(build), field="archs"))
         for build in facts.builds
         if build.torch == release.torch and build.source == "pytorch"
-        and (one := said.get((build.cuda or "cpu", build.platform))) is not None
+        and (evidence := said.get((build.cuda or "cpu", build.platform))) is not None
     ]  # fmt: skip
 
 
@@ -63,8 +63,8 @@ def architectures(release: Release) -> dict[str, dict[str, list[str]]]:
     """The fields `arch` and `arch_aarch64` of variant rows, by CUDA."""
     made: dict[str, dict[str, list[str]]] = {}
     x86 = release.wheels.get(_X86)
-    for (cuda, platform), one in (tabled(x86) if x86 is not None else {}).items():
-        made.setdefault(cuda, {})["arch" if platform == _X86 else "arch_aarch64"] = list(one.value)
+    for (cuda, platform), evidence in (tabled(x86) if x86 is not None else {}).items():
+        made.setdefault(cuda, {})["arch" if platform == _X86 else "arch_aarch64"] = list(evidence.value)
     return made
 
 
@@ -94,18 +94,18 @@ def _variant(torch: str, cuda: str, archs: Mapping[str, list[str]], index_root: 
 def cudnn_of(release: Release) -> tuple[str, str] | None:
     """The cuDNN package that a release's default wheel requires, with its version; None where it bundles one."""
     x86 = release.wheels.get(_X86)
-    for one in x86.metadata.matching(_CUDNN.pattern) if x86 is not None else ():
-        for wanted in one.specifier:
+    for requirement in x86.metadata.matching(_CUDNN.pattern) if x86 is not None else ():
+        for wanted in requirement.specifier:
             if wanted.operator == "==":
-                return one.name, wanted.version
+                return requirement.name, wanted.version
     return None
 
 
 def cudnn_key(package: str, version: str) -> tuple[str, str]:
     """Version and CUDA major of the row of cudnn_cuda: ('9.26.0', '13')."""
-    found = _CUDNN.fullmatch(package)
-    assert found is not None
-    return short(version), found[1]
+    match = _CUDNN.fullmatch(package)
+    assert match is not None
+    return short(version), match[1]
 
 
 def short(version: str) -> str:
@@ -134,11 +134,11 @@ def toolkit_rows(files: FileList, known: Iterable[str]) -> list[dict[str, Any]]:
     have = set(known)
     oldest = min(have, key=key)
     versions = {short(version) for version in files.versions if not Version(version).is_prerelease}
-    new = sorted((one for one in versions - have if key(one) > key(oldest)), key=key, reverse=True)
+    new = sorted((cuda for cuda in versions - have if key(cuda) > key(oldest)), key=key, reverse=True)
     return [
         {
-            "toolkit": one, "linux_min": Ask(f"which driver do the release notes of CUDA {one} name for Linux?"),
+            "toolkit": cuda, "linux_min": Ask(f"which driver do the release notes of CUDA {cuda} name for Linux?"),
             "linux_bundled": None, "windows_bundled": None, "refs": ["pypi_toolkit"],
         }
-        for one in new
+        for cuda in new
     ]  # fmt: skip

@@ -66,7 +66,7 @@ def prove_release(
     Args:
         index: where the files are.
         torch: the release.
-        facts: which partner goes with it.
+        facts: which partner is compatible with it.
         level: how much is read.
         cache: folder where what was read is kept; None = nowhere.
         refused: gets the errors of files that are refused, which are left out; None = the first one is raised.
@@ -93,14 +93,14 @@ def prove_release(
     for name in PARTNERS:
         lists[name] = index.files(name)
         with _collected(refused):
-            found = _partner(index, lists[name], torch, facts, cache)
-            if found is not None:
-                partners[name] = found
+            partner = _partner(index, lists[name], torch, facts, cache)
+            if partner is not None:
+                partners[name] = partner
     release = Release(
         torch=torch, source="pypi", files=files, wheels=wheels, partners=partners,
         partner_files={name: lists[name] for name in PARTNERS},
-        list_sha256={name: _digest(found, torch if name == "torch" else _version(partners.get(name)))
-                     for name, found in lists.items()},
+        list_sha256={name: _digest(file_list, torch if name == "torch" else _version(partners.get(name)))
+                     for name, file_list in lists.items()},
         pulled=pulled,
     )  # fmt: skip
     return Proved(release=release, rows=(*evidence_of(release), *variant_evidence(release, facts)))
@@ -111,7 +111,7 @@ def prove_cudnn(index: Index, package: str, version: str, cache: Path | None = N
 
     Raises: as `prove_release`.
     """
-    files = [one for one in index.files(package).of(version) if platform_of(one.tag) == "linux-64"]
+    files = [file for file in index.files(package).of(version) if platform_of(file.tag) == "linux-64"]
     return _read(index, files[0], Level(deep=True), cache) if files else None
 
 
@@ -158,13 +158,13 @@ def _chosen(files: tuple[WheelFile, ...]) -> dict[str, WheelFile]:
 
     Of several builds of one wheel it is the one with the highest build tag, which installers take.
     """
-    found: dict[str, WheelFile] = {}
-    newest = sorted(files, key=lambda one: one.build_order, reverse=True)
-    for file in sorted(newest, key=lambda one: [(python.endswith("t"), key(python)) for python in one.pythons]):
+    chosen: dict[str, WheelFile] = {}
+    newest = sorted(files, key=lambda wheel: wheel.build_order, reverse=True)
+    for file in sorted(newest, key=lambda wheel: [(python.endswith("t"), key(python)) for python in wheel.pythons]):
         platform = platform_of(file.tag)
         if platform is not None and file.pythons:
-            found.setdefault(platform, file)
-    return dict(sorted(found.items()))
+            chosen.setdefault(platform, file)
+    return dict(sorted(chosen.items()))
 
 
 def _read(index: Index, file: WheelFile, level: Level, cache: Path | None) -> Proofs:
@@ -186,7 +186,7 @@ def _check_names(proofs: Proofs, torch: str, platform: str) -> None:
 
 
 def _partner(index: Index, files: FileList, torch: str, facts: Facts, cache: Path | None) -> Proofs | None:
-    """The partner's release that goes with torch: the facts' own, else the one whose requirement names it."""
+    """The partner's release for this torch: the facts' own, else the one whose requirement names it."""
     row = facts.releases.get(torch)
     stated = getattr(row, files.package) if row is not None else None
     versions = [stated] if stated in files.versions else _near(index, files, torch)

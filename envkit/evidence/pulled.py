@@ -89,9 +89,9 @@ def _solved(index: Index, file: WheelFile, platform: str) -> list[dict[str, Any]
         )  # fmt: skip
     except (ConflictError, UsageError):  # a package is not on the index, or the index has no upload times
         return None
-    found = parse_pylock(text, ranks_of(platform, _GLIBC, python))
-    if any(wheel.size is None for wheel in found):
+    wheels = parse_pylock(text, ranks_of(platform, _GLIBC, python))
+    if any(wheel.size is None for wheel in wheels):
         return None
-    rest = [wheel for wheel in found if wheel.name != "torch"]
+    rest = [wheel for wheel in wheels if wheel.name != "torch"]
     # The answer is about this very wheel only if it is the one that uv chose.
-    return [asdict(wheel) for wheel in rest] if file.sha256 in {wheel.sha256 for wheel in found} else None
+    return [asdict(wheel) for wheel in rest] if file.sha256 in {wheel.sha256 for wheel in wheels} else None

@@ -152,23 +152,23 @@ class RemoteFile:
                 )
             total, size = self._check(answer, offset, length)
             try:
-                found = answer.read(size)
+                data = answer.read(size)
             except EngineError as error:
                 raise self._other(f"more than the {size} bytes that were requested") from error
-            self.traffic.received += len(found)
-            if len(found) != size:
-                raise TransientError(self._other(f"{len(found)} of {size} bytes"))
+            self.traffic.received += len(data)
+            if len(data) != size:
+                raise TransientError(self._other(f"{len(data)} of {size} bytes"))
             # Not before the part is there: a first part that breaks off is asked for again as the first.
             self._size, self._validator = total, _validator(answer)
-            return found
+            return data
 
     def _check(self, answer: Answer, offset: int | None, length: int) -> tuple[int, int]:
         """The sizes of the file and of the part that is sent, which has to be the requested one of the same file."""
         text = answer.headers.get("content-range", "")
-        found = _RANGE.fullmatch(text.strip())
-        if found is None:
+        match = _RANGE.fullmatch(text.strip())
+        if match is None:
             raise self._other(f"the range {text!r:.80}")
-        first, last, total = (int(part) for part in found.groups())
+        first, last, total = (int(part) for part in match.groups())
         if self._size < 0:
             if self.expected is not None and total != self.expected:
                 raise self._other(f"a file of {total} bytes where the index has {self.expected}")
@@ -195,10 +195,10 @@ class RemoteFile:
             )
         if self._size < 0 and self.expected is not None and size != self.expected:
             raise self._other(f"a file of {size} bytes where the index has {self.expected}")
-        found = answer.read(_WHOLE_MAX)
-        self.traffic.received += len(found)
-        self._size, self._kept = len(found), found
-        return found[offset : offset + length] if offset is not None else found
+        data = answer.read(_WHOLE_MAX)
+        self.traffic.received += len(data)
+        self._size, self._kept = len(data), data
+        return data[offset : offset + length] if offset is not None else data
 
     def _other(self, what: str) -> IntegrityError:
         return IntegrityError(f"{self.name}: {shown(self.url)} sends {what}", hint="run it again, or use another index")

@@ -63,18 +63,18 @@ class Proofs:
 
     def first(self, field: str, kind: str | None = None) -> Evidence | None:
         """The evidence for a field, None where the wheel says nothing."""
-        return next((one for one in self.items if one.field == field and kind in (None, one.kind)), None)
+        return next((item for item in self.items if item.field == field and kind in (None, item.kind)), None)
 
     def text(self, field: str) -> str | None:
         """A value that is text."""
-        found = self.first(field)
-        return found.value if found is not None and isinstance(found.value, str) else None
+        evidence = self.first(field)
+        return evidence.value if evidence is not None and isinstance(evidence.value, str) else None
 
     @property
     def metadata(self) -> contents.Metadata:
         """The requirements."""
-        found = self.first("requires")
-        lines = "".join(f"Requires-Dist: {line}\n" for line in (found.value if found else ()))
+        requires = self.first("requires")
+        lines = "".join(f"Requires-Dist: {line}\n" for line in (requires.value if requires else ()))
         head = f"Metadata-Version: 2.1\nName: {self.text('name')}\nVersion: {self.text('version')}\n"
         return contents.metadata(self.name, (head + lines).encode())
 
@@ -104,7 +104,7 @@ def read_wheel(
     wheel = open_wheel(name, source)
     items = list(_items(wheel, level))
     if cache is not None and sha256 is not None:
-        json_cache.write(cache, key, SCHEMA, [one.to_json() for one in items])
+        json_cache.write(cache, key, SCHEMA, [item.to_json() for item in items])
     return _proofs(name, sha256, date, items)
 
 
@@ -118,7 +118,7 @@ def read_local(path: Path, level: Level) -> Proofs:
 
 
 def _proofs(name: str, sha256: str | None, date: str | None, items: Iterable[Evidence]) -> Proofs:
-    return Proofs(name, sha256, tuple(replace(one, file=name, sha256=sha256, date=date) for one in items))
+    return Proofs(name, sha256, tuple(replace(item, file=name, sha256=sha256, date=date) for item in items))
 
 
 def _revived(tree: dict[str, object]) -> Evidence:
@@ -128,14 +128,16 @@ def _revived(tree: dict[str, object]) -> Evidence:
 
 def _items(wheel: Wheel, level: Level) -> Iterator[Evidence]:
     member, data = wheel.metadata()
-    found = contents.metadata(wheel.name, data)
-    yield _item("name", found.name, METADATA, member, f"Name: {found.name}")
-    yield _item("version", found.version, METADATA, member, f"Version: {found.version}")
-    yield _item("requires_python", found.requires_python, METADATA, member, f"Requires-Python: {found.requires_python}")
-    yield _item("requires", tuple(str(one) for one in found.requires), METADATA, member, None)
-    if found.name == "torch":
+    metadata = contents.metadata(wheel.name, data)
+    yield _item("name", metadata.name, METADATA, member, f"Name: {metadata.name}")
+    yield _item("version", metadata.version, METADATA, member, f"Version: {metadata.version}")
+    yield _item(
+        "requires_python", metadata.requires_python, METADATA, member, f"Requires-Python: {metadata.requires_python}"
+    )
+    yield _item("requires", tuple(str(requirement) for requirement in metadata.requires), METADATA, member, None)
+    if metadata.name == "torch":
         yield from _torch(wheel, level)
-    elif found.name.startswith("nvidia-cudnn-") and level.deep and CUDNN_LIBRARY in wheel.members:
+    elif metadata.name.startswith("nvidia-cudnn-") and level.deep and CUDNN_LIBRARY in wheel.members:
         yield from _code(wheel, CUDNN_LIBRARY)
 
 
@@ -145,15 +147,17 @@ def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
     )
     for name, field in (("__version__", "local_version"), ("cuda", "cuda"), ("hip", "hip")):
         if name in said and (said[name].value is None or isinstance(said[name].value, str)):
-            one = said[name]
-            yield _item(field, one.value, VERSION_PY, contents.VERSION_PY, one.quote, offset=one.offset)
+            quoted = said[name]
+            yield _item(field, quoted.value, VERSION_PY, contents.VERSION_PY, quoted.quote, offset=quoted.offset)
     cuda = said["cuda"].value if "cuda" in said else None
     if contents.CUDA_INIT in wheel.members and cuda:
         text = wheel.text(contents.CUDA_INIT, _INIT_MAX)
         table = contents.constants(wheel.name, contents.CUDA_INIT, text, (contents.ARCH_TABLE,))
         for (other, machine), archs in _table(table).items():
-            one = table[contents.ARCH_TABLE]
-            yield _item(f"archs {other} {machine}", archs, ARCH_TABLE, contents.CUDA_INIT, one.quote, offset=one.offset)
+            quoted = table[contents.ARCH_TABLE]
+            yield _item(
+                f"archs {other} {machine}", archs, ARCH_TABLE, contents.CUDA_INIT, quoted.quote, offset=quoted.offset
+            )
     if not level.libraries or contents.PYTHON_LIBRARY not in wheel.members:
         return
     seen, library = list[bytes](), wheel.inflated(contents.PYTHON_LIBRARY)
@@ -179,8 +183,8 @@ def _kept(stream: Iterable[bytes], seen: list[bytes]) -> Iterator[bytes]:
         yield piece
 
 
-def _table(found: dict[str, contents.Quoted]) -> dict[tuple[str, str], tuple[str, ...]]:
-    return contents.arch_table(found[contents.ARCH_TABLE]) if contents.ARCH_TABLE in found else {}
+def _table(constants: dict[str, contents.Quoted]) -> dict[tuple[str, str], tuple[str, ...]]:
+    return contents.arch_table(constants[contents.ARCH_TABLE]) if contents.ARCH_TABLE in constants else {}
 
 
 def _code(wheel: Wheel, member: str, stated: tuple[str, ...] = ()) -> Iterator[Evidence]:

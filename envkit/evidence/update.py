@@ -62,8 +62,8 @@ def changed_tables(found: Iterable[Proved], texts: Mapping[str, str], index_root
 def _rows(text: str, name: str) -> list[dict[str, Any]]:
     tree = strictyaml.read(text, name)
     assert isinstance(tree, dict)
-    found: list[dict[str, Any]] = tree["rows"]
-    return found
+    rows: list[dict[str, Any]] = tree["rows"]
+    return rows
 
 
 def _with_architectures(text: str, release: Release, default: str) -> str:
@@ -198,12 +198,12 @@ def evidence_texts(
     Machine code that was read before stays where it was not read this time.
     """
     new: dict[str, list[evidence.Evidence]] = {}
-    for table, one in (*(row for proved in found for row in proved.rows), *more):
-        new.setdefault(table, []).append(one)
+    for table, piece in (*(row for proved in found for row in proved.rows), *more):
+        new.setdefault(table, []).append(piece)
     made = {}
     for table, rows in new.items():
-        again = {(one.row, one.field, one.kind) for one in rows}
-        older = [one for one in kept.get(table, ()) if (one.row, one.field, one.kind) not in again]
+        again = {(item.row, item.field, item.kind) for item in rows}
+        older = [item for item in kept.get(table, ()) if (item.row, item.field, item.kind) not in again]
         made[table] = evidence.text_of([*older, *rows])
     return made
 
@@ -241,17 +241,24 @@ def _pythons(release: Release, platform: str) -> list[str]:
     """All Pythons with a wheel, free-threaded ones behind their version."""
     assert release.files is not None
     files = release.files.of(release.torch)
-    found = {python for file in files if platform_of(file.tag) == platform for python in file.pythons}
-    return sorted(found, key=lambda python: (key(python.rstrip("t")), python))
+    pythons = {python for file in files if platform_of(file.tag) == platform for python in file.pythons}
+    return sorted(pythons, key=lambda python: (key(python.rstrip("t")), python))
 
 
 def _value(proofs: Proofs, field: str) -> list[str] | None:
-    found = proofs.first(field)
-    return list(found.value) if found is not None else None
+    item = proofs.first(field)
+    return list(item.value) if item is not None else None
 
 
 def _triton(meta: Metadata) -> Requirement | None:
-    return next((one for one in meta.requires if canonicalize_name(one.name) in ("triton", "pytorch-triton")), None)
+    return next(
+        (
+            requirement
+            for requirement in meta.requires
+            if canonicalize_name(requirement.name) in ("triton", "pytorch-triton")
+        ),
+        None,
+    )
 
 
 def _pin(requirement: Requirement | None) -> dict[str, str | None] | None:
@@ -262,8 +269,8 @@ def _pin(requirement: Requirement | None) -> dict[str, str | None] | None:
 
 
 def _pinned(meta: Metadata, pattern: str) -> str | None:
-    for one in meta.matching(pattern):
-        versions = [spec.version for spec in one.specifier if spec.operator == "=="]
+    for requirement in meta.matching(pattern):
+        versions = [spec.version for spec in requirement.specifier if spec.operator == "=="]
         if versions:
             return versions[0]
     return None

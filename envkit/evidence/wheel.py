@@ -67,10 +67,10 @@ class Wheel:
 
     def metadata(self) -> tuple[str, bytes]:
         """The name and the contents of METADATA. Raises as `text`."""
-        found = [name for name in self.members if name.endswith(".dist-info/METADATA") and name.count("/") == 1]
-        if len(found) != 1:
-            self._refuse(f"it has {len(found)} METADATA files, not one")
-        return found[0], self.text(found[0])
+        names = [name for name in self.members if name.endswith(".dist-info/METADATA") and name.count("/") == 1]
+        if len(names) != 1:
+            self._refuse(f"it has {len(names)} METADATA files, not one")
+        return names[0], self.text(names[0])
 
     def _refuse(self, why: str, cause: Exception | None = None) -> NoReturn:
         raise IntegrityError(

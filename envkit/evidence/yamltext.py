@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-WIDTH = 120
+WIDTH = 120  # columns
 _OTHER_TYPE = re.compile(
     r"[-+]?[0-9][0-9_]*|[-+]?(?:[0-9][0-9_]*)?\.[0-9_]*|0[xob].*|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*|"
     r"~|null|true|false|yes|no|on|off|y|n|=|<<|[-+]?\.(?:inf|nan)|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?",

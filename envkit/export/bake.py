@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envkit.export.contexts import build_context, oci_platform
-from envkit.export.model import Option, Order, needs_gpu
+from envkit.export.model import LONGEST_TAG, Option, Order, needs_gpu
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
 from envkit.plan.names import LABEL_PREFIX
@@ -25,14 +25,13 @@ OPTIONS: Mapping[str, Option] = {
     ),
 }
 _CACHE = "-cache"
-_MAX_TAG = 128
 
 
 def export(order: Order) -> dict[str, str]:
     """The bake file and every file of the build contexts.
 
     Raises:
-        UsageError: two images have the same name once it is spelt as a target, or a template or a mirror is at fault.
+        UsageError: two images have the same name once it is spelt as a target, or a template or a mirror is invalid.
     """
     cache = order.options["cache"] == "registry" and order.registry is not None
     targets = [_target(order, cell) for cell in order.cells]
@@ -75,7 +74,7 @@ def _spelt(name: str) -> str:
 
 
 def _cache_tag(name: str) -> str:
-    if len(name) + len(_CACHE) <= _MAX_TAG:
+    if len(name) + len(_CACHE) <= LONGEST_TAG:
         return name + _CACHE
     return hashlib.sha256(name.encode()).hexdigest() + _CACHE
 
@@ -86,13 +85,13 @@ def _attestations(provenance: str) -> list[str]:
 
 def _groups(cells: Sequence[Cell], taken: Sequence[str]) -> list[dict[str, Any]]:
     """Targets by what the matrix says of them, and by whether they are for GPUs; a name that is taken is left out."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for cell in cells:
         names = [f"{axis}-{value}" for axis, value in cell.axes] + ["gpu" if needs_gpu(cell) else "cpu"]
         for name in dict.fromkeys(map(_spelt, names)):
-            found.setdefault(name, []).append(_spelt(cell.name))
+            groups.setdefault(name, []).append(_spelt(cell.name))
     return [
         {"name": name, "targets": targets}
-        for name, targets in sorted(found.items())
+        for name, targets in sorted(groups.items())
         if len(targets) < len(cells) and name not in taken and name != "default"
     ]

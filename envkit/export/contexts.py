@@ -16,7 +16,7 @@ def build_context(order: Order, cell: Cell) -> dict[str, str]:
     """Every file of the context by its name, the authorities of the mirrors among them.
 
     Raises:
-        UsageError: the cell's base image is one that no registry has, or a template or a mirror is at fault.
+        UsageError: the cell's base image is one that no registry has, or a template or a mirror is invalid.
     """
     base = base_of(cell, "")
     if base.startswith(_BOOTSTRAP):

@@ -23,7 +23,7 @@ def export(order: Order) -> dict[str, str]:
     """A devcontainer.json for each image, in a folder of its own where there are several, and what it is built from.
 
     Raises:
-        UsageError: a template or a mirror is at fault.
+        UsageError: a template or a mirror is invalid.
     """
     files: dict[str, str] = {}
     contexts: dict[str, str] = {}

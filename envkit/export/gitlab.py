@@ -29,7 +29,7 @@ OPTIONS: Mapping[str, Option] = {
         pattern="proot|bubblewrap|none",
     ),
 }
-_PROVING = (
+_VERIFIED = (
     " --allow-cpu \\\n"
     '        --report "json=reports/$CELL/record.json" --report "junit=reports/$CELL/junit.xml" \\\n'
     '        --report "html=reports/$CELL/report.html"'
@@ -63,7 +63,7 @@ def export(order: Order) -> dict[str, str]:
         "gpu_cells": gpu,
         "minutes": order.minutes,
         "proof": chosen["proof"],
-        "proving": _PROVING if order.options["proof"] != "none" else " --no-verify",
+        "verified": _VERIFIED if order.options["proof"] != "none" else " --no-verify",
         "select": selection.words(order, PLANS),
         "plans": order.matrix and PLANS,
         "tier": f" --tier {order.tier}" if order.tier else "",

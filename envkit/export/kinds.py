@@ -24,13 +24,13 @@ class Kind:
 
     def exporter(self) -> Exporter:
         """The function that writes it."""
-        found: Exporter = importlib.import_module(self.module).export
-        return found if self.plugin is None else _guarded(found, self.plugin)
+        function: Exporter = importlib.import_module(self.module).export
+        return function if self.plugin is None else _guarded(function, self.plugin)
 
     def options(self) -> Mapping[str, Option]:
         """What `--set` knows for it."""
-        found: Mapping[str, Option] = importlib.import_module(self.module).OPTIONS
-        return found
+        declared: Mapping[str, Option] = importlib.import_module(self.module).OPTIONS
+        return declared
 
 
 KINDS = {
@@ -83,12 +83,12 @@ def known() -> dict[str, Kind]:
     Raises:
         EnvironmentProblem: a plug-in cannot be loaded, or its name is taken.
     """
-    found = dict(KINDS)
+    kinds = dict(KINDS)
     for plugin in plugins.of(plugins.EXPORTS):
-        if plugin.name in found:
+        if plugin.name in kinds:
             raise plugin.fault(f"{plugin.name!r} is the name of another export kind")
-        found[plugin.name] = _added(plugin)
-    return found
+        kinds[plugin.name] = _added(plugin)
+    return kinds
 
 
 def _added(plugin: Plugin) -> Kind:
@@ -97,7 +97,7 @@ def _added(plugin: Plugin) -> Kind:
     options = getattr(module, "OPTIONS", None)
     if not isinstance(about, str) or not isinstance(file, str) or not callable(getattr(module, "export", None)):
         raise plugin.fault(f"{plugin.value} needs the texts ABOUT and FILE and the function export")
-    if not isinstance(options, Mapping) or not all(isinstance(one, Option) for one in options.values()):
+    if not isinstance(options, Mapping) or not all(isinstance(option, Option) for option in options.values()):
         raise plugin.fault(f"{plugin.value}: OPTIONS is not a mapping of names to envkit.export.model.Option")
     if ":" in plugin.value:
         raise plugin.fault(f"{plugin.value} names an object, not a module")

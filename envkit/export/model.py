@@ -22,7 +22,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 # A user alone is a name for ssh (git@) and a token for everything else.
 _LOGIN = re.compile(r"://[^/\s@:]*:[^/\s@]*@|(?<!ssh)://[^/\s@]+@")
 CANDIDATE = "-candidate"
-_LONGEST_TAG = 128
+LONGEST_TAG = 128  # characters, by the distribution specification of OCI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +87,10 @@ def repository(text: str) -> Reference:
         UsageError: the name is invalid, or has a tag or a digest.
     """
     hint = "--registry registry.example.com/team/train; the tag is the cell's name"
-    found = parse_reference(text, what=f"--registry {text[:200]!r}")
-    if found.digest or f"{found.repository}:" in text:
+    reference = parse_reference(text, what=f"--registry {text[:200]!r}")
+    if reference.digest or f"{reference.repository}:" in text:
         raise UsageError(f"--registry {text!r:.200} names one image, not a repository", hint=hint)
-    return found
+    return reference
 
 
 def logout(order: Order) -> str:
@@ -150,8 +150,8 @@ def _require_plain(what: str, value: str) -> None:
     why = names.text(value)
     if why is None and not value.isprintable():
         why = "contains a character that is not printable"
-    if why is None and (found := _EXPRESSION.search(value)):
-        why = f"contains {found.group()!r}, which CI systems expand"
+    if why is None and (match := _EXPRESSION.search(value)):
+        why = f"contains {match.group()!r}, which CI systems expand"
     if why is not None:
         fault = f"{what}: {value[:100]!r} cannot be put into the exported file: it {why}"
         raise UsageError(fault, hint="use a plain name")
@@ -163,6 +163,6 @@ def candidate(name: str) -> str:
     Raises:
         UsageError: no registry takes a tag of that length.
     """
-    if len(name) + len(CANDIDATE) > _LONGEST_TAG:
+    if len(name) + len(CANDIDATE) > LONGEST_TAG:
         raise UsageError(f"{name!r} is too long for a tag with the suffix {CANDIDATE}", hint="use a shorter name")
     return name + CANDIDATE

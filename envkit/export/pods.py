@@ -23,7 +23,7 @@ INSTALLED = "/opt/installed"
 """Where a build's pod has envkit."""
 # A ConfigMap holds 1 MiB in all; keys and metadata need some of it.
 _MAX_DATA = 1000 * 1024
-_SLUG = 30
+_SLUG = 30  # characters; with prefix and digest a name stays within 52
 # `kubectl logs` mixes both streams, and what torch says must not get between the lines of the document. Its end becomes
 # the message of `kubectl describe pod`.
 _RUN = (
@@ -74,10 +74,10 @@ def question_data(questions: Sequence[Question]) -> dict[str, str]:
     Raises:
         UsageError: a ConfigMap does not hold that much.
     """
-    found = {KEY: questions_json(questions)}
+    data = {KEY: questions_json(questions)}
     for index, question in enumerate(questions):
-        found |= {f"{index}.json": question.spec_json(), f"{index}.nonce": question.nonce}
-    return _fitting(found, len(payload_text()))
+        data |= {f"{index}.json": question.spec_json(), f"{index}.nonce": question.nonce}
+    return _fitting(data, len(payload_text()))
 
 
 def plan_data(cells: Sequence[Cell]) -> dict[str, str]:
@@ -108,7 +108,7 @@ def user_of(cell: Cell) -> tuple[int, int]:
     return (uid, gid) if uid else (_NOBODY, _NOBODY)
 
 
-_NOBODY = 54321
+_NOBODY = 54321  # a user that images and packages do not create
 
 
 def listed(words: Sequence[str]) -> list[str]:

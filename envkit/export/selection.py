@@ -1,7 +1,7 @@
 """How a runner selects its image: by definition, or by the plan of a matrix cell.
 
-A plan goes with the exported file, so that the runner builds what was seen when it was written, whatever the facts of a
-later envkit say. It is plain JSON, one line a value, for those who review it.
+A plan is written beside the exported file, so that the runner builds what was seen when it was written, whatever the
+facts of a later envkit say. It is plain JSON, one line a value, for those who review it.
 """
 
 from __future__ import annotations

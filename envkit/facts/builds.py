@@ -25,19 +25,19 @@ def build_rows() -> tuple[Build, ...]:
     table = edited.read("torch_cuda_variants")
     variants: list[Row] = table["rows"]
     tags: dict[str, Row] = table["platform_tags"]
-    found: list[Build] = []
+    builds: list[Build] = []
     for row in variants:
         release = releases[row["torch"]]
         if row["source"] == "pytorch":
-            found.extend(_index_builds(row, release, tags))
+            builds.extend(_index_builds(row, release, tags))
         elif row["source"] == "conda-pytorch":
-            found.append(_conda_pytorch(row))
+            builds.append(_conda_pytorch(row))
         else:
-            found.append(_conda_forge(row))
+            builds.append(_conda_forge(row))
     same_file = {row["torch"]: row for row in variants if row.get("pypi_default")}
     for release in releases.values():
-        found.extend(_pypi_builds(release, same_file[release["torch"]], tags))
-    return tuple(sorted(found, key=sort_key))
+        builds.extend(_pypi_builds(release, same_file[release["torch"]], tags))
+    return tuple(sorted(builds, key=sort_key))
 
 
 def sort_key(build: Build) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
@@ -179,10 +179,10 @@ def _size(file: Row, field: str) -> int | None:
 
 
 def _by_platform(files: dict[str, Any], tags: dict[str, Row]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    by_platform: dict[str, dict[str, Any]] = {}
     for tag, pythons in files.items():
-        found.setdefault(tags[tag]["platform"], {})[tag] = pythons
-    return found
+        by_platform.setdefault(tags[tag]["platform"], {})[tag] = pythons
+    return by_platform
 
 
 def _glibc(files: dict[str, Any], row: Row, tags: dict[str, Row]) -> str | None:

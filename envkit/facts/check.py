@@ -69,8 +69,8 @@ class Finding:
     what: str
 
     def __str__(self) -> str:
-        place = " ".join(part for part in (self.table, self.row) if part)
-        return ": ".join(part for part in (place, self.field, self.what) if part)
+        subject = " ".join(part for part in (self.table, self.row) if part)
+        return ": ".join(part for part in (subject, self.field, self.what) if part)
 
 
 def name_of(table: tables.Table, row: Any) -> str:
@@ -84,23 +84,23 @@ def name_of(table: tables.Table, row: Any) -> str:
 
 def rows_of(facts: Facts, table: tables.Table) -> tuple[Any, ...]:
     """The rows of one table."""
-    found = getattr(facts, table.name)
-    return tuple(found.values()) if isinstance(found, dict) else found
+    rows = getattr(facts, table.name)
+    return tuple(rows.values()) if isinstance(rows, dict) else rows
 
 
 def check(facts: Facts) -> list[Finding]:
     """Every broken invariant, in table order; an empty list when the facts are sound."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for table in tables.TABLES:
         seen: set[tuple[Any, ...]] = set()
         for row in rows_of(facts, table):
             name = name_of(table, row)
             if table.key_of(row) in seen:
-                found.append(Finding(table.name, name, None, "the key is given twice"))
+                findings.append(Finding(table.name, name, None, "the key is given twice"))
             seen.add(table.key_of(row))
-            found.extend(Finding(table.name, name, field, what) for field, what in _row(facts, table.name, row))
-    found.extend(_floors(facts))
-    return found
+            findings.extend(Finding(table.name, name, field, what) for field, what in _row(facts, table.name, row))
+    findings.extend(_floors(facts))
+    return findings
 
 
 def _row(facts: Facts, table: str, row: Any) -> Iterator[tuple[str | None, str]]:

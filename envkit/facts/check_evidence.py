@@ -47,25 +47,25 @@ def check_evidence(facts: Facts) -> list[Finding]:
 
     A row that `until` says has ended is allowed to be missing.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for table in tables.BY_NAME:
         recorded = evidence.read(table)
         if recorded:
-            found.extend(_check(table, recorded, rows_by_name(facts, table)))
-    return found
+            findings.extend(_check(table, recorded, rows_by_name(facts, table)))
+    return findings
 
 
 def _check(table: str, recorded: Iterable[Evidence], rows: Mapping[str, Any]) -> Iterable[Finding]:
-    place = f"evidence/{table}"
-    for one in recorded:
-        for field, what in evidence.faults(one):
-            yield Finding(place, one.row, field, f"{one.field}: {what}")
-        row = rows.get(one.row)
+    table_name = f"evidence/{table}"
+    for entry in recorded:
+        for field, what in evidence.faults(entry):
+            yield Finding(table_name, entry.row, field, f"{entry.field}: {what}")
+        row = rows.get(entry.row)
         if row is None:
-            if one.until is None:
-                yield Finding(place, one.row, one.field, "the facts have no such row")
-        elif not hasattr(row, one.field):
-            yield Finding(place, one.row, one.field, f"is not a field of {table}")
-        elif not agrees(one, row):
-            what = f"the row says {getattr(row, one.field)!r}, {one.file or one.reference} says {one.value!r}"
-            yield Finding(place, one.row, one.field, what)
+            if entry.until is None:
+                yield Finding(table_name, entry.row, entry.field, "the facts have no such row")
+        elif not hasattr(row, entry.field):
+            yield Finding(table_name, entry.row, entry.field, f"is not a field of {table}")
+        elif not agrees(entry, row):
+            what = f"the row says {getattr(row, entry.field)!r}, {entry.file or entry.reference} says {entry.value!r}"
+            yield Finding(table_name, entry.row, entry.field, what)

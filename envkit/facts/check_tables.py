@@ -56,17 +56,17 @@ Tree = dict[str, Any]
 def check_tables() -> list[Finding]:
     """Every broken invariant of the YAML tables, and whether the snapshot is made from them."""
     known = edited.read("sources")["sources"]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name in edited.NAMES:
-        found.extend(_walk(name, edited.read(name), (), known))
-        found.extend(_duplicates(name))
-    found.extend(_fields())
-    found.extend(_aliases(known))
-    if not found:
-        found.extend(_variants())
-    if not found and not _in_step():
-        found.append(Finding("snapshot.json", None, None, "is out of date; run python -m envkit.facts.snapshot"))
-    return found
+        findings.extend(_walk(name, edited.read(name), (), known))
+        findings.extend(_duplicates(name))
+    findings.extend(_fields())
+    findings.extend(_aliases(known))
+    if not findings:
+        findings.extend(_variants())
+    if not findings and not _in_step():
+        findings.append(Finding("snapshot.json", None, None, "is out of date; run python -m envkit.facts.snapshot"))
+    return findings
 
 
 def _in_step() -> bool:
@@ -78,17 +78,17 @@ def _fields() -> Iterator[Finding]:
     """No row lacks a field or has one that nothing reads."""
     for (name, rows), (needed, possible) in _FIELDS.items():
         for index, row in enumerate(edited.read(name)[rows]):
-            place = f"{rows}.{index}"
-            yield from (Finding(name, place, field, "is missing") for field in needed.split() if field not in row)
+            row_path = f"{rows}.{index}"
+            yield from (Finding(name, row_path, field, "is missing") for field in needed.split() if field not in row)
             known = {*needed.split(), *possible.split()}
             yield from (
-                Finding(name, place, field, "is not a field of this table") for field in row if field not in known
+                Finding(name, row_path, field, "is not a field of this table") for field in row if field not in known
             )
 
 
 def _walk(name: str, value: Any, path: tuple[str, ...], known: Tree) -> Iterator[Finding]:
     """Every table in a list carries sources; every source is known; every confidence is one of the levels."""
-    place = ".".join(path) or None
+    row_path = ".".join(path) or None
     if isinstance(value, list):
         for index, item in enumerate(value):
             here = (*path, str(index))
@@ -99,14 +99,14 @@ def _walk(name: str, value: Any, path: tuple[str, ...], known: Tree) -> Iterator
         for field, item in value.items():
             if field == "refs" or field.endswith("_refs"):
                 yield from (
-                    Finding(name, place, field, f"unknown source {ref!r}")
+                    Finding(name, row_path, field, f"unknown source {ref!r}")
                     for ref in item
                     if not sources.find(known, ref)
                 )
             elif field == "confidence":
                 levels = item.values() if isinstance(item, dict) else (item,)
                 yield from (
-                    Finding(name, place, field, f"{level!r} is not one of {', '.join(_LEVELS)}")
+                    Finding(name, row_path, field, f"{level!r} is not one of {', '.join(_LEVELS)}")
                     for level in levels
                     if level not in _LEVELS
                 )

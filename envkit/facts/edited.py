@@ -33,7 +33,7 @@ def read(name: str) -> dict[str, Any]:
     """One edited table as a tree; every scalar is text, true, false or null.
 
     Raises:
-        UsageError: the file is not strict YAML or is no table of schema 1.
+        UsageError: the file is not strict YAML or is not a table of schema 1.
     """
     path = DATA / f"{name}.yaml"
     tree = strictyaml.read_file(path)
@@ -58,6 +58,6 @@ def reading_from(folder: Path) -> Iterator[None]:
 
 def rows(name: str) -> list[dict[str, Any]]:
     """The `rows` of an edited table."""
-    found = read(name)["rows"]
-    assert isinstance(found, list)
-    return found
+    table_rows = read(name)["rows"]
+    assert isinstance(table_rows, list)
+    return table_rows

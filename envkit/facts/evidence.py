@@ -25,7 +25,7 @@ OF_FILES = (FILE_LIST, METADATA, VERSION_PY, ARCH_STRING, MACHINE_CODE, SYMBOL_V
 KINDS = (*OF_FILES, ARCH_TABLE, DOCUMENT)
 GRADES = ("proved", "quoted", "cited", "inferred", "conflict")
 """How certain a value is, most certain first; `conflict` marks sources that contradict each other."""
-_HEX = 64
+_HEX = 64  # digits of a SHA-256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def read(table: str) -> tuple[Evidence, ...]:
 def _read(path: Path) -> tuple[Evidence, ...]:
     if not path.exists():
         return ()
-    found = []
+    rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             tree = json.loads(line)
@@ -105,24 +105,24 @@ def _read(path: Path) -> tuple[Evidence, ...]:
             raise UsageError(
                 f"{path.name}:{number}: is not a row of evidence", hint="envkit matrix update --write makes it again"
             ) from error
-        found.append(row)
-    return tuple(found)
+        rows.append(row)
+    return tuple(rows)
 
 
 def faults(row: Evidence) -> list[tuple[str, str]]:
     """What is wrong with a row of evidence by itself: field and reason."""
-    found = []
+    problems = []
     if row.kind not in KINDS:
-        found.append(("kind", f"{row.kind!r} is not one of {', '.join(KINDS)}"))
+        problems.append(("kind", f"{row.kind!r} is not one of {', '.join(KINDS)}"))
     if row.kind in OF_FILES and (row.sha256 is None or len(row.sha256) != _HEX):
-        found.append(("sha256", "a proof names its file by SHA-256"))
+        problems.append(("sha256", "a proof names its file by SHA-256"))
     if row.kind in (ARCH_TABLE, DOCUMENT) and not row.quote:
-        found.append(("quote", "a document needs the sentence that says it"))
+        problems.append(("quote", "a document needs the sentence that says it"))
     if row.kind == DOCUMENT and not (row.reference and row.date):
-        found.append(("reference", "a document needs its reference and its date or commit"))
+        problems.append(("reference", "a document needs its reference and its date or commit"))
     if row.kind == DOCUMENT and row.quote and not _named(row):
-        found.append(("quote", f"the quotation does not name {row.value!r}"))
-    return found
+        problems.append(("quote", f"the quotation does not name {row.value!r}"))
+    return problems
 
 
 def _named(row: Evidence) -> bool:

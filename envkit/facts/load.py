@@ -59,13 +59,13 @@ def _snapshot() -> Facts:
             "pip install --force-reinstall envkit restores the file; "
             "in a checkout, python -m envkit.facts.snapshot makes it from the tables",
         )
-    found = {table.name: tables.decode(table, content["tables"][table.name]) for table in tables.TABLES}
+    rows = {table.name: tables.decode(table, content["tables"][table.name]) for table in tables.TABLES}
     return Facts(
         collected=content["collected"],
         digest=content["digest"],
         version=content["version"],
-        releases={row.torch: row for row in found.pop("releases")},
+        releases={row.torch: row for row in rows.pop("releases")},
         sources=content["sources"],
         capabilities_left_out=tuple(content["capabilities_left_out"]),
-        **found,
+        **rows,
     )

@@ -53,7 +53,7 @@ class Entry:
 def find(facts: Facts, name: str) -> list[Entry]:
     """What `name` means, table by table; empty when nothing is known of it."""
     text = name.strip()
-    found = [
+    entries = [
         _release(facts, text),
         *_cuda(facts, text),
         _gpu(facts, text),
@@ -64,7 +64,7 @@ def find(facts: Facts, name: str) -> list[Entry]:
         _plain(facts, "traps", tuple(row for row in facts.traps if row.id == text)),
         _source(facts, text),
     ]
-    return [entry for entry in found if entry is not None]
+    return [entry for entry in entries if entry is not None]
 
 
 def nearest(facts: Facts, name: str) -> list[str]:
@@ -107,7 +107,7 @@ def _cuda(facts: Facts, text: str) -> list[Entry]:
     floors = tuple(row for row in facts.compat if row.cuda_major == major(text))
     forward = tuple(row for row in facts.forward if text in (row.toolkit, minor(row.toolkit)))
     images = tuple(row for row in facts.cuda_images if text in (row.cuda, minor(row.cuda)))
-    found = [
+    entries = [
         Entry(
             table="toolkits",
             rows=toolkits,
@@ -117,7 +117,7 @@ def _cuda(facts: Facts, text: str) -> list[Entry]:
         )
     ]
     beside = (("compat", floors), ("forward", forward), ("cuda_images", images))
-    return [*found, *(Entry(table=name, rows=rows) for name, rows in beside if rows)]
+    return [*entries, *(Entry(table=name, rows=rows) for name, rows in beside if rows)]
 
 
 def _gpu(facts: Facts, text: str) -> Entry | None:
@@ -163,9 +163,9 @@ def _plain(facts: Facts, table: str, rows: tuple[Any, ...]) -> Entry | None:
 
 
 def _source(facts: Facts, text: str) -> Entry | None:
-    found = sources.find(facts.sources, text)
-    if found is None:
+    match = sources.find(facts.sources, text)
+    if match is None:
         return None
-    name, source = found
+    name, source = match
     used = sum(text in row.refs for table in TABLES for row in rows_of(facts, table))
     return Entry(table="sources", rows=({"id": name, **source, "named_by_rows": str(used)},))

@@ -34,7 +34,7 @@ from envkit.ground.errors import UsageError, shown
 
 _HINT = "`envkit help facts` shows an overlay; `envkit matrix list builds --json` shows the fields"
 _ABSENT: dict[str, Any] = {"advertised": True, "integrated": False, "mirrors_ended": False}
-_SHOWN = 60
+_SHOWN = 60  # characters of a foreign value in a message
 
 
 def apply(facts: Facts, path: Path) -> Facts:
@@ -89,14 +89,14 @@ def _unsound(facts: Facts, rows: dict[str, dict[int, Any]]) -> list[str]:
         for name, added in rows.items()
         for index, row in added.items()
     }
-    found: dict[str, list[str]] = {place: [] for place in places.values()}
+    by_row: dict[str, list[str]] = {path: [] for path in places.values()}
     for finding in check(facts):
-        place = places.get((finding.table, finding.row or ""))
-        if place:
-            found[place].append(
-                f"{place}.{finding.field}: {finding.what}" if finding.field else f"{place}: {finding.what}"
+        row_path = places.get((finding.table, finding.row or ""))
+        if row_path:
+            by_row[row_path].append(
+                f"{row_path}.{finding.field}: {finding.what}" if finding.field else f"{row_path}: {finding.what}"
             )
-    return [fault for faults in found.values() for fault in faults]
+    return [fault for faults in by_row.values() for fault in faults]
 
 
 class _Reader:
@@ -113,29 +113,29 @@ class _Reader:
         if tree.get("schema") != "1":
             self._faults.append(f"schema: {tree.get('schema')!r} is not 1; begin the file with 'schema: 1'")
         self._unknown("", tree, ["schema", "facts_version", "sources", *tables.BY_NAME])
-        found: dict[str, dict[int, Any]] = {}
+        by_table: dict[str, dict[int, Any]] = {}
         for name in tables.BY_NAME:
             if name in tree:
-                found[name] = self._rows(name, tree[name])
-        return found
+                by_table[name] = self._rows(name, tree[name])
+        return by_table
 
     def sources(self, tree: Any) -> dict[str, Any]:
         """The overlay's own source rows."""
-        found = tree.get("sources", {}) if isinstance(tree, dict) else {}
-        if not isinstance(found, dict):
+        sources = tree.get("sources", {}) if isinstance(tree, dict) else {}
+        if not isinstance(sources, dict):
             self._faults.append("sources: is not a table of id: {kind: ..., what: ...}")
             return {}
-        for name, row in found.items():
+        for name, row in sources.items():
             if not isinstance(row, dict) or not row or not all(isinstance(value, str) for value in row.values()):
                 self._faults.append(f"sources.{name}: must be a table of strings such as {{kind: ..., what: ...}}")
-        return found
+        return sources
 
     def _rows(self, name: str, value: Any) -> dict[int, Any]:
         if not isinstance(value, list):
             self._faults.append(f"{name}: is not a list of rows")
             return {}
         table = tables.BY_NAME[name]
-        found: dict[int, Any] = {}
+        rows: dict[int, Any] = {}
         seen: dict[tuple[Any, ...], int] = {}
         for index, entry in enumerate(value):
             row = self._row(table, f"{name}[{index}]", entry)
@@ -144,20 +144,20 @@ class _Reader:
             before = seen.setdefault(table.key_of(row), index)
             if before != index:
                 self._faults.append(f"{name}[{index}]: has the same key as {name}[{before}]")
-            found[index] = row
-        return found
+            rows[index] = row
+        return rows
 
-    def _row(self, table: Table, place: str, entry: Any) -> Any:
+    def _row(self, table: Table, path: str, entry: Any) -> Any:
         if not isinstance(entry, dict):
-            self._faults.append(f"{place}: is not a table of fields")
+            self._faults.append(f"{path}: is not a table of fields")
             return None
         faults = len(self._faults)
-        self._unknown(f"{place}.", entry, list(table.columns))
+        self._unknown(f"{path}.", entry, list(table.columns))
         values: dict[str, Any] = {}
         for field in fields(table.row):
             kind = str(field.type)
             if field.name in entry:
-                values[field.name] = self._value(f"{place}.{field.name}", field.name, kind, entry[field.name])
+                values[field.name] = self._value(f"{path}.{field.name}", field.name, kind, entry[field.name])
             elif field.name in _ABSENT:
                 values[field.name] = _ABSENT[field.name]
             elif kind.endswith("| None"):
@@ -165,16 +165,16 @@ class _Reader:
             elif kind.startswith("tuple") and field.name != "refs":
                 values[field.name] = ()
             else:
-                self._faults.append(f"{place}.{field.name}: is missing")
+                self._faults.append(f"{path}.{field.name}: is missing")
         return table.row(**values) if len(self._faults) == faults else None
 
-    def _value(self, place: str, name: str, kind: str, value: Any) -> Any:
+    def _value(self, path: str, name: str, kind: str, value: Any) -> Any:
         if (name == "cuda" and value == "cpu") or (value is None and kind.endswith("| None")):
             return None
         expected, fits, convert = _KINDS[kind.removesuffix(" | None")]
         if fits(value):
             return convert(value)
-        self._faults.append(f"{place}: {_shown(value)} is not {expected}")
+        self._faults.append(f"{path}: {_shown(value)} is not {expected}")
         return None
 
     def _unknown(self, prefix: str, entry: dict[str, Any], known: list[str]) -> None:

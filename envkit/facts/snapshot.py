@@ -31,8 +31,8 @@ Row = dict[str, Any]
 
 def version_of(text: str) -> int:
     """The version of all tables, from the text of the table with the head; 0 where it has none."""
-    found = _VERSION.search(text)
-    return int(found.group(1)) if found else 0
+    match = _VERSION.search(text)
+    return int(match.group(1)) if match else 0
 
 
 def with_version(text: str, version: int) -> str:
@@ -101,7 +101,7 @@ def _comma(lines: list[str]) -> list[str]:
 
 def release_rows() -> tuple[model.Release, ...]:
     """One row per torch release."""
-    found = [
+    rows = [
         model.Release(
             torch=row["torch"],
             released=_released(row),
@@ -117,7 +117,7 @@ def release_rows() -> tuple[model.Release, ...]:
         )
         for row in edited.rows("torch_releases")
     ]
-    return tuple(sorted(found, key=lambda row: key(row.torch)))
+    return tuple(sorted(rows, key=lambda row: key(row.torch)))
 
 
 def _released(row: Row) -> str | None:
@@ -130,7 +130,7 @@ def _released(row: Row) -> str | None:
 
 def toolkit_rows() -> tuple[model.ToolkitDriver, ...]:
     """Toolkits by version."""
-    found = [
+    rows = [
         model.ToolkitDriver(
             toolkit=row["toolkit"],
             linux_min=row["linux_min"],
@@ -139,22 +139,22 @@ def toolkit_rows() -> tuple[model.ToolkitDriver, ...]:
         )
         for row in edited.read("cuda_drivers")["toolkits"]
     ]
-    return tuple(sorted(found, key=lambda row: key(row.toolkit)))
+    return tuple(sorted(rows, key=lambda row: key(row.toolkit)))
 
 
 def compat_rows() -> tuple[model.MinorCompat, ...]:
     """Floors of minor-version compatibility by CUDA major."""
-    found = [
+    rows = [
         model.MinorCompat(cuda_major=int(row["cuda_major"]), linux_min=row["linux_min"], refs=tuple(row["refs"]))
         for row in edited.read("cuda_drivers")["minor_compat"]
     ]
-    return tuple(sorted(found, key=lambda row: row.cuda_major))
+    return tuple(sorted(rows, key=lambda row: row.cuda_major))
 
 
 def forward_rows() -> tuple[model.ForwardCompat, ...]:
     """Forward compatibility packages by toolkit."""
     table = edited.read("cuda_drivers")["forward_compat"]
-    found = [
+    rows = [
         model.ForwardCompat(
             toolkit=row["toolkit"],
             branches=tuple(sorted(row["branches"], key=key)),
@@ -162,12 +162,12 @@ def forward_rows() -> tuple[model.ForwardCompat, ...]:
         )
         for row in table["image_branches"]
     ]
-    return tuple(sorted(found, key=lambda row: key(row.toolkit)))
+    return tuple(sorted(rows, key=lambda row: key(row.toolkit)))
 
 
 def gpu_rows() -> tuple[model.Gpu, ...]:
     """Compute capabilities, ascending."""
-    found = [
+    rows = [
         model.Gpu(
             capability=row["capability"],
             family=row["family"],
@@ -185,7 +185,7 @@ def gpu_rows() -> tuple[model.Gpu, ...]:
         )
         for row in edited.rows("gpu_arch")
     ]
-    return tuple(sorted(found, key=lambda row: key(row.capability)))
+    return tuple(sorted(rows, key=lambda row: key(row.capability)))
 
 
 def os_rows() -> tuple[model.Os, ...]:
@@ -212,18 +212,18 @@ def os_rows() -> tuple[model.Os, ...]:
 
 def python_rows() -> tuple[model.PythonSeries, ...]:
     """Minor versions of Python, ascending."""
-    found = [
+    rows = [
         model.PythonSeries(
             python=row["python"], bugfix_until=row["bugfix_until"], eol=row["eol"], refs=tuple(row["refs"])
         )
         for row in edited.rows("pythons")
     ]
-    return tuple(sorted(found, key=lambda row: key(row.python)))
+    return tuple(sorted(rows, key=lambda row: key(row.python)))
 
 
 def cudnn_rows() -> tuple[model.Cudnn, ...]:
     """Support matrix rows of cuDNN by version, CUDA major and driver."""
-    found = [
+    rows = [
         model.Cudnn(
             cudnn=row["cudnn"],
             cuda_major=row["cuda_major"],
@@ -235,7 +235,7 @@ def cudnn_rows() -> tuple[model.Cudnn, ...]:
         )
         for row in edited.rows("cudnn_cuda")
     ]
-    return tuple(sorted(found, key=lambda row: (key(row.cudnn), row.cuda_major, key(row.linux_min_driver or "0"))))
+    return tuple(sorted(rows, key=lambda row: (key(row.cudnn), row.cuda_major, key(row.linux_min_driver or "0"))))
 
 
 def image_rows() -> tuple[model.CudaImage, ...]:
@@ -244,7 +244,7 @@ def image_rows() -> tuple[model.CudaImage, ...]:
     tags: dict[str, list[str]] = {}
     for tag in (*listed["supported"], *listed["unsupported"]):
         tags.setdefault(tag.split("-", 1)[0], []).append(tag)
-    found = [
+    rows = [
         model.CudaImage(
             cuda=row["cuda"],
             cudnn_tag_part=row["cudnn_tag_part"],
@@ -255,13 +255,13 @@ def image_rows() -> tuple[model.CudaImage, ...]:
         )
         for row in edited.rows("docker_tags")
     ]
-    return tuple(sorted(found, key=lambda row: key(row.cuda)))
+    return tuple(sorted(rows, key=lambda row: key(row.cuda)))
 
 
 def installer_rows() -> tuple[model.Installer, ...]:
     """Miniconda installers by conda version, Python and machine."""
     table = edited.read("conda_installers")["miniconda"]
-    found = [
+    rows = [
         model.Installer(
             file=row["file"],
             url=table["url"].format(file=row["file"]),
@@ -273,7 +273,7 @@ def installer_rows() -> tuple[model.Installer, ...]:
         )
         for row in table["rows"]
     ]
-    return tuple(sorted(found, key=lambda row: (conda_key(row.conda), key(row.python), row.arch)))
+    return tuple(sorted(rows, key=lambda row: (conda_key(row.conda), key(row.python), row.arch)))
 
 
 def conda_key(conda: str) -> tuple[tuple[int, ...], int]:
@@ -284,7 +284,7 @@ def conda_key(conda: str) -> tuple[tuple[int, ...], int]:
 
 def trap_rows() -> tuple[model.Trap, ...]:
     """Known traps by id."""
-    found = [
+    rows = [
         model.Trap(
             id=row["id"],
             title=row["title"],
@@ -297,7 +297,7 @@ def trap_rows() -> tuple[model.Trap, ...]:
         )
         for row in edited.rows("traps")
     ]
-    return tuple(sorted(found, key=lambda row: row.id))
+    return tuple(sorted(rows, key=lambda row: row.id))
 
 
 def _inferred(row: Row) -> tuple[str, ...]:

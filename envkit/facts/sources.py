@@ -43,5 +43,5 @@ def _shape(name: str) -> re.Pattern[str]:
 
 
 def _varying(ref: str) -> str | None:
-    found = re.search(r"[@:]([0-9a-f]{7,40})", ref)
-    return found.group(1) if found else None
+    match = re.search(r"[@:]([0-9a-f]{7,40})", ref)
+    return match.group(1) if match else None

@@ -73,7 +73,7 @@ def decode(table: Table, encoded: Mapping[str, Any]) -> tuple[Any, ...]:
 def checksum(rest: bytes) -> str:
     """CRC-32 (hex) of a snapshot's text after its first line: whether somebody edited it by hand.
 
-    Not a SHA-256: that takes OpenSSL, which is 5 MB of memory and 3 ms of every `envkit resolve`, and whoever means
-    harm can write any sum beside the text.
+    Not a SHA-256: that takes OpenSSL, which is 5 MB of memory and 3 ms of every `envkit resolve`, and an
+    attacker can write any sum beside the text.
     """
     return f"{zlib.crc32(rest):08x}"

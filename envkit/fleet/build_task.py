@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from envkit.verify.record import Record
 
 BUILT, PRESENT, FAILED, UNPROVED, STOPPED = "built", "present", "failed", "unproved", "stopped"
-_KEPT_LOGS = 200
+_KEPT_LOGS = 200  # all images of a large matrix keep theirs
 _NAMED = 5  # checks that an outcome names
 
 
@@ -55,8 +55,8 @@ def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
         status = STOPPED if isinstance(error, InterruptedRun) else FAILED
         done = _outcome(task, status, error.exit_code, error=error.message, hint=error.hint, details=error.details)
     except OSError as error:
-        found = refused(error)
-        done = _outcome(task, FAILED, found.exit_code, error=found.message, hint=found.hint)
+        problem = refused(error)
+        done = _outcome(task, FAILED, problem.exit_code, error=problem.message, hint=problem.hint)
     return replace(done, duration_s=time.monotonic() - began)
 
 
@@ -71,10 +71,10 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
     owed = existing_images.Owed(builder, options, own_tag=own_tag, state=state, verify=task.verify)
     if not options.no_cache and not owed.is_noted:
-        found = existing_images.find(builder, plan, lock, options=options, own_tag=own_tag, state=state)
-        if found is not None:
-            existing_images.name(found, options, own_tag)
-            return _outcome(task, PRESENT, 0, digest=found.digest, place=found.place)
+        existing = existing_images.find(builder, plan, lock, options=options, own_tag=own_tag, state=state)
+        if existing is not None:
+            existing_images.name(existing, options, own_tag)
+            return _outcome(task, PRESENT, 0, digest=existing.digest, place=existing.place)
     building.keep_inputs(plan, lock, state)
     built, record = building.build_and_verify(
         replace(request, options=owed.begin()), builder, lock, reporter, turn=lambda: turn(state, reporter)
@@ -83,14 +83,14 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     if verified:
         owed.end(built)
         built = pushing.deliver(built, options, reporter)
-    held = own_tag if verified and task.hold and built.pushed is not None else None
-    if verified and built.pushed is not None and held is None:
+    deferred_tag = own_tag if verified and task.hold and built.pushed is not None else None
+    if verified and built.pushed is not None and deferred_tag is None:
         existing_images.tag(str(built.digest), options, own_tag)
     done = _outcome(
         task, BUILT if verified else UNPROVED, 0 if record is None else record.exit_code,
         digest=built.digest, place=built.pushed or built.place or built.id,
         record=None if record is None else dict(record.tree),
-        log=str(built.log_file) if built.log_file else None, held=held,
+        log=str(built.log_file) if built.log_file else None, held=deferred_tag,
     )  # fmt: skip
     if record is not None and not verified:
         done = replace(
@@ -170,8 +170,8 @@ def _wrong(record: Record) -> tuple[str, ...]:
     """Return what went wrong, one line each: the run as a whole, and the first few checks that say why."""
     trouble = record.tree["run"]["trouble"]
     rows = [row for row in record.tree["checks"] if row["verdict"] in ("FAIL", "ERROR") and row.get("reason")]
-    found = [f"{row['id']} {row['verdict']}: {_message(row['reason'])}" for row in rows[:_NAMED]]
-    return (*([_message(trouble["reason"])] if trouble else []), *found)
+    failures = [f"{row['id']} {row['verdict']}: {_message(row['reason'])}" for row in rows[:_NAMED]]
+    return (*([_message(trouble["reason"])] if trouble else []), *failures)
 
 
 def _message(reason: Any) -> str:

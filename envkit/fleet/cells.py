@@ -43,7 +43,7 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
         base: the base image that was typed, for cells that ask for none (see `base_of`).
 
     Raises:
-        UsageError: what was typed is an axis, two images have one name, or a definition or a value is at fault; the
+        UsageError: what was typed is an axis, two images have one name, or a definition or a value is invalid; the
             faults of all cells are named.
     """
     _refuse_typed_axes(matrix, {**given, BASE: None if base == _AUTO else base})
@@ -64,7 +64,7 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
         except UsageError as error:
             faults += [f"{name}: {line}" for line in (error.message, *error.details)]
             continue
-        # The base is chosen when the image is built, so it is no part of the plan and of its digest.
+        # The base is chosen when the image is built, so it is not part of the plan and of its digest.
         key = (plan.digest, dict(row).get(BASE))
         first = cells.get(key)
         cells[key] = replace(first, also=(*first.also, name)) if first else Cell(name=name, axes=axes, plan=plan)
@@ -87,15 +87,15 @@ def _named(
     rows: Sequence[Row], definitions: Mapping[str, Definition]
 ) -> list[tuple[str, tuple[tuple[str, str], ...], Row]]:
     """Every row with its name and its fields as text. Equal rows are one; equal names get marks."""
-    found = []
+    named_rows = []
     for row in dict.fromkeys(rows):
         axes = tuple((key, _text(value)) for key, value in row if key != _IMAGE and value is not None)
-        found.append((definitions[str(dict(row)[_IMAGE])].name, axes, row))
-    names = [cell_name(name, axes) for name, axes, _ in found]
+        named_rows.append((definitions[str(dict(row)[_IMAGE])].name, axes, row))
+    names = [cell_name(name, axes) for name, axes, _ in named_rows]
     twice = {name for name, count in Counter(names).items() if count > 1}
     return [
         (marked(name, definition, axes) if name in twice else name, axes, row)
-        for name, (definition, axes, row) in zip(names, found, strict=True)
+        for name, (definition, axes, row) in zip(names, named_rows, strict=True)
     ]
 
 

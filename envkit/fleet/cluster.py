@@ -69,9 +69,9 @@ def check_output(output: str | None) -> None:
     """
     if output is not None and output.startswith("registry:"):
         return
-    told = f"--output {output} is a place" if output else "the default output is a folder"
+    target = f"--output {output} is a place" if output else "the default output is a folder"
     raise UsageError(
-        f"with --scheduler, images are built on several machines that share a registry but no disk; {told} of one "
+        f"with --scheduler, images are built on several machines that share a registry but no disk; {target} of one "
         "machine alone",
         hint="--output registry:HOST/NAME",
     )
@@ -120,7 +120,7 @@ def require_same(lines: Sequence[str], what: str) -> None:
 
 def with_resource(machines: Sequence[Machine], resource: str) -> tuple[Machine, ...]:
     """Those that were started with a resource."""
-    return tuple(one for one in machines if one.resources.get(resource, 0) > 0)
+    return tuple(machine for machine in machines if machine.resources.get(resource, 0) > 0)
 
 
 def needs(task: BuildTask, machines: Sequence[Machine]) -> Mapping[str, float]:
@@ -129,13 +129,13 @@ def needs(task: BuildTask, machines: Sequence[Machine]) -> Mapping[str, float]:
     An engine with a daemon needs a worker that declares it. Verifying a CUDA image needs a GPU, if any worker
     declares one; where none does, every worker tries, and tells what it lacks.
     """
-    found: dict[str, float] = {}
+    resources: dict[str, float] = {}
     if task.engine in _NEED_DOCKER:
-        found[DOCKER] = 1
+        resources[DOCKER] = 1
     cuda = (json.loads(task.plan).get("resolution") or {}).get("cuda")
     if task.verify and cuda is not None and with_resource(machines, GPU):
-        found[GPU] = 1
-    return found
+        resources[GPU] = 1
+    return resources
 
 
 def require_engine(engine: str, machines: Sequence[Machine], scheduler: str) -> None:
@@ -164,18 +164,22 @@ class Affinity:
     def __init__(self, machines: Sequence[Machine]) -> None:
         self._machines = tuple(machines)
         self._chosen: dict[str, Machine] = {}
-        self._load = {one.address: 0.0 for one in machines}
+        self._load = {machine.address: 0.0 for machine in machines}
 
     def place(self, task: BuildTask) -> Placement:
         """Where a build runs best."""
         wanted = needs(task, self._machines)
-        able = [one for one in self._machines if all(one.resources.get(key, 0) >= n for key, n in wanted.items())]
+        able = [
+            machine
+            for machine in self._machines
+            if all(machine.resources.get(key, 0) >= n for key, n in wanted.items())
+        ]
         if not able:
             return Placement(resources=wanted)
         name, size = heaviest(task.lock)
         chosen = self._chosen.get(name)
         if chosen not in able:
-            chosen = min(able, key=lambda one: self._load[one.address] / one.threads)
+            chosen = min(able, key=lambda machine: self._load[machine.address] / machine.threads)
             self._chosen[name] = chosen
             self._load[chosen.address] += size
         assert chosen is not None
@@ -187,5 +191,5 @@ def heaviest(lock: str | None) -> tuple[str, int]:
     """The largest artifact that a lock names, by its hash, and its size in bytes; nothing for no lock."""
     tree = json.loads(lock) if lock is not None else {}
     rows = [*(tree.get("conda") or ()), *(tree.get("wheels") or ())]
-    found: dict[str, Any] = max(rows, key=lambda row: row.get("size") or 0, default={})
-    return str(found.get("sha256") or ""), int(found.get("size") or 0)
+    largest: dict[str, Any] = max(rows, key=lambda row: row.get("size") or 0, default={})
+    return str(largest.get("sha256") or ""), int(largest.get("size") or 0)

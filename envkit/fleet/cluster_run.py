@@ -54,7 +54,7 @@ class ClusterRun:
         # While the first locks are being solved.
         self.started = self._pool.warm()
         machines = self._pool.machines
-        threads, names = sum(one.threads for one in machines), ", ".join(one.name for one in machines)
+        threads, names = sum(machine.threads for machine in machines), ", ".join(machine.name for machine in machines)
         note(f"{threads} parallel builds on {len(machines)} workers: {names}")
         if self._pool.dashboard:
             note(f"dashboard: {self._pool.dashboard}")

@@ -64,25 +64,25 @@ def bound(room: Room, images: int, asked: int | None = None) -> Bound:
         (by_memory, f"{room.memory / 1e9:.1f} GB of memory, {MEMORY / 1e9:.1f} GB for each"),
         (by_disk, f"{room.disk / 1e9:.0f} GB free in {room.folder}, {DISK / 1e9:.0f} GB for each"),
     )
-    jobs, why = min(limits, key=lambda one: one[0])
+    jobs, why = min(limits, key=lambda limit: limit[0])
     return Bound(jobs=jobs, why=why)
 
 
 def room_here(cache: Path) -> Room:
     """What this machine has; `cache` is the folder of layers and downloads, or will be."""
-    folder = next(one for one in (cache, *cache.parents) if one.exists())
+    folder = next(path for path in (cache, *cache.parents) if path.exists())
     return Room(processors=cores(), memory=_memory(), disk=shutil.disk_usage(folder).free, folder=folder)
 
 
 def _memory(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS) -> int:
     """Bytes that programs may still take, in this container if there is one."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-    found = int(lines.get("MemAvailable", lines.get("MemFree", "0")).split()[0]) * 1024
+    available = int(lines.get("MemAvailable", lines.get("MemFree", "0")).split()[0]) * 1024
     for name in _LIMITS:
         try:
             text = (cgroups / name).read_text().strip()
         except OSError:
             continue
         if text.isdigit():
-            found = min(found, int(text))
-    return found
+            available = min(available, int(text))
+    return available

@@ -67,17 +67,17 @@ class CrossCheck:
         first = self._first.get(task.name.removesuffix(_MARK)) if is_second(task.name) else None
         if first is None:
             return None
-        return Placement(workers=tuple(one.address for one in self._others(first.worker)), strict=True)
+        return Placement(workers=tuple(machine.address for machine in self._others(first.worker)), strict=True)
 
     def _compared(self, task: BuildTask, first: Outcome, second: Outcome) -> Outcome | Step:
         if second.digest is None:
             self.note(f"{first.name} was not cross-checked: {second.error} (on {second.worker})")
             return self._tags(task, first)
-        found = compared(first, second)
-        if found.exit_code:
-            return found
+        outcome = compared(first, second)
+        if outcome.exit_code:
+            return outcome
         self.note(f"{first.name}: {first.worker} and {second.worker} built the same {first.digest}")
-        return self._tags(task, found)
+        return self._tags(task, outcome)
 
     def _tags(self, task: BuildTask, built: Outcome) -> Step:
         asked = TagTask(name=task.name, build=task, digest=str(built.digest), own_tag=str(built.held))
@@ -91,14 +91,14 @@ class CrossCheck:
 
     def _others(self, worker: str) -> list[Machine]:
         """Every worker but one; of these the ones with caches of their own, where there are any."""
-        own = {one.cache for one in self.machines if one.name == worker}
-        others = [one for one in self.machines if one.name != worker]
-        return [one for one in others if one.cache not in own] or others
+        own = {machine.cache for machine in self.machines if machine.name == worker}
+        others = [machine for machine in self.machines if machine.name != worker]
+        return [machine for machine in others if machine.cache not in own] or others
 
     def _shared(self, worker: str) -> bool:
         """Whether every other worker has the caches of this one."""
-        own = {one.cache for one in self.machines if one.name == worker}
-        return all(one.cache in own for one in self._others(worker))
+        own = {machine.cache for machine in self.machines if machine.name == worker}
+        return all(machine.cache in own for machine in self._others(worker))
 
 
 def again(task: BuildTask, *, shared: bool = False) -> BuildTask:

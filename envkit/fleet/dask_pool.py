@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 10.0  # for a scheduler to answer
 _ALONE_S = 60.0  # for a worker to come, once none is left
-_LOOK_S = 0.5
-_WATCH_S = 1.0
+_LOOK_S = 0.5  # a signal reaches this thread within that time
+_WATCH_S = 1.0  # between two questions for the scheduler's workers
 _AGAIN = 1  # further tries where a worker's child process dies; the loss of a worker does not count
 _KEY = "envkit"
 _EVENTS = "envkit-events"
@@ -117,11 +117,11 @@ class DaskPool(Executor):
 
     def warm(self) -> tuple[Future[Any], ...]:
         """Have every worker start the process that it works in; done when they have."""
-        place, self.place = self.place, lambda address: Placement(workers=(address,), strict=True)
+        original, self.place = self.place, lambda address: Placement(workers=(address,), strict=True)
         try:
-            return tuple(self.submit(str, one.address) for one in self.machines)
+            return tuple(self.submit(str, machine.address) for machine in self.machines)
         finally:
-            self.place = place
+            self.place = original
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As `Executor.shutdown`; without `wait`, or with `cancel_futures`, the cluster drops what is not done."""
@@ -166,18 +166,18 @@ class DaskPool(Executor):
         with self._lock:
             self._waiting.pop(outer, None)
         try:
-            found, error = inner.result(), None
+            result, error = inner.result(), None
         except CancelledError:
-            found, error = None, self._dropped()
+            result, error = None, self._dropped()
         except Exception as raised:  # noqa: BLE001 - the caller gets it from the future
-            found, error = None, _said(raised)
-        self._end(outer, found, error)
+            result, error = None, _said(raised)
+        self._end(outer, result, error)
 
-    def _end(self, outer: Future[Any], found: object, error: BaseException | None) -> None:
+    def _end(self, outer: Future[Any], result: object, error: BaseException | None) -> None:
         # The caller that cancelled it knows; no one else uses it.
         with contextlib.suppress(Exception):
             if error is None:
-                outer.set_result(found)
+                outer.set_result(result)
             elif isinstance(error, CancelledError):
                 if outer.cancel():
                     outer.set_running_or_notify_cancel()
@@ -195,7 +195,7 @@ class DaskPool(Executor):
 
     def _watch(self) -> None:
         """Notice workers that come and go."""
-        known = {one.address: one.name for one in self.machines}
+        known = {machine.address: machine.name for machine in self.machines}
         alone: float | None = None
         while not self._ending.wait(_WATCH_S):
             try:
@@ -248,7 +248,9 @@ def _library() -> ModuleType:
             hint="pip install 'envkit[fleet]'",
         ) from error
     # What goes wrong is told by the futures; its loggers would tell it again, and with a traceback.
-    for name in [one for one in logging.root.manager.loggerDict if one.partition(".")[0] == "distributed"]:
+    for name in [
+        logger_name for logger_name in logging.root.manager.loggerDict if logger_name.partition(".")[0] == "distributed"
+    ]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed
 
@@ -309,13 +311,13 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     require_same(lines, f"dask=={own['dask']} distributed=={own['distributed']}")
     here = facts()
     answers: dict[str, Any] = client.run(facts, on_error="return")
-    told = {where: cast("Facts", row) for where, row in answers.items() if isinstance(row, dict)}
+    reports = {where: cast("Facts", row) for where, row in answers.items() if isinstance(row, dict)}
     require_same(
         tuple(
-            f"worker {names.get(where, where)}: envkit {told[where]['envkit'] if where in told else 'missing'}, "
+            f"worker {names.get(where, where)}: envkit {reports[where]['envkit'] if where in reports else 'missing'}, "
             f"here {here['envkit']}"
             for where in answers
-            if where not in told or told[where]["envkit"] != here["envkit"]
+            if where not in reports or reports[where]["envkit"] != here["envkit"]
         ),
         f"'envkit[fleet]=={here['envkit']}'",
     )
@@ -330,14 +332,14 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
         Machine(
             address=where,
             name=names[where],
-            host=told[where]["host"],
-            pid=told[where]["pid"],
+            host=reports[where]["host"],
+            pid=reports[where]["pid"],
             threads=int(row["nthreads"]),
             resources=dict(row.get("resources") or {}),
-            cache=told[where]["cache"],
+            cache=reports[where]["cache"],
         )
         for where, row in sorted(listed.items(), key=lambda item: names[item[0]])
-        if where in told
+        if where in reports
     )
 
 
@@ -377,14 +379,14 @@ def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
         pool = _idle.pop() if _idle else LocalPool(1)
     pool.heard = tell
     try:
-        found = _done(pool.submit(fn, *args, **kwargs), wanted)
+        result = _done(pool.submit(fn, *args, **kwargs), wanted)
     except BaseException:
         pool.stop()
         raise
     with _idle_lock:
         _idle.append(pool)
     # Outcomes name the process that did it; who reads them knows the cluster's workers, not their children.
-    return replace(found, worker=str(worker.name)) if isinstance(found, Outcome | Verification) else found
+    return replace(result, worker=str(worker.name)) if isinstance(result, Outcome | Verification) else result
 
 
 def _done(future: Future[Any], wanted: Callable[[], bool]) -> Any:

@@ -108,8 +108,8 @@ class Owed:
             EngineError: the engine refuses the name.
         """
         if self._engine is not None:
-            for one in self._options.tags[:1]:
-                self._engine.tag(built.id, _hashed(one, self._own_tag))
+            for image_name in self._options.tags[:1]:
+                self._engine.tag(built.id, _hashed(image_name, self._own_tag))
         if self._mark is not None:
             self._mark.unlink(missing_ok=True)
 
@@ -125,8 +125,8 @@ def name(found: Found, options: BuildOptions, own_tag: str) -> None:
         return
     assert found.digest is not None
     with _registry(output.reference, options) as registry:
-        held = registry.manifest(output.reference)
-        if held is None or held.digest != found.digest:
+        manifest = registry.manifest(output.reference)
+        if manifest is None or manifest.digest != found.digest:
             move_tag(output.reference, found.digest, registry, replace_tag=options.replace_tag)
 
 
@@ -140,13 +140,13 @@ def tag(digest: str, options: BuildOptions, own_tag: str) -> None:
     reference = parse_output(options.output or "").reference
     assert reference is not None
     with _registry(reference, options) as registry:
-        for one in dict.fromkeys((reference.tag, own_tag)):
-            move_tag(replace(reference, tag=one), digest, registry, replace_tag=options.replace_tag)
+        for tag_name in dict.fromkeys((reference.tag, own_tag)):
+            move_tag(replace(reference, tag=tag_name), digest, registry, replace_tag=options.replace_tag)
 
 
 def with_hash(tags: tuple[str, ...], own_tag: str) -> tuple[str, ...]:
     """The names in an engine's storage, with one that says what is in the image."""
-    return tuple(dict.fromkeys((*tags, *(_hashed(one, own_tag) for one in tags[:1]))))
+    return tuple(dict.fromkeys((*tags, *(_hashed(image_name, own_tag) for image_name in tags[:1]))))
 
 
 def _layout(options: BuildOptions, state: Path) -> Path | None:
@@ -165,12 +165,12 @@ def _hashed(tag: str, own_tag: str) -> str:
 def _in_engine(builder: EngineBuilder, wanted: Mapping[str, str], options: BuildOptions, own_tag: str) -> Found | None:
     if not options.tags:
         return None
-    held = builder.engine.local(_hashed(options.tags[0], own_tag))
-    if held is None or not _fits(held.labels, wanted):
+    image = builder.engine.local(_hashed(options.tags[0], own_tag))
+    if image is None or not _fits(image.labels, wanted):
         return None
-    for one in options.tags:
-        builder.engine.tag(held.id, one)
-    return Found(digest=None, place=held.id)
+    for image_name in options.tags:
+        builder.engine.tag(image.id, image_name)
+    return Found(digest=None, place=image.id)
 
 
 def _in_layout(folder: Path, ref_name: str | None, wanted: Mapping[str, str]) -> Found | None:
@@ -183,17 +183,17 @@ def _in_layout(folder: Path, ref_name: str | None, wanted: Mapping[str, str]) ->
 
 def _in_registry(reference: Reference, wanted: Mapping[str, str], options: BuildOptions) -> Found | None:
     with _registry(reference, options) as registry:
-        held = registry.manifest(reference)
-        if held is None:
+        manifest = registry.manifest(reference)
+        if manifest is None:
             return None
         try:
-            digest = str(json.loads(held.data)["config"]["digest"])
+            digest = str(json.loads(manifest.data)["config"]["digest"])
             config = Documents(registry, None).config(reference, digest)
         except (EngineError, IntegrityError, ValueError, KeyError, TypeError, RecursionError):
             return None
     if not _fits(_labels(config), wanted):
         return None
-    return Found(digest=held.digest, place=f"{reference.place}@{held.digest}")
+    return Found(digest=manifest.digest, place=f"{reference.place}@{manifest.digest}")
 
 
 @contextmanager
@@ -204,10 +204,10 @@ def _registry(reference: Reference, options: BuildOptions) -> Iterator[Registry]
 
 def _labels(config: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(config)["config"]["Labels"]
+        labels = json.loads(config)["config"]["Labels"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return labels if isinstance(labels, dict) else {}
 
 
 def _fits(labels: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:

@@ -101,8 +101,8 @@ def parse(text: str, *, where: str, folder: Path = Path()) -> Matrix:
         faults.append(f"{where}: schema: missing; write `schema: {SCHEMA}`")
     if "image" in top and "images" in top:
         faults.append(f"{where}: image and images: give one of them")
-    one, several = top.text("image", _image), top.words("images", _image)
-    images = several if several is not None else (one or "default",)
+    image, several = top.text("image", _image), top.words("images", _image)
+    images = several if several is not None else (image or "default",)
     if not images:
         faults.append(f"{where}: images: the list is empty")
     axes = _axes(top, tree.get("axes", {}), faults)
@@ -167,23 +167,31 @@ def rows_of(matrix: Matrix) -> tuple[Row, ...]:
     """
     names: tuple[str, ...] = (_IMAGE, *(name for name, _ in matrix.axes))
     values: tuple[tuple[Value, ...], ...] = (matrix.images, *(values for _, values in matrix.axes))
-    product: list[dict[str, Value]] = [dict(zip(names, one, strict=True)) for one in itertools.product(*values)]
-    kept = [one for one in product if not any(_matches(one, dict(row)) for row in matrix.exclude)]
-    grown = [dict(one) for one in kept]
+    product: list[dict[str, Value]] = [
+        dict(zip(names, combination, strict=True)) for combination in itertools.product(*values)
+    ]
+    kept = [
+        combination for combination in product if not any(_matches(combination, dict(row)) for row in matrix.exclude)
+    ]
+    grown = [dict(combination) for combination in kept]
     own: list[dict[str, Value]] = []
     bare = not matrix.axes and len(matrix.images) == 1  # then `include` alone says what there is
     for row in matrix.include:
         added = dict(row)
-        fits = [at for at, one in enumerate(kept) if all(one.get(key, value) == value for key, value in added.items())]
+        fits = [
+            at
+            for at, combination in enumerate(kept)
+            if all(combination.get(key, value) == value for key, value in added.items())
+        ]
         for at in () if bare else fits:
             grown[at] |= added
         if bare or not fits:
             own.append({_IMAGE: matrix.images[0], **added})
-    return tuple(tuple(one.items()) for one in (*([] if bare and own else grown), *own))
+    return tuple(tuple(combination.items()) for combination in (*([] if bare and own else grown), *own))
 
 
-def _matches(one: Mapping[str, Value], row: Mapping[str, Value]) -> bool:
-    return all(key in one and one[key] == value for key, value in row.items())
+def _matches(combination: Mapping[str, Value], row: Mapping[str, Value]) -> bool:
+    return all(key in combination and combination[key] == value for key, value in row.items())
 
 
 def _axes(top: Fields, tree: Any, faults: list[str]) -> tuple[tuple[str, tuple[Value, ...]], ...]:
@@ -191,19 +199,21 @@ def _axes(top: Fields, tree: Any, faults: list[str]) -> tuple[tuple[str, tuple[V
     if not isinstance(tree, Mapping):
         faults.append(f"{where}: is not a mapping of fields to lists of values")
         return ()
-    found = []
+    axes = []
     under = Fields(tree, where, AXES, faults, joint=".")
     for name, values in tree.items():
         if name not in AXES:
             continue
-        place = under.at(name)
+        location = under.at(name)
         if not isinstance(values, list) or not values:
-            faults.append(f"{place}: is not a list of values; write {name}: [{_example(values)}]")
+            faults.append(f"{location}: is not a list of values; write {name}: [{_example(values)}]")
             continue
-        read = tuple(_value(name, value, f"{place}[{at}]", faults) for at, value in enumerate(values))
-        faults += [f"{place}[{at}]: {_shown(one)} is listed twice" for at, one in enumerate(read) if one in read[:at]]
-        found.append((name, read))
-    return tuple(found)
+        read = tuple(_value(name, value, f"{location}[{at}]", faults) for at, value in enumerate(values))
+        faults += [
+            f"{location}[{at}]: {_shown(value)} is listed twice" for at, value in enumerate(read) if value in read[:at]
+        ]
+        axes.append((name, read))
+    return tuple(axes)
 
 
 def _rows(top: Fields, tree: Mapping[str, Any], key: str, known: Collection[str], faults: list[str]) -> tuple[Row, ...]:
@@ -211,58 +221,58 @@ def _rows(top: Fields, tree: Mapping[str, Any], key: str, known: Collection[str]
     if not isinstance(rows, list):
         faults.append(f"{top.at(key)}: is not a list of combinations")
         return ()
-    found = []
+    combinations = []
     for at, row in enumerate(rows):
-        place = f"{top.at(key)}[{at}]"
-        under = Fields(row, place, known, faults, joint=".")
+        location = f"{top.at(key)}[{at}]"
+        under = Fields(row, location, known, faults, joint=".")
         if not isinstance(row, Mapping):
             continue
         if not row:
-            faults.append(f"{place}: names no field")
-        found.append(
+            faults.append(f"{location}: names no field")
+        combinations.append(
             tuple((name, _value(name, value, under.at(name), faults)) for name, value in row.items() if name in known)
         )
-    return tuple(found)
+    return tuple(combinations)
 
 
-def _value(name: str, value: Any, place: str, faults: list[str]) -> Value:
+def _value(name: str, value: Any, location: str, faults: list[str]) -> Value:
     """A value as it is compared and asked for; faults are noted."""
     if value is None or (name == "cpu" and isinstance(value, bool)):
         return value or None
     if name == "cpu":
-        faults.append(f"{place}: {_shown(value)} is not true or false")
+        faults.append(f"{location}: {_shown(value)} is not true or false")
         return None
-    if name in LISTS and isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+    if name in LISTS and isinstance(value, list) and value and all(isinstance(text, str) for text in value):
         return tuple(value)
     if not isinstance(value, str):
-        faults.append(f"{place}: {_shown(value)} is not text" + ("; quote it" if isinstance(value, bool) else ""))
+        faults.append(f"{location}: {_shown(value)} is not text" + ("; quote it" if isinstance(value, bool) else ""))
         return None
-    why = _why_not(name, value, place)
+    why = _why_not(name, value, location)
     if why:
         faults.append(why)
     return (value,) if name in LISTS else value
 
 
-def _why_not(name: str, value: str, place: str) -> str | None:
+def _why_not(name: str, value: str, location: str) -> str | None:
     if not value.strip():
-        return f"{place}: the text is empty"
+        return f"{location}: the text is empty"
     if name in VERSIONS:
         try:
-            parse_constraint(value.partition("+")[0] if name == "torch" else value.removeprefix("cu"), place)
+            parse_constraint(value.partition("+")[0] if name == "torch" else value.removeprefix("cu"), location)
         except UsageError as error:
             return error.message
     choices = _CHOICES.get(name)
     if choices is not None and value not in choices:
-        return f"{place}: {value!r:.80} is not one of {', '.join(choices)}; {_near(value, choices)}"
+        return f"{location}: {value!r:.80} is not one of {', '.join(choices)}; {_near(value, choices)}"
     why = check_template(value) if name == "template" else None
-    return f"{place}: {value!r:.80} {why}" if why else None
+    return f"{location}: {value!r:.80} {why}" if why else None
 
 
 def _useless(top: Fields, exclude: Sequence[Row], known: Mapping[str, Sequence[Value]]) -> list[str]:
     """Entries of `exclude` that can match nothing are mistakes."""
     return [
         f"{top.at('exclude')}[{at}].{name}: {_shown(value)} is not a value of {name}, "
-        f"which has {', '.join(_shown(one) for one in known[name])}"
+        f"which has {', '.join(_shown(choice) for choice in known[name])}"
         for at, row in enumerate(exclude)
         for name, value in row
         if value not in known.get(name, ())

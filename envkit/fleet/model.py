@@ -87,7 +87,7 @@ def worker_name() -> str:
 
 def refused(error: OSError) -> EnvironmentProblem:
     """Return what the system refused, with the path."""
-    place = f": {error.filename}" if error.filename else ""
+    suffix = f": {error.filename}" if error.filename else ""
     return EnvironmentProblem(
-        f"{error.strerror or error}{place}", hint="check the path, its permissions and the free disk space"
+        f"{error.strerror or error}{suffix}", hint="check the path, its permissions and the free disk space"
     )

@@ -23,8 +23,8 @@ def hash_tag(plan: str, lock: str | None, further: Sequence[str] = ()) -> str:
         lock: the lock's digest; None where the build solves by itself.
         further: what else decides the bytes of this image, such as labels that were typed; nothing in the usual case.
     """
-    told = json.dumps([plan, lock, *further], separators=(",", ":"))
-    return hashlib.sha256(told.encode()).hexdigest()[:_LENGTH]
+    contents = json.dumps([plan, lock, *further], separators=(",", ":"))
+    return hashlib.sha256(contents.encode()).hexdigest()[:_LENGTH]
 
 
 def cell_name(definition: str, axes: Sequence[tuple[str, str]]) -> str:

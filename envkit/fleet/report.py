@@ -8,6 +8,7 @@ from typing import Any
 
 from envkit.fleet import REPORT_SCHEMA
 from envkit.fleet.model import Cell, Impossible, Outcome
+from envkit.report.reading import word
 
 # The most severe first. Interrupted runs and bugs come before everything; a failure before an impossible cell, that
 # before an image that is only not verified. docs/fleet.md shows this order.
@@ -17,15 +18,17 @@ COLUMNS = ["image", "outcome", "seconds", "where, or why not"]
 
 def exit_code(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = (), *, skip: bool = False) -> int:
     """Return the most severe exit code among all images; impossible cells count as 3 unless they may be skipped."""
-    codes = {one.exit_code for one in outcomes} | ({3} if impossible and not skip else set())
+    codes = {outcome.exit_code for outcome in outcomes} | ({3} if impossible and not skip else set())
     return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else 0, default=0)
 
 
 def counts(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = ()) -> str:
-    """`20 built, 3 present, 1 failed; 2 impossible`."""
-    found = Counter(one.status for one in outcomes)
+    """`20 built, 3 already there, 1 failed; 2 impossible`."""
+    totals = Counter(outcome.status for outcome in outcomes)
     parts = [
-        f"{found[status]} {status}" for status in ("built", "present", "unproved", "failed", "stopped") if found[status]
+        f"{totals[status]} {word(status)}"
+        for status in ("built", "present", "unproved", "failed", "stopped")
+        if totals[status]
     ]
     text = ", ".join(parts) or "nothing to build"
     return f"{text}; {len(impossible)} impossible" if impossible else text
@@ -35,12 +38,17 @@ def rows(
     outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = (), cells: Sequence[Cell] = ()
 ) -> list[list[str]]:
     """A row for each image: name, outcome, seconds, and where it is or why it is not; names of equal plans follow."""
-    found = [
-        [one.name, one.status, f"{one.duration_s:.1f}", (one.error if one.exit_code else one.place) or one.place or ""]
-        for one in outcomes
+    table = [
+        [
+            outcome.name,
+            word(outcome.status),
+            f"{outcome.duration_s:.1f}",
+            (outcome.error if outcome.exit_code else outcome.place) or outcome.place or "",
+        ]
+        for outcome in outcomes
     ]
-    found += [[name, "equal", "", f"the same image as {cell.name}"] for cell in cells for name in cell.also]
-    return [*found, *([one.name, "impossible", "", one.reason] for one in impossible)]
+    table += [[name, "equal", "", f"the same image as {cell.name}"] for cell in cells for name in cell.also]
+    return [*table, *([rejected.name, "impossible", "", rejected.reason] for rejected in impossible)]
 
 
 def document(
@@ -64,7 +72,7 @@ def document(
         jobs: builds at once; None on a cluster, which decides that itself.
         skip: whether impossible cells may be skipped.
     """
-    by_name = {one.name: one for one in outcomes}
+    by_name = {outcome.name: outcome for outcome in outcomes}
     return {
         "schema": REPORT_SCHEMA,
         "matrix": where,
@@ -73,7 +81,8 @@ def document(
         "duration_s": round(duration_s, 3),
         "images": [_image(cell, by_name[cell.name]) for cell in cells if cell.name in by_name],
         "impossible": [
-            {"name": one.name, "axes": dict(one.axes), "reason": one.reason, "hint": one.hint} for one in impossible
+            {"name": rejected.name, "axes": dict(rejected.axes), "reason": rejected.reason, "hint": rejected.hint}
+            for rejected in impossible
         ],
     }
 

@@ -168,10 +168,10 @@ class FleetRun:
         from envkit.fleet.concurrency import bound, room_here  # noqa: PLC0415
         from envkit.fleet.local import LocalPool  # noqa: PLC0415
 
-        found = bound(room_here(cache_dir()), images, asked.jobs)
-        listener.note(f"{counted(found.jobs, 'parallel build')} ({found.why})")
-        self.jobs = found.jobs
-        pool = LocalPool(found.jobs, heard=listener.heard)
+        limit = bound(room_here(cache_dir()), images, asked.jobs)
+        listener.note(f"{counted(limit.jobs, 'parallel build')} ({limit.why})")
+        self.jobs = limit.jobs
+        pool = LocalPool(limit.jobs, heard=listener.heard)
         return pool, lambda tasks, heard: schedule.run(tasks, pool, heard)
 
 
@@ -202,6 +202,6 @@ def explain_interruption(error: BaseException, done: int, count: int) -> None:
 
 def stopped(tasks: Sequence[BuildTask], outcomes: Sequence[Outcome], error: BaseException) -> list[Outcome]:
     """Return the outcomes of the tasks that the end of the run left undone."""
-    known = {one.name for one in outcomes}
+    known = {outcome.name for outcome in outcomes}
     why = error if isinstance(error, Ending) else InterruptedRun(2)
     return [failed(task, why, status="stopped") for task in tasks if task.name not in known]

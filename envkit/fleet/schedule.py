@@ -19,7 +19,7 @@ from envkit.fleet.model import BuildTask, Outcome
 from envkit.ground.errors import Ending, EnvkitError, InterruptedRun
 
 _LOOK_S = 0.5  # a signal reaches the waiting thread within that time
-_BUG = 1
+_BUG = 1  # the exit code of a fault of envkit's own
 Heard = Callable[[Outcome], None]
 Then = Callable[[Outcome], "Outcome | Step"]
 """What comes after an outcome of a task: it stands, or there is one more step."""
@@ -57,10 +57,10 @@ def run(
     ended: queue.SimpleQueue[Future[Outcome]] = queue.SimpleQueue()
     given: dict[Future[Outcome], tuple[BuildTask, Then]] = {}
     order: list[str] = []
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
 
     def note(outcome: Outcome) -> None:
-        found[outcome.name] = outcome
+        outcomes[outcome.name] = outcome
         heard(outcome)
 
     def give(task: BuildTask, step: Step) -> None:
@@ -69,11 +69,11 @@ def run(
 
     def take(future: Future[Outcome]) -> None:
         task, after = given[future]
-        found = after(outcome_of(task, future))
-        if isinstance(found, Outcome):
-            note(found)
+        result = after(outcome_of(task, future))
+        if isinstance(result, Outcome):
+            note(result)
         else:
-            give(task, found)
+            give(task, result)
 
     try:
         for task in tasks:
@@ -84,7 +84,7 @@ def run(
                 give(task, Step(future=executor.submit(do, task), then=partial(then, task)))
             while not ended.empty():
                 take(ended.get())
-        while len(found) < len(order):
+        while len(outcomes) < len(order):
             try:
                 take(ended.get(timeout=_LOOK_S))
             except queue.Empty:
@@ -93,7 +93,7 @@ def run(
         for future in given:
             future.cancel()
         raise
-    return tuple(found[name] for name in order)
+    return tuple(outcomes[name] for name in order)
 
 
 def outcome_of(task: BuildTask, future: Future[Outcome]) -> Outcome:

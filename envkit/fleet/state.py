@@ -20,7 +20,7 @@ from envkit.fleet.model import BuildTask, Cell, Outcome
 from envkit.ground.store import write_atomic
 
 SCHEMA = "envkit.fleet-state/1"
-_KEPT = 20
+_KEPT = 20  # fleets whose last run is remembered
 _DONE = ("built", "present")
 
 
@@ -50,10 +50,12 @@ class LastRun:
         try:
             tree = json.loads(self.path.read_bytes())
             rows = tree["outcomes"] if tree["schema"] == SCHEMA else {}
-            found = {name: _outcome(row) for name, row in rows.items()}
+            outcomes = {name: _outcome(row) for name, row in rows.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
-        done = {name: one for name, one in found.items() if one.status in _DONE and one.exit_code == 0}
+        done = {
+            name: outcome for name, outcome in outcomes.items() if outcome.status in _DONE and outcome.exit_code == 0
+        }
         self._outcomes = {name: rows[name] for name in done}
         return done
 
@@ -79,7 +81,7 @@ class LastRun:
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:
-    known = {one.name for one in fields(Outcome)}
+    known = {field.name for field in fields(Outcome)}
     values = {key: value for key, value in row.items() if key in known}
     if not all(isinstance(row[key], str) for key in ("name", "status")) or not isinstance(row["exit_code"], int):
         raise TypeError(f"{row!r:.80} is not an outcome")

@@ -111,4 +111,4 @@ def in_order(cells: Sequence[Cell], tasks: Sequence[BuildTask]) -> list[tuple[Ce
         )
         seen[key] = seen.get(key, -1) + 1
         turns.append((seen[key], len(turns), cell, task))
-    return [(cell, task) for _, _, cell, task in sorted(turns, key=lambda one: one[:2])]
+    return [(cell, task) for _, _, cell, task in sorted(turns, key=lambda turn: turn[:2])]

@@ -17,7 +17,7 @@ _MOST_LINES = 8  # below the table, of one image
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """All proofs of one run. `kept` is where each record lies, in the order of the proofs; None where it does not."""
+    """All verifications of one run. `kept` is where each record lies, in their order; None where it does not."""
 
     images: tuple[str, ...]
     machines: tuple[Machine, ...]
@@ -27,24 +27,24 @@ class Matrix:
     @property
     def exit_code(self) -> int:
         """The most severe of all."""
-        return most_severe([one.exit_code for one in self.verifications])
+        return most_severe([verification.exit_code for verification in self.verifications])
 
     def table(self) -> list[list[str]]:
         """Rows of cells under a row of machines."""
-        head = ["image", *(f"{one.name}{self._told(one)}" for one in self.machines)]
-        rows = [[image, *(cell(self._at(image, one)) for one in self.machines)] for image in self.images]
+        head = ["image", *(f"{machine.name}{self._told(machine)}" for machine in self.machines)]
+        rows = [[image, *(cell(self._at(image, machine)) for machine in self.machines)] for image in self.images]
         return [head, *rows]
 
     def remarks(self) -> list[str]:
         """Why cells are not plain passes, and what to do; machines that say the same of an image say it together."""
         said: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for found in self.verifications:
-            if found.exit_code or found.verdict != "PASS":
-                said.setdefault((found.image, tuple(remarks(found))), []).append(found.machine)
+        for verification in self.verifications:
+            if verification.exit_code or verification.verdict != "PASS":
+                said.setdefault((verification.image, tuple(remarks(verification))), []).append(verification.machine)
         return [
             line
             for (image, lines), machines in said.items()
-            for line in (f"{image} on {', '.join(machines)}: {lines[0]}", *(f"  {one}" for one in lines[1:]))
+            for line in (f"{image} on {', '.join(machines)}: {lines[0]}", *(f"  {detail}" for detail in lines[1:]))
         ]
 
     def to_json(self, scheduler: str | None = None) -> dict[str, Any]:
@@ -54,26 +54,42 @@ class Matrix:
             "scheduler": scheduler,
             "images": list(self.images),
             "machines": [
-                {"name": one.name, "host": one.host, "address": one.address, "hardware": self._hardware(one) or None}
-                for one in self.machines
+                {
+                    "name": machine.name,
+                    "host": machine.host,
+                    "address": machine.address,
+                    "hardware": self._hardware(machine) or None,
+                }
+                for machine in self.machines
             ],
-            "proofs": [_tree(one, place) for one, place in zip(self.verifications, self.kept, strict=True)],
+            "proofs": [
+                _tree(verification, path) for verification, path in zip(self.verifications, self.kept, strict=True)
+            ],
             "exit_code": self.exit_code,
         }
 
     def _at(self, image: str, machine: Machine) -> Verification | None:
-        return next((one for one in self.verifications if (one.image, one.machine) == (image, machine.name)), None)
+        return next(
+            (
+                verification
+                for verification in self.verifications
+                if (verification.image, verification.machine) == (image, machine.name)
+            ),
+            None,
+        )
 
     def _hardware(self, machine: Machine) -> str:
         """What the records tell of a machine; empty where no payload ran there."""
-        told = [
-            hardware(one.record) for one in self.verifications if one.machine == machine.name and one.record is not None
+        descriptions = [
+            hardware(verification.record)
+            for verification in self.verifications
+            if verification.machine == machine.name and verification.record is not None
         ]
-        return next((text for text in told if text), "")
+        return next((text for text in descriptions if text), "")
 
     def _told(self, machine: Machine) -> str:
-        found = self._hardware(machine)
-        return f" ({found})" if found else ""
+        description = self._hardware(machine)
+        return f" ({description})" if description else ""
 
 
 def most_severe(codes: Sequence[int]) -> int:
@@ -115,7 +131,7 @@ def _bad(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def hardware(record: Mapping[str, Any]) -> str:
     """`2 x NVIDIA H200, driver 550.54`, or the processor; empty where the payload told nothing."""
-    gpus = [one for one in record["env"]["gpu"] if isinstance(one, dict) and one.get("name")]
+    gpus = [gpu for gpu in record["env"]["gpu"] if isinstance(gpu, dict) and gpu.get("name")]
     if gpus:
         driver = f", driver {gpus[0]['driver']}" if gpus[0].get("driver") else ""
         return f"{f'{len(gpus)} x ' if len(gpus) > 1 else ''}{gpus[0]['name']}{driver}"
@@ -123,16 +139,16 @@ def hardware(record: Mapping[str, Any]) -> str:
     return f"no GPU, {processor}" if processor else ""
 
 
-def _tree(found: Verification, kept: str | None) -> dict[str, Any]:
+def _tree(verification: Verification, kept: str | None) -> dict[str, Any]:
     return {
-        "image": found.image,
-        "machine": found.machine,
-        "worker": found.worker,
-        "verdict": found.verdict,
-        "exit_code": found.exit_code,
-        "duration_s": round(found.duration_s, 3),
-        "error": found.error,
-        "hint": found.hint,
+        "image": verification.image,
+        "machine": verification.machine,
+        "worker": verification.worker,
+        "verdict": verification.verdict,
+        "exit_code": verification.exit_code,
+        "duration_s": round(verification.duration_s, 3),
+        "error": verification.error,
+        "hint": verification.hint,
         "kept": kept,
-        "record": None if found.record is None else dict(found.record),
+        "record": None if verification.record is None else dict(verification.record),
     }

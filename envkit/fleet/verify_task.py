@@ -33,7 +33,7 @@ from envkit.verify.static import PLAN_LABEL
 if TYPE_CHECKING:
     from envkit.fleet import cluster
 
-_LOOK_S = 0.5
+_LOOK_S = 0.5  # a wait without limit would hold signals back
 Heard = Callable[["Verification"], None]
 
 
@@ -99,8 +99,8 @@ def verify(task: VerifyTask, reporter: Reporter | None = None) -> Verification:
     try:
         record = _record(task, reporter or Silent())
     except (EnvkitError, OSError) as error:
-        found = error if isinstance(error, EnvkitError) else refused(error)
-        return replace(not_made(task, found), worker=worker_name(), duration_s=time.monotonic() - began)
+        problem = error if isinstance(error, EnvkitError) else refused(error)
+        return replace(not_made(task, problem), worker=worker_name(), duration_s=time.monotonic() - began)
     return Verification(
         image=task.image,
         machine=task.machine.name,
@@ -194,15 +194,15 @@ def machines_of(
             f"none of the {len(workers)} workers of {scheduler} declares a GPU",
             hint=f'dask worker {scheduler} --resources "GPU=1"   # on a machine that has one, or --workers all',
         )
-    names = [one.name if one.name != one.address else one.host for one in chosen]
+    names = [worker.name if worker.name != worker.address else worker.host for worker in chosen]
     return tuple(
         Machine(
-            name=name if names.count(name) == 1 else f"{name} {one.address.partition('://')[2]}",
-            host=one.host,
-            address=one.address,
-            gpus=one.resources.get(GPU, 0),
+            name=name if names.count(name) == 1 else f"{name} {worker.address.partition('://')[2]}",
+            host=worker.host,
+            address=worker.address,
+            gpus=worker.resources.get(GPU, 0),
         )
-        for name, one in zip(names, chosen, strict=True)
+        for name, worker in zip(names, chosen, strict=True)
     )
 
 
@@ -223,7 +223,7 @@ def verify_all(tasks: Sequence[VerifyTask], executor: Executor, heard: Heard) ->
         chains.setdefault(task.machine.host, deque()).append(number)
     ended: queue.SimpleQueue[Future[Verification]] = queue.SimpleQueue()
     running: dict[Future[Verification], int] = {}
-    found: dict[int, Verification] = {}
+    verifications: dict[int, Verification] = {}
 
     def begin(chain: deque[int]) -> None:
         if chain:
@@ -241,9 +241,9 @@ def verify_all(tasks: Sequence[VerifyTask], executor: Executor, heard: Heard) ->
             continue
         number = running.pop(future)
         begin(chains[tasks[number].machine.host])
-        found[number] = verification_of(tasks[number], future)
-        heard(found[number])
-    return tuple(found[number] for number in range(len(tasks)))
+        verifications[number] = verification_of(tasks[number], future)
+        heard(verifications[number])
+    return tuple(verifications[number] for number in range(len(tasks)))
 
 
 def verification_of(task: VerifyTask, future: Future[Verification]) -> Verification:

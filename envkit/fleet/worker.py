@@ -20,7 +20,7 @@ from envkit.ground import signals
 from envkit.ground.errors import InterruptedRun
 from envkit.ground.progress import Silent
 
-_EVERY_S = 0.1
+_EVERY_S = 0.1  # each message crosses the network
 _ended = threading.Event()
 
 
@@ -65,10 +65,10 @@ def main() -> int:
             if alone.is_set():  # the other end may be gone before the work that it gave has begun
                 break
             try:
-                found = fn(*args, **kwargs)
+                result = fn(*args, **kwargs)
                 if _ended.is_set():  # the work that was ended made something of it; this process ends all the same
                     break
-                say("result", found)
+                say("result", result)
             except Exception as error:  # noqa: BLE001 - the caller gets it
                 say("raised", _portable(error))
             busy.clear()

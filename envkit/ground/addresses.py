@@ -53,7 +53,7 @@ class RefusedAddressError(Exception):
 
 def led_from(reach: Reach) -> frozenset[Reach]:
     """Where a server at such a distance may lead."""
-    return frozenset(one for one in NAMED if one >= reach)
+    return frozenset(candidate for candidate in NAMED if candidate >= reach)
 
 
 def refusal(host: str, allowed: frozenset[Reach] = NAMED, resolved: Iterable[str] | None = None) -> str | None:

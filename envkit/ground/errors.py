@@ -1,7 +1,7 @@
 """Every failure a user can cause, and the exit code that names its kind.
 
     EnvkitError
-      UsageError          2   a flag, setting, definition or template at fault
+      UsageError          2   an invalid flag, setting, definition or template
       ConflictError       3   no compatible combination
       LockError           4   the lock is missing or stale
       NotVerifiedError    5   not verified (no GPU, inconclusive)

@@ -41,8 +41,8 @@ def root_without(*capabilities: int, root: Path = Path("/")) -> bool:
     if os.geteuid() != 0:
         return False
     rows = dict(row.partition(":")[::2] for row in text_of(root / "proc/self/status").splitlines())
-    held = int(rows.get("CapEff", "0"), 16)
-    return not all(held >> number & 1 for number in capabilities)
+    effective = int(rows.get("CapEff", "0"), 16)
+    return not all(effective >> number & 1 for number in capabilities)
 
 
 def parse_os_release(text: str) -> tuple[str | None, str | None]:
@@ -81,13 +81,13 @@ def control_groups(root: Path, controller: str) -> list[str]:
 
 def memory_limit(root: Path = Path("/")) -> int | None:
     """Return the lowest memory limit of the control groups above this process, in bytes; None where there is none."""
-    found = []
+    limits = []
     for name in control_groups(root, "memory"):
         folder = root / name.lstrip("/")
         text = (text_of(folder / "memory.max") or text_of(folder / "memory.limit_in_bytes")).strip()
         if text.isdigit() and int(text) < _UNLIMITED:
-            found.append(int(text))
-    return min(found, default=None)
+            limits.append(int(text))
+    return min(limits, default=None)
 
 
 def memory_total(root: Path = Path("/")) -> int | None:

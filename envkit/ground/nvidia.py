@@ -112,16 +112,16 @@ def read(root: Path = Path("/"), *, patience_s: float = PATIENCE_S) -> Driver:
     """
     module = parse_module(text_of(root / _VERSION_FILE))
     is_windows = (root / _DXG).exists()
-    told = _from_nvml(root, patience_s)
-    if "fault" not in told and "absent" not in told:
-        return _driver(told, is_windows=is_windows)
-    hopeless = told.get("hangs") or told.get("code") == _MISMATCH  # nvidia-smi would hang or fail in the same way
+    answer = _from_nvml(root, patience_s)
+    if "fault" not in answer and "absent" not in answer:
+        return _driver(answer, is_windows=is_windows)
+    hopeless = answer.get("hangs") or answer.get("code") == _MISMATCH  # nvidia-smi would hang or fail in the same way
     gpus, version = ((), None) if hopeless else _from_smi(root, patience_s)
     source = "nvidia-smi" if gpus else "/proc/driver/nvidia"
     gpus, version = gpus or _from_proc(root / _GPUS_FOLDER), version or module
     if not gpus and version is None:
-        return Driver(version=None, gpus=(), source=None, notes=_failed(told, module, None))
-    notes = _failed(told, module, source)
+        return Driver(version=None, gpus=(), source=None, notes=_failed(answer, module, None))
+    notes = _failed(answer, module, source)
     return Driver(version=version, gpus=gpus, source=source, is_windows=is_windows, notes=notes)
 
 
@@ -146,14 +146,14 @@ def parse_smi(text: str, fields: Sequence[str]) -> tuple[tuple[HostGpu, ...], st
 
 def parse_module(text: str) -> str | None:
     """Driver version from /proc/driver/nvidia/version, of the proprietary or the open kernel module."""
-    found = _MODULE.search(text)
-    return found.group(1) if found else None
+    match = _MODULE.search(text)
+    return match.group(1) if match else None
 
 
 def parse_model(text: str) -> str | None:
     """Product name from /proc/driver/nvidia/gpus/*/information."""
-    found = _MODEL.search(text)
-    return found.group(1) if found else None
+    match = _MODEL.search(text)
+    return match.group(1) if match else None
 
 
 def _from_nvml(root: Path, patience_s: float) -> dict[str, Any]:
@@ -174,17 +174,17 @@ def _from_nvml(root: Path, patience_s: float) -> dict[str, Any]:
     if answer.code < 0:
         return {"fault": f"{_LIBRARY} crashed (signal {-answer.code})"}
     try:
-        told = json.loads(answer.out)
+        document = json.loads(answer.out)
     except ValueError:
-        told = None
-    return told if isinstance(told, dict) else {"fault": f"{_LIBRARY} ended the process that asked it"}
+        document = None
+    return document if isinstance(document, dict) else {"fault": f"{_LIBRARY} ended the process that asked it"}
 
 
-def _driver(told: dict[str, Any], *, is_windows: bool) -> Driver:
+def _driver(document: dict[str, Any], *, is_windows: bool) -> Driver:
     """The driver as NVML tells it."""
     gpus: list[HostGpu] = []
     notes: list[str] = []
-    for index, row in enumerate(told["gpus"]):
+    for index, row in enumerate(document["gpus"]):
         if "fault" in row:
             notes.append(f"GPU {index} does not answer: {neutral(row['fault'])}; {_DOCTOR}")
             continue
@@ -194,7 +194,7 @@ def _driver(told: dict[str, Any], *, is_windows: bool) -> Driver:
                 name,
                 _matching(_CAPABILITY, row["capability"]),
                 memory=None if row["memory_mib"] is None else row["memory_mib"] << 20,
-                slices=tuple(neutral(one) for one in row["slices"]),
+                slices=tuple(neutral(mig_slice) for mig_slice in row["slices"]),
                 is_virtual=row["virtual"],
             )
         )
@@ -204,7 +204,7 @@ def _driver(told: dict[str, Any], *, is_windows: bool) -> Driver:
                 "nvidia-smi mig -lgip lists the devices that it can have"
             )
     return Driver(
-        version=_matching(_VERSION, told["driver"]), gpus=tuple(gpus), source="NVML", cuda=told["cuda"],
+        version=_matching(_VERSION, document["driver"]), gpus=tuple(gpus), source="NVML", cuda=document["cuda"],
         is_windows=is_windows, notes=tuple(notes),
     )  # fmt: skip
 
@@ -214,7 +214,7 @@ def _from_smi(root: Path, patience_s: float) -> tuple[tuple[HostGpu, ...], str |
 
     # It loads the library itself, so it runs in / as well. An entry of PATH that is not absolute may be a checkout, and
     # must not hide the driver's own program.
-    places = [one for one in os.environ.get("PATH", os.defpath).split(os.pathsep) if one.startswith("/")]
+    places = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if entry.startswith("/")]
     program = shutil.which("nvidia-smi", path=os.pathsep.join((*places, str(root / _WSL))))
     if program is None:
         return (), None
@@ -239,16 +239,16 @@ def _from_proc(folder: Path) -> tuple[HostGpu, ...]:
     return tuple(HostGpu(neutral(name), None) for name in names if name)
 
 
-def _failed(told: dict[str, Any], module: str | None, source: str | None) -> tuple[str, ...]:
+def _failed(document: dict[str, Any], module: str | None, source: str | None) -> tuple[str, ...]:
     """Why NVML does not answer, and what answered instead."""
-    if "absent" in told:  # no driver, or a container that was given nvidia-smi alone
+    if "absent" in document:  # no driver, or a container that was given nvidia-smi alone
         return ()
-    if told.get("code") == _MISMATCH and module:
-        library = told["library"] or "of another version"
+    if document.get("code") == _MISMATCH and module:
+        library = document["library"] or "of another version"
         text = f"the NVIDIA driver's kernel module is {module} and its library {library}, so no CUDA program starts"
         return (f"{text}; {module} is used here. Restart this machine, or this container if it is one",)
     instead = f"{source} answers instead" if source else "nothing else answers"
-    return (f"NVML: {neutral(told['fault'])}; {instead}; {_DOCTOR}",)
+    return (f"NVML: {neutral(document['fault'])}; {instead}; {_DOCTOR}",)
 
 
 def _matching(pattern: re.Pattern[str], text: str | None) -> str | None:

@@ -111,7 +111,7 @@ def _base(variable: str, below_home: str, environ: Mapping[str, str]) -> Path | 
 
 def _writable(folder: Path) -> bool:
     """Return whether a folder can be written, or made."""
-    nearest = next((one for one in (folder, *folder.parents) if os.path.lexists(one)), folder)
+    nearest = next((candidate for candidate in (folder, *folder.parents) if os.path.lexists(candidate)), folder)
     return os.access(nearest, os.W_OK)
 
 

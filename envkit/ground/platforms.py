@@ -53,11 +53,11 @@ def platform(name: str) -> Platform:
 
 def of_machine(machine: str) -> Platform | None:
     """Return the platform of a machine as its kernel or a container engine names it, None where images run on none."""
-    return next((one for one in _BY_NAME.values() if machine.lower() in (one.machine, one.architecture)), None)
+    return next((known for known in _BY_NAME.values() if machine.lower() in (known.machine, known.architecture)), None)
 
 
 def here() -> str:
     """Return this machine's platform as container images name it: `linux/amd64`, `linux/s390x`."""
     machine = os.uname().machine
-    found = of_machine(machine)
-    return f"linux/{machine}" if found is None else found.oci
+    matching = of_machine(machine)
+    return f"linux/{machine}" if matching is None else matching.oci

@@ -72,12 +72,12 @@ class Plugin:
         """Return the file or folder that the entry point names.
 
         Raises:
-            EnvironmentProblem: it cannot be imported, or is no path of one.
+            EnvironmentProblem: it cannot be imported, or is not a path of one.
         """
-        found = self.load()
-        if not isinstance(found, str | os.PathLike):
-            raise self.fault(f"{self.value} is of type {type(found).__name__}, not a path")
-        path = Path(os.fspath(found))
+        loaded = self.load()
+        if not isinstance(loaded, str | os.PathLike):
+            raise self.fault(f"{self.value} is of type {type(loaded).__name__}, not a path")
+        path = Path(os.fspath(loaded))
         if not (path.is_dir() if folder else path.is_file()):
             raise self.fault(f"{path} is not a {'folder' if folder else 'file'}")
         return path
@@ -113,11 +113,11 @@ def installed() -> tuple[Plugin, ...]:
     Raises:
         EnvironmentProblem: the metadata of one cannot be read.
     """
-    found: dict[str, list[Plugin]] = {}
+    by_distribution: dict[str, list[Plugin]] = {}
     for folder in _declaring(tuple(sys.path)):
         name, plugins = _read(Path(folder))
-        found.setdefault(name, plugins)  # the first on the path is the one that is imported
-    rows = [plugin for plugins in found.values() for plugin in plugins]
+        by_distribution.setdefault(name, plugins)  # the first on the path is the one that is imported
+    rows = [plugin for plugins in by_distribution.values() for plugin in plugins]
     return tuple(sorted(rows, key=lambda plugin: (plugin.group, plugin.distribution, plugin.name)))
 
 

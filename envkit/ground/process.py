@@ -21,7 +21,7 @@ from envkit.ground.text import Lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_GRACE_S = 3.0
+_GRACE_S = 3.0  # for a client to stop what it started elsewhere
 _GLANCE_S = 0.2  # between looks at an event
 _KILLED_S = 1.0  # a killed program is gone at once, unless the kernel does not let it go
 
@@ -177,29 +177,37 @@ def end(process: subprocess.Popen[bytes]) -> None:
     kill(below)
 
 
+def pids() -> list[int]:
+    """Return the IDs of all processes that this one can see.
+
+    Not `Path.glob`: it stats what it lists, and raises ProcessLookupError if a process ends meanwhile.
+    """
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
+
+
 def tree(pid: int) -> dict[int, str]:
     """The processes below `pid` and those of the session that it leads, each with its start time in clock ticks.
 
     A process whose parent has ended is below another one, but it stays in its session.
     """
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
+    for own in pids():
         try:
-            parent, _, session = map(int, entry.read_text().rpartition(")")[2].split()[1:4])
+            stat = Path(f"/proc/{own}/stat").read_text()
+            parent, _, session = map(int, stat.rpartition(")")[2].split()[1:4])
         except (OSError, ValueError):
             continue
-        own = int(entry.parent.name)
         children.setdefault(parent, []).append(own)
         if session == pid != own:
             children.setdefault(pid, []).append(own)
-    found: dict[int, str] = {}
+    processes: dict[int, str] = {}
     waiting = list(children.get(pid, []))
     while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found[one] = identity.start_ticks(one)
-            waiting += children.get(one, [])
-    return found
+        descendant = waiting.pop()
+        if descendant not in processes:
+            processes[descendant] = identity.start_ticks(descendant)
+            waiting += children.get(descendant, [])
+    return processes
 
 
 def kill_all(pid: int) -> None:
@@ -211,7 +219,7 @@ def kill_all(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     kill(seen)
-    while new := {one: started for one, started in tree(pid).items() if one not in seen}:
+    while new := {descendant: started for descendant, started in tree(pid).items() if descendant not in seen}:
         kill(new)
         seen |= new
 

@@ -196,13 +196,13 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
         UsageError: a settings file is not TOML, has an unknown key or a value that is not text, or a value is not one
             that its setting can have.
     """
-    found = read(flags, environ, folder)
-    wrong = [(setting, fault) for setting in SETTINGS if (fault := fault_of(setting, found.values[setting.key]))]
+    settings = read(flags, environ, folder)
+    wrong = [(setting, fault) for setting in SETTINGS if (fault := fault_of(setting, settings.values[setting.key]))]
     if wrong:
         setting, fault = wrong[0]
-        hint = _instead(setting, found.values[setting.key])
+        hint = _instead(setting, settings.values[setting.key])
         raise UsageError(fault, hint=hint, details=tuple(further for _, further in wrong[1:]))
-    return found
+    return settings
 
 
 def _instead(setting: Setting, value: Value) -> str:
@@ -282,8 +282,8 @@ class _Level:
 
 
 def _value(setting: Setting, levels: Sequence[_Level]) -> Value:
-    found = (level.find(setting) for level in levels)
-    return next((value for value in found if value is not None), Value(setting.default, "default"))
+    values = (level.find(setting) for level in levels)
+    return next((value for value in values if value is not None), Value(setting.default, "default"))
 
 
 @cache
@@ -371,10 +371,10 @@ def _toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: no such file or directory", hint=f"ls {path.parent}") from error
 
 
-def _table(path: Path, name: str, found: object) -> dict[str, object]:
-    if not isinstance(found, dict):
+def _table(path: Path, name: str, value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
         raise UsageError(f"{path}: {name} is not a table", hint="put settings below [tool.envkit]")
-    return found
+    return value
 
 
 def _checked(path: Path, tree: Mapping[str, object]) -> dict[str, str]:

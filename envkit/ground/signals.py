@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_AGAIN_S = 0.02
+_AGAIN_S = 0.02  # after the finalizer that swallowed the signal has returned
 _came: list[InterruptedRun] = []
 _holding: list[bool] = []  # one item for each `held` that the main thread is in
 

@@ -31,13 +31,13 @@ def parse_size(text: str, what: str) -> int:
         what: the flag or setting, for the message.
 
     Raises:
-        UsageError: the text is no size, or a number other than 0 without a unit.
+        UsageError: the text is not a size, or a number other than 0 without a unit.
     """
     text = text.strip()
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise UsageError(f"{what}: {text!r:.40} is not a size", hint="write a number and a unit: 20GB, 512MiB, 0")
     if text[-1].isdigit() and float(text) != 0:
         raise UsageError(f"{what}: {text!r:.40} has no unit", hint=f"write {text}GB, {text}MB, or {text}B for bytes")
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))

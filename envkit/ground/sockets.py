@@ -38,22 +38,22 @@ def connect(
         OSError: the name cannot be resolved, or no address answers.
     """
     rows = resolve(host, port, 0, socket.SOCK_STREAM)
-    found = [row[4][0] for row in rows]
-    why = refusal(host, allowed, found)
+    addresses = [row[4][0] for row in rows]
+    why = refusal(host, allowed, addresses)
     if why is not None:
         raise RefusedAddressError(f"{host} {why}")
     failure: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, place in rows:
+    for family, kind, protocol, _, address in rows:
         made = socket.socket(family, kind, protocol)
         try:
             made.settimeout(timeout_s)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.connect(place)
+            made.connect(address)
         except OSError as error:
             made.close()
             failure = error
         else:
-            return made, min(reach_of(ip_address(text)) for text in found)
+            return made, min(reach_of(ip_address(text)) for text in addresses)
     raise failure
 
 
@@ -108,11 +108,11 @@ class _Paced(io.RawIOBase):
             raise late
         self._sock.settimeout(left)
         try:
-            found = self._raw.readinto(buffer)
+            count = self._raw.readinto(buffer)
         except TimeoutError as error:
             raise late from error
         self._begun = True
-        return found
+        return count
 
     def relax(self) -> None:
         """From here on every read has the whole time."""

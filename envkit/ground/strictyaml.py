@@ -20,9 +20,9 @@ import yaml
 
 from envkit.ground.errors import UsageError
 
-MAX_BYTES = 1024 * 1024
-MAX_DEPTH = 64
-_MAX_FAULTS = 20
+MAX_BYTES = 1024 * 1024  # of a file that a person writes
+MAX_DEPTH = 64  # far below where Python's own recursion ends
+_MAX_FAULTS = 20  # more are hard to work through at once
 _SHOWN = 80  # characters of the file's own text in a message
 
 Tree = dict[str, Any] | list[Any] | str | bool | None
@@ -313,5 +313,7 @@ def _shown(text: str) -> str:
 
 
 def _spoken(error: yaml.MarkedYAMLError) -> str:
+    if error.problem == "exceeded maximum nesting depth":  # PyYAML 6.0.4 reads ahead and ends at 1000 levels by itself
+        return f"nested deeper than {MAX_DEPTH} levels"
     context = f" ({error.context})" if error.context else ""
     return f"{error.problem or 'not YAML'}{context}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-LINE_LIMIT = 8192
+LINE_LIMIT = 8192  # characters; a progress bar without line ends has millions
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])")
 # Control and format characters, surrogates, private use, and separators of lines; the tab stays.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -19,7 +19,7 @@ def defused(text: str) -> str:
     """The text with a space in every marker that a CI system would take for a command, wherever it stands."""
     if "##" not in text and "::" not in text:
         return text
-    return _MARKERS.sub(lambda found: f"{found[0]} ", text)
+    return _MARKERS.sub(lambda match: f"{match[0]} ", text)
 
 
 def neutral(line: str) -> str:

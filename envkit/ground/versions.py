@@ -28,10 +28,10 @@ def key(version: str) -> tuple[int, ...]:
     Raises:
         UsageError: the text does not start with a dotted number.
     """
-    found = _LEADING.match(version)
-    if found is None:
+    match = _LEADING.match(version)
+    if match is None:
         raise UsageError(f"{version!r} is not a version", hint="write a dotted number such as 12.6 or 2.7.1")
-    numbers = [int(part) for part in found.group().split(".")]
+    numbers = [int(part) for part in match.group().split(".")]
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)

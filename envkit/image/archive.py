@@ -20,7 +20,7 @@ def read_archive(reference: FileReference) -> spec.Image:
 
     Raises:
         EngineError: the file does not exist, or has no image of that name.
-        IntegrityError: it is no archive of images, or the configuration does not match its digest.
+        IntegrityError: it is not an archive of images, or the configuration does not match its digest.
         UsageError: it is compressed, or it holds several images and the reference names none.
     """
     path = reference.path
@@ -34,14 +34,14 @@ def read_archive(reference: FileReference) -> spec.Image:
         file.seek(0)
         source = Source(file)
         try:
-            found = {entry.name: entry for entry in entries(source, skip=lambda size: _skip(file, source, size))}
+            by_name = {entry.name: entry for entry in entries(source, skip=lambda size: _skip(file, source, size))}
         except IntegrityError as error:
             raise damaged(f"{path}: {error.message}") from error
 
     def member(name: Any) -> Entry:
         # Old versions of the engine write a layer that two images share as a link to the other's.
         for _ in range(_MOST_LINKS):
-            entry = found.get(str(name))
+            entry = by_name.get(str(name))
             if entry is None:
                 break
             if entry.kind is Kind.FILE:
@@ -59,7 +59,7 @@ def read_archive(reference: FileReference) -> spec.Image:
             file.seek(entry.offset)
             return file.read(entry.size)
 
-    if "manifest.json" not in found:
+    if "manifest.json" not in by_name:
         raise EngineError(f"there is no image in {path}: it has no manifest.json", hint=f"docker save -o {path} IMAGE")
     chosen = _chosen(content("manifest.json"), reference)
     data = content(chosen.get("Config"))
@@ -74,15 +74,15 @@ def read_archive(reference: FileReference) -> spec.Image:
     members = [member(name) for name in names]
     layers = tuple(
         spec.Layer(
-            descriptor=spec.Descriptor(media_type=spec.LAYER_TAR, digest="", size=one.size),
+            descriptor=spec.Descriptor(media_type=spec.LAYER_TAR, digest="", size=entry.size),
             diff_id=diff_id,
             made_by=made_by,
             blob=path.absolute(),
-            offset=one.offset,
+            offset=entry.offset,
         )
-        for diff_id, one, made_by in zip(diff_ids, members, history(tree, len(diff_ids)), strict=True)
+        for diff_id, entry, made_by in zip(diff_ids, members, history(tree, len(diff_ids)), strict=True)
     )
-    tags = tuple(str(one) for one in chosen.get("RepoTags") or ())
+    tags = tuple(str(tag) for tag in chosen.get("RepoTags") or ())
     origin = FileReference(kind=reference.kind, path=path.absolute(), tag=tags[0] if tags else None)
     return spec.Image(manifest=b"", config=data, layers=layers, tags=tags, origin=str(origin))
 
@@ -90,10 +90,10 @@ def read_archive(reference: FileReference) -> spec.Image:
 def _chosen(manifest: bytes, reference: FileReference) -> dict[str, Any]:
     # The file is a list, and `parse_json` takes objects alone.
     wrapped = parse_json(b'{"images":' + manifest + b"}", f"{reference.path}: manifest.json")["images"]
-    if not isinstance(wrapped, list) or not all(isinstance(one, dict) for one in wrapped):
+    if not isinstance(wrapped, list) or not all(isinstance(row, dict) for row in wrapped):
         raise damaged(f"{reference.path}: manifest.json is not a list of images")
-    tags = [str(tag) for one in wrapped for tag in one.get("RepoTags") or ()]
-    fitting = [one for one in wrapped if reference.tag is None or _named(one.get("RepoTags") or (), reference.tag)]
+    tags = [str(tag) for row in wrapped for tag in row.get("RepoTags") or ()]
+    fitting = [row for row in wrapped if reference.tag is None or _named(row.get("RepoTags") or (), reference.tag)]
     if not fitting or reference.digest is not None:
         have = f"it has {', '.join(tags)}" if tags else "it names none"
         raise EngineError(f"there is no image {str(reference)!r:.300} ({have})", hint=f"tar tf {reference.path}")

@@ -58,9 +58,9 @@ class TarBytes:
             self.size += len(piece)
             if self.size > self._most:
                 raise damaged(f"a layer inflates to more than {self._most} bytes; its blob is too small for that")
-        found = self._ready[self._at : self._at + size]
-        self._at += len(found)
-        return found
+        data = self._ready[self._at : self._at + size]
+        self._at += len(data)
+        return data
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def tar_bytes(layer: Layer, stop: threading.Event, *, verified: bool = False) ->
 
     Raises:
         EngineError: the blob's file cannot be read.
-        IntegrityError: the blob or its tar is not what its digest says, or is no gzip, zstd or tar.
+        IntegrityError: the blob or its tar is not what its digest says, or is not gzip, zstd or tar.
     """
     if layer.blob is None:
         raise EngineError(f"layer {layer.digest} is only in {layer.origin or 'its registry'}", hint="fetch it first")

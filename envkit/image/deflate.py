@@ -34,7 +34,7 @@ _LENGTHS = (
     (23, 270, 2), (19, 269, 2), (17, 268, 1), (15, 267, 1), (13, 266, 1), (11, 265, 1), (10, 264, 0), (9, 263, 0),
     (8, 262, 0), (7, 261, 0), (6, 260, 0), (5, 259, 0), (4, 258, 0), (3, 257, 0),
 )  # fmt: skip
-_SHORTEST_MATCH = 3
+_SHORTEST_MATCH = 3  # RFC 1951
 _IsalError = cast("type[Exception]", igzip_lib.IsalError)
 
 
@@ -218,7 +218,7 @@ def _zeros(count: int, *, final: bool, follow: str) -> bytes:
         # A stored block starts at any bit and is aligned only after its header, so its header ends in this byte.
         bits += [int(follow == "final"), 0, 0]
     bits += [0] * (-len(bits) % 8)
-    return bytes(sum(bit << place for place, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
+    return bytes(sum(bit << shift for shift, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
 
 
 def _literal_zero() -> list[int]:
@@ -228,4 +228,4 @@ def _literal_zero() -> list[int]:
 def _length_code(code: int) -> list[int]:
     """The fixed Huffman code of a length, most significant bit first."""
     value, width = (code - 256, 7) if code < 280 else (0b11000000 + code - 280, 8)  # noqa: PLR2004 - RFC 1951, 3.2.6
-    return [value >> place & 1 for place in reversed(range(width))]
+    return [value >> shift & 1 for shift in reversed(range(width))]

@@ -29,7 +29,7 @@ def stream(image: spec.Image, names: Sequence[str]) -> Iterator[bytes]:
         IntegrityError: a layer's file is missing or has another size than its descriptor.
     """
     documents = _documents(image, names)
-    blobs = {_path(one.digest): blob_of(one) for one in image.layers}
+    blobs = {_path(layer.digest): blob_of(layer) for layer in image.layers}
     written = 0
     for folder in ("blobs", "blobs/sha256"):
         yield (head := tar.header(folder, kind=tar.FOLDER, mode=0o755, mtime=MTIME))
@@ -62,7 +62,7 @@ def _documents(image: spec.Image, names: Sequence[str]) -> dict[str, bytes]:
     docker = [
         {
             "Config": _path(image.id),
-            "Layers": [_path(one.digest) for one in image.layers],
+            "Layers": [_path(layer.digest) for layer in image.layers],
             "RepoTags": sorted(names) or None,  # as `docker save` writes it for an image without a name
         }
     ]

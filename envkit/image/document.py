@@ -1,7 +1,7 @@
 """Documents of images from any source: each a JSON object whose descriptors and configuration can be trusted.
 
-Nothing of a registry, an archive or a layout is used before it passed here. Digests are checked by whoever has the
-bytes; what is checked here is that they mean what the image specification says.
+Nothing of a registry, an archive or a layout is used before it passed here. Digests are checked by the reader that has
+the bytes; what is checked here is that they mean what the image specification says.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def parse_config(data: bytes, where: str) -> tuple[Mapping[str, Any], tuple[str,
     """
     tree = parse_json(data, where)
     rootfs = tree.get("rootfs")
-    found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
-    if not isinstance(found, list) or not all(is_digest(one) for one in found):
+    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    if not isinstance(diff_ids, list) or not all(is_digest(digest) for digest in diff_ids):
         raise damaged(f"{where}: rootfs.diff_ids is not a list of SHA-256 digests")
     fault = config_fault(tree)
     if fault is not None:
         raise damaged(f"{where}: {fault}")
-    return tree, tuple(found)
+    return tree, tuple(diff_ids)
 
 
 def descriptor(tree: Any, where: str) -> spec.Descriptor:
@@ -87,8 +87,8 @@ def descriptor(tree: Any, where: str) -> spec.Descriptor:
         IntegrityError: the descriptor is invalid.
     """
     if not isinstance(tree, dict) or not is_digest(tree.get("digest")):
-        found = tree.get("digest") if isinstance(tree, dict) else tree
-        raise damaged(f"{where}: a descriptor without a SHA-256 digest: {found!r:.100}")
+        digest = tree.get("digest") if isinstance(tree, dict) else tree
+        raise damaged(f"{where}: a descriptor without a SHA-256 digest: {digest!r:.100}")
     # Not `isinstance`, which takes `true` for 1.
     if type(tree.get("size")) is not int or tree["size"] < 0:
         raise damaged(f"{where}: {tree['digest']} has no size")
@@ -101,24 +101,24 @@ def rows(tree: Mapping[str, Any], where: str) -> tuple[Row, ...]:
 
     Raises:
         EngineError: it names no image.
-        IntegrityError: a row is no descriptor.
+        IntegrityError: a row is not a descriptor.
     """
     listed = tree.get("manifests")
     if not isinstance(listed, list) or not listed:
         raise EngineError(f"there is no image in {where}", hint="envkit build --engine embedded --output oci:DIR")
-    return tuple(_row(one, where) for one in listed)
+    return tuple(_row(row, where) for row in listed)
 
 
 def _row(tree: Any, where: str) -> Row:
     named = descriptor(tree, where)
-    annotations, told = tree.get("annotations") or {}, tree.get("platform")
+    annotations, platform = tree.get("annotations") or {}, tree.get("platform")
     if not isinstance(annotations, dict):
         raise damaged(f"{where}: {named.digest} has annotations that are not a mapping")
-    parts = [told.get(key) for key in ("os", "architecture", "variant")] if isinstance(told, dict) else []
+    parts = [platform.get(key) for key in ("os", "architecture", "variant")] if isinstance(platform, dict) else []
     return Row(
         descriptor=named,
         name=str(annotations.get(_NAME) or ""),
-        platform="/".join(str(one) for one in parts if one),
+        platform="/".join(str(part) for part in parts if part),
     )
 
 
@@ -152,7 +152,13 @@ def of_platform(found: Sequence[Row], where: str, platform: str | None = None) -
     wanted = platform or platforms.here()
     row = fitting(found, wanted)
     if row is None:
-        have = sorted({one.platform or "unknown" for one in found if one.descriptor.media_type in ("", *MANIFESTS)})
+        have = sorted(
+            {
+                candidate.platform or "unknown"
+                for candidate in found
+                if candidate.descriptor.media_type in ("", *MANIFESTS)
+            }
+        )
         raise EngineError(f"{where} has no image for {wanted}", hint=f"it has: {', '.join(have)[:200] or 'none'}")
     return row
 
@@ -186,19 +192,19 @@ def image_of(
     if not isinstance(listed, list) or len(listed) != len(diff_ids):
         raise damaged(f"{where}: the manifest's layers are not those of its configuration ({len(diff_ids)})")
     named = [descriptor(row, f"the manifest of {where}") for row in listed]
-    if untyped := [one.digest for one in named if not one.media_type]:
+    if untyped := [layer.digest for layer in named if not layer.media_type]:
         raise damaged(f"{where}: layer {untyped[0]} has no media type")
     layers = [
-        spec.Layer(descriptor=one, diff_id=diff_id, made_by=made_by, blob=blob(one), origin=holder)
-        for one, diff_id, made_by in zip(named, diff_ids, history(tree, len(diff_ids)), strict=True)
+        spec.Layer(descriptor=layer, diff_id=diff_id, made_by=made_by, blob=blob(layer), origin=holder)
+        for layer, diff_id, made_by in zip(named, diff_ids, history(tree, len(diff_ids)), strict=True)
     ]
     return spec.Image(manifest=manifest, config=config, layers=tuple(layers), tags=tags, origin=origin)
 
 
 def history(config: Mapping[str, Any], layers: int) -> tuple[str, ...]:
     """What the history says of each layer, lowest first; empty texts where it tells of another number of layers."""
-    told = [row for row in config.get("history") or () if not row.get("empty_layer")]
-    return tuple(str(row.get("created_by") or "") for row in told) if len(told) == layers else ("",) * layers
+    entries = [row for row in config.get("history") or () if not row.get("empty_layer")]
+    return tuple(str(row.get("created_by") or "") for row in entries) if len(entries) == layers else ("",) * layers
 
 
 def config_fault(tree: Mapping[str, Any]) -> str | None:
@@ -229,7 +235,7 @@ def _is_text(value: object) -> bool:
 
 def _is_word(value: object) -> bool:
     """Whether a value can be given to a program: its words end at a zero byte, and half a character has no bytes."""
-    return isinstance(value, str) and "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)
+    return isinstance(value, str) and "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _are_words(value: object) -> bool:
@@ -237,7 +243,7 @@ def _are_words(value: object) -> bool:
 
 
 def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _is_table(value: object) -> bool:
@@ -245,18 +251,18 @@ def _is_table(value: object) -> bool:
 
 
 def _are_objects(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
 
 
 def exposed_ports(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The ports that an image's configuration names, `8888/tcp` each, in order; its `config` member is given."""
-    found = settings.get("ExposedPorts")
-    named = [match for one in (found if isinstance(found, dict) else ()) if (match := _PORT.fullmatch(str(one)))]
+    exposed = settings.get("ExposedPorts")
+    named = [match for port in (exposed if isinstance(exposed, dict) else ()) if (match := _PORT.fullmatch(str(port)))]
     ports = {(int(match["number"]), match["kind"] or "tcp") for match in named}
     return tuple(f"{number}/{kind}" for number, kind in sorted(ports) if 0 < number <= _LAST_PORT)
 
 
 def declared_volumes(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The folders that an image's configuration declares as volumes, in order; its `config` member is given."""
-    found = settings.get("Volumes")
-    return tuple(sorted(str(one) for one in (found if isinstance(found, dict) else ()) if str(one).startswith("/")))
+    paths = settings.get("Volumes")
+    return tuple(sorted(str(path) for path in (paths if isinstance(paths, dict) else ()) if str(path).startswith("/")))

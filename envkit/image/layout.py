@@ -147,11 +147,11 @@ def _check_target(target: Path) -> None:
     hint = "name a new folder: --output oci:DIR"
     if not target.is_dir() or target.is_symlink():
         raise UsageError(f"{target} is not a folder", hint=hint)
-    found = {entry.name for entry in target.iterdir()}
-    if not found:
+    names = {entry.name for entry in target.iterdir()}
+    if not names:
         return
     # All of the folder is replaced, so it must not hold anything of the user's.
-    if VERSION_FILE not in found or found - {VERSION_FILE, "index.json", "blobs"}:
+    if VERSION_FILE not in names or names - {VERSION_FILE, "index.json", "blobs"}:
         raise UsageError(f"{target} exists and holds more than an OCI image layout", hint=hint)
     try:
         images = len(json.loads((target / "index.json").read_bytes())["manifests"])
@@ -161,12 +161,12 @@ def _check_target(target: Path) -> None:
         raise UsageError(f"{target} holds {images} images, which would be lost", hint=hint)
 
 
-def _fill(stage: Path, image: spec.Image, name: str, place: Callable[[spec.Layer, Path], None]) -> None:
+def _fill(stage: Path, image: spec.Image, name: str, place_blob: Callable[[spec.Layer, Path], None]) -> None:
     blobs = stage / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     # Two layers may have the same bytes. Their blob has one name then, and a second write to it would fail.
-    for layer in {one.digest: one for one in image.layers}.values():
-        place(layer, blobs / layer.digest.partition(":")[2])
+    for layer in {image_layer.digest: image_layer for image_layer in image.layers}.values():
+        place_blob(layer, blobs / layer.digest.partition(":")[2])
     for data in (image.config, image.manifest):
         _write(blobs / spec.sha256(data).partition(":")[2], data)
     _write(stage / VERSION_FILE, VERSION)
@@ -206,14 +206,14 @@ def _put(stage: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, other: Path) -> bool:
     """Swap two names in one step; False where kernel or file system cannot."""
     try:
         # Python has no function for it; glibc has one since 2.28.
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:
         return False
-    done: int = renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE)
+    done: int = renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(other), _EXCHANGE)
     return done == 0
 
 
@@ -225,15 +225,15 @@ def _check_version(folder: Path) -> None:
         )
 
 
-def _chosen(found: tuple[Row, ...], reference: FileReference) -> Row:
+def _chosen(listed: tuple[Row, ...], reference: FileReference) -> Row:
     """The row that a reference means."""
-    names = sorted({row.name for row in found if row.name})
+    names = sorted({row.name for row in listed if row.name})
     if reference.digest is not None:
-        meant = [row for row in found if row.digest == reference.digest]
+        meant = [row for row in listed if row.digest == reference.digest]
     elif reference.tag is not None:
-        meant = [row for row in found if row.name == reference.tag]
+        meant = [row for row in listed if row.name == reference.tag]
     else:
-        meant = list(found)
+        meant = list(listed)
     if not meant:
         have = f"it has {', '.join(names)}" if names else "it names none"
         raise EngineError(

@@ -77,7 +77,7 @@ class Opened:
     @property
     def size(self) -> int:
         """Bytes of the configuration and of all blobs, each counted once."""
-        sizes = {one.digest or one.diff_id: one.descriptor.size for one in self.layers}
+        sizes = {layer.digest or layer.diff_id: layer.descriptor.size for layer in self.layers}
         return sum(sizes.values()) + len(self.image.config)
 
     def cost(self, place: int) -> int:
@@ -147,12 +147,12 @@ def described(image: spec.Image, size: int) -> Mapping[str, Any]:
         "labels": dict(settings.get("Labels") or {}),
         "env": dict(str(item).partition("=")[::2] for item in env) if isinstance(env, list) else {},
         "user": str(settings.get("User") or ""),
-        "entrypoint": tuple(str(one) for one in settings.get("Entrypoint") or ()),
-        "cmd": tuple(str(one) for one in settings.get("Cmd") or ()),
+        "entrypoint": tuple(str(word) for word in settings.get("Entrypoint") or ()),
+        "cmd": tuple(str(word) for word in settings.get("Cmd") or ()),
         "workdir": str(settings.get("WorkingDir") or ""),
         "ports": exposed_ports(settings),
         "architecture": str(image.tree.get("architecture") or ""),
         "os": str(image.tree.get("os") or ""),
         "size": size,
-        "layers": tuple(one.diff_id for one in image.layers),
+        "layers": tuple(layer.diff_id for layer in image.layers),
     }

@@ -142,14 +142,14 @@ def look(opened: Opened, reporter: Reporter) -> Found:
         most=_MOST_TEXT,
     )
     reporter.step(f"read {counted(len(opened.layers), 'layer')}")
-    for place in range(len(opened.layers)):
-        tree.lay(scan(functools.partial(opened.tar, place), interest))
-    rows = {path: one.value for path, one in tree.nodes.items() if one.value is not None or rpm.PLACE.match(path)}
+    for index in range(len(opened.layers)):
+        tree.lay(scan(functools.partial(opened.tar, index), interest))
+    rows = {path: node.value for path, node in tree.nodes.items() if node.value is not None or rpm.PLACE.match(path)}
     # Packages of one source share their documentation: the folder of one is a link to that of another.
     links = {
-        match["name"]: posixpath.basename(one.target)
-        for path, one in tree.nodes.items()
-        if one.kind is Kind.LINK and (match := _DOC.match(path))
+        match["name"]: posixpath.basename(node.target)
+        for path, node in tree.nodes.items()
+        if node.kind is Kind.LINK and (match := _DOC.match(path))
     }
     return gather(rows, links)
 
@@ -172,19 +172,19 @@ def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> Found:
     debs = [
         Installed(
             kind=DEB,
-            name=one.name,
-            version=one.version,
-            arch=one.arch,
-            license=rows.get(f"usr/share/doc/{links.get(one.name, one.name)}/copyright"),
-            unpacked=one.unpacked,
+            name=package.name,
+            version=package.version,
+            arch=package.arch,
+            license=rows.get(f"usr/share/doc/{links.get(package.name, package.name)}/copyright"),
+            unpacked=package.unpacked,
         )
         for path, row in sorted(rows.items())
         if DPKG.match(path)
-        for one in debian(row)
-        if one.version
+        for package in debian(row)
+        if package.version
     ]
     listed, unlisted = _rpms(rows)
-    every = {_order(one): one for one in (*(row.package for _, row in conda), *wheels, *debs, *listed)}
+    every = {_order(package): package for package in (*(row.package for _, row in conda), *wheels, *debs, *listed)}
     return Found(
         packages=tuple(every[key] for key in sorted(every)),
         lock=rows.get(LOCK),
@@ -196,19 +196,19 @@ def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> Found:
 
 def rpms(data: bytes) -> tuple[Installed, ...] | None:
     """Return the packages of rpm's database; None where it cannot be read."""
-    found = rpm.packages(data)
-    if found is None:
+    packages = rpm.packages(data)
+    if packages is None:
         return None
     return tuple(
         Installed(
             kind=RPM,
-            name=one.name,
-            version=one.version,
-            arch=one.arch,
-            license=_license(one.license),
-            unpacked=one.unpacked,
+            name=package.name,
+            version=package.version,
+            arch=package.arch,
+            license=_license(package.license),
+            unpacked=package.unpacked,
         )
-        for one in found
+        for package in packages
     )
 
 
@@ -217,7 +217,7 @@ def _rpms(rows: Mapping[str, Any]) -> tuple[list[Installed], bool]:
     databases = {path: row for path, row in rows.items() if path in rpm.FILES}
     read = [rpms(row) if isinstance(row, bytes) else None for row in databases.values()]
     unlisted = None in read or (not databases and any(rpm.PLACE.match(path) for path in rows))
-    return [one for found in read for one in found or ()], unlisted
+    return [package for packages in read for package in packages or ()], unlisted
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +267,8 @@ def _conda(text: bytes) -> _Meta | None:
         return None
     files = tree.get("files")
     folders = dict.fromkeys(
-        posixpath.dirname(one) for one in (files if isinstance(files, list) else ())
-        if isinstance(one, str) and one.endswith(".dist-info/METADATA")
+        posixpath.dirname(file) for file in (files if isinstance(files, list) else ())
+        if isinstance(file, str) and file.endswith(".dist-info/METADATA")
     )  # fmt: skip
     package = Installed(
         kind=CONDA,
@@ -288,18 +288,18 @@ def _conda(text: bytes) -> _Meta | None:
 def _wheel(match: re.Match[str], text: bytes) -> Installed:
     rows = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(text, headersonly=True)
     classified = [
-        str(one).rpartition("::")[2].strip()
-        for one in rows.get_all("Classifier") or ()
-        if str(one).startswith("License ::")
+        str(classifier).rpartition("::")[2].strip()
+        for classifier in rows.get_all("Classifier") or ()
+        if str(classifier).startswith("License ::")
     ]
     # Newest way first: PEP 639's expression, the free text, the classifiers.
-    told = [_license(rows.get("License-Expression")), _license(rows.get("License")), *map(_license, classified)]
+    licenses = [_license(rows.get("License-Expression")), _license(rows.get("License")), *map(_license, classified)]
     name = _text(rows.get("Name")) or ""
     return Installed(
         kind=PYPI,
         name=normal(name if _NAME.fullmatch(name) else match["name"]),
         version=_text(rows.get("Version")) or match["version"],
-        license=next((one for one in told if one), None),
+        license=next((known for known in licenses if known), None),
     )
 
 
@@ -311,15 +311,15 @@ def _recorded(text: bytes) -> int:
 def _listed(paths: object) -> int | None:
     """Return the bytes of the files that conda-meta lists with their sizes; None where it lists none."""
     rows = paths.get("paths") if isinstance(paths, dict) else None
-    sizes = [one.get("size_in_bytes") for one in (rows if isinstance(rows, list) else ()) if isinstance(one, dict)]
-    known = [one for one in sizes if isinstance(one, int) and 0 <= one < 10**_MOST_DIGITS]
+    sizes = [row.get("size_in_bytes") for row in (rows if isinstance(rows, list) else ()) if isinstance(row, dict)]
+    known = [size for size in sizes if isinstance(size, int) and 0 <= size < 10**_MOST_DIGITS]
     return sum(known) if known else None
 
 
 def _digits(text: str) -> int | None:
     """Return a number of bytes or KiB; None where the text is none."""
-    told = text.strip()
-    return int(told) if told.isascii() and told.isdigit() and len(told) <= _MOST_DIGITS else None
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else None
 
 
 def copyright_license(text: bytes) -> str | None:
@@ -327,9 +327,9 @@ def copyright_license(text: bytes) -> str | None:
 
     Source: Debian's "Machine-readable debian/copyright file", version 1.0.
     """
-    told = text.decode(errors="replace")
-    names = [match["name"].strip() for match in _SHORT.finditer(told)]
-    names = names or [match["name"].rstrip(".") for match in _COMMON.finditer(told)]
+    decoded = text.decode(errors="replace")
+    names = [match["name"].strip() for match in _SHORT.finditer(decoded)]
+    names = names or [match["name"].rstrip(".") for match in _COMMON.finditer(decoded)]
     return _license(" and ".join(dict.fromkeys(names[:_MOST_NAMES])))
 
 
@@ -338,14 +338,14 @@ def _dist_folders(text: bytes) -> frozenset[str]:
     if b".dist-info/METADATA" not in text:
         return frozenset()
     lines = text.decode(errors="replace").splitlines()
-    return frozenset(posixpath.dirname(one).lstrip("/") for one in lines if one.endswith(".dist-info/METADATA"))
+    return frozenset(posixpath.dirname(line).lstrip("/") for line in lines if line.endswith(".dist-info/METADATA"))
 
 
 def _system(text: bytes) -> tuple[str, str | None]:
     """Whose packages dpkg's are: `ID` and `VERSION_CODENAME`."""
     rows = dict(line.partition("=")[::2] for line in text.decode(errors="replace").splitlines())
-    found = [rows.get(name, "").strip("\"'") for name in ("ID", "VERSION_CODENAME")]
-    name, codename = (one if _WORD.fullmatch(one) else None for one in found)
+    values = [rows.get(name, "").strip("\"'") for name in ("ID", "VERSION_CODENAME")]
+    name, codename = (value if _WORD.fullmatch(value) else None for value in values)
     return name or "debian", codename
 
 
@@ -357,14 +357,14 @@ def _prefix(path: str) -> str:
 def _license(value: Any) -> str | None:
     """A license's name on one line; the text of a whole license is none, and neither is a word for not knowing."""
     text = " ".join(str(value).split()) if value else ""
-    told = 0 < len(text) <= _MOST_LICENSE and text.isprintable() and text.upper() not in ("UNKNOWN", "OTHER")
-    return text if told else None
+    is_name = 0 < len(text) <= _MOST_LICENSE and text.isprintable() and text.upper() not in ("UNKNOWN", "OTHER")
+    return text if is_name else None
 
 
 def _channel(value: Any) -> str | None:
     """The name of a channel, of which conda-meta may have the whole address."""
     text = (_text(value) or "").rstrip("/")
-    parts = [one for one in text.split("/") if one not in ("linux-64", "linux-aarch64", "noarch")]
+    parts = [part for part in text.split("/") if part not in ("linux-64", "linux-aarch64", "noarch")]
     return parts[-1] if parts and parts[-1] else None
 
 
@@ -380,5 +380,5 @@ def _text(value: Any) -> str | None:
     return value.strip() or None if isinstance(value, str) and value.isprintable() else None
 
 
-def _order(one: Installed) -> tuple[str, ...]:
-    return (one.kind, one.name, one.version, one.build or "", one.arch or "", one.subdir or "")
+def _order(package: Installed) -> tuple[str, ...]:
+    return (package.kind, package.name, package.version, package.build or "", package.arch or "", package.subdir or "")

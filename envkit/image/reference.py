@@ -27,7 +27,7 @@ _HOST = re.compile(
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_MAX_NAME = 255
+_MAX_NAME = 255  # characters, as registries limit it
 _MAX_PORT = 65535
 
 
@@ -83,7 +83,7 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     """The reference that a text names. A first part with a dot, a port, or `localhost` is a registry.
 
     Raises:
-        UsageError: it is no reference; `what` begins the message.
+        UsageError: it is not a reference; `what` begins the message.
     """
     fault = f"{what or repr(text[:200])} is not an image's name"
     hint = "write HOST/NAME:TAG, in lower case: registry.example.com/team/train:1.0"
@@ -154,9 +154,9 @@ def parse_file(text: str) -> FileReference | None:
     if at and path and is_digest(digest):
         return FileReference(kind=kind, path=Path(path), digest=digest)
     # A tag may hold a colon of its own (a full name, registry:port and all), so the shortest path that exists wins.
-    for place in (match.start() for match in re.finditer(":", rest)):
-        if place and Path(rest[:place]).exists():
-            return FileReference(kind=kind, path=Path(rest[:place]), tag=rest[place + 1 :])
+    for colon in (match.start() for match in re.finditer(":", rest)):
+        if colon and Path(rest[:colon]).exists():
+            return FileReference(kind=kind, path=Path(rest[:colon]), tag=rest[colon + 1 :])
     return FileReference(kind=kind, path=Path(rest))
 
 

@@ -22,7 +22,7 @@ _NAME, _VERSION, _RELEASE, _EPOCH, _SIZE, _LICENSE, _ARCH = 1000, 1001, 1002, 10
 _LONG_SIZE = 5009  # instead of _SIZE from 4 GiB on
 _TEXTS = (6, 8, 9)  # a string, a list of strings, a string with translations
 _NUMBERS = {4: ">I", 5: ">Q"}  # by their format for struct
-_HASH_MAGIC = 0x061561
+_HASH_MAGIC = 0x061561  # of a Berkeley DB file with a hash table
 _HASH_PAGES = (2, 13)  # unsorted, sorted
 _PAGE, _OFF_PAGE = 26, 3
 _MOST_TEXT = 300  # characters of a value
@@ -45,10 +45,10 @@ def packages(data: bytes) -> tuple[Rpm, ...] | None:
     """Return the installed packages of a database; None where it is of another kind or damaged."""
     try:
         headers = list(_of_sqlite(data) if data.startswith(_SQLITE) else _of_hash(data))
-        found = [one for one in map(_package, headers) if one is not None and one.name != _KEYS]
+        installed = [package for package in map(_package, headers) if package is not None and package.name != _KEYS]
     except (sqlite3.Error, struct.error, ValueError, IndexError):
         return None
-    return tuple(sorted(found, key=lambda one: (one.name, one.version, one.arch or "")))
+    return tuple(sorted(installed, key=lambda package: (package.name, package.version, package.arch or "")))
 
 
 def _of_sqlite(data: bytes) -> Iterator[bytes]:
@@ -66,7 +66,7 @@ def _of_sqlite(data: bytes) -> Iterator[bytes]:
 def _of_hash(data: bytes) -> Iterator[bytes]:
     """The values of a hash file. Its pages are of one size; a large value lies in a chain of pages of its own."""
     # The file has the byte order of the machine that wrote it.
-    order = next((one for one in "<>" if struct.unpack_from(f"{one}I", data, 12)[0] == _HASH_MAGIC), None)
+    order = next((mark for mark in "<>" if struct.unpack_from(f"{mark}I", data, 12)[0] == _HASH_MAGIC), None)
     if order is None:
         raise ValueError("not a hash file")
     size = struct.unpack_from(f"{order}I", data, 20)[0]
@@ -79,13 +79,13 @@ def _of_hash(data: bytes) -> Iterator[bytes]:
             count = struct.unpack_from(f"{order}H", page, 20)[0]
             offsets = struct.unpack_from(f"{order}{count}H", page, _PAGE)
             # Keys and values take turns, from the end of the page backwards.
-            for place in range(1, count, 2):
-                at = offsets[place]
+            for index in range(1, count, 2):
+                at = offsets[index]
                 if page[at] == _OFF_PAGE:
                     number, length = struct.unpack_from(f"{order}II", page, at + 4)
                     yield _chain(data, size, order, number)[:length]
                 else:
-                    yield page[at + 1 : offsets[place - 1]]
+                    yield page[at + 1 : offsets[index - 1]]
 
 
 def _chain(data: bytes, size: int, order: str, number: int) -> bytes:
@@ -110,7 +110,7 @@ def _package(header: bytes) -> Rpm | None:
     if start + size > len(header):
         return None
     store = header[start : start + size]
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     numbers: dict[int, int] = {}
     for tag, kind, at, _ in struct.iter_unpack(">IIII", header[8:start]):
         if tag in (_EPOCH, _SIZE, _LONG_SIZE) and kind in _NUMBERS:
@@ -118,15 +118,15 @@ def _package(header: bytes) -> Rpm | None:
         elif tag in (_NAME, _VERSION, _RELEASE, _LICENSE, _ARCH) and kind in _TEXTS:
             text = store[at : store.index(b"\0", at)].decode(errors="replace")
             if text.isprintable() and len(text) <= _MOST_TEXT:
-                found[tag] = text
-    if not {_NAME, _VERSION, _RELEASE} <= found.keys():
+                texts[tag] = text
+    if not {_NAME, _VERSION, _RELEASE} <= texts.keys():
         return None
     epoch = numbers.get(_EPOCH, 0)
-    version = f"{found[_VERSION]}-{found[_RELEASE]}"
+    version = f"{texts[_VERSION]}-{texts[_RELEASE]}"
     return Rpm(
-        name=found[_NAME],
+        name=texts[_NAME],
         version=f"{epoch}:{version}" if epoch else version,
-        arch=found.get(_ARCH),
-        license=found.get(_LICENSE),
+        arch=texts.get(_ARCH),
+        license=texts.get(_LICENSE),
         unpacked=numbers.get(_SIZE, numbers.get(_LONG_SIZE)),
     )

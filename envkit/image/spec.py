@@ -121,8 +121,8 @@ class Image:
     @property
     def settings(self) -> Mapping[str, Any]:
         """User, environment, entry point and the rest of what a container is started with."""
-        found = self.tree.get("config")
-        return found if isinstance(found, dict) else {}
+        config = self.tree.get("config")
+        return config if isinstance(config, dict) else {}
 
     @property
     def digest(self) -> str:
@@ -138,10 +138,10 @@ class Image:
     def media_type(self) -> str:
         """What the manifest says it is; OCI's where it says nothing, as its specification allows."""
         try:
-            told = json.loads(self.manifest).get("mediaType")
+            stated_type = json.loads(self.manifest).get("mediaType")
         except (ValueError, AttributeError, RecursionError):
-            told = None
-        return told if isinstance(told, str) and told else MANIFEST
+            stated_type = None
+        return stated_type if isinstance(stated_type, str) and stated_type else MANIFEST
 
     @property
     def descriptor(self) -> Descriptor:
@@ -205,7 +205,7 @@ def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping
             "os": "linux",
             "created": created,
             "config": _config(base.config, runtime, labels),
-            "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in stack]},
+            "rootfs": {"type": "layers", "diff_ids": [stacked_layer.diff_id for stacked_layer in stack]},
             "history": [*_history_of(base), *_history(layers, created)],
         }
     )
@@ -217,7 +217,7 @@ def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": Descriptor(media_type=CONFIG, digest=sha256(config), size=len(config)).to_json(),
-            "layers": [one.descriptor.to_json() for one in stack],
+            "layers": [stacked_layer.descriptor.to_json() for stacked_layer in stack],
             **({"annotations": annotations} if annotations else {}),
         }
     )
@@ -243,7 +243,7 @@ def sha256(data: bytes) -> str:
 def _config(inherited: Mapping[str, Any], runtime: Runtime, labels: Mapping[str, str]) -> dict[str, Any]:
     """The `config` member: as a Dockerfile on this base would leave it, so its command is not inherited."""
     env = dict(pair.split("=", 1) for pair in inherited.get("Env") or () if "=" in pair) | dict(runtime.env)
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "Env": [f"{key}={value}" for key, value in env.items()],
         "User": runtime.user,
         "WorkingDir": runtime.workdir,
@@ -253,17 +253,17 @@ def _config(inherited: Mapping[str, Any], runtime: Runtime, labels: Mapping[str,
         "Labels": {**(inherited.get("Labels") or {}), **labels},
     }
     for key, own in (("ExposedPorts", runtime.ports), ("Volumes", runtime.volumes)):
-        found[key] = {**(inherited.get(key) or {}), **{name: {} for name in own}}
-    return {key: value for key, value in found.items() if value}
+        settings[key] = {**(inherited.get(key) or {}), **{name: {} for name in own}}
+    return {key: value for key, value in settings.items() if value}
 
 
 def _history_of(base: Base) -> list[Mapping[str, Any]]:
     """The base's own history where it tells of each layer; readers pair entries and layers by counting."""
     if sum(not row.get("empty_layer") for row in base.history) == len(base.layers):
         return list(base.history)
-    return [{"created_by": one.made_by} for one in base.layers]
+    return [{"created_by": base_layer.made_by} for base_layer in base.layers]
 
 
 def _history(layers: Sequence[Layer], created: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [{"created": created, "created_by": one.made_by} for one in layers]
+    rows: list[dict[str, Any]] = [{"created": created, "created_by": own_layer.made_by} for own_layer in layers]
     return [*rows, {"created": created, "created_by": "envkit: configuration", "empty_layer": True}]

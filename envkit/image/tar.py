@@ -81,9 +81,9 @@ def _record(key: bytes, value: bytes) -> bytes:
 
 
 def _block(  # noqa: PLR0917 - in the order of the fields
-    place: tuple[bytes, bytes], kind: bytes, mode: int, mtime: int, size: int, link: bytes, owner: tuple[int, ...]
+    split_path: tuple[bytes, bytes], kind: bytes, mode: int, mtime: int, size: int, link: bytes, owner: tuple[int, ...]
 ) -> bytes:
-    prefix, name = place
+    prefix, name = split_path
     numbers = b"%07o\x00%07o\x00%07o\x00%011o\x00%011o\x00" % (mode, *owner, size, mtime)
     front = name.ljust(_NAME, b"\0") + numbers
     back = b"%s%sustar\x0000%s%s" % (

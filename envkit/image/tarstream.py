@@ -15,8 +15,8 @@ from typing import Protocol
 from envkit.ground.errors import IntegrityError
 
 BLOCK = 512
-_MOST_HEADER = 1 << 20
-_LARGE_NUMBER = 0x80
+_MOST_HEADER = 1 << 20  # bytes; long names and attributes have thousands
+_LARGE_NUMBER = 0x80  # marks GNU's binary numbers
 
 
 class Kind(enum.Enum):
@@ -200,7 +200,7 @@ def _text(field: bytes) -> str:
 
 def _records(data: bytes) -> dict[str, str]:
     """The records of a pax header: `LENGTH KEY=VALUE` and a newline each."""
-    found: dict[str, str] = {}
+    records: dict[str, str] = {}
     while data:
         length, space, _ = data[:24].partition(b" ")
         if not space or not length.isdigit() or not len(length) + 2 < int(length) <= len(data):
@@ -209,5 +209,5 @@ def _records(data: bytes) -> dict[str, str]:
         key, _, value = record.partition(b"=")
         if b"\0" in value and key in (b"path", b"linkpath"):
             raise IntegrityError("a tar has a name with a zero byte")
-        found[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
-    return found
+        records[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
+    return records

@@ -63,7 +63,7 @@ class Changes:
         """Whether nothing shows of what a lower layer has at a path."""
         if path in self.removed or path in self.covered or (kind is not Kind.FOLDER and path in self.folders):
             return True
-        return any(one in self.removed or one in self.covered or one in self.opaque for one in parents(path))
+        return any(above in self.removed or above in self.covered or above in self.opaque for above in parents(path))
 
 
 class Tree:
@@ -82,8 +82,8 @@ class Tree:
         """Lay the next layer over those before."""
         # Before anything is hidden: a layer may link to a lower file and remove that file's own name.
         linked = {path: self.nodes.get(target) for path, target in changes.lower.items()}
-        self.nodes = {path: one for path, one in self.nodes.items() if not changes.hides(path, one.kind)}
-        self.nodes |= changes.nodes | {path: one for path, one in linked.items() if one is not None}
+        self.nodes = {path: node for path, node in self.nodes.items() if not changes.hides(path, node.kind)}
+        self.nodes |= changes.nodes | {path: node for path, node in linked.items() if node is not None}
         if self._implied:
             for path in changes.nodes:
                 for above in parents(path):
@@ -100,12 +100,12 @@ class Tree:
             if part == "..":
                 at = posixpath.dirname(at)
                 continue
-            place = f"{at}/{part}" if at else part
-            node = self.nodes.get(place)
+            full_path = f"{at}/{part}" if at else part
+            node = self.nodes.get(full_path)
             if node is None:
                 return None
             if node.kind is not Kind.LINK:
-                at = place
+                at = full_path
                 continue
             links += 1
             if links > _MOST_LINKS:

@@ -94,10 +94,10 @@ def entries(descriptor: int, label: str) -> tuple[Entry, ...]:
     """
     source = Opened(descriptor)
     rows, start = _listed(source, label)
-    found = [located(source, label, row) for row in rows]
-    spans = [(row.header, entry.offset + entry.packed, entry.name) for row, entry in zip(rows, found, strict=True)]
+    members = [located(source, label, row) for row in rows]
+    spans = [(row.header, entry.offset + entry.packed, entry.name) for row, entry in zip(rows, members, strict=True)]
     _check_spans(label, spans, start)
-    return tuple(found)
+    return tuple(members)
 
 
 def listed(source: Source, label: str) -> tuple[Listed, ...]:
@@ -112,7 +112,7 @@ def listed(source: Source, label: str) -> tuple[Listed, ...]:
 def _listed(source: Source, label: str) -> tuple[tuple[Listed, ...], int]:
     """The rows of the directory, and where it begins."""
     directory, start, count = _directory(source, label)
-    found: list[Listed] = []
+    rows: list[Listed] = []
     position = 0
     for _ in range(count):
         if len(directory) - position < _CENTRAL.size:
@@ -128,11 +128,11 @@ def _listed(source: Source, label: str) -> tuple[tuple[Listed, ...], int]:
         entry, header = _entry(label, record, raw, extra)
         if header + _LOCAL.size + len(raw) + entry.packed > start:
             _refuse(label, f"{entry.name!r} is not where the directory says")
-        found.append(Listed(entry, header, raw, record[3], record[4]))
+        rows.append(Listed(entry, header, raw, record[3], record[4]))
     if position != len(directory):
         _refuse(label, f"its directory holds more than the {count} entries it announces")
-    _check_names(label, [row.entry for row in found])
-    return tuple(found), start
+    _check_names(label, [row.entry for row in rows])
+    return tuple(rows), start
 
 
 def located(source: Source, label: str, row: Listed) -> Entry:
@@ -181,11 +181,11 @@ def _directory(source: Source, label: str) -> tuple[bytes, int, int]:
 
 
 def _positions(data: bytes) -> list[int]:
-    found, at = [], data.find(_END_MAGIC)
+    positions, at = [], data.find(_END_MAGIC)
     while at >= 0:
-        found.append(at)
+        positions.append(at)
         at = data.find(_END_MAGIC, at + 1)
-    return found
+    return positions
 
 
 def _ends_file(tail: bytes, at: int) -> bool:
@@ -288,11 +288,11 @@ def _check_spans(label: str, spans: list[tuple[int, int, str]], directory: int) 
         _refuse(label, f"{last!r} overlaps the directory")
 
 
-def _check_names(label: str, found: list[Entry]) -> None:
+def _check_names(label: str, members: list[Entry]) -> None:
     """Every name once, and no file where another entry needs a folder."""
     files: set[str] = set()
     folders: set[str] = set()
-    for entry in found:
+    for entry in members:
         name = entry.name.removesuffix("/")
         if name in files or (entry.is_folder and entry.name in folders):
             _refuse(label, f"{name!r} is in it twice")
@@ -301,7 +301,7 @@ def _check_names(label: str, found: list[Entry]) -> None:
         else:
             files.add(name)
     above: set[str] = set()
-    for entry in found:  # up from each name, as far as not yet visited
+    for entry in members:  # up from each name, as far as not yet visited
         parent = entry.name.removesuffix("/").rpartition("/")[0]
         while parent and parent not in above:
             above.add(parent)

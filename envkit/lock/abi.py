@@ -34,7 +34,7 @@ def claim_of(version: str) -> Claim | None:
     if torch is None:
         return None
     cuda, cxx11 = _CUDA.search(local), _ABI.search(local)
-    numbers = [one for one in torch.groups() if one is not None]
+    numbers = [number for number in torch.groups() if number is not None]
     return Claim(torch=".".join(numbers), cuda=cuda[1] if cuda else None, cxx11_abi=cxx11[1] if cxx11 else None)
 
 
@@ -57,9 +57,9 @@ def _claims(lock: Lock) -> Iterator[tuple[str, Claim]]:
             claim = Claim(torch=source.torch, cuda=source.cuda, cxx11_abi=source.cxx11_abi)
             yield f"{source.name} {source.version}", claim
     for wheel in lock.wheels:
-        found = claim_of(wheel.version) if wheel.source != BUILT else None
-        if found is not None:
-            yield f"{wheel.name} {wheel.version}", found
+        wheel_claim = claim_of(wheel.version) if wheel.source != BUILT else None
+        if wheel_claim is not None:
+            yield f"{wheel.name} {wheel.version}", wheel_claim
 
 
 def _torch_of(lock: Lock) -> str | None:

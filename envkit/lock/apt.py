@@ -13,7 +13,7 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.lock import child
 from envkit.lock.model import DebPackage
 
-_PATIENCE_S = 180.0
+_PATIENCE_S = 180.0  # to download the package lists and to choose
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # What mmdebstrap's variant minbase consists of, in apt's patterns, and the certificates that envkit adds.
 _MINBASE = ("?essential", "?priority(required)", "apt", "ca-certificates")
@@ -49,31 +49,31 @@ def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str]
         said = _apt(
             ["apt-get", *options, "install", "--simulate", "-qq", *wanted], f"apt cannot choose the packages of {suite}"
         )
-        chosen = {(found[1], found[2]) for found in _INST.finditer(said)}
+        chosen = {(match[1], match[2]) for match in _INST.finditer(said)}
         shown = _apt(
-            ["apt-cache", *options, "show", *(f"{one}={version}" for one, version in sorted(chosen))], "apt-cache"
+            ["apt-cache", *options, "show", *(f"{name}={version}" for name, version in sorted(chosen))], "apt-cache"
         )
         return parse(shown, chosen)
 
 
 def parse(stanzas: str, chosen: set[tuple[str, str]]) -> tuple[DebPackage, ...]:
     """The rows of the chosen packages (name, version) among the stanzas of `apt-cache show`."""
-    found: dict[tuple[str, str], DebPackage] = {}
+    rows: dict[tuple[str, str], DebPackage] = {}
     for stanza in stanzas.split("\n\n"):
         fields = dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", stanza, re.MULTILINE))
         key = (fields.get("Package", ""), fields.get("Version", ""))
         if key in chosen:
-            found[key] = DebPackage(
+            rows[key] = DebPackage(
                 name=key[0],
                 version=key[1],
                 arch=fields["Architecture"],
                 sha256=fields.get("SHA256"),
                 size=int(fields["Size"]),
             )
-    missing = sorted(chosen - found.keys())
+    missing = sorted(chosen - rows.keys())
     if missing:
         raise EnvironmentProblem(f"apt has no metadata for {missing[0][0]} {missing[0][1]}", hint="apt-get update")
-    return tuple(found[key] for key in sorted(found))
+    return tuple(rows[key] for key in sorted(rows))
 
 
 def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
@@ -91,17 +91,17 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
     said = _apt(
         ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], "the apt configuration is invalid"
     )
-    found: dict[tuple[str, str], set[str]] = {}
+    sites: dict[tuple[str, str], set[str]] = {}
     for row in said.splitlines():
         site, release, component, origin, codename = row.split("|")
         if origin == "Debian" and codename.partition("-")[0] == suite:
-            found.setdefault((site, release), set()).add(component)
-    if not any(release == suite for _, release in found):
+            sites.setdefault((site, release), set()).add(component)
+    if not any(release == suite for _, release in sites):
         raise EnvironmentProblem(
             f"apt on this machine has no sources for Debian {suite}",
             hint="set a mirror with ENVKIT_DEBIAN_MIRROR=URL (on Debian, run apt-get update first)",
         )
-    return tuple(f"deb {signed}{site} {rel} {' '.join(sorted(parts))}" for (site, rel), parts in sorted(found.items()))
+    return tuple(f"deb {signed}{site} {rel} {' '.join(sorted(parts))}" for (site, rel), parts in sorted(sites.items()))
 
 
 def carried_options() -> tuple[str, ...]:

@@ -17,7 +17,7 @@ def check(reference: str, plan: BuildPlan) -> None:
     """Refuse a base that no plan, or not this one, can stand on; opens no connection.
 
     Raises:
-        UsageError: it is no image's name, or names what cannot be bootstrapped, or another OS than the plan's.
+        UsageError: it is not the name of an image, or names what cannot be bootstrapped, or another OS than the plan's.
     """
     if not reference.startswith(PREFIX):
         digest = reference.partition("@")[2]
@@ -39,8 +39,8 @@ def bootstrapped(reference: str, plan: BuildPlan, mirror: str | None) -> LockedB
     """
     check(reference, plan)
     suite = suite_of(reference)
-    found = apt.packages(suite, plan.resolution.platform, mirror, plan.system)
-    return LockedBase(kind="bootstrap", reference=reference, suite=suite, packages=found)
+    packages = apt.packages(suite, plan.resolution.platform, mirror, plan.system)
+    return LockedBase(kind="bootstrap", reference=reference, suite=suite, packages=packages)
 
 
 def registered(reference: str, digest: str) -> LockedBase:
@@ -63,6 +63,6 @@ def suite_of(reference: str) -> str:
     if suite not in SUITES.values():
         raise UsageError(
             f"--base {reference!r:.100} cannot be bootstrapped",
-            hint=f"--base {', '.join(f'{PREFIX}debian/{one}' for one in SUITES.values())}, or an image's name",
+            hint=f"--base {', '.join(f'{PREFIX}debian/{name}' for name in SUITES.values())}, or an image's name",
         )
     return suite

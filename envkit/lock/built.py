@@ -47,7 +47,7 @@ def find(cache: Path, key: str) -> Outcome | None:
         if note["schema"] != _SCHEMA:
             return None
         if note["file"] is None:
-            return Outcome(wheel=None, requires=tuple(str(one) for one in note["requires"]))
+            return Outcome(wheel=None, requires=tuple(str(requirement) for requirement in note["requires"]))
         path = folder / note["file"]
         sound = values.wheel_file(note["file"]) is None and _digest(path) == note["sha256"]
         return Outcome(wheel=path, cxx11_abi=note["cxx11_abi"]) if sound else None
@@ -76,9 +76,9 @@ def keep(cache: Path, key: str, outcome: Outcome) -> Outcome:
                 _rename(made, above / key)
     except OSError as error:
         raise store.unusable(above, error) from error
-    found = find(cache, key)
-    assert found is not None
-    return found
+    kept = find(cache, key)
+    assert kept is not None
+    return kept
 
 
 def wheels_of(lock: Lock, cache: Path) -> Mapping[str, Path]:
@@ -88,7 +88,7 @@ def wheels_of(lock: Lock, cache: Path) -> Mapping[str, Path]:
         LockError: one is not in the cache.
     """
     keys = {source.name: source.key for source in lock.sources}
-    found = {}
+    files = {}
     for wheel in lock.wheels:
         if wheel.source == BUILT:
             path = path_of(wheel, keys.get(wheel.name), cache)
@@ -97,8 +97,8 @@ def wheels_of(lock: Lock, cache: Path) -> Mapping[str, Path]:
                     f"{wheel.file}, which was built from source, is not in the cache",
                     hint="envkit build builds it again",
                 )
-            found[wheel.sha256] = path
-    return found
+            files[wheel.sha256] = path
+    return files
 
 
 def context_files(lock: Lock, cache: Path) -> dict[str, bytes]:

@@ -16,9 +16,9 @@ from envkit.ground import paths
 from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from envkit.ground.process import child
 
-LIMIT_S = 900.0
-_GRACE_S = 1.0
-_GLANCE_S = 0.2
+LIMIT_S = 900.0  # a solver may download a channel's whole index first
+_GRACE_S = 1.0  # between the word and the force
+_GLANCE_S = 0.2  # how soon an interruption is noticed
 _CAUSES = ("caused by:", "cause:")
 
 # What steers these programs besides their arguments; the answer must not depend on it.
@@ -32,11 +32,11 @@ _KEPT = frozenset(
 
 def environment(ca_bundle: str | None, more: Mapping[str, str]) -> dict[str, str]:
     """This process's variables without those that steer a solver, with fixed locale and time zone."""
-    found = {k: v for k, v in os.environ.items() if not k.startswith(_STEERING) or k in _KEPT}
-    found |= {"LC_ALL": "C.UTF-8", "TZ": "UTC", "NO_COLOR": "1"}
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(_STEERING) or k in _KEPT}
+    variables |= {"LC_ALL": "C.UTF-8", "TZ": "UTC", "NO_COLOR": "1"}
     if ca_bundle:
-        found["SSL_CERT_FILE"] = ca_bundle
-    return found | dict(more)
+        variables["SSL_CERT_FILE"] = ca_bundle
+    return variables | dict(more)
 
 
 def run(
@@ -95,8 +95,8 @@ def root_cause(lines: Sequence[str]) -> str | None:
     Both print the causes one below the other, the outermost first. The outer ones repeat an address that the caller's
     message has, and name layers of the HTTP client.
     """
-    found = [line.partition(":")[2].strip() for line in map(str.strip, lines) if line.lower().startswith(_CAUSES)]
-    return found[-1] if found else None
+    causes = [line.partition(":")[2].strip() for line in map(str.strip, lines) if line.lower().startswith(_CAUSES)]
+    return causes[-1] if causes else None
 
 
 def no_answer(place: str, lines: tuple[str, ...], *, mirror: str) -> EnvironmentProblem:

@@ -17,14 +17,14 @@ from envkit.lock.model import Lock
 from envkit.lock.stubs import distribution_of, of_conda
 
 _CONDA = re.compile(r"(?:[^\s:]+::)?([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:=([0-9][^=\s]*))?")
-_SHOWN = 10
+_SHOWN = 10  # packages; of the rest there is a count
 
 
 def gaps(lock: Lock) -> tuple[str, ...]:
     """Return what the lock lacks, one line for each package, at most ten; nothing when it is complete."""
-    found = list(dict.fromkeys((*_of_conda(lock), *_of_wheels(lock))))
-    more = len(found) - _SHOWN
-    return (*found[:_SHOWN], *([f"{more} more packages are missing"] if more > 0 else []))
+    lines = list(dict.fromkeys((*_of_conda(lock), *_of_wheels(lock))))
+    more = len(lines) - _SHOWN
+    return (*lines[:_SHOWN], *([f"{more} more packages are missing"] if more > 0 else []))
 
 
 def _of_conda(lock: Lock) -> Iterator[str]:
@@ -64,13 +64,13 @@ def beyond_constraints(lock: Lock) -> dict[str, str]:
     """Return a line for each package that a constraint does not allow, by name; conda's Python packages included."""
     wheels = {row.name: ("wheel", row.version) for row in lock.wheels}
     conda = {name: ("conda package", version) for name, version in of_conda(lock.conda).items()}
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for wanted in map(Requirement, _asked(lock, "constraints")):
         name = canonicalize_name(wanted.name)
         kind, version = (conda | wheels).get(name, ("", ""))
         if kind and not _satisfies(wanted, version):
-            found[name] = f"the constraint {wanted} does not allow the {kind} {name} {version}"
-    return found
+            lines[name] = f"the constraint {wanted} does not allow the {kind} {name} {version}"
+    return lines
 
 
 def _requirement(source: str) -> str:
@@ -87,8 +87,8 @@ def _satisfies(asked: Requirement, version: str) -> bool:
 
 
 def _asked(lock: Lock, field: str) -> Iterable[str]:
-    found = dict(lock.request).get(field)
-    return found if isinstance(found, tuple) else ()
+    texts = dict(lock.request).get(field)
+    return texts if isinstance(texts, tuple) else ()
 
 
 def _parsed(spec: str) -> tuple[str, str | None]:

@@ -19,7 +19,7 @@ SOLVE_S = 300
 
 # Packages whose build string says whether they hold CUDA.
 _FAMILY = ("pytorch", "libtorch", "torchvision", "torchaudio")
-_LINES = 30
+_LINES = 30  # of a solver's explanation, which may have hundreds
 _URL = re.compile(r"https?://[^\s'\"`)>]+")
 
 
@@ -63,9 +63,9 @@ def solve(
         if answer["fault"] == "solver" and plan.resolution.cuda:
             _name_cpu_build(plan, asked, places)
         raise _failure(answer, plan, places)
-    found = tuple(sorted((_package(row, places) for row in answer["packages"]), key=lambda one: one.name))
-    _no_cpu_build(plan, found)
-    return found
+    packages = tuple(sorted((_package(row, places) for row in answer["packages"]), key=lambda package: package.name))
+    _no_cpu_build(plan, packages)
+    return packages
 
 
 def _ask(asked: dict[str, Any], places: Places) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def _package(row: dict[str, Any], places: Places) -> CondaPackage:
     return CondaPackage(**{**row, "url": url, "channel": channel, "depends": tuple(row["depends"])})
 
 
-def _no_cpu_build(plan: BuildPlan, found: Sequence[CondaPackage]) -> None:
-    for package in found:
+def _no_cpu_build(plan: BuildPlan, packages: Sequence[CondaPackage]) -> None:
+    for package in packages:
         if plan.resolution.cuda and package.name in _FAMILY and "cpu" in package.build:
             raise _cpu_build(plan, package)
 
@@ -133,10 +133,10 @@ def _failure(answer: dict[str, Any], plan: BuildPlan, places: Places) -> EnvkitE
 def message_lines(message: str, places: Places) -> tuple[str, ...]:
     """The message's lines, at most thirty."""
     clean = message.replace(places.conda_alias, without_login(places.conda_alias))
-    clean = _URL.sub(lambda found: _safe(found.group()), clean)
-    found = [line.rstrip() for line in clean.splitlines() if line.strip()]
-    left = len(found) - _LINES
-    return (*found[:_LINES], f"... {left} more lines") if left > 0 else tuple(found)
+    clean = _URL.sub(lambda match: _safe(match.group()), clean)
+    lines = [line.rstrip() for line in clean.splitlines() if line.strip()]
+    left = len(lines) - _LINES
+    return (*lines[:_LINES], f"... {left} more lines") if left > 0 else tuple(lines)
 
 
 def _safe(url: str) -> str:

@@ -13,8 +13,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-_REQUEST_S = 120
-_RETRIES = 3
+_REQUEST_S = 120  # the index of a large channel has tens of MB
+_RETRIES = 3  # of one request
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"packages": asyncio.run(_solve(asked))}
     except Exception as error:  # noqa: BLE001 - the caller tells the kinds apart and words them
-        kind = next((name for name, one in kinds.items() if isinstance(error, one)), "other")
+        kind = next((name for name, classes in kinds.items() if isinstance(error, classes)), "other")
         return {"fault": kind, "message": str(error) or type(error).__name__}
 
 
@@ -77,9 +77,9 @@ def _specs(texts: list[str]) -> list[Any]:
     """
     import rattler  # noqa: PLC0415
 
-    found = [rattler.MatchSpec(text) for text in texts]
-    names = {spec.name.normalized for spec in found if spec.channel is None}
-    return [*found, *(rattler.MatchSpec(name) for name in sorted(names))]
+    specs = [rattler.MatchSpec(text) for text in texts]
+    names = {spec.name.normalized for spec in specs if spec.channel is None}
+    return [*specs, *(rattler.MatchSpec(name) for name in sorted(names))]
 
 
 def _client() -> Any:
@@ -108,10 +108,10 @@ async def _kept(gateway: Any, channels: list[Any], asked: dict[str, Any]) -> lis
         return []
     digests = {row["sha256"] for row in asked["keep"]}
     specs = [rattler.MatchSpec(f"{row['name']}=={row['version']}={row['build']}") for row in asked["keep"]]
-    found = await gateway.query(
+    answers = await gateway.query(
         channels, [asked["platform"], "noarch"], specs, recursive=False, channel_relations="disabled"
     )
-    return [one for records in found for one in records if one.sha256 and one.sha256.hex() in digests]
+    return [record for records in answers for record in records if record.sha256 and record.sha256.hex() in digests]
 
 
 def _row(record: Any, alias: str) -> dict[str, Any]:

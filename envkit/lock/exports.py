@@ -36,7 +36,7 @@ def conda_explicit(lock: Lock, places: Places | None = None) -> str:
     """
     if not lock.conda:
         raise UsageError("this lock has no conda packages", hint="envkit lock --export requirements.txt")
-    rows = [(places.fetch_url(one.url) if places else one.url, one.sha256) for one in lock.conda]
+    rows = [(places.fetch_url(package.url) if places else package.url, package.sha256) for package in lock.conda]
     lines = [_HEADER, f"# platform: {lock.platform}", "@EXPLICIT", *(f"{url}#sha256:{digest}" for url, digest in rows)]
     return _text(lines)
 
@@ -62,7 +62,7 @@ def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
         lines += [f"--index-url {indexes[0]}", *(f"--extra-index-url {index}" for index in indexes[1:])]
     else:
         lines += [f"--extra-index-url {index}" for index in [_index(lock)] if index]
-    lines += [f"{one.name}=={one.version} --hash=sha256:{one.sha256}" for one in lock.wheels]
+    lines += [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in lock.wheels]
     return _text(lines)
 
 
@@ -79,12 +79,12 @@ def pylock(lock: Lock, places: Places | None = None) -> str:
     here = f"sys_platform == 'linux' and platform_machine == '{machine}'"
     lines = [_HEADER, 'lock-version = "1.0"', f"environments = [{_quoted(here)}]"]
     lines += [f"requires-python = {_quoted(f'=={lock.python}.*')}", 'created-by = "envkit"']
-    for one in lock.wheels:
-        url = places.fetch_url(one.url) if places else one.url
-        fields = {"name": one.file, "url": url}
+    for wheel in lock.wheels:
+        url = places.fetch_url(wheel.url) if places else wheel.url
+        fields = {"name": wheel.file, "url": url}
         table = ", ".join(f"{key} = {_quoted(value)}" for key, value in fields.items())
-        lines += ["", "[[packages]]", f"name = {_quoted(one.name)}", f"version = {_quoted(one.version)}"]
-        lines += [f"wheels = [{{ {table}, size = {one.size}, hashes = {{ sha256 = {_quoted(one.sha256)} }} }}]"]
+        lines += ["", "[[packages]]", f"name = {_quoted(wheel.name)}", f"version = {_quoted(wheel.version)}"]
+        lines += [f"wheels = [{{ {table}, size = {wheel.size}, hashes = {{ sha256 = {_quoted(wheel.sha256)} }} }}]"]
     return _text(lines)
 
 
@@ -103,11 +103,11 @@ def environment(lock: Lock) -> str:
     )
     lines = [_HEADER, *(f"# {line}" for line in KEEP_DEFAULTS_OUT)]
     lines += ["channels:", *(f"  - {_quoted(name)}" for name in names), "dependencies:"]
-    lines += [f"  - {_quoted(f'{one.name}={one.version}={one.build}')}" for one in lock.conda]
+    lines += [f"  - {_quoted(f'{package.name}={package.version}={package.build}')}" for package in lock.conda]
     if lock.wheels:
         lines += ["  - pip:"]
         lines += [f"      - {_quoted(f'--extra-index-url {index}')}" for index in [_index(lock)] if index]
-        lines += [f"      - {_quoted(f'{one.name}=={one.version}')}" for one in lock.wheels]
+        lines += [f"      - {_quoted(f'{wheel.name}=={wheel.version}')}" for wheel in lock.wheels]
     return _text(lines)
 
 

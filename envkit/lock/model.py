@@ -168,7 +168,7 @@ class Lock:
     @property
     def size(self) -> int:
         """Bytes to download, the base's packages included and a registry's base left out."""
-        return sum(one.size for rows in (self.base.packages, self.conda, self.wheels) for one in rows)
+        return sum(artifact.size for rows in (self.base.packages, self.conda, self.wheels) for artifact in rows)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree, schema and seal included."""
@@ -219,8 +219,8 @@ def changes_between(old: Lock | None, new: Lock) -> tuple[str, ...]:
 
 
 def _versions(lock: Lock) -> dict[tuple[str, str], str]:
-    found = {("base", package.name): package.version for package in lock.base.packages}
+    versions = {("base", package.name): package.version for package in lock.base.packages}
     if lock.base.digest:
-        found["base", lock.base.reference] = lock.base.digest
-    found |= {("conda", package.name): f"{package.version} {package.build}" for package in lock.conda}
-    return found | {("wheel", wheel.name): wheel.version for wheel in lock.wheels}
+        versions["base", lock.base.reference] = lock.base.digest
+    versions |= {("conda", package.name): f"{package.version} {package.build}" for package in lock.conda}
+    return versions | {("wheel", wheel.name): wheel.version for wheel in lock.wheels}

@@ -45,13 +45,13 @@ class Places:
         return url
 
     def _pairs(self, *, logins: bool = False) -> list[tuple[str, str]]:
-        found = [(self.conda_alias, CONDA_PUBLIC)]
+        pairs = [(self.conda_alias, CONDA_PUBLIC)]
         own = self.torch_pages or self.torch_index
         if own and self.torch_public:
             # Indexes of all CUDA versions share one folder, and their pages point into one another.
-            found.append((_above(own), _above(self.torch_public)))
+            pairs.append((_above(own), _above(self.torch_public)))
         return [
-            ((mirror if logins else without_login(mirror)).rstrip("/"), public.rstrip("/")) for mirror, public in found
+            ((mirror if logins else without_login(mirror)).rstrip("/"), public.rstrip("/")) for mirror, public in pairs
         ]
 
 
@@ -101,12 +101,12 @@ def _pip_files(environ: Mapping[str, str], system: Path) -> list[Path]:
         return []
     home = environ.get("HOME")
     config = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
-    found = [Path(named)] if named else []
-    found += [Path(sys.prefix) / "pip.conf"]
-    found += [Path(config) / "pip" / "pip.conf"] if config else []
-    found += [Path(home) / ".pip" / "pip.conf"] if home else []
+    files = [Path(named)] if named else []
+    files += [Path(sys.prefix) / "pip.conf"]
+    files += [Path(config) / "pip" / "pip.conf"] if config else []
+    files += [Path(home) / ".pip" / "pip.conf"] if home else []
     shared = [Path(folder) / "pip" / "pip.conf" for folder in environ.get("XDG_CONFIG_DIRS", "").split(":") if folder]
-    return [*found, *shared, system]
+    return [*files, *shared, system]
 
 
 def authorization(url: str, index: str | None) -> str | None:
@@ -125,7 +125,7 @@ def authorization(url: str, index: str | None) -> str | None:
 def _netrc(host: str) -> tuple[str, str] | None:
     path = Path(os.environ.get("NETRC") or Path(os.environ.get("HOME") or "/") / ".netrc")
     try:
-        found = netrc.netrc(path).authenticators(host)
+        login = netrc.netrc(path).authenticators(host)
     except (OSError, netrc.NetrcParseError):
         return None
-    return (found[0], found[2]) if found else None
+    return (login[0], login[2]) if login else None

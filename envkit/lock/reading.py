@@ -111,18 +111,18 @@ class _Faults:
 
     def settle(self) -> None:
         """Raise what was found; a fault of form comes first, because it puts every other field in doubt."""
-        found = (*self._form, *self._hashes)
+        faults = (*self._form, *self._hashes)
         if self._form:
-            raise UsageError(found[0], details=shown(found[1:]), hint=_HINT)
+            raise UsageError(faults[0], details=shown(faults[1:]), hint=_HINT)
         if self._hashes:
-            raise IntegrityError(found[0], details=shown(found[1:]), hint=_HINT)
+            raise IntegrityError(faults[0], details=shown(faults[1:]), hint=_HINT)
 
 
 def lock_from_json(tree: Any, where: str) -> Lock:
     """The lock whose `to_json()` is `tree`; `where` names its origin in errors.
 
     Raises:
-        UsageError: a field is missing, unknown or at fault, or the schema is another one.
+        UsageError: a field is missing, unknown or invalid, or the schema is another one.
         IntegrityError: an artifact has no SHA-256, or the seal is not that of the contents.
     """
     if not isinstance(tree, dict) or tree.get("schema") not in (SCHEMA, UNSEALED):
@@ -143,7 +143,7 @@ def lock_from_json(tree: Any, where: str) -> Lock:
     lock = Lock(request=request, base=base, schema=tree["schema"], **more, **top)
     _agreement(lock, faults)
     faults.settle()
-    # Over the values, not the bytes: a formatter that indents the file anew changes nothing.
+    # Over the values, not the bytes: a formatter that changes the indentation changes nothing.
     if lock.to_json().get("seal") != seal:
         raise IntegrityError(
             f"{where} was modified after it was written: its seal is {seal}, but its contents have "
@@ -164,14 +164,14 @@ def _builders(tree: Any, where: str) -> tuple[Lock, ...]:
 
 
 def _another(tree: Any, where: str) -> UsageError:
-    found = tree.get("schema") if isinstance(tree, dict) else type(tree).__name__
-    newer = _NEWER.fullmatch(found) if isinstance(found, str) else None
+    schema = tree.get("schema") if isinstance(tree, dict) else type(tree).__name__
+    newer = _NEWER.fullmatch(schema) if isinstance(schema, str) else None
     if newer and int(newer.group(1)) > int(SCHEMA.partition("/")[2]):
         return UsageError(
-            f"{where}: schema: {found} was written by a newer envkit; this one reads {SCHEMA}",
+            f"{where}: schema: {schema} was written by a newer envkit; this one reads {SCHEMA}",
             hint="install the newer envkit, or run `envkit lock` to solve again",
         )
-    return UsageError(f"{where}: schema: {found!r:.80} is not {SCHEMA}", hint=_HINT)
+    return UsageError(f"{where}: schema: {schema!r:.80} is not {SCHEMA}", hint=_HINT)
 
 
 def _base(tree: Any, faults: _Faults) -> LockedBase:
@@ -187,24 +187,24 @@ def _request(tree: Any, faults: _Faults) -> tuple[tuple[str, Asked], ...]:
     if not isinstance(tree, dict):
         faults.add("request", "missing" if tree is None else "not a mapping")
         return ()
-    found: list[tuple[str, Asked]] = []
+    entries: list[tuple[str, Asked]] = []
     for key, item in tree.items():
         if item is None or isinstance(item, str):
-            found.append((key, item))
-        elif isinstance(item, list) and all(isinstance(one, str) for one in item):
-            found.append((key, tuple(item)))
+            entries.append((key, item))
+        elif isinstance(item, list) and all(isinstance(text, str) for text in item):
+            entries.append((key, tuple(item)))
         else:
             faults.add(f"request.{key:.80}", "neither a string nor a list of strings")
-    return tuple(found)
+    return tuple(entries)
 
 
-def _rows(tree: Any, place: str, row: Mapping[str, Check], kind: type[Any], faults: _Faults) -> tuple[Any, ...]:
+def _rows(tree: Any, field: str, row: Mapping[str, Check], kind: type[Any], faults: _Faults) -> tuple[Any, ...]:
     if not isinstance(tree, list):
-        faults.add(place, "missing" if tree is None else "not a list")
+        faults.add(field, "missing" if tree is None else "not a list")
         return ()
-    found = []
+    rows = []
     for number, item in enumerate(tree):
-        here = f"{place}[{number}]"
+        here = f"{field}[{number}]"
         if not isinstance(item, dict):
             faults.add(here, "not a mapping")
             continue
@@ -212,8 +212,8 @@ def _rows(tree: Any, place: str, row: Mapping[str, Check], kind: type[Any], faul
             here += f" ({item['name']})" if item["name"].isprintable() else ""
         _unknown(item, row, f"{here}.", faults)
         read = {key: _value(item, key, check, f"{here}.", faults) for key, check in row.items()}
-        found.append(kind(**{key: tuple(one) if isinstance(one, list) else one for key, one in read.items()}))
-    return tuple(found)
+        rows.append(kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in read.items()}))
+    return tuple(rows)
 
 
 def _value(tree: dict[str, Any], key: str, check: Check, before: str, faults: _Faults) -> Any:
@@ -234,13 +234,13 @@ def _unknown(tree: dict[str, Any], known: Mapping[str, object], before: str, fau
 
 def _agreement(lock: Lock, faults: _Faults) -> None:
     """What no single field shows: repeated names, a foreign platform, an order that is not the one order."""
-    for place, rows in (("base.packages", lock.base.packages), ("conda", lock.conda), ("wheels", lock.wheels)):
+    for field, rows in (("base.packages", lock.base.packages), ("conda", lock.conda), ("wheels", lock.wheels)):
         names = [row.name for row in rows]
         # One order, so that equal solutions are equal files and a diff shows changes alone.
         if names != sorted(names):
-            faults.add(place, "not sorted by name")
-        for name in sorted({one for one in names if names.count(one) > 1}):
-            faults.add(place, f"{name} is listed twice")
+            faults.add(field, "not sorted by name")
+        for name in sorted({listed for listed in names if names.count(listed) > 1}):
+            faults.add(field, f"{name} is listed twice")
     for number, package in enumerate(lock.conda):
         here = f"conda[{number}] ({package.name})"
         if package.subdir not in (lock.platform, "noarch"):

@@ -57,11 +57,11 @@ def torch_wheels(plan: BuildPlan) -> tuple[str, ...]:
 
 def virtual_packages(plan: BuildPlan, glibc: str) -> tuple[str, ...]:
     """The machine as a conda solver sees it, `name=version=build`: the image's own, never this host."""
-    found = {"__archspec": f"1={platform(plan.resolution.platform).machine}", "__glibc": f"{glibc}=0"}
-    found |= {"__linux": f"{_LINUX}=0", "__unix": "0=0"}
+    packages = {"__archspec": f"1={platform(plan.resolution.platform).machine}", "__glibc": f"{glibc}=0"}
+    packages |= {"__linux": f"{_LINUX}=0", "__unix": "0=0"}
     if plan.resolution.cuda:
-        found["__cuda"] = f"{plan.resolution.cuda}=0"
-    return tuple(f"{name}={value}" for name, value in sorted(found.items()))
+        packages["__cuda"] = f"{plan.resolution.cuda}=0"
+    return tuple(f"{name}={value}" for name, value in sorted(packages.items()))
 
 
 def drift(lock: Lock, asked: tuple[tuple[str, Asked], ...], *, as_of: str | None = None) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def require_fit(
 
 def _difference(key: str, then: Asked, now: Asked) -> str:
     if isinstance(then, tuple) and isinstance(now, tuple):
-        gone, come = tuple(one for one in then if one not in now), tuple(one for one in now if one not in then)
+        gone, come = tuple(text for text in then if text not in now), tuple(text for text in now if text not in then)
         # The same items in another order are another request: the first channel wins.
         then, now = (gone, come) if gone or come else (then, now)
     return f"{key}: {_shown(then)} in the lock, {_shown(now)} requested"

@@ -29,10 +29,10 @@ from envkit.lock.places import authorization, without_login
 if TYPE_CHECKING:
     from http.client import HTTPMessage
 
-_PATIENCE_S = 30.0
-_TRIES = 4
-_LONGEST_PAUSE_S = 30.0
-_AT_ONCE = 8
+_PATIENCE_S = 30.0  # for the headers of one file
+_TRIES = 4  # with half a second, one and two in between
+_LONGEST_PAUSE_S = 30.0  # whatever a server asks for
+_AT_ONCE = 8  # requests; some servers refuse many more from one client
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -102,7 +102,7 @@ def _headers(request: Request, opener: OpenerDirector, over: threading.Event) ->
         except RefusedAddressError as error:
             raise _away(request, f"{error}: refused") from error
         except (URLError, TimeoutError, ConnectionError) as error:
-            # A certificate is no better on the next try.
+            # A certificate does not get better on the next try.
             if not left or over.is_set() or isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
                 raise _away(request, str(getattr(error, "reason", error))) from error
         over.wait(pause)
@@ -148,10 +148,10 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
                 led(req.full_url, newurl, reach)
             except RefusedAddressError as error:
                 raise RefusedAddressError(f"it redirects to {without_login(newurl)}, {error}") from error
-            found = super().redirect_request(req, fp, code, msg, headers, newurl)
-            if found is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
-                found.remove_header("Authorization")
-            return found
+            redirected = super().redirect_request(req, fp, code, msg, headers, newurl)
+            if redirected is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
+                redirected.remove_header("Authorization")
+            return redirected
 
     proxies = ProxyHandler({}) if is_loopback(url) else ProxyHandler()  # those set are for other hosts
     return build_opener(proxies, PlainHandler(), SecureHandler(context=context), Redirects())

@@ -62,7 +62,7 @@ def lock_plan(
         sources: what was built from source for it.
 
     Raises:
-        UsageError: a spec is at fault, or `update` names what the old lock has not.
+        UsageError: a spec is invalid, or `update` names what the old lock has not.
         ConflictError: nothing satisfies the plan, or only a CPU build.
         EnvironmentProblem: a solver is missing, or a source does not answer.
         TimeLimitError: a solver found no end.
@@ -75,21 +75,21 @@ def lock_plan(
     if specs:
         reporter.step(f"solve {len(specs)} conda specs")
         virtual = request.virtual_packages(plan, options.glibc)
-        keep = [one for one in old.conda if one.name not in options.update] if old else []
+        keep = [package for package in old.conda if package.name not in options.update] if old else []
         packages = conda.solve(plan, specs, virtual, places, as_of=options.as_of, keep=keep)
-    python = next((one.version for one in packages if one.name == "python"), plan.resolution.python)
+    python = next((package.version for package in packages if package.name == "python"), plan.resolution.python)
     torch = request.torch_wheels(plan)
-    found: tuple[Wheel, ...] = ()
+    solved_wheels: tuple[Wheel, ...] = ()
     if torch or plan.pip or plan.allow_source:
         reporter.step(f"solve {len(torch) + len(plan.pip) + len(plan.allow_source)} wheels")
-        found = wheels.solve(
+        solved_wheels = wheels.solve(
             plan,
             Target(platform=plan.resolution.platform, glibc=options.glibc, python=python),
             places,
             torch=torch,
             chosen=stubs.of_conda(packages),
             as_of=options.as_of,
-            keep=[one for one in old.wheels if one.name not in options.update] if old else [],
+            keep=[wheel for wheel in old.wheels if wheel.name not in options.update] if old else [],
             built=sources.wheels,
         )
     reporter.step("look up the base image")
@@ -103,7 +103,7 @@ def lock_plan(
         as_of=options.as_of,
         base=base,
         conda=packages,
-        wheels=found,
+        wheels=solved_wheels,
         sources=sources.rows,
         builders=sources.builders,
     )
@@ -128,7 +128,7 @@ def _to_keep(options: Options) -> Lock | None:
     """The old lock, when only some of its packages may move."""
     if not options.update or options.old is None:
         return None
-    names = {*(one.name for one in options.old.conda), *(one.name for one in options.old.wheels)}
+    names = {*(package.name for package in options.old.conda), *(wheel.name for wheel in options.old.wheels)}
     for name in options.update:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)

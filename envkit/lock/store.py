@@ -57,7 +57,7 @@ def read_lock(path: Path) -> Lock:
 
     Raises:
         LockError: the file does not exist.
-        UsageError: it cannot be read, or a field is missing, unknown or at fault; every fault is named.
+        UsageError: it cannot be read, or a field is missing, unknown or invalid; every error is named.
         IntegrityError: an artifact has no SHA-256.
     """
     try:

@@ -27,7 +27,7 @@ _NO_ANSWER = re.compile(
 )
 _SOURCE_ONLY = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)` because building from source is disabled")
 _UNDATED = re.compile(r"missing an upload date|upload.time", re.IGNORECASE)
-_LINES = 30
+_LINES = 30  # of uv's explanation, which may have hundreds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def compile_wheels(
         written = stubs.write(wheels, held.chosen)
         for path in held.built:
             (wheels / path.name).symlink_to(path.absolute())
-        fixed = sorted({f"{one}=={version}" for one, version in written.items()} | {*held.pins, *held.constraints})
+        fixed = sorted({f"{name}=={version}" for name, version in written.items()} | {*held.pins, *held.constraints})
         (folder / "held.txt").write_text("".join(f"{line}\n" for line in fixed), encoding="utf-8")
         options = [
             # Reading the metadata of an sdist runs its build script.
@@ -191,37 +191,37 @@ def _check(line: str) -> None:
 
 def _failure(said: str, requirements: Sequence[str], *, index: Index, folder: str, as_of: str | None) -> EnvkitError:
     lines = _lines(said, folder)
-    place = index.shown
+    index_name = index.shown
     if as_of and _UNDATED.search(said):
         return UsageError(
-            f"--as-of: {place} does not publish upload times",
+            f"--as-of: {index_name} does not publish upload times",
             details=lines,
             hint="remove --as-of, or use an index that publishes them (ENVKIT_PYTHON_INDEX, ENVKIT_PYTORCH_INDEX)",
         )
     source = _SOURCE_ONLY.search(said)
     if source is not None:
         return ConflictError(
-            f"{place} has no wheel of {source[1]}, only its source",
+            f"{index_name} has no wheel of {source[1]}, only its source",
             details=lines,
             hint=f"add to the definition: allow_source: [{source[1]}]   # runs its build script, in a sandbox",
         )
     if "No solution found" in said:
         return ConflictError(
-            f"no wheels of {place} satisfy {', '.join(requirements):.300}",
+            f"no wheels of {index_name} satisfy {', '.join(requirements):.300}",
             details=lines,
             hint="envkit resolve shows the request; relax the constraints named above",
         )
     if _NO_ANSWER.search(said):
         mirror = "export ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL to use mirrors, and run again"
-        return child.no_answer(place, lines, mirror=mirror)
+        return child.no_answer(index_name, lines, mirror=mirror)
     first = lines[0] if lines else "uv ended without a message"
     return UsageError(f"solving the wheels: {first}", details=lines[1:], hint="write a requirement: numpy, numpy>=2")
 
 
 def _lines(said: str, folder: str) -> tuple[str, ...]:
-    clean = _URL.sub(lambda found: without_login(found.group()), said.replace(f"{folder}/", ""))
-    found = [line.strip().removeprefix("error: ").lstrip("\u00d7 ") for line in clean.splitlines() if line.strip()]
-    return tuple(found[:_LINES])
+    clean = _URL.sub(lambda match: without_login(match.group()), said.replace(f"{folder}/", ""))
+    lines = [line.strip().removeprefix("error: ").lstrip("\u00d7 ") for line in clean.splitlines() if line.strip()]
+    return tuple(lines[:_LINES])
 
 
 def default_index() -> str:
@@ -236,7 +236,7 @@ def default_index() -> str:
             env=child.environment(None, {}), what="asking uv for its index", folder=folder,
         )  # fmt: skip
     said = " ".join(done.stdout.decode(errors="replace").split())
-    found = re.search(r"--default-index <\w+> .*?by default: <(https://[^\s>]+)>", said)
-    if found is None:
+    match = re.search(r"--default-index <\w+> .*?by default: <(https://[^\s>]+)>", said)
+    if match is None:
         raise EnvironmentProblem("no package index is configured", hint="name one: ENVKIT_PYTHON_INDEX=URL")
-    return found[1]
+    return match[1]

@@ -163,11 +163,11 @@ def parse_moment(text: str, what: str) -> str:
     """
     try:
         if _DAY.fullmatch(text):
-            found = datetime.fromisoformat(text).replace(hour=23, minute=59, second=59, tzinfo=UTC)
+            parsed = datetime.fromisoformat(text).replace(hour=23, minute=59, second=59, tzinfo=UTC)
         else:
-            found = datetime.fromisoformat(text)
+            parsed = datetime.fromisoformat(text)
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+        parsed = None
+    if parsed is None or parsed.tzinfo is None:
         raise UsageError(f"{what}: {text!r:.80} is not a date", hint=f"{what} 2026-06-01, or 2026-06-01T12:00:00Z")
-    return found.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return parsed.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -18,7 +18,7 @@ from envkit.lock.values import last_part
 
 # Names from before glibc versions stood in the tag, and the glibc 2.x they mean.
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-_LOWEST_GLIBC = 5
+_LOWEST_GLIBC = 5  # 2.5 is that of manylinux1, the first
 
 
 @cache
@@ -76,14 +76,14 @@ def parse_pylock(text: str, ranks: Mapping[Tag, int], *, without: Collection[str
         EnvironmentProblem: a package has no wheel, or its wheel no SHA-256: what the index offers cannot be locked.
     """
     rows = tomllib.loads(text).get("packages", [])
-    found = [_found(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
-    return tuple(sorted(found, key=lambda one: one.name))
+    wheels = [_found(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
+    return tuple(sorted(wheels, key=lambda wheel: wheel.name))
 
 
 def _found(row: dict[str, Any], ranks: Mapping[Tag, int]) -> Found:
     name = canonicalize_name(row["name"])
     offered = [(_rank(last_part(wheel["url"]), ranks), wheel) for wheel in row.get("wheels", [])]
-    wheels = [(place, wheel) for place, wheel in offered if place is not None]
+    wheels = [(rank, wheel) for rank, wheel in offered if rank is not None]
     if not wheels:
         raise EnvironmentProblem(f"the index has no compatible wheel of {name} {row.get('version', '')}".rstrip())
     _, wheel = min(wheels, key=lambda pair: pair[0])

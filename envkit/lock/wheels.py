@@ -56,25 +56,25 @@ def solve(
     pins = tuple(f"{wheel.name}=={wheel.version}" for wheel in keep)
     ranks = ranks_of(target.platform, target.glibc, target.python)
     names = frozenset(wheel.name for wheel in built.values())
-    found: list[Wheel] = []
+    solved: list[Wheel] = []
     for wanted, index in (
         (first, _torch_index(places) if own_index else _python_index(places)),
         (second, _python_index(places)),
     ):
         if not wanted:
             continue
-        taken = {**chosen, **{wheel.name: wheel.version for wheel in found}}
-        held = uv.Held(
+        taken = {**chosen, **{wheel.name: wheel.version for wheel in solved}}
+        fixed = uv.Held(
             chosen=taken,
             pins=[pin for pin in pins if pin.partition("==")[0] not in (*taken, *names)],
             constraints=plan.constraints,
             built=tuple(built) if wanted is not first or not own_index else (),
         )
-        text, known = uv.compile_wheels(wanted, target, held, index, as_of=as_of)
+        text, known = uv.compile_wheels(wanted, target, fixed, index, as_of=as_of)
         rows = _sized(parse_pylock(text, ranks, without=known | names), index)
-        found += [_wheel(row, places, own=wanted is first and own_index) for row in rows]
-    _no_cpu_build(plan, found)
-    return tuple(sorted([*found, *built.values()], key=lambda wheel: wheel.name))
+        solved += [_wheel(row, places, own=wanted is first and own_index) for row in rows]
+    _no_cpu_build(plan, solved)
+    return tuple(sorted([*solved, *built.values()], key=lambda wheel: wheel.name))
 
 
 def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:
@@ -120,12 +120,12 @@ def _wheel(row: Found, places: Places, *, own: bool) -> Wheel:
     )
 
 
-def _no_cpu_build(plan: BuildPlan, found: Sequence[Wheel]) -> None:
-    torch = next((wheel for wheel in found if wheel.name == "torch"), None)
+def _no_cpu_build(plan: BuildPlan, wheels: Sequence[Wheel]) -> None:
+    torch = next((wheel for wheel in wheels if wheel.name == "torch"), None)
     if torch is None or plan.resolution.cuda is None:
         return
     # A wheel of the Python index does not say its variant; one with CUDA needs NVIDIA's wheels.
-    plain = "+" not in torch.version and not any(wheel.name.startswith(_CUDA_WHEELS) for wheel in found)
+    plain = "+" not in torch.version and not any(wheel.name.startswith(_CUDA_WHEELS) for wheel in wheels)
     if torch.version.endswith("+cpu") or plain:
         raise ConflictError(
             f"CUDA {plan.resolution.cuda} was requested, but the index returned a CPU build of "

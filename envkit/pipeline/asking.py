@@ -53,7 +53,7 @@ def fields_here(
     """
     driver = asked.get("driver") or (AUTO if here else None)
     gpus = tuple(asked.get("gpu") or ((AUTO,) if here else ()))
-    found = dict(asked) | {"driver": driver, "today": today(os.environ)}
+    fields = dict(asked) | {"driver": driver, "today": today(os.environ)}
     if driver == AUTO or AUTO in gpus:
         from envkit.ground import nvidia  # noqa: PLC0415 - most requests name a machine, or none
 
@@ -61,13 +61,13 @@ def fields_here(
         if detail is not None:
             detail(f"this machine: {own}")
         if driver == AUTO:
-            found["driver"] = own.need_version()
+            fields["driver"] = own.need_version()
         if AUTO in gpus:
             names = gpus_of(own, facts)
             gpus = tuple(name for typed in gpus for name in (names if typed == AUTO else (typed,)))
         for text in own.notes:
             note(text)
-    return found | {"gpu": tuple(dict.fromkeys(gpus))}
+    return fields | {"gpu": tuple(dict.fromkeys(gpus))}
 
 
 def gpus_of(driver: Driver, facts: Facts) -> tuple[str, ...]:
@@ -120,10 +120,10 @@ def definition_of(name: str, facts: Facts, note: Note) -> Definition:
     from envkit.ground.text import neutral  # noqa: PLC0415 - as below
     from envkit.project.definition import load  # noqa: PLC0415 - as long to import as all the rest
 
-    found, left = load(name, facts)
-    for one in left:
-        note(neutral(f"{one.line.where}: {one.line.text} is not taken over: {one.why}"))
-    return found
+    definition, left = load(name, facts)
+    for entry in left:
+        note(neutral(f"{entry.line.where}: {entry.line.text} is not taken over: {entry.why}"))
+    return definition
 
 
 def plan_asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note) -> BuildPlan:
@@ -159,12 +159,12 @@ def resolution_of(
         from envkit.resolve.resolver import resolve  # noqa: PLC0415 - as above
 
         request = parse(asked, facts)
-        found = resolve(request, facts)
+        resolution = resolve(request, facts)
     else:
         from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as above
 
         read = definition_of(definition, facts, note)
         request, kind, _ = request_of(read, asked, facts)
         request = replace(request, template=kind)
-        found = plan_of(read, asked, facts).resolution
-    return found, request
+        resolution = plan_of(read, asked, facts).resolution
+    return resolution, request

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.verify.record import Record
 
-_KEPT_LOGS = 20
+_KEPT_LOGS = 20  # of builds on this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Mirrors
     from envkit.resolve.model import Resolution
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 30.0  # for Python to tell its version from a cold disk
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix != sys.base_prefix)"
 
 
@@ -70,18 +70,18 @@ def environment_of(folder: Path | None, environ: Mapping[str, str]) -> Environme
         raise UsageError(
             "no virtual environment is active, and envkit installs nothing into the system's Python", hint=hint
         )
-    found = Environment(folder=(given or Path(conda or "")).absolute(), version=None)
-    if not found.folder.exists():
-        return found
-    if not found.python.exists():
-        raise UsageError(f"{found.folder} is not a virtual environment: it has no bin/python", hint=hint)
-    answer = ask([str(found.python), "-I", "-c", _VERSION], patience_s=_PATIENCE_S)
+    environment = Environment(folder=(given or Path(conda or "")).absolute(), version=None)
+    if not environment.folder.exists():
+        return environment
+    if not environment.python.exists():
+        raise UsageError(f"{environment.folder} is not a virtual environment: it has no bin/python", hint=hint)
+    answer = ask([str(environment.python), "-I", "-c", _VERSION], patience_s=_PATIENCE_S)
     if answer.code:
-        raise EnvironmentProblem(f"{found.python} does not run: {answer.err.strip()[-200:]}", hint=hint)
+        raise EnvironmentProblem(f"{environment.python} does not run: {answer.err.strip()[-200:]}", hint=hint)
     version, is_virtual = answer.out.split()
     if is_virtual != "True" and conda is None:
-        raise UsageError(f"{found.folder} is the system's Python, not a virtual environment", hint=hint)
-    return replace(found, version=version)
+        raise UsageError(f"{environment.folder} is the system's Python, not a virtual environment", hint=hint)
+    return replace(environment, version=version)
 
 
 def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: Facts, note: Note) -> Resolution:
@@ -111,13 +111,13 @@ def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: 
                 hint="envkit install --cpu, or name the machine that will run it: --gpu A100 --driver 550.54.15",
                 details=error.details,
             ) from error
-    found = resolve(parse(asked, facts), facts)
-    if found.source in CONDA_SOURCES:
+    resolution = resolve(parse(asked, facts), facts)
+    if resolution.source in CONDA_SOURCES:
         raise UsageError(
-            f"only {found.source} has such a build, and envkit install installs wheels",
+            f"only {resolution.source} has such a build, and envkit install installs wheels",
             hint="envkit resolve --format conda with the same options prints a conda command",
         )
-    return found
+    return resolution
 
 
 def steps(
@@ -130,18 +130,18 @@ def steps(
         EnvironmentProblem: uv is not installed.
     """
     program = uv.binary()
-    found = []
+    commands = []
     if environment.version is None:
-        found.append(Step(argv=(program, "venv", "--python", resolution.python, str(environment.folder))))
+        commands.append(Step(argv=(program, "venv", "--python", resolution.python, str(environment.folder))))
     installs = (program, "pip", "install", "--python", str(environment.python))
     own, others = install.parts(resolution, () if torch_only else install.COMPANIONS)
     default = sources.python_index(mirrors)
     if others:
-        found.append(Step(argv=(*installs, *others), index=default))
+        commands.append(Step(argv=(*installs, *others), index=default))
     pages = sources.wheel_pages(resolution, mirrors)
     links = ("--find-links", pages) if pages else ()
-    found.append(Step(argv=(*installs, *own, *links), index=sources.wheel_index(resolution, mirrors)))
-    return tuple(found)
+    commands.append(Step(argv=(*installs, *own, *links), index=sources.wheel_index(resolution, mirrors)))
+    return tuple(commands)
 
 
 def run(step: Step, ca_bundle: str | None) -> None:

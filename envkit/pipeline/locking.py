@@ -137,11 +137,11 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
     """
     plan = request.plan
     facts = facts_of(request.settings)
-    glibc, found = glibc_of(plan, facts), NO_SOURCES
+    glibc, built_sources = glibc_of(plan, facts), NO_SOURCES
     if plan.allow_source:
         from envkit.pipeline import sources  # noqa: PLC0415 - runners and registries, for these definitions alone
 
-        found = sources.build_sources(_shop(request, facts, reporter), glibc=glibc, as_of=request.as_of)
+        built_sources = sources.build_sources(_shop(request, facts, reporter), glibc=glibc, as_of=request.as_of)
     return lock_plan(
         plan,
         places_of(plan, request.settings),
@@ -154,7 +154,7 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
         ),
         resolve_base=resolve_base,
         reporter=reporter,
-        sources=found,
+        sources=built_sources,
     )
 
 
@@ -225,10 +225,10 @@ def lock_for_build(request: LockRequest, builder: Builder, reporter: Reporter) -
     except EnvironmentProblem as error:
         if builder.name == EMBEDDED:  # it builds nothing without a lock
             raise
-        way = "envkit build --no-lock lets conda and pip solve inside the build"
+        alternative = "envkit build --no-lock lets conda and pip solve inside the build"
         raise EnvironmentProblem(
             f"the lock cannot be solved: {error.message}",
-            hint=f"{error.hint}; {way}" if error.hint else way,
+            hint=f"{error.hint}; {alternative}" if error.hint else alternative,
             details=error.details,
         ) from error
 
@@ -291,8 +291,8 @@ class Locks:
             return error
 
     def _base_of(self, request: LockRequest) -> LockedBase:
-        plan, found = request.plan, request.plan.resolution
-        key = (request.base, plan.base, plan.system, plan.flavor, found.os, found.platform)
+        plan, resolution = request.plan, request.plan.resolution
+        key = (request.base, plan.base, plan.system, plan.flavor, resolution.os, resolution.platform)
         if key not in self._bases:
             self.lookups += 1
             self._bases[key] = base_from(self._engine_builder(), request, self._reporter)(plan)

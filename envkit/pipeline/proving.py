@@ -51,7 +51,7 @@ class Proof:
     @property
     def differences(self) -> tuple[Compared, ...]:
         """Values that are not those of the facts, and rows that they lack."""
-        return tuple(one for one in self.compared if one.state in (DIFFERENT, MISSING))
+        return tuple(comparison for comparison in self.compared if comparison.state in (DIFFERENT, MISSING))
 
     def to_json(self) -> dict[str, Any]:
         """The document of `matrix prove --json`."""
@@ -61,9 +61,9 @@ class Proof:
             "bytes": self.received,
             "refused": list(self.refused),
             "values": [
-                {"table": one.table, **one.evidence.to_json(), "grade": one.evidence.grade,
-                 "facts": one.stated, "state": one.state}
-                for one in self.compared
+                {"table": comparison.table, **comparison.evidence.to_json(), "grade": comparison.evidence.grade,
+                 "facts": comparison.stated, "state": comparison.state}
+                for comparison in self.compared
             ],
         }  # fmt: skip
 
@@ -98,20 +98,20 @@ def prove(named: str, facts: Facts, settings: Settings, reporter: Reporter, *, d
     """
     level = Level(deep=deep)
     if named.endswith(".whl") or "/" in named:
-        found = prove_file(Path(named), level)
-        return Proof(name=Path(named).name, proved=found, compared=_beside(facts, found), requests=0, received=0)
+        proved = prove_file(Path(named), level)
+        return Proof(name=Path(named).name, proved=proved, compared=_beside(facts, proved), requests=0, received=0)
     torch = release_named(named)
     with open_index(settings, reporter, _MOST_OF_ONE) as index:
-        found = prove_release(index, torch, facts, level, cache=evidence_cache())
+        proved = prove_release(index, torch, facts, level, cache=evidence_cache())
         traffic = index.traffic
     return Proof(
-        name=f"torch=={torch}", proved=found, compared=_beside(facts, found), requests=traffic.requests,
+        name=f"torch=={torch}", proved=proved, compared=_beside(facts, proved), requests=traffic.requests,
         received=traffic.received,
     )  # fmt: skip
 
 
-def _beside(facts: Facts, found: Proved) -> tuple[Compared, ...]:
-    return tuple(compare(facts, found.rows))
+def _beside(facts: Facts, proved: Proved) -> tuple[Compared, ...]:
+    return tuple(compare(facts, proved.rows))
 
 
 def check_online(
@@ -130,16 +130,18 @@ def check_online(
     level = Level(deep=deep)
     with open_index(settings, reporter) as index:
         oldest = min(facts.releases, key=key)
-        listed = [one for one in index.files("torch").versions if is_version(one) and key(one) >= key(oldest)]
-        found = []
+        listed = [
+            release for release in index.files("torch").versions if is_version(release) and key(release) >= key(oldest)
+        ]
+        proofs = []
         for version in [torch] if torch is not None else sorted(listed, key=key):
             before = (index.traffic.requests, index.traffic.received)
             refused: list[IntegrityError] = []
             proved = prove_release(index, version, facts, level, cache=evidence_cache(), refused=refused)
             reporter.note(f"torch {version}: {len(proved.rows)} values")
-            found.append(Proof(
+            proofs.append(Proof(
                 name=f"torch=={version}", proved=proved, compared=_beside(facts, proved),
                 requests=index.traffic.requests - before[0], received=index.traffic.received - before[1],
                 refused=tuple(error.message for error in refused),
             ))  # fmt: skip
-        return tuple(found), index.traffic
+        return tuple(proofs), index.traffic

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.assemble.builders import EMBEDDED
 from envkit.assemble.outputs import parse_output, repositories
 from envkit.build.host_environment import ca_file
-from envkit.ground.errors import EnvkitError, UsageError
+from envkit.ground.errors import EnvkitError, NotVerifiedError, UsageError
 from envkit.ground.paths import cache_dir, run_folder
 from envkit.image.reference import names_registry, parse_reference
 from envkit.plan.names import LABEL_PREFIX
@@ -24,7 +24,7 @@ from envkit.registry.tagging import check_tag, check_target, move_tag
 from envkit.registry.transport import Transport
 from envkit.report.reading import headline
 from envkit.run.source import find_source
-from envkit.verify.proof import find_proof, proof_in_file
+from envkit.verify.verified import verified_by_file, verified_by_newest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.registry.push import Pushed
     from envkit.run.source import Source
-    from envkit.verify.proof import Proof
     from envkit.verify.record import Record
+    from envkit.verify.verified import VerifiedBy
 
 _EXAMPLE = "registry.example.com/team/train:1.0"
-_NOT_VERIFIED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,9 @@ class Sent:
             "sent_bytes": self.pushed.sent,
             "mounted_bytes": self.pushed.mounted,
             "present_bytes": self.pushed.present,
-            "tags": [{"tag": one.tag, "tagged": one.why_not is None, "why": one.why_not} for one in self.tags],
+            "tags": [
+                {"tag": tagging.tag, "tagged": tagging.why_not is None, "why": tagging.why_not} for tagging in self.tags
+            ],
         }
 
 
@@ -112,21 +113,23 @@ def parse_name(text: str, what: str) -> Reference:
     """
     if not names_registry(text):
         raise UsageError(f"{what} {text!r:.200} names no registry", hint=f"write HOST/NAME:TAG: {_EXAMPLE}")
-    found = parse_reference(text, what=f"{what} {text!r:.200}")
-    if found.digest is not None:
+    reference = parse_reference(text, what=f"{what} {text!r:.200}")
+    if reference.digest is not None:
         raise UsageError(
             f"{what} {text!r:.200} names a digest, but the digest follows from the image",
-            hint=f"{found.place}:TAG, or --no-tag {found.place}",
+            hint=f"{reference.place}:TAG, or --no-tag {reference.place}",
         )
-    return found
+    return reference
 
 
 def targets_of_names(names: Sequence[Reference]) -> tuple[Target, ...]:
     """Group names by repository, in the order in which they were typed."""
-    found: dict[Reference, list[Reference]] = {}
+    by_repository: dict[Reference, list[Reference]] = {}
     for name in names:
-        found.setdefault(replace(name, tag=None), []).append(name)
-    return tuple(Target(place=place, names=tuple(dict.fromkeys(tags))) for place, tags in found.items())
+        by_repository.setdefault(replace(name, tag=None), []).append(name)
+    return tuple(
+        Target(place=repository, names=tuple(dict.fromkeys(tags))) for repository, tags in by_repository.items()
+    )
 
 
 def check_targets(
@@ -146,12 +149,12 @@ def check_targets(
         EnvironmentProblem: a registry cannot be reached.
     """
     free = True
-    for one in targets:
-        registry = Registry.of(one.place, transport)
-        reporter.step(f"check {one.place.place}")
-        if not one.names:
-            registry.try_upload(one.place.repository)
-        for name in one.names:
+    for target in targets:
+        registry = Registry.of(target.place, transport)
+        reporter.step(f"check {target.place.place}")
+        if not target.names:
+            registry.try_upload(target.place.repository)
+        for name in target.names:
             free &= check_target(name, labels, registry, replace_tag=replace_tag)
     return free
 
@@ -182,29 +185,29 @@ def send(
     """
     others = repositories(targets[0].place, options.mount_from)
     image, known = None, [(targets[0].place.registry, repository) for repository in others]
-    for one in targets:
-        registry = Registry.of(one.place, transport)
-        first = one.names[0] if one.names else one.place
+    for target in targets:
+        registry = Registry.of(target.place, transport)
+        first = target.names[0] if target.names else target.place
         pusher = Pusher(
             first,
             registry,
-            sources=tuple(repository for host, repository in known if host == one.place.registry),
-            replace_tag=options.replace_tag or not one.names,
+            sources=tuple(repository for host, repository in known if host == target.place.registry),
+            replace_tag=options.replace_tag or not target.names,
             ahead=ahead,
             fetch=source.fetch,
         )
         with pusher:
             # Once for all targets: reading compresses the layers that an engine keeps as tars.
             image = image or source.read(pusher.offer)
-            for name in one.names[1:]:
+            for name in target.names[1:]:
                 check_tag(name, image.digest, registry, replace_tag=options.replace_tag)
             pushed = pusher.finish(image, reporter)
         reporter.note(f"pushed {pushed.reference}: {_amounts(pushed)}")
         # Of the same registry, the next repository can mount what this one has now, and gets no bytes.
-        known.append((one.place.registry, one.place.repository))
+        known.append((target.place.registry, target.place.repository))
         tags = tuple(
             set_tag(name, pushed.reference, pushed.digest, registry, reporter, replace_tag=options.replace_tag)
-            for name in one.names
+            for name in target.names
         )
         yield Sent(id=image.id, pushed=pushed, tags=tags)
 
@@ -243,7 +246,7 @@ class PushResult:
 
     source: Source
     sent: Sent
-    proof: Proof | None  # the record that verifies the image; None = none was required
+    verified_by: VerifiedBy | None  # the record that verifies the image; None = none was required
 
 
 def push(request: PushRequest, state: Path, reporter: Reporter) -> PushResult:
@@ -258,14 +261,14 @@ def push(request: PushRequest, state: Path, reporter: Reporter) -> PushResult:
     target, options = request.target, request.options
     with transport_of(request.settings, reporter) as transport, run_folder(cache_dir()) as folder:
         source = find_source(request.image, folder, transport, reporter, engine=request.engine)
-        proof = None
+        verified_by = None
         if request.verified and request.record is not None:
-            proof = proof_in_file(source.name, source.ids, request.record)
+            verified_by = verified_by_file(source.name, source.ids, request.record)
         elif request.verified:
-            proof = find_proof(source.name, source.ids, state)
+            verified_by = verified_by_newest(source.name, source.ids, state)
         free = check_targets((target,), dict(source.labels), transport, reporter, replace_tag=options.replace_tag)
         (sent,) = send(source, (target,), options, transport, reporter, ahead=free)
-    return PushResult(source=source, sent=sent, proof=proof)
+    return PushResult(source=source, sent=sent, verified_by=verified_by)
 
 
 # `envkit build`
@@ -316,7 +319,7 @@ class PushAfterBuild:
             reporter: receives the steps.
         """
         done = () if first is None else (first,)
-        names = [name for one in self.targets for name in one.names][len(done) :]
+        names = [name for target in self.targets for name in target.names][len(done) :]
         if not names:
             return done
         if first is not None and first.why_not is not None:
@@ -331,9 +334,9 @@ class PushAfterBuild:
             # What was pushed and tagged before the failure stays so, and is reported.
             left = names[max(len(tags) - len(done), 0) :]
             why, hint = error.message, error.hint
-            tags += [Tagging(image=None, tag=str(one), why_not=why, hint=hint, error=error) for one in left]
-        by_tag = {one.tag: one for one in (*tags, *done)}
-        return tuple(by_tag[str(name)] for one in self.targets for name in one.names)
+            tags += [Tagging(image=None, tag=str(reference), why_not=why, hint=hint, error=error) for reference in left]
+        by_tag = {tagging.tag: tagging for tagging in (*tags, *done)}
+        return tuple(by_tag[str(name)] for target in self.targets for name in target.names)
 
     def _send(self, image: str, engine: str, reporter: Reporter) -> Iterator[Sent]:
         """Push to all targets; where the image is in place already, a few requests are enough."""
@@ -367,7 +370,7 @@ def not_verified(image: str | None, tag: str, record: Record) -> Tagging:
     why = f"the image is not verified: {headline(record.tree['summary'])}, exit code {record.exit_code}"
     # A second run finds every layer made and every blob sent, so it is quick.
     again = "to tag it without verification, run again with --no-verify"
-    if record.exit_code == _NOT_VERIFIED:
+    if record.exit_code == NotVerifiedError.exit_code:
         again = f"if only a GPU is missing, run again with --allow-cpu; {again}"
     else:
         again = f"envkit verify shows why; {again}"

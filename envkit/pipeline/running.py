@@ -191,7 +191,7 @@ def _engine_name(request: RunRequest, last: LastBuilt | None, target: str, facts
     if request.image is not None:
         return target
     tags = last.tags if last is not None else ()
-    return next((one for one in tags if one in facts["tags"]), str(facts["id"]))
+    return next((tag for tag in tags if tag in facts["tags"]), str(facts["id"]))
 
 
 def _command(request: RunRequest, facts: Mapping[str, Any], own: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
@@ -216,34 +216,34 @@ def _command(request: RunRequest, facts: Mapping[str, Any], own: Sequence[str]) 
 
 def _mounts(case: _Case) -> tuple[Mount, ...]:
     request, workdir = case.request, str(case.facts["workdir"] or "")
-    place = workdir if workdir.strip("/") else _WORKSPACE
-    found: list[Mount] = []
+    mount_point = workdir if workdir.strip("/") else _WORKSPACE
+    mounts: list[Mount] = []
     workspace = request.workspace or ("." if case.known else NONE)
     if workspace != NONE:
-        found.append(parse_mount(workspace, place, read_only=False, option="--workspace"))
+        mounts.append(parse_mount(workspace, mount_point, read_only=False, option="--workspace"))
     for text in request.data:
         name = Path(text.rpartition(":")[0] or text if not Path(text).exists() else text).name
         target = _DATA if len(request.data) == 1 else f"{_DATA}/{name}"
-        found.append(parse_mount(text, target, read_only=True, option="--data"))
-    targets = [one.target for one in found]
-    twice = next((one for one in targets if targets.count(one) > 1), None)
+        mounts.append(parse_mount(text, target, read_only=True, option="--data"))
+    targets = [mount.target for mount in mounts]
+    twice = next((path for path in targets if targets.count(path) > 1), None)
     if twice is not None:
         raise UsageError(f"two folders are mounted at {twice}", hint="--data DIR:/data/NAME")
-    return tuple(found)
+    return tuple(mounts)
 
 
 def _env(request: RunRequest, facts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if not facts["env"].get("HOME"):
-        found["HOME"] = "/tmp"  # noqa: S108 - the one writable place: the root is read-only
+        variables["HOME"] = "/tmp"  # noqa: S108 - the one writable place: the root is read-only
     for text in request.env:
         name, sign, value = text.partition("=")
         if not name.replace("_", "a").isalnum() or name[0].isdigit() or not name.isascii():
             raise UsageError(f"--env {text!r:.80} is not NAME=VALUE", hint="--env WANDB_MODE=offline")
         if not sign and name not in os.environ:
             raise UsageError(f"--env {name}: the variable is not set here", hint=f"--env {name}=VALUE")
-        found[name] = value if sign else os.environ[name]
-    return tuple(found.items())
+        variables[name] = value if sign else os.environ[name]
+    return tuple(variables.items())
 
 
 def _shm(labels: Mapping[str, str]) -> int:
@@ -259,7 +259,7 @@ def _user(request: RunRequest, service: str | None) -> str | None:
     if request.user is None:
         return f"{os.getuid()}:{os.getgid()}"
     parts = request.user.split(":")
-    if len(parts) > 2 or not all(one.isascii() and one.isdigit() for one in parts):  # noqa: PLR2004
+    if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):  # noqa: PLR2004
         raise UsageError(f"--user {request.user!r:.80} is not UID:GID", hint="--user 1000:1000, or --user image")
     return request.user if len(parts) > 1 else f"{request.user}:{request.user}"
 
@@ -275,17 +275,21 @@ def _ports(case: _Case, free: Callable[[Port], bool]) -> tuple[Port, ...]:
         return ()
     typed = [parse_port(text) for text in request.ports if text != NONE]
     if network == "host":
-        moved = next((one for one in typed if one.host != one.container), None)
+        moved = next((mapping for mapping in typed if mapping.host != mapping.container), None)
         if moved is not None:
             raise UsageError(
                 f"--port {moved.host}:{moved.container}: the container has this machine's network, so ports keep "
                 "their numbers",
                 hint=f"have the program listen on {moved.host}, or use --runner podman",
             )
-    named = [one.partition("/") for one in dict.fromkeys([*case.facts["ports"], *_feature_ports(case.features)])]
+    named = [entry.partition("/") for entry in dict.fromkeys([*case.facts["ports"], *_feature_ports(case.features)])]
     default = [Port(container=int(number), host=int(number), kind=kind) for number, _, kind in named]
-    taken = {(one.container, one.kind) for one in typed}
-    default = [] if NONE in request.ports else [one for one in default if (one.container, one.kind) not in taken]
+    taken = {(mapping.container, mapping.kind) for mapping in typed}
+    default = (
+        []
+        if NONE in request.ports
+        else [mapping for mapping in default if (mapping.container, mapping.kind) not in taken]
+    )
     needed = {JUPYTER: _JUPYTER_PORT, SSH: _SSH_PORT}.get(case.service or "")
     for port in typed:
         if not free(port):
@@ -312,7 +316,7 @@ def _with_jupyter(session: Session, case: _Case) -> tuple[Session, str]:
         # The container has this machine's network: not every other machine is to reach it.
         loopback = tuple(f"--ip={LOOPBACK}" if word == "--ip=0.0.0.0" else word for word in case.facts["cmd"])
         session = replace(session, argv=loopback)
-    at = next((one for one in session.ports if one.container == _JUPYTER_PORT), None)
+    at = next((port for port in session.ports if port.container == _JUPYTER_PORT), None)
     where = f"http://{at.address}:{at.host}" if at else f"port {_JUPYTER_PORT}, which is not published"
     return replace(
         session, env=tuple(env.items())
@@ -321,7 +325,7 @@ def _with_jupyter(session: Session, case: _Case) -> tuple[Session, str]:
 
 def _with_ssh(session: Session, request: RunRequest) -> tuple[Session, str]:
     """The image's SSH server, which accepts one public key of the caller."""
-    key = request.ssh_key or next((path for one in _KEYS if (path := Path.home() / ".ssh" / one).is_file()), None)
+    key = request.ssh_key or next((path for name in _KEYS if (path := Path.home() / ".ssh" / name).is_file()), None)
     if key is None or not key.is_file():
         raise UsageError(
             f"there is no public key {key}" if key else "there is no public key in ~/.ssh",
@@ -334,7 +338,7 @@ def _with_ssh(session: Session, request: RunRequest) -> tuple[Session, str]:
         'umask 077; mkdir -p "$HOME/.ssh"; printf "%s\\n" "$1" > "$HOME/.ssh/authorized_keys"; '
         "exec /usr/share/envkit/sshd.sh"
     )
-    at = next((one for one in session.ports if one.container == _SSH_PORT), None)
+    at = next((port for port in session.ports if port.container == _SSH_PORT), None)
     where = f"ssh -p {at.host} envkit@{at.address}" if at else f"port {_SSH_PORT}, which is not published"
     session = replace(session, argv=("/bin/sh", "-c", script, "sh", text))
     return session, f"ssh: {where}   (key {key})"
@@ -342,7 +346,7 @@ def _with_ssh(session: Session, request: RunRequest) -> tuple[Session, str]:
 
 def _summary(runner: str, session: Session, case: _Case) -> str:
     """One line that says what the container gets."""
-    parts = [f"{one.source} at {one.target}{' (read-only)' if one.read_only else ''}" for one in session.mounts]
+    parts = [f"{mount.source} at {mount.target}{' (read-only)' if mount.read_only else ''}" for mount in session.mounts]
     if not case.known and not session.mounts:
         parts.append("no folder: not built or verified here (--workspace DIR mounts one)")
     parts.append(f"user {session.user or 'of the image'}")

@@ -105,16 +105,16 @@ def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
     target = Target(platform=plan.resolution.platform, glibc=glibc, python=plan.resolution.python)
     shop.reporter.step("look for packages that have only a source")
     others = (*plan.pip, *plan.constraints)
-    chosen = {one.name: one for one in sdists.choose(specs, others, target, shop.places, as_of=as_of)}
+    chosen = {sdist.name: sdist for sdist in sdists.choose(specs, others, target, shop.places, as_of=as_of)}
     wheels: dict[Path, Wheel] = {}
     rows: list[Source] = []
     builders: dict[str, Lock] = {}
     for spec in sorted(specs, key=lambda spec: spec.name):
-        found = spec if spec.commit is not None else chosen.get(spec.name)
-        if found is None:
+        source = spec if spec.commit is not None else chosen.get(spec.name)
+        if source is None:
             shop.reporter.note(f"{spec.name} has a wheel, so it is not built from source")
             continue
-        archive = _fetched(shop, found)
+        archive = _fetched(shop, source)
         job, outcome = _built(shop, archive, partial(_locked_builder, shop, archive.name))
         path, wheel, row = _rows(job, outcome)
         wheels[path], builders[row.builder] = wheel, job.builder
@@ -147,12 +147,12 @@ def provide(shop: Shop, lock: Lock) -> None:
             )
 
 
-def _fetched(shop: Shop, found: Sdist | SourceSpec | Source) -> Archive:
+def _fetched(shop: Shop, source: Sdist | SourceSpec | Source) -> Archive:
     folder, ca_bundle = shop.cache / "downloads", shop.places.ca_bundle
-    if found.url is not None and not isinstance(found, Sdist) and found.commit is not None:
-        return fetch.commit(found.name, found.url, found.commit, folder, shop.reporter, ca_bundle=ca_bundle)
-    assert not isinstance(found, SourceSpec)
-    offered = Sdist(name=found.name, version=found.version, url=found.url, sha256=found.sha256, size=found.size)
+    if source.url is not None and not isinstance(source, Sdist) and source.commit is not None:
+        return fetch.commit(source.name, source.url, source.commit, folder, shop.reporter, ca_bundle=ca_bundle)
+    assert not isinstance(source, SourceSpec)
+    offered = Sdist(name=source.name, version=source.version, url=source.url, sha256=source.sha256, size=source.size)
     with Transport(ca_bundle=ca_bundle) as transport:
         return fetch.sdist(offered, shop.places, transport, folder, shop.reporter)
 

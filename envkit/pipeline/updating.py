@@ -99,9 +99,9 @@ def find_update(
             oldest, newest = min(facts.releases, key=key), max(facts.releases, key=key)
             day = {file.version: file.uploaded or "" for file in files.files}
             versions = [
-                one for one in files.versions
-                if is_version(one) and key(one) >= key(oldest)
-                and (key(one) > key(newest) if since is None else day[one] >= since)
+                release for release in files.versions
+                if is_version(release) and key(release) >= key(oldest)
+                and (key(release) > key(newest) if since is None else day[release] >= since)
             ]  # fmt: skip
         proved = []
         for version in sorted(versions, key=key):
@@ -128,15 +128,15 @@ class _Beside:
 
 def _beside(index: Index, proved: Sequence[Proved], facts: Facts, reporter: Reporter, *, toolkits: bool) -> _Beside:
     """Toolkits on the index and cuDNNs of the releases that the facts lack; an index may have neither."""
-    found = _Beside(toolkits=[], cudnns=[], evidence=[])
+    additions = _Beside(toolkits=[], cudnns=[], evidence=[])
     if toolkits:
         with _optional(reporter):
             rows = proposals.toolkit_rows(index.files("cuda-toolkit"), [row.toolkit for row in facts.toolkits])
-            found.toolkits.extend(rows)
-    for one in proved:
+            additions.toolkits.extend(rows)
+    for proof in proved:
         with _optional(reporter):
-            _add_cudnn(index, one.release, facts, found)
-    return found
+            _add_cudnn(index, proof.release, facts, additions)
+    return additions
 
 
 @contextmanager
@@ -148,18 +148,18 @@ def _optional(reporter: Reporter) -> Iterator[None]:
         reporter.note(f"{error}; no row is proposed from it")
 
 
-def _add_cudnn(index: Index, release: Release, facts: Facts, found: _Beside) -> None:
+def _add_cudnn(index: Index, release: Release, facts: Facts, additions: _Beside) -> None:
     wanted = proposals.cudnn_of(release)
     cuda = release.wheels["linux-64"].text("cuda") if wanted is not None else None
     if wanted is None or cuda is None:
         return
     known = {(row.cudnn, row.cuda_major) for row in facts.cudnns}
-    known |= {(row["cudnn"], row["cuda_major"]) for row in found.cudnns}
+    known |= {(row["cudnn"], row["cuda_major"]) for row in additions.cudnns}
     proofs = prove_cudnn(index, *wanted, evidence_cache()) if proposals.cudnn_key(*wanted) not in known else None
     if proofs is not None:
-        row, one = proposals.cudnn_row(*wanted, cuda, proofs)
-        found.cudnns.append(row)
-        found.evidence.extend([one] if one is not None else [])
+        row, entry = proposals.cudnn_row(*wanted, cuda, proofs)
+        additions.cudnns.append(row)
+        additions.evidence.extend([entry] if entry is not None else [])
 
 
 def _text(path: Path) -> str:
@@ -195,7 +195,7 @@ def _files(proved: Sequence[Proved], beside: _Beside, facts: Facts) -> dict[Path
         tables[snapshot.HEAD] = snapshot.with_version(head, facts.version + 1)
     made = {edited.DATA / f"{name}.yaml": text for name, text in tables.items()}
     kept = {table.name: evidence.read(table.name) for table in TABLES}
-    more = [("cudnns", one) for one in beside.evidence]
+    more = [("cudnns", entry) for entry in beside.evidence]
     for table, text in update.evidence_texts(proved, kept, more).items():
         path = evidence.path_of(table)
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -181,10 +181,10 @@ def turn(state: Path, reporter: Reporter) -> Iterator[None]:
     folder = state / "turns"
     folder.mkdir(parents=True, exist_ok=True)
     flights = Flights(folder)
-    with ExitStack() as held:
-        if not held.enter_context(flights.free(["proof"])):
+    with ExitStack() as stack:
+        if not stack.enter_context(flights.free(["verify"])):
             reporter.step("wait for the verification of another image")
-            held.enter_context(flights.all(["proof"], lambda: None))
+            stack.enter_context(flights.all(["verify"], lambda: None))
         yield
 
 

@@ -21,8 +21,8 @@ from envkit.plan.model import BuildPlan, Copied
 
 LOCK_FILE = "envkit.lock"
 IGNORE_FILES = (".envkitignore", ".dockerignore")  # the first that exists is read
-LIMIT_BYTES = 200 << 20
-_LIMIT_FILES = 20_000
+LIMIT_BYTES = 200 << 20  # a layer of a project's sources; data is mounted
+_LIMIT_FILES = 20_000  # each one is hashed for the plan
 # Never part of what is copied: caches, environments, histories, schemas for editors, and the lock, which every image
 # has anyway.
 ALWAYS_IGNORED = frozenset(
@@ -103,7 +103,7 @@ def files_of(plan: BuildPlan) -> tuple[tuple[ProjectFile, ...], ...]:
         UsageError: a file is missing, unreadable or a secret, or the files are not those that the plan was made for.
     """
     folder = Path(plan.folder)
-    found = []
+    groups = []
     for copied in plan.copy:
         files = tuple(_read(copied, folder, plan.name))
         if _digest(list(files)) != copied.digest:
@@ -111,18 +111,18 @@ def files_of(plan: BuildPlan) -> tuple[tuple[ProjectFile, ...], ...]:
                 f"{folder / copied.source} is not what the plan of {plan.name} was made for",
                 hint="use the definition instead of the plan, or run in the folder of the definition",
             )
-        found.append(files)
-    _refuse_clashes([one for files in found for one in files], plan.name)
-    return tuple(found)
+        groups.append(files)
+    _refuse_clashes([file for files in groups for file in files], plan.name)
+    return tuple(groups)
 
 
 def merged(plan: BuildPlan) -> Mapping[str, ProjectFile]:
     """Return the files of a plan by their path in the image; the last pair wins, as with COPY."""
-    return {one.target: one for files in files_of(plan) for one in files}
+    return {file.target: file for files in files_of(plan) for file in files}
 
 
 def _refuse_clashes(files: list[ProjectFile], where: str) -> None:
-    targets = {one.target for one in files}
+    targets = {file.target for file in files}
     for target in sorted(targets):
         above = [str(parent) for parent in PurePosixPath(target).parents if str(parent) in targets]
         if above:
@@ -132,7 +132,7 @@ def _refuse_clashes(files: list[ProjectFile], where: str) -> None:
 
 
 def _digest(files: list[ProjectFile]) -> str:
-    lines = [f"{hashlib.sha256(one.data).hexdigest()} {int(one.executable)} {one.target}\n" for one in files]
+    lines = [f"{hashlib.sha256(file.data).hexdigest()} {int(file.executable)} {file.target}\n" for file in files]
     return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -152,7 +152,7 @@ def _read(copied: Copied, folder: Path, where: str) -> Iterator[ProjectFile]:
             f"{where}: copy: nothing is left of {start}", hint=f"see {ignore.name or 'which files the folder has'}"
         )
     secrets = [path.relative_to(folder).as_posix() for path in paths if is_secret(path.relative_to(folder))]
-    found: list[ProjectFile] = []
+    files: list[ProjectFile] = []
     size = 0
     for path in paths:
         relative = path.relative_to(folder).as_posix()
@@ -167,21 +167,21 @@ def _read(copied: Copied, folder: Path, where: str) -> Iterator[ProjectFile]:
             raise UsageError(f"{where}: copy: {fault}", hint=f"add `{relative}` to {ignore.name or IGNORE_FILES[0]}")
         try:
             size += path.stat().st_size
-            _within(size, len(found), start, where)
+            _within(size, len(files), start, where)
             data = path.read_bytes()
             executable = bool(path.stat().st_mode & 0o100)
         except OSError as error:
             raise UsageError(f"{where}: copy: {path}: {error.strerror}", hint=f"ls -l {path}") from error
         if path.suffix == ".pem" and _PRIVATE_KEY in data:
             secrets.append(relative)
-        found.append(ProjectFile(source=path, target=target, executable=executable, data=data))
+        files.append(ProjectFile(source=path, target=target, executable=executable, data=data))
     if secrets:
         raise UsageError(
             f"{where}: copy: {secrets[0]} looks like a secret, and everyone who has the image can read its files",
             details=shown([f"{name} looks like a secret" for name in secrets[1:]]),
             hint=f"add `{secrets[0]}` to {ignore.name or IGNORE_FILES[0]}, and mount it when the container runs",
         )
-    yield from sorted(found, key=lambda one: one.target)
+    yield from sorted(files, key=lambda file: file.target)
 
 
 def _within(size: int, count: int, start: Path, where: str) -> None:
@@ -270,33 +270,33 @@ def _patterns(lines: list[str]) -> Iterator[tuple[re.Pattern[str], bool]]:
 
 def _regex(parts: list[str]) -> str:
     """Translate a pattern; what lies below a match matches, too."""
-    found = ""
-    for place, part in enumerate(parts):
-        last = place == len(parts) - 1
+    regex = ""
+    for index, part in enumerate(parts):
+        last = index == len(parts) - 1
         if part == "**":
-            found += ".*" if last else "(?:.*/)?"
+            regex += ".*" if last else "(?:.*/)?"
         else:
-            found += _glob(part) + ("" if last else "/")
-    return f"{found}(?:/.*)?"
+            regex += _glob(part) + ("" if last else "/")
+    return f"{regex}(?:/.*)?"
 
 
 def _glob(part: str) -> str:
-    made, place = "", 0
-    while place < len(part):
-        char = part[place]
-        place += 1
-        end = part.find("]", place + 1) if char == "[" else -1
+    made, index = "", 0
+    while index < len(part):
+        char = part[index]
+        index += 1
+        end = part.find("]", index + 1) if char == "[" else -1
         if char == "*":
             made += "[^/]*"
         elif char == "?":
             made += "[^/]"
         elif end > 0:
-            inner = part[place:end].replace("\\", "\\\\")
+            inner = part[index:end].replace("\\", "\\\\")
             made += f"[{inner}]"
-            place = end + 1
-        elif char == "\\" and place < len(part):
-            made += re.escape(part[place])
-            place += 1
+            index = end + 1
+        elif char == "\\" and index < len(part):
+            made += re.escape(part[index])
+            index += 1
         else:
             made += re.escape(char)
     return made

@@ -212,8 +212,8 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
 
 def _exact_python(request: Mapping[str, Any]) -> str | None:
     """The minor version that a request fixes, for markers; None where it fixes none."""
-    found = re.fullmatch(r"(?:==)?\s*(3\.[0-9]+)(?:\.[0-9*]+)?", str(request.get("python", "")))
-    return found.group(1) if found else None
+    match = re.fullmatch(r"(?:==)?\s*(3\.[0-9]+)(?:\.[0-9*]+)?", str(request.get("python", "")))
+    return match.group(1) if match else None
 
 
 def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Definition:
@@ -225,7 +225,7 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
         where: names the tree in errors.
 
     Raises:
-        UsageError: a key or a value is at fault; all of them are named.
+        UsageError: a key or a value is invalid; all of them are named.
     """
     if not tree:
         return definition
@@ -268,7 +268,7 @@ def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
 def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
     """Read every key of a definition that is there; `envkit.plan.shape` makes the JSON Schema of these calls."""
     top.choice("schema", (SCHEMA,))
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "title": top.text("title", names.text),
         "extends": top.text("extends", _parent),
         "request": _request(top.child("request", REQUEST_KEYS), faults) if "request" in top else None,
@@ -295,7 +295,7 @@ def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
         "volumes": top.words("volumes", copying.volume),
         "smoke": _smoke(top.child("smoke", SMOKE_KEYS)) if "smoke" in top else None,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _command(top: Fields, faults: list[str]) -> tuple[str, ...] | None:
@@ -311,7 +311,7 @@ def _copy(top: Fields) -> tuple[tuple[str, str], ...] | None:
 
 
 def _request(under: Fields, faults: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in ("torch", "cuda", "cudnn", "python"):
         value = under.text(key, names.text)
         if value is None:
@@ -320,8 +320,8 @@ def _request(under: Fields, faults: list[str]) -> dict[str, Any]:
             parse_constraint(value, under.at(key))
         except UsageError as error:
             faults.append(error.message)
-        found[key] = value
-    found |= {
+        values[key] = value
+    values |= {
         "driver": under.text("driver", lambda value: None if _DRIVER.fullmatch(value) else "is not a driver version"),
         "gpu": under.words("gpus", names.text),
         "os": under.text("os", names.text),
@@ -332,7 +332,7 @@ def _request(under: Fields, faults: list[str]) -> dict[str, Any]:
         "supported_only": under.flag("supported_only"),
         "allow_forward_compat": under.flag("allow_forward_compat"),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 _DRIVER = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}")
@@ -347,7 +347,7 @@ def _size(value: str) -> str | None:
 
 
 def _smoke(under: Fields) -> dict[str, Any]:
-    found = {
+    values = {
         "tier": under.choice("tier", TIERS),
         "shm_mb": under.number("shm_mb", 1, 1 << 20),
         "num_workers": under.number("num_workers", 0, 64),
@@ -356,7 +356,7 @@ def _smoke(under: Fields) -> dict[str, Any]:
         "pin_memory": under.flag("pin_memory"),
         "compile": under.choice("compile", ("required", "optional", "absent")),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

@@ -40,30 +40,30 @@ def _conda(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ..
         build = f"*cuda{resolution.cuda}*" if resolution.cuda else "*cpu*"
     else:
         build = f"{device}*"
-    found = [f"pytorch={resolution.torch}={build}"]
+    packages = [f"pytorch={resolution.torch}={build}"]
     if resolution.source == "conda-forge" and resolution.cuda:
-        found.append(f"cuda-version={resolution.cuda}")
+        packages.append(f"cuda-version={resolution.cuda}")
     if resolution.selector:
-        found.append(resolution.selector)
+        packages.append(resolution.selector)
     for name in ("torchvision", "torchaudio"):
         version = getattr(resolution, name)
         if name in companions and version:
-            found.append(f"{name}={version}")
-    return tuple(found)
+            packages.append(f"{name}={version}")
+    return tuple(packages)
 
 
 def _wheels(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
     local = resolution.local_version or ""
     # The Python index carries one variant without a local version; elsewhere the local version names the variant.
     local = "" if resolution.source == "pypi" else local
-    found = [f"torch=={resolution.torch}{local}"]
+    packages = [f"torch=={resolution.torch}{local}"]
     if "torchvision" in companions and resolution.torchvision:
-        found.append(f"torchvision=={resolution.torchvision}{local}")
+        packages.append(f"torchvision=={resolution.torchvision}{local}")
     if "torchaudio" in companions and resolution.torchaudio:
         # torchaudio has ended: with a newer torch its last release is used, whose variants are not known to match.
         paired = minor(resolution.torchaudio).partition(".")[2] == minor(resolution.torch).partition(".")[2]
-        found.append(f"torchaudio=={resolution.torchaudio}{local if paired else ''}")
-    return tuple(found)
+        packages.append(f"torchaudio=={resolution.torchaudio}{local if paired else ''}")
+    return tuple(packages)
 
 
 def beside(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
@@ -85,10 +85,10 @@ def constrained(spec: str, constraints: tuple[str, ...], *, conda: bool) -> str:
     if parts is None:
         return spec
     clauses = [
-        str(one)
+        str(specifier)
         for wanted in map(Requirement, constraints)
         if canonicalize_name(wanted.name) == canonicalize_name(parts["name"])
-        for one in ordered(wanted.specifier)
+        for specifier in ordered(wanted.specifier)
     ]
     if not clauses:
         return spec

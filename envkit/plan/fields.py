@@ -94,15 +94,15 @@ class Fields:
         if not isinstance(value, list):
             self.fault(key, value, "is not a list")
             return None
-        found: dict[str, None] = {}  # in the order of the list
-        for place, item in enumerate(value):
+        words: dict[str, None] = {}  # in the order of the list
+        for index, item in enumerate(value):
             why = "is not a string; quote it" if not isinstance(item, str) else check(item)
-            why = why or ("is listed twice" if item in found else None)
+            why = why or ("is listed twice" if item in words else None)
             if why:
-                self.fault(f"{key}[{place}]", item, why)
+                self.fault(f"{key}[{index}]", item, why)
             else:
-                found[item] = None
-        return tuple(found)
+                words[item] = None
+        return tuple(words)
 
     def choices(self, key: str, allowed: Collection[str]) -> tuple[str, ...] | None:
         """A list of some of a few words; a repeated one is a fault."""
@@ -130,19 +130,19 @@ class Fields:
         if not isinstance(value, list):
             self.fault(key, value, "is not a list")
             return None
-        found = []
-        for place, item in enumerate(value):
-            under = Fields(item, f"{self.at(key)}[{place}]", known, self._faults, joint=".")
+        rows = []
+        for index, item in enumerate(value):
+            under = Fields(item, f"{self.at(key)}[{index}]", known, self._faults, joint=".")
             row = {name: under.text(name, lambda _: None) for name in known}
             texts = {name: text for name, text in row.items() if text is not None}
             missing = [name for name in known if name not in under]
             if isinstance(item, Mapping) and missing:
-                self._faults.append(f"{self.at(key)}[{place}]: {missing[0]} is missing")
+                self._faults.append(f"{self.at(key)}[{index}]: {missing[0]} is missing")
             elif len(texts) == len(known) and (why := check(texts)):
-                self._faults.append(f"{self.at(key)}[{place}]: {why}")
+                self._faults.append(f"{self.at(key)}[{index}]: {why}")
             elif len(texts) == len(known):
-                found.append(texts)
-        return tuple(found)
+                rows.append(texts)
+        return tuple(rows)
 
     def pairs(self, key: str, check: Callable[[str, str], str | None]) -> dict[str, str] | None:
         """A mapping of names to texts, each pair checked."""
@@ -152,14 +152,14 @@ class Fields:
         if not isinstance(value, Mapping):
             self.fault(key, value, "is not a mapping of names to strings")
             return None
-        found: dict[str, str] = {}
+        pairs: dict[str, str] = {}
         for name, item in value.items():
             why = "is not a string; quote it" if not isinstance(item, str) else check(name, item)
             if why:
                 self._faults.append(f"{self.at(key)}.{_plain(name)}: {why}")
             else:
-                found[name] = item
-        return found
+                pairs[name] = item
+        return pairs
 
     def child(self, key: str, known: Collection[str]) -> Fields:
         """The mapping under a key; empty when the key is absent."""

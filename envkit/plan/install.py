@@ -75,7 +75,7 @@ def uv(resolution: Resolution) -> str:
     """Return a pyproject.toml that uv locks for the resolved platform on any machine."""
     specs = requirements_of(resolution)
     target = f"sys_platform == 'linux' and platform_machine == '{platform(resolution.platform).machine}'"
-    found = [
+    lines = [
         "[project]",
         f"name = {_text(_NAME)}",
         'version = "0"',
@@ -91,10 +91,10 @@ def uv(resolution: Resolution) -> str:
         label = f"pytorch-{(resolution.local_version or '+torch')[1:]}"
         # `explicit` leaves all other packages to the default index.
         own = [_split(spec)[0] for spec in _family(resolution)]
-        found += ["", "[tool.uv.sources]", *(f"{name} = {{ index = {_text(label)} }}" for name in own)]
-        found += ["", "[[tool.uv.index]]", f"name = {_text(label)}", f"url = {_text(resolution.index)}"]
-        found += ["explicit = true"]
-    return _lines(*found)
+        lines += ["", "[tool.uv.sources]", *(f"{name} = {{ index = {_text(label)} }}" for name in own)]
+        lines += ["", "[[tool.uv.index]]", f"name = {_text(label)}", f"url = {_text(resolution.index)}"]
+        lines += ["explicit = true"]
+    return _lines(*lines)
 
 
 def conda(resolution: Resolution) -> str:
@@ -106,33 +106,33 @@ def conda(resolution: Resolution) -> str:
 def environment(resolution: Resolution) -> str:
     """Return an environment.yml."""
     is_conda = _is_conda(resolution)
-    found = [f"name: {_NAME}", "channels:", *(f"  - {one}" for one in _channels(resolution)), "dependencies:"]
-    found.append(f"  - python={resolution.python}")
+    lines = [f"name: {_NAME}", "channels:", *(f"  - {channel}" for channel in _channels(resolution)), "dependencies:"]
+    lines.append(f"  - python={resolution.python}")
     if is_conda:
-        return _lines(*found, *(f"  - {_text(spec)}" for spec in requirements_of(resolution)))
+        return _lines(*lines, *(f"  - {_text(spec)}" for spec in requirements_of(resolution)))
     extra = [f"      - --extra-index-url {resolution.index}"] if _index(resolution) else []
     specs = [f"      - {_text(spec)}" for spec in requirements_of(resolution)]
-    return _lines(*found, "  - pip", "  - pip:", *extra, *specs)
+    return _lines(*lines, "  - pip", "  - pip:", *extra, *specs)
 
 
 def pixi(resolution: Resolution) -> str:
     """Return a pixi.toml; `system-requirements` make it solvable on a machine without a GPU."""
-    found = ["[workspace]", f"name = {_text(_NAME)}", f"channels = {json.dumps(list(_channels(resolution)))}"]
-    found += [f"platforms = [{_text(resolution.platform)}]", "", "[system-requirements]"]
-    found += [f"cuda = {_text(resolution.cuda)}"] if resolution.cuda else []
-    found += [f'libc = {{ family = "glibc", version = {_text(resolution.glibc)} }}'] if resolution.glibc else []
+    lines = ["[workspace]", f"name = {_text(_NAME)}", f"channels = {json.dumps(list(_channels(resolution)))}"]
+    lines += [f"platforms = [{_text(resolution.platform)}]", "", "[system-requirements]"]
+    lines += [f"cuda = {_text(resolution.cuda)}"] if resolution.cuda else []
+    lines += [f'libc = {{ family = "glibc", version = {_text(resolution.glibc)} }}'] if resolution.glibc else []
     if not resolution.cuda and not resolution.glibc:
-        del found[-2:]
-    found += ["", "[dependencies]", f"python = {_text(f'{resolution.python}.*')}"]
+        del lines[-2:]
+    lines += ["", "[dependencies]", f"python = {_text(f'{resolution.python}.*')}"]
     if _is_conda(resolution):
-        return _lines(*found, *map(_pixi_conda, requirements_of(resolution)))
-    found += ["", "[pypi-dependencies]"]
+        return _lines(*lines, *map(_pixi_conda, requirements_of(resolution)))
+    lines += ["", "[pypi-dependencies]"]
     own = _family(resolution)
     for spec in requirements_of(resolution):
         name, version = _split(spec)
         index = f", index = {_text(resolution.index)}" if _index(resolution) and spec in own else ""
-        found.append(f"{name} = {{ version = {_text(version)}{index} }}")
-    return _lines(*found)
+        lines.append(f"{name} = {{ version = {_text(version)}{index} }}")
+    return _lines(*lines)
 
 
 FORMATS: Mapping[str, Callable[[Resolution], str]] = {
@@ -188,7 +188,7 @@ def _installs(verb: str, resolution: Resolution) -> str:
 
 
 def _conda_words(resolution: Resolution) -> tuple[str, ...]:
-    named = [word for one in _channels(resolution) for word in ("--channel", one)]
+    named = [word for channel in _channels(resolution) for word in ("--channel", channel)]
     return (*named, "--override-channels", *requirements_of(resolution))
 
 
@@ -202,20 +202,20 @@ def _channels(resolution: Resolution) -> tuple[str, ...]:
 
 
 def _pixi_conda(spec: str) -> str:
-    found = _CONDA_SPEC.fullmatch(spec)
-    assert found, spec
-    if found["version"] is None:
-        return f"{found['name']} = {_text(found['constraint'] or '*')}"
-    version = f"=={found['version']}" if found["build"] else f"{found['version']}.*"
-    build = f", build = {_text(found['build'])}" if found["build"] else ""
-    return f"{found['name']} = {{ version = {_text(version)}{build} }}"
+    match = _CONDA_SPEC.fullmatch(spec)
+    assert match, spec
+    if match["version"] is None:
+        return f"{match['name']} = {_text(match['constraint'] or '*')}"
+    version = f"=={match['version']}" if match["build"] else f"{match['version']}.*"
+    build = f", build = {_text(match['build'])}" if match["build"] else ""
+    return f"{match['name']} = {{ version = {_text(version)}{build} }}"
 
 
 def _split(spec: str) -> tuple[str, str]:
     """Split `numpy<2` into name and constraint; `*` where there is none."""
-    found = _WHEEL_SPEC.fullmatch(spec)
-    assert found, spec
-    return found["name"], found["constraint"] or "*"
+    match = _WHEEL_SPEC.fullmatch(spec)
+    assert match, spec
+    return match["name"], match["constraint"] or "*"
 
 
 def _text(value: str | None) -> str:

@@ -16,26 +16,26 @@ def plan_labels(plan: BuildPlan) -> dict[str, str]:
     A plan without torch (`family` is empty) has none of the labels of torch's wheels; it has CUDA only with the toolkit
     of `flavor: devel`.
     """
-    found = plan.resolution
-    cuda = found.cuda if plan.family or plan.flavor == "devel" else None
+    resolution = plan.resolution
+    cuda = resolution.cuda if plan.family or plan.flavor == "devel" else None
     own: dict[str, str | None] = {
         "name": plan.name,
         "plan": plan.digest,
         "facts": plan.facts_digest,
         # `envkit run` gives an image without CUDA no GPUs, so that this is said, and not left out.
         "cuda": cuda or "none",
-        "python": found.python,
-        "platform": found.platform,
+        "python": resolution.python,
+        "platform": resolution.platform,
         "template": plan.template,
         "flavor": plan.flavor,
         "features": " ".join(plan.features),
         "shm-mb": str(plan.smoke.shm_mb),
     }
     if plan.family:
-        own |= _of_torch(found)
-    if cuda and found.driver:
-        own |= {"driver.minimum": found.driver.minimum, "driver.native": found.driver.native}
-    software = f"torch-{found.torch}" if plan.family else f"python-{found.python}"
+        own |= _of_torch(resolution)
+    if cuda and resolution.driver:
+        own |= {"driver.minimum": resolution.driver.minimum, "driver.native": resolution.driver.native}
+    software = f"torch-{resolution.torch}" if plan.family else f"python-{resolution.python}"
     oci = {
         "title": plan.title,
         "version": f"{software}-" + (f"cuda-{cuda}" if cuda else "cpu"),
@@ -46,13 +46,13 @@ def plan_labels(plan: BuildPlan) -> dict[str, str]:
     return dict(sorted((labels | dict(plan.labels)).items()))
 
 
-def _of_torch(found: Resolution) -> dict[str, str | None]:
+def _of_torch(resolution: Resolution) -> dict[str, str | None]:
     """Return what the labels say of the wheels of torch; cuDNN and NCCL come with them."""
     return {
-        "torch": found.torch,
-        "cudnn": found.cudnn,
-        "nccl": found.nccl,
-        "source": found.source,
-        "gpu.archs": " ".join(found.gpu_archs or ()),
-        "gpu.ptx": " ".join(found.ptx),
+        "torch": resolution.torch,
+        "cudnn": resolution.cudnn,
+        "nccl": resolution.nccl,
+        "source": resolution.source,
+        "gpu.archs": " ".join(resolution.gpu_archs or ()),
+        "gpu.ptx": " ".join(resolution.ptx),
     }

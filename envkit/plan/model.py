@@ -136,9 +136,13 @@ class BuildPlan:
 
     def _additions(self) -> dict[str, Any]:
         """Keys that came later; an empty one is left out, so that plans from before keep their digests."""
-        found = {"copy": [one.to_json() for one in self.copy], "ports": list(self.ports), "volumes": list(self.volumes)}
-        found |= {"allow_source": list(self.allow_source), "constraints": list(self.constraints)}
-        return {key: value for key, value in found.items() if value}
+        additions = {
+            "copy": [copied.to_json() for copied in self.copy],
+            "ports": list(self.ports),
+            "volumes": list(self.volumes),
+        }
+        additions |= {"allow_source": list(self.allow_source), "constraints": list(self.constraints)}
+        return {key: value for key, value in additions.items() if value}
 
     def canonical(self) -> bytes:
         """The plan as canonical JSON: sorted keys, no spaces, UTF-8, final newline."""

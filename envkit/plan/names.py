@@ -11,7 +11,7 @@ import unicodedata
 
 from envkit.ground import imagepaths
 
-MAX_TEXT = 4096
+MAX_TEXT = 4096  # characters of a value; pages of text belong in a file
 MAX_NAME = 256  # characters of a name or a spec; lengths are checked before any pattern is tried
 _TOO_LONG = f"is longer than {MAX_NAME} characters"
 LABEL_PREFIX = "io.github.envkit"
@@ -92,11 +92,11 @@ def conda_spec(value: str) -> str | None:
     """A conda package with an optional version: `scipy`, `scipy >=1.11,<2`, `scipy=1.11.*=py311*`."""
     if len(value) > MAX_NAME:
         return _TOO_LONG
-    found = _CONDA.fullmatch(value)
-    if found is None:
+    match = _CONDA.fullmatch(value)
+    if match is None:
         return "is not a conda spec; write a name and a version such as 'scipy >=1.11'"
-    if found.group(1).lower() in _RESOLVED:
-        return f"is resolved, not listed; constrain {found.group(1)} under request"
+    if match.group(1).lower() in _RESOLVED:
+        return f"is resolved, not listed; constrain {match.group(1)} under request"
     return None
 
 
@@ -104,13 +104,13 @@ def pip_spec(value: str) -> str | None:
     """A requirement by name: `einops`, `einops[extra]>=0.7,<1`; no URLs, paths, options or markers."""
     if len(value) > MAX_NAME:
         return _TOO_LONG
-    found = _PIP.fullmatch(value)
-    if found is None and "@" in value and "git+" in value:
+    match = _PIP.fullmatch(value)
+    if match is None and "@" in value and "git+" in value:
         return "is a git URL; list it under allow_source, which names what is built from source"
-    if found is None:
+    if match is None:
         return "is not a requirement; write a name and a version, such as 'einops>=0.7'"
-    if found.group(1).lower() in _RESOLVED:
-        return f"is resolved, not listed; constrain {found.group(1)} under request"
+    if match.group(1).lower() in _RESOLVED:
+        return f"is resolved, not listed; constrain {match.group(1)} under request"
     return None
 
 
@@ -194,8 +194,8 @@ def workdir(value: str) -> str | None:
 
 def port(value: str) -> str | None:
     """A port of a container: `8888`, `8888/tcp`, `53/udp`."""
-    found = _PORT.fullmatch(value)
-    if found is None or not 1 <= int(found.group(1)) <= MAX_PORT:
+    match = _PORT.fullmatch(value)
+    if match is None or not 1 <= int(match.group(1)) <= MAX_PORT:
         return f"is not a port from 1 to {MAX_PORT}, such as 8888 or 8888/udp"
     return None
 

@@ -87,9 +87,9 @@ def _require_companions(definition: Definition, answer: Resolution) -> None:
 def _companions(definition: Definition) -> tuple[str, ...]:
     """The companions of a definition with those that its requirements files list."""
     listed = [
-        one.field
-        for one in definition.listed.asked
-        if one.field in ("torchvision", "torchaudio") and not one.line.constraint
+        entry.field
+        for entry in definition.listed.asked
+        if entry.field in ("torchvision", "torchaudio") and not entry.line.constraint
     ]
     return _unique([*definition.companions, *listed])
 
@@ -97,7 +97,9 @@ def _companions(definition: Definition) -> tuple[str, ...]:
 def _require_listed(definition: Definition, answer: Resolution) -> None:
     """Refuse a resolution that a requirements file contradicts: a flag, or a companion of another torch."""
     gone = {"torchvision", "torchaudio"}.difference(definition.companions)
-    lines = unmet((one for one in definition.listed.asked if not (one.line.constraint and one.field in gone)), answer)
+    lines = unmet(
+        (entry for entry in definition.listed.asked if not (entry.line.constraint and entry.field in gone)), answer
+    )
     if lines:
         raise ConflictError(
             lines[0],
@@ -120,7 +122,7 @@ def request_of(definition: Definition, given: Given, facts: Facts) -> tuple[Requ
     """The request of a definition with what was typed laid over it, how its template installs, and warnings.
 
     Raises:
-        UsageError: a value is at fault; its message names the flag or the definition's field.
+        UsageError: a value is invalid; its message names the flag or the definition's field.
     """
     typed = {field: value for field, value in given.items() if value not in (None, (), [], False)}
     asked: dict[str, Any] = dict(definition.request)
@@ -192,7 +194,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
             [
                 "tini",
                 *beside,
-                *(family.constrained(one, constraints, conda=True) for one in (*listed, *definition.conda)),
+                *(family.constrained(package, constraints, conda=True) for package in (*listed, *definition.conda)),
             ]
         )
         if conda
@@ -213,7 +215,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         facts_digest=facts.digest,
         copy=_copied(definition),
         ports=_unique(
-            [port for feature in chosen for port in feature.ports] + [_port(one) for one in definition.ports]
+            [port for feature in chosen for port in feature.ports] + [_port(text) for text in definition.ports]
         ),
         volumes=definition.volumes,
         folder=str(Path(definition.folder).resolve()),

@@ -99,7 +99,7 @@ class Sorted:
 
     def of(self, name: str) -> tuple[Asked, ...]:
         """Return what is asked of one field."""
-        return tuple(one for one in self.asked if one.field == name)
+        return tuple(entry for entry in self.asked if entry.field == name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Listed:
 
     def of(self, name: str) -> tuple[Asked, ...]:
         """Return what is asked of one field."""
-        return tuple(one for one in self.asked if one.field == name)
+        return tuple(entry for entry in self.asked if entry.field == name)
 
 
 def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str, ...] = ()) -> tuple[Line, ...]:
@@ -135,7 +135,7 @@ def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str,
         raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
     if len(_from) > _MAX_DEPTH:
         raise UsageError(f"{name}: more than {_MAX_DEPTH} files include one another", hint="remove -r and -c lines")
-    found: list[Line] = []
+    lines: list[Line] = []
     for line in _logical(name, strictyaml.text_of(path)):
         option = _OPTION.fullmatch(line.text)
         if option and option[1] in (*_FILES, *_CONSTRAINTS):
@@ -144,13 +144,13 @@ def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str,
             if beside in (*_from, name):
                 raise UsageError(f"{line.where}: {beside} includes itself", hint=f"remove the line {line.where}")
             try:
-                found += read(beside, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
+                lines += read(beside, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
             except UsageError as error:
-                told = error.message if _from else f"{line.where}: {error.message}"
-                raise UsageError(told, hint=error.hint) from error
+                message = error.message if _from else f"{line.where}: {error.message}"
+                raise UsageError(message, hint=error.hint) from error
         else:
-            found.append(replace(line, constraint=constraint))
-    return tuple(found)
+            lines.append(replace(line, constraint=constraint))
+    return tuple(lines)
 
 
 def _logical(name: str, text: str) -> Iterable[Line]:
@@ -170,10 +170,10 @@ def _logical(name: str, text: str) -> Iterable[Line]:
 def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -> Sorted:
     """Return what a requirements file, or a constraints file, asks for that a line of another file names."""
     try:
-        found = sort(read(name, folder, constraint=constraint))
+        sorted_lines = sort(read(name, folder, constraint=constraint))
     except UsageError as error:
         return _left(line, error.message)
-    return found if constraint else Sorted(asked=(Asked(field=FILE, value=name, line=line),)) + found
+    return sorted_lines if constraint else Sorted(asked=(Asked(field=FILE, value=name, line=line),)) + sorted_lines
 
 
 def sort(lines: Iterable[Line], *, python: str | None = None) -> Sorted:
@@ -183,10 +183,10 @@ def sort(lines: Iterable[Line], *, python: str | None = None) -> Sorted:
         lines: as `read` returns them.
         python: minor version for markers; None = a marker has to decide alike for every supported Python.
     """
-    found = Sorted()
+    sorted_lines = Sorted()
     for line in lines:
-        found += _option(line) if line.text.startswith("-") else _requirement(line, python)
-    return replace(found, left=(*found.left, *_contradictions(found)))
+        sorted_lines += _option(line) if line.text.startswith("-") else _requirement(line, python)
+    return replace(sorted_lines, left=(*sorted_lines.left, *_contradictions(sorted_lines)))
 
 
 def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
@@ -262,17 +262,20 @@ def _holds(marker: Marker, python: str | None) -> bool | None:
     system = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     system |= {"implementation_name": "cpython", "platform_python_implementation": "CPython", "extra": ""}
     versions = (python,) if python else _PYTHONS
-    found = {marker.evaluate({**system, "python_version": one, "python_full_version": f"{one}.0"}) for one in versions}
-    return found.pop() if len(found) == 1 else None
+    answers = {
+        marker.evaluate({**system, "python_version": version, "python_full_version": f"{version}.0"})
+        for version in versions
+    }
+    return answers.pop() if len(answers) == 1 else None
 
 
 def _family(line: Line, name: str, wanted: SpecifierSet) -> Sorted:
     """Take a version of the torch family apart: `==2.1.0+cu118` is torch 2.1.0 with CUDA 11.8."""
     asked: list[Asked] = []
     clauses: list[str] = []
-    for one in ordered(wanted):
-        public, _, local = one.version.partition("+")
-        clauses.append(f"{'==' if one.operator == '===' else one.operator}{public}")
+    for clause in ordered(wanted):
+        public, _, local = clause.version.partition("+")
+        clauses.append(f"{'==' if clause.operator == '===' else clause.operator}{public}")
         variant = _VARIANT.fullmatch(local)
         if variant:
             asked.append(_device(line, variant))
@@ -289,17 +292,17 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Sorted:
 
 def ordered(wanted: SpecifierSet) -> list[Specifier]:
     """The clauses as people write them, lower bounds first; the set keeps no order."""
-    return sorted(wanted, key=lambda one: (one.operator.startswith("<"), str(one)))
+    return sorted(wanted, key=lambda clause: (clause.operator.startswith("<"), str(clause)))
 
 
-def _contradictions(found: Sorted) -> Iterable[Left]:
+def _contradictions(sorted_lines: Sorted) -> Iterable[Left]:
     """Find lines that exclude an earlier one: two CUDA versions, or a pin outside another line's range."""
-    devices: list[Asked] = [one for one in found.asked if one.field in ("cuda", "cpu")]
-    for one in devices[1:]:
-        if (one.field, one.value) != (devices[0].field, devices[0].value):
-            yield Left(line=one.line, why=f"contradicts {devices[0].line.where}: {devices[0].line.text}")
+    devices: list[Asked] = [entry for entry in sorted_lines.asked if entry.field in ("cuda", "cpu")]
+    for device in devices[1:]:
+        if (device.field, device.value) != (devices[0].field, devices[0].value):
+            yield Left(line=device.line, why=f"contradicts {devices[0].line.where}: {devices[0].line.text}")
     earlier: dict[str, list[tuple[Line, SpecifierSet]]] = {}
-    for line, name, wanted in _constraints(found):
+    for line, name, wanted in _constraints(sorted_lines):
         for other, theirs in earlier.setdefault(name, []):
             if excludes(wanted, theirs):
                 yield Left(line=line, why=f"contradicts {other.where}: {other.text}", excluded=True)
@@ -307,22 +310,22 @@ def _contradictions(found: Sorted) -> Iterable[Left]:
         earlier[name].append((line, wanted))
 
 
-def _constraints(found: Sorted) -> Iterable[tuple[Line, str, SpecifierSet]]:
-    for package in (*found.packages, *found.constraints):
+def _constraints(sorted_lines: Sorted) -> Iterable[tuple[Line, str, SpecifierSet]]:
+    for package in (*sorted_lines.packages, *sorted_lines.constraints):
         wanted = Requirement(package.spec)
         yield package.line, canonicalize_name(wanted.name), wanted.specifier
-    for one in found.asked:
-        if one.field in FAMILY:
-            yield one.line, one.field, SpecifierSet(one.value)
+    for entry in sorted_lines.asked:
+        if entry.field in FAMILY:
+            yield entry.line, entry.field, SpecifierSet(entry.value)
 
 
 def excludes(first: SpecifierSet, second: SpecifierSet) -> bool:
     """Return whether one of two constraints is a single version that the other does not allow."""
     for pinned, other in ((first, second), (second, first)):
-        for one in pinned:
-            if one.operator in ("==", "===") and not one.version.endswith(".*"):
+        for clause in pinned:
+            if clause.operator in ("==", "===") and not clause.version.endswith(".*"):
                 try:
-                    version = Version(one.version)
+                    version = Version(clause.version)
                 except InvalidVersion:
                     continue
                 if not other.contains(version, prereleases=True):
@@ -346,12 +349,16 @@ def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults:
             lines += read(name, folder)
         except UsageError as error:
             faults.append(f"{at}: {error.message}")
-    found = sort(lines, python=python)
-    faults += [f"{one.line.where}: {one.line.text!r:.120} {_said(one.why)}" for one in found.left if not one.harmless]
+    sorted_lines = sort(lines, python=python)
+    faults += [
+        f"{left.line.where}: {left.line.text!r:.120} {_said(left.why)}"
+        for left in sorted_lines.left
+        if not left.harmless
+    ]
     return Listed(
-        specs=tuple(one.spec for one in found.packages),
-        constraints=tuple(one.spec for one in found.constraints),
-        asked=found.asked,
+        specs=tuple(package.spec for package in sorted_lines.packages),
+        constraints=tuple(package.spec for package in sorted_lines.constraints),
+        asked=sorted_lines.asked,
     )
 
 
@@ -369,24 +376,24 @@ def laid_under(
         listed: of the same definition.
         faults: receives one line for each contradiction.
     """
-    found = dict(request)
-    for one in listed.asked:
-        own = found.get(one.field)
-        if one.field == "cpu":
-            if any(found.get(key) for key in ("cuda", "cudnn", "driver", "gpu")):
-                faults.append(_clash(one, "request", "asks for CUDA"))
-            found["cpu"] = True
-        elif one.field == "cuda" and found.get("cpu"):
-            faults.append(_clash(one, "request.cpu", "is true"))
-        elif one.field in ("torch", "cuda") and one.value:
-            if isinstance(own, str) and _disjoint(own, one.value):
-                faults.append(_clash(one, f"request.{one.field}", f"is {own}"))
-            found[one.field] = _both(own, one.value) if isinstance(own, str) else one.value
-    return found
+    merged = dict(request)
+    for entry in listed.asked:
+        own = merged.get(entry.field)
+        if entry.field == "cpu":
+            if any(merged.get(key) for key in ("cuda", "cudnn", "driver", "gpu")):
+                faults.append(_clash(entry, "request", "asks for CUDA"))
+            merged["cpu"] = True
+        elif entry.field == "cuda" and merged.get("cpu"):
+            faults.append(_clash(entry, "request.cpu", "is true"))
+        elif entry.field in ("torch", "cuda") and entry.value:
+            if isinstance(own, str) and _disjoint(own, entry.value):
+                faults.append(_clash(entry, f"request.{entry.field}", f"is {own}"))
+            merged[entry.field] = _both(own, entry.value) if isinstance(own, str) else entry.value
+    return merged
 
 
-def _clash(one: Asked, key: str, says: str) -> str:
-    return f"{one.line.where}: {one.line.text!r:.120} contradicts the definition, whose {key} {says}"
+def _clash(entry: Asked, key: str, says: str) -> str:
+    return f"{entry.line.where}: {entry.line.text!r:.120} contradicts the definition, whose {key} {says}"
 
 
 def _clauses(text: str) -> str:
@@ -410,14 +417,14 @@ def _both(own: str, listed: str) -> str:
 
 def unmet(asked: Iterable[Asked], resolution: Resolution) -> tuple[str, ...]:
     """Return what a resolution has otherwise than requirements files ask: one line each."""
-    found = []
-    for one in asked:
-        if one.field == "cpu":
+    conflicts = []
+    for entry in asked:
+        if entry.field == "cpu":
             has, fits = resolution.cuda and f"CUDA {resolution.cuda}", resolution.cuda is None
         else:
-            value = getattr(resolution, one.field)
-            has = f"{one.field} {value or 'none'}"
-            fits = not one.value or (value is not None and parse_constraint(one.value, one.field).allows(value))
+            value = getattr(resolution, entry.field)
+            has = f"{entry.field} {value or 'none'}"
+            fits = not entry.value or (value is not None and parse_constraint(entry.value, entry.field).allows(value))
         if not fits:
-            found.append(f"{one.line.where}: {one.line.text!r:.120} does not allow {has}, which goes with the rest")
-    return tuple(found)
+            conflicts.append(f"{entry.line.where}: {entry.line.text!r:.120} does not allow {has}, which the rest needs")
+    return tuple(conflicts)

@@ -30,25 +30,25 @@ class SourceSpec:
 
 def parse(text: str) -> SourceSpec:
     """Return a checked entry (`fault` gives None for it)."""
-    found = _GIT.fullmatch(text)
-    if found is None:
+    match = _GIT.fullmatch(text)
+    if match is None:
         name = _NAME.match(text)
         assert name is not None
         return SourceSpec(name=canonicalize_name(name.group()), requirement=text)
-    url, _, commit = found[2].rpartition("@")
-    return SourceSpec(name=canonicalize_name(found[1]), requirement=None, url=url, commit=commit)
+    url, _, commit = match[2].rpartition("@")
+    return SourceSpec(name=canonicalize_name(match[1]), requirement=None, url=url, commit=commit)
 
 
 def fault(text: str) -> str | None:
     """Return why an entry of `allow_source` is refused, None if it is fine."""
     if len(text) > _LONGEST:
         return f"is longer than {_LONGEST} characters"
-    found = _GIT.fullmatch(text)
-    if found is None:
+    match = _GIT.fullmatch(text)
+    if match is None:
         if "://" in text or "git+" in text:
             return "is not a source; write NAME, or NAME @ git+https://HOST/REPOSITORY@COMMIT"
         return names.pip_spec(text)
-    return names.pip_spec(found[1]) or _address_fault(found[2])
+    return names.pip_spec(match[1]) or _address_fault(match[2])
 
 
 def _address_fault(address: str) -> str | None:

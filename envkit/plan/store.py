@@ -29,8 +29,8 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
         UsageError: the tree is not a plan of this schema, or a field is missing, unknown or of another type.
     """
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
-        found = tree.get("schema") if isinstance(tree, dict) else type(tree).__name__
-        raise UsageError(f"{where}: {found!r:.80} is not a plan ({SCHEMA})", hint=_HINT)
+        schema = tree.get("schema") if isinstance(tree, dict) else type(tree).__name__
+        raise UsageError(f"{where}: {schema!r:.80} is not a plan ({SCHEMA})", hint=_HINT)
     try:
         resolution = _resolution(tree["resolution"])
         plain = {key: value for key, value in tree.items() if key not in _OWN}
@@ -117,12 +117,12 @@ def _is_a(value: Any, hint: Any) -> bool:
     """Whether a value has the type of its field: what is odd inside a list survives the way back to JSON."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(_is_a(value, one) for one in arguments)
+        return any(_is_a(value, member) for member in arguments)
     if origin is tuple:
         if not isinstance(value, tuple | list):
             return False
         if arguments[-1:] == (...,):
-            return all(_is_a(one, arguments[0]) for one in value)
+            return all(_is_a(element, arguments[0]) for element in value)
         return len(value) == len(arguments) and all(map(_is_a, value, arguments))
     if hint is Any or not isinstance(hint, type):
         return True

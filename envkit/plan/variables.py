@@ -25,7 +25,7 @@ _TOOLKIT = "/usr/local/cuda"
 def image_variables(resolution: Resolution, *, kind: str, devel: bool, features: tuple[Feature, ...]) -> dict[str, str]:
     """What every image of envkit sets, before the definition's own variables."""
     toolkit = devel and resolution.cuda is not None
-    found = {
+    variables = {
         "PATH": f"{PREFIX}/bin:{_TOOLKIT + '/bin:' if toolkit else ''}{_SYSTEM_PATH}",
         "CONDA_PREFIX" if kind == "miniconda" else "VIRTUAL_ENV": PREFIX,
         "HOME": HOME,
@@ -35,12 +35,12 @@ def image_variables(resolution: Resolution, *, kind: str, devel: bool, features:
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
     }
-    found |= {name: f"{HOME}/.cache{below}" for name, below in _CACHES.items()}
+    variables |= {name: f"{HOME}/.cache{below}" for name, below in _CACHES.items()}
     if resolution.cuda is None:
-        return found | {"NVIDIA_VISIBLE_DEVICES": "void"}
+        return variables | {"NVIDIA_VISIBLE_DEVICES": "void"}
     capabilities = ["compute", "utility"]
     capabilities += [name for feature in features for name in feature.driver_capabilities]
-    found |= {
+    variables |= {
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": ",".join(dict.fromkeys(capabilities)),
         "NVIDIA_REQUIRE_CUDA": require_cuda(resolution),
@@ -48,11 +48,11 @@ def image_variables(resolution: Resolution, *, kind: str, devel: bool, features:
     if toolkit:
         # The base's value would put the toolkit's libraries before the ones torch brings; the loader's own cache
         # (/etc/ld.so.conf.d) still finds them.
-        found |= {"CUDA_HOME": _TOOLKIT, "LD_LIBRARY_PATH": ""}
+        variables |= {"CUDA_HOME": _TOOLKIT, "LD_LIBRARY_PATH": ""}
         archs = resolution.gpus or resolution.gpu_archs
         if archs:
-            found["TORCH_CUDA_ARCH_LIST"] = ";".join(archs)
-    return found
+            variables["TORCH_CUDA_ARCH_LIST"] = ";".join(archs)
+    return variables
 
 
 def require_cuda(resolution: Resolution) -> str:
@@ -104,11 +104,11 @@ def read_requirement(value: str) -> list[list[tuple[str, str, str]]] | None:
     for term in value.split(" "):
         factors = []
         for text in term.split(","):
-            found = _FACTOR.fullmatch(text)
-            if found is None or found.group(1) not in _PROPERTIES:
+            match = _FACTOR.fullmatch(text)
+            if match is None or match.group(1) not in _PROPERTIES:
                 return None
-            if _PROPERTIES[found.group(1)] and not _SEMANTIC.fullmatch(found.group(3)):
+            if _PROPERTIES[match.group(1)] and not _SEMANTIC.fullmatch(match.group(3)):
                 return None
-            factors.append((found.group(1), found.group(2), found.group(3)))
+            factors.append((match.group(1), match.group(2), match.group(3)))
         alternatives.append(factors)
     return alternatives

@@ -51,26 +51,26 @@ def environment(name: str, folder: Path) -> Sorted:
     def line(text: str, *keys: str | int) -> Line:
         return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)
 
-    found = Sorted()
+    requirements = Sorted()
     for key in tree.keys() - {"name", "channels", "dependencies", "variables", "prefix"}:
-        found += _left(line(key, key), "envkit does not know this key")
-    channels = [(one, line(one, "channels", at)) for at, one in enumerate(_texts(tree.get("channels")))]
-    found += of_channels(channels)
+        requirements += _left(line(key, key), "envkit does not know this key")
+    channels = [(channel, line(channel, "channels", at)) for at, channel in enumerate(_texts(tree.get("channels")))]
+    requirements += of_channels(channels)
     variables = tree.get("variables")
     for key, value in (variables if isinstance(variables, dict) else {}).items():
-        found += variable(line(f"{key}={value}", "variables", key), key, str(value))
+        requirements += variable(line(f"{key}={value}", "variables", key), key, str(value))
     listed = tree.get("dependencies")
-    for at, one in enumerate(listed if isinstance(listed, list) else []):
-        if isinstance(one, str):
-            found += conda(line(one, "dependencies", at), one)
-        elif isinstance(one, dict):
-            pip = _texts(one.get("pip"))
-            lines = [line(text, "dependencies", at, "pip", place) for place, text in enumerate(pip)]
-            found += sort(text for text in lines if not _FILE.fullmatch(text.text))
+    for at, entry in enumerate(listed if isinstance(listed, list) else []):
+        if isinstance(entry, str):
+            requirements += conda(line(entry, "dependencies", at), entry)
+        elif isinstance(entry, dict):
+            pip = _texts(entry.get("pip"))
+            lines = [line(text, "dependencies", at, "pip", position) for position, text in enumerate(pip)]
+            requirements += sort(text for text in lines if not _FILE.fullmatch(text.text))
             for text in lines:
                 if file := _FILE.fullmatch(text.text):
-                    found += included(text, file[2].strip("\"'"), folder, constraint=file[1] is not None)
-    return with_source(found, {channel_name(one) for one, _ in channels})
+                    requirements += included(text, file[2].strip("\"'"), folder, constraint=file[1] is not None)
+    return with_source(requirements, {channel_name(channel) for channel, _ in channels})
 
 
 def pixi(name: str, folder: Path) -> Sorted:
@@ -89,22 +89,25 @@ def pixi(name: str, folder: Path) -> Sorted:
     tree = table(tree, "tool", "pixi") or tree
     where = lines_of(name, text)
     workspace = table(tree, "workspace") or table(tree, "project")
-    channels = [one if isinstance(one, str) else str(one.get("channel", "")) for one in workspace.get("channels", ())]
-    found = of_channels([(one, where(f"the channel {one}", one)) for one in channels])
-    found += _pixi_part(tree, where)
+    channels = [
+        channel if isinstance(channel, str) else str(channel.get("channel", ""))
+        for channel in workspace.get("channels", ())
+    ]
+    requirements = of_channels([(channel, where(f"the channel {channel}", channel)) for channel in channels])
+    requirements += _pixi_part(tree, where)
     features = table(tree, "feature")
     for label in features:
         part = _pixi_part(table(features, label), where)
         if part.of("torch") or part.of("cuda"):
-            found += part
+            requirements += part
         elif part != Sorted():
-            found += _left(
+            requirements += _left(
                 where(f"feature.{label}", f"feature.{label}"), f"the feature {label} does not name torch or CUDA"
             )
     for key in ("tasks", "activation"):
         if tree.get(key):
-            found += _left(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
-    return with_source(found, {channel_name(one) for one in channels})
+            requirements += _left(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
+    return with_source(requirements, {channel_name(channel) for channel in channels})
 
 
 def has_pixi(path: Path) -> bool:
@@ -119,27 +122,27 @@ _PIXI_REASONS = {
 
 
 def _pixi_part(tree: Mapping[str, Any], where: Any) -> Sorted:
-    found = Sorted()
+    requirements = Sorted()
     system = table(tree, "system-requirements")
     if "cuda" in system:
         line = where(f"cuda = {system['cuda']}", "cuda")
-        found += _left(line, "the least CUDA of the driver; the CUDA of torch decides", harmless=True)
+        requirements += _left(line, "the least CUDA of the driver; the CUDA of torch decides", harmless=True)
     for kind in ("dependencies", "host-dependencies", "build-dependencies"):
         for key, wanted in table(tree, kind).items():
-            found += _pixi_conda(key, wanted if isinstance(wanted, Mapping) else {"version": str(wanted)}, where)
+            requirements += _pixi_conda(key, wanted if isinstance(wanted, Mapping) else {"version": str(wanted)}, where)
     lines, elsewhere = requirement_lines(table(tree, "pypi-dependencies"), where)
     options = table(tree, "pypi-options")
     urls = [str(options["index-url"])] if "index-url" in options else []
     for url in (*urls, *_texts(options.get("extra-index-urls"))):
         lines.append(where(f"--extra-index-url {url}", url))
-    found += sort(lines) + elsewhere
+    requirements += sort(lines) + elsewhere
     for platform, part in table(tree, "target").items():
         if platform in _LINUX:
-            found += _pixi_part(part, where)
+            requirements += _pixi_part(part, where)
         else:
             line = where(f"target.{platform}", f"target.{platform}")
-            found += _left(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))
-    return found
+            requirements += _left(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))
+    return requirements
 
 
 _LINUX = ("linux-64", "linux", "unix")
@@ -209,16 +212,16 @@ def _asked(line: Line, key: str, version: str) -> Sorted:
 
 def of_channels(channels: Iterable[tuple[str, Line]]) -> Sorted:
     """Say what channels are worth: envkit uses conda-forge, and PyTorch's own for the torch of that channel."""
-    found = Sorted()
+    requirements = Sorted()
     for text, line in channels:
         name = channel_name(text)
         if name in _DEFAULTS:
-            found += _left(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
+            requirements += _left(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
         elif name in _FOR_TORCH:
-            found += _left(line, "the source of torch decides on this channel", harmless=True)
+            requirements += _left(line, "the source of torch decides on this channel", harmless=True)
         elif name not in (_FORGE, "nodefaults"):
-            found += _left(line, f"only {_FORGE} is used; a package that only this channel has will be missing")
-    return found
+            requirements += _left(line, f"only {_FORGE} is used; a package that only this channel has will be missing")
+    return requirements
 
 
 def channel_name(text: str) -> str:
@@ -230,7 +233,7 @@ def channel_name(text: str) -> str:
 
 def with_source(found: Sorted, channels: set[str]) -> Sorted:
     """Add the source of torch: where it is a conda package, its channel decides; of pip it is PyTorch's own index."""
-    by_conda = [one for one in found.of("torch") if not re.match(r"torch\b", one.line.text)]
+    by_conda = [setting for setting in found.of("torch") if not re.match(r"torch\b", setting.line.text)]
     if not by_conda:
         return found
     source = "conda-pytorch" if "pytorch" in channels else "conda-forge"
@@ -250,4 +253,4 @@ def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
 
 
 def _texts(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

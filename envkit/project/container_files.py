@@ -49,31 +49,35 @@ def cog(name: str, folder: Path) -> Sorted:
     def line(text: str, *keys: str | int) -> Line:
         return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)
 
-    found = Sorted()
+    requirements = Sorted()
     for key, into in (("python_version", "python"), ("cuda", "cuda"), ("cudnn", "cudnn")):
         if isinstance(build.get(key), str):
-            found += _asked(line(f"{key}: {build[key]}", "build", key), into, str(build[key]))
+            requirements += _asked(line(f"{key}: {build[key]}", "build", key), into, str(build[key]))
     if build.get("gpu") is not True:
         has = "gpu" in build
         shown = "gpu: false" if has else "build without gpu: true"
-        found += _asked(line(shown, "build", *(["gpu"] if has else [])), "cpu", "true")
+        requirements += _asked(line(shown, "build", *(["gpu"] if has else [])), "cpu", "true")
     packages = _texts(build.get("python_packages"))
-    found += sort(line(one, "build", "python_packages", at) for at, one in enumerate(packages))
+    requirements += sort(line(requirement, "build", "python_packages", at) for at, requirement in enumerate(packages))
     if isinstance(build.get("python_requirements"), str):
-        found += included(
+        requirements += included(
             line("python_requirements", "build", "python_requirements"), build["python_requirements"], folder
         )
-    for at, one in enumerate(_texts(build.get("system_packages"))):
-        found += _checked(line(one, "build", "system_packages", at), "apt", one, names.deb_package(one))
+    for at, package in enumerate(_texts(build.get("system_packages"))):
+        requirements += _checked(
+            line(package, "build", "system_packages", at), "apt", package, names.deb_package(package)
+        )
     for key in ("run", "pre_install"):
         steps = build.get(key)
         for at, step in enumerate(steps if isinstance(steps, list) else []):
             shown = step if isinstance(step, str) else str(step.get("command", step)) if isinstance(step, dict) else key
-            found += _left(line(shown, "build", key, at), _SHELL_ONLY)
+            requirements += _left(line(shown, "build", key, at), _SHELL_ONLY)
     for key in tree.keys() - {"build", "image"}:
-        found += _left(line(f"{key}: {tree[key]}", key), "it belongs to cog's server, which the image does not have")
+        requirements += _left(
+            line(f"{key}: {tree[key]}", key), "it belongs to cog's server, which the image does not have"
+        )
     where = line("the folder of cog.yaml, which cog copies to /src")
-    return found + _asked(where, "copy", json.dumps([".", "/src"])) + _asked(where, "workdir", "/src")
+    return requirements + _asked(where, "copy", json.dumps([".", "/src"])) + _asked(where, "workdir", "/src")
 
 
 def dockerfile(name: str, folder: Path) -> Sorted:
@@ -85,10 +89,10 @@ def dockerfile(name: str, folder: Path) -> Sorted:
     parsed = parse(strictyaml.text_of(folder / name).replace("\r\n", "\n"))
     items, image = _substituted(parsed)
     resolved = {item.line for item in items if item.keyword == "FROM" and "$" not in item.text}
-    found = Sorted()
+    requirements = Sorted()
     for problem in parsed.problems:
         if problem.line not in resolved:
-            found += _left(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
+            requirements += _left(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
     build = _Build(folder=folder, last_workdir="/")
     for item in items:
         if item.keyword == "WORKDIR" and item.stage in image:
@@ -98,12 +102,12 @@ def dockerfile(name: str, folder: Path) -> Sorted:
         if item.keyword == "FROM" and item.stage in image and item.stage != min(image):
             continue  # it continues a stage that is read
         if item.stage not in image and item.keyword != "ARG":
-            found += _left(line, "it is in a stage that is not the image")
+            requirements += _left(line, "it is in a stage that is not the image")
         else:
             take = _STEPS.get(item.keyword)
             step = _Step(item=item, line=line, build=build)
-            found += take(step) if take else _left(line, "an image definition has no such instruction")
-    return _wheels_first(_last_of(found))
+            requirements += take(step) if take else _left(line, "an image definition has no such instruction")
+    return _wheels_first(_last_of(requirements))
 
 
 _NAMED = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|(?P<plain>[A-Za-z_]\w*))", re.ASCII)
@@ -118,13 +122,13 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
     stages: list[dict[str, str]] = []
     parents: list[int | None] = []
     names_of: dict[str, int] = {}
-    found = []
+    instructions = []
     for item in parsed.instructions:
         known = first if item.keyword == "FROM" or not stages else stages[-1]
         item = replace(  # noqa: PLW2901 - the instruction as it is run
             item,
             text=_expanded(item.text, known),
-            heredocs=tuple(_expanded(one, known) for one in item.heredocs),
+            heredocs=tuple(_expanded(heredoc, known) for heredoc in item.heredocs),
             pairs=tuple((key, _expanded(value, known)) for key, value in item.pairs or _legacy(item)),
             fault="" if _legacy(item) else item.fault,
         )
@@ -143,12 +147,12 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
                     known.setdefault(key, plain)
         elif item.keyword == "ENV":
             known.update({key: value for key, value in item.pairs if names.variable(key, value) is None})
-        found.append(item)
+        instructions.append(item)
     chain, at = set[int](), parsed.last_stage if parents else None
     while at is not None and at >= 0:
         chain.add(at)
         at = parents[at]
-    return found, frozenset(chain)
+    return instructions, frozenset(chain)
 
 
 def _legacy(item: Instruction) -> tuple[tuple[str, str], ...]:
@@ -158,36 +162,40 @@ def _legacy(item: Instruction) -> tuple[tuple[str, str], ...]:
 
 
 def _expanded(text: str, variables: dict[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found["braced"] or found["plain"]
-        return variables.get(name, found.group() if found["default"] is None else found["default"])
+    def value(match: re.Match[str]) -> str:
+        name = match["braced"] or match["plain"]
+        return variables.get(name, match.group() if match["default"] is None else match["default"])
 
     return _NAMED.sub(value, text)
 
 
-def _last_of(found: Sorted) -> Sorted:
+def _last_of(requirements: Sorted) -> Sorted:
     """Keep the last of each setting that a later instruction replaces."""
     asked: list[Asked] = []
     left: list[Left] = []
-    for at, one in enumerate(found.asked):
-        later = next((x for x in found.asked[at + 1 :] if x.field == one.field), None)
-        if one.field in ("workdir", "user", "entrypoint", "command") and later:
-            left.append(Left(line=one.line, why=f"{later.line.where} replaces it", harmless=True))
+    for at, setting in enumerate(requirements.asked):
+        later = next((x for x in requirements.asked[at + 1 :] if x.field == setting.field), None)
+        if setting.field in ("workdir", "user", "entrypoint", "command") and later:
+            left.append(Left(line=setting.line, why=f"{later.line.where} replaces it", harmless=True))
         else:
-            asked.append(one)
-    return replace(found, asked=tuple(asked), left=(*found.left, *left))
+            asked.append(setting)
+    return replace(requirements, asked=tuple(asked), left=(*requirements.left, *left))
 
 
-def _wheels_first(found: Sorted) -> Sorted:
+def _wheels_first(requirements: Sorted) -> Sorted:
     """Let torch's index or version decide on CUDA: the base image's is for compilers, the wheels have their own."""
-    devices = [one for one in found.asked if one.field in ("cuda", "cpu")]
-    wheels = [one for one in devices if not of_base(one.line)]
-    bases = [one for one in devices if of_base(one.line) and wheels and one.value != wheels[0].value]
+    devices = [setting for setting in requirements.asked if setting.field in ("cuda", "cpu")]
+    wheels = [device for device in devices if not of_base(device.line)]
+    bases = [device for device in devices if of_base(device.line) and wheels and device.value != wheels[0].value]
     left = tuple(
-        Left(line=one.line, why=f"torch is for another device by {wheels[0].line.where}: {wheels[0].line.text}")
-        for one in bases
+        Left(line=base.line, why=f"torch is for another device by {wheels[0].line.where}: {wheels[0].line.text}")
+        for base in bases
     )
-    return replace(found, asked=tuple(one for one in found.asked if one not in bases), left=(*found.left, *left))
+    return replace(
+        requirements,
+        asked=tuple(setting for setting in requirements.asked if setting not in bases),
+        left=(*requirements.left, *left),
+    )
 
 
 def of_base(line: Line) -> bool:
@@ -197,7 +205,7 @@ def of_base(line: Line) -> bool:
 
 def bases_with_cuda(found: Sorted) -> tuple[tuple[Line, str], ...]:
     """The lines of a Dockerfile with a base image that has CUDA, and its version, also where torch has another."""
-    lines = dict.fromkeys((*(one.line for one in found.asked), *(one.line for one in found.left)))
+    lines = dict.fromkeys((*(setting.line for setting in found.asked), *(loss.line for loss in found.left)))
     images = {line: line.text.split()[1] for line in lines if of_base(line)}
     parts = {line: _CUDA_IMAGE.fullmatch(image) or _TORCH_IMAGE.fullmatch(image) for line, image in images.items()}
     return tuple((line, part["cuda"]) for line, part in parts.items() if part)
@@ -221,9 +229,9 @@ class _Build:
         wanted = self.target(path)
         for source, target in reversed(self.copied):
             below = posixpath.relpath(wanted, target)
-            found = posixpath.normpath(posixpath.join(source, below))
-            if not below.startswith("..") and (self.folder / found).exists():
-                return found
+            file = posixpath.normpath(posixpath.join(source, below))
+            if not below.startswith("..") and (self.folder / file).exists():
+                return file
         return path.removeprefix("./")
 
     def to(self, target: str) -> str:
@@ -246,15 +254,15 @@ class _Step:
 
 
 def _env(step: _Step) -> Sorted:
-    found = Sorted()
+    requirements = Sorted()
     for key, value in step.item.pairs:
-        found += variable(Line(where=step.line.where, text=f"ENV {key}={value}"), key, value)
-    return found + (_left(step.line, f"it cannot be read: {step.item.fault}") if step.item.fault else Sorted())
+        requirements += variable(Line(where=step.line.where, text=f"ENV {key}={value}"), key, value)
+    return requirements + (_left(step.line, f"it cannot be read: {step.item.fault}") if step.item.fault else Sorted())
 
 
 def _volumes(step: _Step) -> Sorted:
     paths = command(step.item.text) or step.item.text.split()
-    return _each(step.line, "volumes", [(one, copying.volume(one)) for one in paths])
+    return _each(step.line, "volumes", [(path, copying.volume(path)) for path in paths])
 
 
 def _command(step: _Step) -> Sorted:
@@ -274,11 +282,11 @@ def _base(line: Line, image: str) -> Sorted:
         parts = pattern.fullmatch(image)
         if parts is None:
             continue
-        found = Sorted()
+        requirements = Sorted()
         for key, value in parts.groupdict().items():
             if key != "flavor" or value == "devel":
-                found += _asked(line, key, f"=={value}" if key == "torch" else value)
-        return found
+                requirements += _asked(line, key, f"=={value}" if key == "torch" else value)
+        return requirements
     return _left(
         line, "only images of nvidia/cuda, pytorch/pytorch and python say what they have; envkit chooses the base"
     )
@@ -291,7 +299,7 @@ def _workdir(step: _Step) -> Sorted:
 
 
 def _run(step: _Step) -> Sorted:
-    found = Sorted()
+    requirements = Sorted()
     for part in re.split(r"&&|;|\|\|?|\n", step.item.script):
         text = " ".join(part.split())
         if not text or _NOTHING.match(text):
@@ -303,14 +311,14 @@ def _run(step: _Step) -> Sorted:
         own = Line(where=step.line.where, text=text)
         program = " ".join(words[:2])
         if (at := _pip_words(words)) is not None:
-            found += _pip(own, words[at:], step)
+            requirements += _pip(own, words[at:], step)
         elif re.match(r"(?:apt-get|apt) ", text) and "install" in words:
-            found += _apt(own, words[words.index("install") + 1 :])
+            requirements += _apt(own, words[words.index("install") + 1 :])
         elif program in ("conda install", "mamba install", "conda create", "mamba create"):
-            found += _conda(own, words[2:])
+            requirements += _conda(own, words[2:])
         else:
-            found += _left(own, _SHELL_ONLY)
-    return found
+            requirements += _left(own, _SHELL_ONLY)
+    return requirements
 
 
 # What leaves nothing in an image, and the beginning of a heredoc.
@@ -334,16 +342,16 @@ _PYTHON = re.compile(r"python(3\.\d+)(?:-(?:dev|venv|distutils|full|minimal|lib2
 
 
 def _apt(line: Line, words: list[str]) -> Sorted:
-    found, rest = Sorted(), iter(words)
+    requirements, rest = Sorted(), iter(words)
     for word in rest:
         own = Line(where=line.where, text=word)
         if word in ("-t", "-o", "-c", "--target-release", "--option", "--config-file"):
             next(rest, "")
         elif python := _PYTHON.fullmatch(word):
-            found += _asked(own, "python", python[1])
+            requirements += _asked(own, "python", python[1])
         elif not word.startswith("-") and word not in _PYTHONS:
-            found += _checked(own, "apt", word, names.deb_package(word))
-    return found
+            requirements += _checked(own, "apt", word, names.deb_package(word))
+    return requirements
 
 
 def _pip_words(words: list[str]) -> int | None:
@@ -355,36 +363,36 @@ def _pip_words(words: list[str]) -> int | None:
 
 
 def _pip(line: Line, words: list[str], step: _Step) -> Sorted:
-    found, lines, rest = Sorted(), [], iter(words)
+    requirements, lines, rest = Sorted(), [], iter(words)
     for word in rest:
         name, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if name in (*_FILE, *_CONSTRAINT):
             file, is_constraint = value if sign else next(rest, ""), name in _CONSTRAINT
             own = Line(where=line.where, text=f"{'-c' if is_constraint else '-r'} {file}")
-            found += included(own, step.build.source(file), step.build.folder, constraint=is_constraint)
+            requirements += included(own, step.build.source(file), step.build.folder, constraint=is_constraint)
         elif name in _INDEX:
             lines.append(Line(where=line.where, text=f"{name} {value if sign else next(rest, '')}"))
         elif name in ("-e", "--editable"):
             lines.append(Line(where=line.where, text=f"-e {next(rest, '')}"))
         elif name in _VALUED:
             value = value if sign else next(rest, "")
-            found += _left(Line(where=line.where, text=f"{name} {value}"), "the option is not supported")
+            requirements += _left(Line(where=line.where, text=f"{name} {value}"), "the option is not supported")
         elif not word.startswith("-") and word not in ("pip", "setuptools", "wheel"):
             lines.append(Line(where=line.where, text=word))
-    return found + sort(lines)
+    return requirements + sort(lines)
 
 
 def _conda(line: Line, words: list[str]) -> Sorted:
-    found, channels, rest = Sorted(), set(), iter(words)
+    requirements, channels, rest = Sorted(), set(), iter(words)
     for word in rest:
         if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix"):
             value = next(rest, "")
             if word in ("-c", "--channel"):
                 channels.add(value)
-                found += of_channels([(value, Line(where=line.where, text=f"-c {value}"))])
+                requirements += of_channels([(value, Line(where=line.where, text=f"-c {value}"))])
         elif not word.startswith("-"):
-            found += conda(Line(where=line.where, text=word), word)
-    return with_source(found, channels)
+            requirements += conda(Line(where=line.where, text=word), word)
+    return with_source(requirements, channels)
 
 
 def _copied(step: _Step) -> Sorted:
@@ -394,7 +402,7 @@ def _copied(step: _Step) -> Sorted:
         return _left(line, "files of another stage, image or address cannot be copied")
     if item.heredocs:
         return _left(line, "a file written in the Dockerfile cannot be copied; save it beside the Dockerfile")
-    found, target = Sorted(), words[-1]
+    requirements, target = Sorted(), words[-1]
     for source in words[:-1]:
         own = posixpath.normpath(source.lstrip("/")) if source.strip("/") else "."
         is_folder = len(words) > 2 or target.endswith("/") or target in (".", "./")  # noqa: PLR2004 - sources and a target
@@ -404,15 +412,15 @@ def _copied(step: _Step) -> Sorted:
         why = copying.check(own, to) or (
             None if (build.folder / own).exists() else "the file is not beside the Dockerfile"
         )
-        found += _checked(line, "copy", json.dumps([own, to]), why)
-    return found
+        requirements += _checked(line, "copy", json.dumps([own, to]), why)
+    return requirements
 
 
 def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Sorted:
-    found = Sorted()
+    requirements = Sorted()
     for value, why in values:
-        found += _checked(line, key, value, why)
-    return found
+        requirements += _checked(line, key, value, why)
+    return requirements
 
 
 def _checked(line: Line, key: str, value: str, why: str | None) -> Sorted:
@@ -428,7 +436,7 @@ def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
 
 
 def _texts(value: object) -> Iterator[str]:
-    yield from (one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+    yield from (text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
 
 
 _STEPS: dict[str, Callable[[_Step], Sorted]] = {
@@ -438,7 +446,7 @@ _STEPS: dict[str, Callable[[_Step], Sorted]] = {
     "WORKDIR": _workdir,
     "COPY": _copied,
     "ADD": _copied,
-    "EXPOSE": lambda step: _each(step.line, "ports", [(one, names.port(one)) for one in step.item.text.split()]),
+    "EXPOSE": lambda step: _each(step.line, "ports", [(port, names.port(port)) for port in step.item.text.split()]),
     "VOLUME": _volumes,
     "USER": lambda step: _checked(step.line, "user", step.item.text, names.user(step.item.text)),
     "CMD": _command,

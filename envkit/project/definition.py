@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 def _pyproject(name: str, folder: Path) -> Sorted:
     """Read a pyproject.toml with the table that pixi has in it."""
-    found = pyproject(name, folder)
-    return found + pixi(name, folder) if has_pixi(folder / name) else found
+    requirements = pyproject(name, folder)
+    return requirements + pixi(name, folder) if has_pixi(folder / name) else requirements
 
 
 # In the order in which a folder is searched; a file that names torch comes before one that does not.
@@ -118,11 +118,11 @@ def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Left, ...]]
     if not path.is_file():
         raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
     drafted = draft(path.name, path.parent, facts)
-    for one in drafted.left:
-        if one.excluded:
-            raise UsageError(f"{one.line.where}: {one.line.text} {one.why}", hint="remove one of the two lines")
-    found = replace(parse(drafted.text, where=str(path), folder=path.parent), name=image_name(path.parent))
-    return found, tuple(one for one in drafted.left if not one.harmless)
+    for loss in drafted.left:
+        if loss.excluded:
+            raise UsageError(f"{loss.line.where}: {loss.line.text} {loss.why}", hint="remove one of the two lines")
+    definition = replace(parse(drafted.text, where=str(path), folder=path.parent), name=image_name(path.parent))
+    return definition, tuple(left for left in drafted.left if not left.harmless)
 
 
 def image_name(folder: Path) -> str:
@@ -164,130 +164,143 @@ def draft(name: str, folder: Path, facts: Facts) -> Drafted:
     Raises:
         UsageError: the file cannot be read.
     """
-    found = _settled(_referring(reader_of(name)(name, folder), folder))
-    found = _with_markers(found, name, folder, facts)
-    drafted, gives_way = _drafted(name, found, folder, facts), list(_GIVES_WAY)
-    for system in _TOOLKIT_SYSTEMS if found.of("flavor") and not found.of("os") else ():
-        with_system = found + Sorted(asked=(Asked(field="os", value=system, line=found.of("flavor")[0].line),))
+    requirements = _settled(_referring(reader_of(name)(name, folder), folder))
+    requirements = _with_markers(requirements, name, folder, facts)
+    drafted, gives_way = _drafted(name, requirements, folder, facts), list(_GIVES_WAY)
+    for system in _TOOLKIT_SYSTEMS if requirements.of("flavor") and not requirements.of("os") else ():
+        with_system = requirements + Sorted(
+            asked=(Asked(field="os", value=system, line=requirements.of("flavor")[0].line),)
+        )
         drafted = _drafted(name, with_system, folder, facts)
         if drafted.conflict is None:
             return drafted
     while drafted.conflict is not None and gives_way:
         key = gives_way.pop(0)
-        if not found.of(key) or (key == "cuda" and not of_base(found.of(key)[0].line)):
+        if not requirements.of(key) or (key == "cuda" and not of_base(requirements.of(key)[0].line)):
             continue
-        without = _without(found, key, f"nothing fits the rest together with {key} {found.of(key)[0].value}")
+        without = _without(
+            requirements, key, f"nothing fits the rest together with {key} {requirements.of(key)[0].value}"
+        )
         drafted = _drafted(name, without, folder, facts)
-        found = without if drafted.conflict is None else found
-    return drafted if drafted.conflict is None else _drafted(name, found, folder, facts)
+        requirements = without if drafted.conflict is None else requirements
+    return drafted if drafted.conflict is None else _drafted(name, requirements, folder, facts)
 
 
-def _with_markers(found: Sorted, name: str, folder: Path, facts: Facts) -> Sorted:
+def _with_markers(requirements: Sorted, name: str, folder: Path, facts: Facts) -> Sorted:
     """Decide markers by the Python that the request resolves to; the definition then has that Python."""
-    open_lines = [one.line for one in found.left if one.why.startswith(UNDECIDED)]
+    open_lines = [loss.line for loss in requirements.left if loss.why.startswith(UNDECIDED)]
     if not open_lines:
-        return found
+        return requirements
     try:
-        python = plan_of(parse(_text(name, found), where=name, folder=folder), {}, facts).resolution.python
+        python = plan_of(parse(_text(name, requirements), where=name, folder=folder), {}, facts).resolution.python
     except (ConflictError, UsageError):
-        return found
+        return requirements
     pinned = Asked(field="python", value=python, line=open_lines[0])
-    asked = (*(one for one in found.asked if one.field != "python"), pinned)
-    left = tuple(one for one in found.left if not one.why.startswith(UNDECIDED))
-    return _settled(replace(found, asked=asked, left=left) + sort(open_lines, python=python))
+    asked = (*(setting for setting in requirements.asked if setting.field != "python"), pinned)
+    left = tuple(loss for loss in requirements.left if not loss.why.startswith(UNDECIDED))
+    return _settled(replace(requirements, asked=asked, left=left) + sort(open_lines, python=python))
 
 
-def _drafted(name: str, found: Sorted, folder: Path, facts: Facts) -> Drafted:
-    text, conflict = _text(name, found), None
+def _drafted(name: str, requirements: Sorted, folder: Path, facts: Facts) -> Drafted:
+    text, conflict = _text(name, requirements), None
     try:
         plan_of(parse(text, where=name, folder=folder), {}, facts)
     except (ConflictError, UsageError) as error:
         conflict = error
-    packages = tuple(Asked(field="pip", value=one.spec, line=one.line) for one in found.packages)
-    packages += tuple(Asked(field="constraints", value=one.spec, line=one.line) for one in found.constraints)
-    left = tuple(replace(one, line=replace(one.line, text=masked(one.line.text))) for one in found.left)
-    return Drafted(file=name, text=text, taken=(*found.asked, *packages), left=left, conflict=conflict)
+    packages = tuple(Asked(field="pip", value=package.spec, line=package.line) for package in requirements.packages)
+    packages += tuple(
+        Asked(field="constraints", value=constraint.spec, line=constraint.line)
+        for constraint in requirements.constraints
+    )
+    left = tuple(replace(loss, line=replace(loss.line, text=masked(loss.line.text))) for loss in requirements.left)
+    return Drafted(file=name, text=text, taken=(*requirements.asked, *packages), left=left, conflict=conflict)
 
 
-def _without(found: Sorted, key: str, why: str) -> Sorted:
-    gone = tuple(Left(line=one.line, why=why) for one in found.of(key))
-    return replace(found, asked=tuple(one for one in found.asked if one.field != key), left=(*found.left, *gone))
+def _without(requirements: Sorted, key: str, why: str) -> Sorted:
+    gone = tuple(Left(line=setting.line, why=why) for setting in requirements.of(key))
+    return replace(
+        requirements,
+        asked=tuple(setting for setting in requirements.asked if setting.field != key),
+        left=(*requirements.left, *gone),
+    )
 
 
-def _referring(found: Sorted, folder: Path) -> Sorted:
+def _referring(requirements: Sorted, folder: Path) -> Sorted:
     """Leave a requirements file to the definition where all of its lines can be used; else list its packages."""
-    for one in found.of(FILE):
-        lines = read(one.value, folder)
+    for reference in requirements.of(FILE):
+        lines = read(reference.value, folder)
         alone = sort(lines)
         own = {line.where for line in lines}
         if any(not left.harmless for left in alone.left):
-            found = replace(found, asked=tuple(other for other in found.asked if other != one))
-        else:
-            found = replace(
-                found,
-                packages=tuple(package for package in found.packages if package.line.where not in own),
-                constraints=tuple(package for package in found.constraints if package.line.where not in own),
+            requirements = replace(
+                requirements, asked=tuple(other for other in requirements.asked if other != reference)
             )
-    return found
+        else:
+            requirements = replace(
+                requirements,
+                packages=tuple(package for package in requirements.packages if package.line.where not in own),
+                constraints=tuple(package for package in requirements.constraints if package.line.where not in own),
+            )
+    return requirements
 
 
-def _settled(found: Sorted) -> Sorted:
+def _settled(requirements: Sorted) -> Sorted:
     """Let one value stand for each key, and move what contradicts it to what is left."""
-    bad = {(one.line.where, one.line.text) for one in found.left if not one.harmless}
+    bad = {(loss.line.where, loss.line.text) for loss in requirements.left if not loss.harmless}
     asked: list[Asked] = []
     left: list[Left] = []
     first: dict[str, Asked] = {}
-    for one in found.asked:
-        key = "cuda" if one.field == "cpu" else one.field
-        if (one.line.where, one.line.text) in bad or (one.line.constraint and one.field in _COMPANIONS):
+    for setting in requirements.asked:
+        key = "cuda" if setting.field == "cpu" else setting.field
+        if (setting.line.where, setting.line.text) in bad or (setting.line.constraint and setting.field in _COMPANIONS):
             continue  # the torch of the request decides on its companions
         if key in (*_LISTS, "env", "labels", "copy", FILE, "torch"):
-            asked += [] if any((x.field, x.value) == (one.field, one.value) for x in asked) else [one]
+            asked += [] if any((x.field, x.value) == (setting.field, setting.value) for x in asked) else [setting]
         elif key not in first or not first[key].value:
             asked = [x for x in asked if x is not first.get(key)]
-            first[key] = one
-            asked.append(one)
-        elif one.value and (one.field, one.value) != (first[key].field, first[key].value):
-            left.append(Left(line=one.line, why=f"{first[key].line.where} says {first[key].value}"))
+            first[key] = setting
+            asked.append(setting)
+        elif setting.value and (setting.field, setting.value) != (first[key].field, first[key].value):
+            left.append(Left(line=setting.line, why=f"{first[key].line.where} says {first[key].value}"))
     packages, constraints = (
-        {one.spec: one for one in reversed(rows) if (one.line.where, one.line.text) not in bad}
-        for rows in (found.packages, found.constraints)
+        {package.spec: package for package in reversed(rows) if (package.line.where, package.line.text) not in bad}
+        for rows in (requirements.packages, requirements.constraints)
     )
     return Sorted(
         asked=tuple(asked),
         packages=tuple(reversed(packages.values())),
         constraints=tuple(reversed(constraints.values())),
-        left=(*found.left, *left),
+        left=(*requirements.left, *left),
     )
 
 
-def _text(name: str, found: Sorted) -> str:
+def _text(name: str, requirements: Sorted) -> str:
     lines = [
         f"# yaml-language-server: $schema={SCHEMA_FILE}",
         f"# Written by `envkit init` from {name}. `envkit help images` describes every key.",
         f"schema: {SCHEMA}",
         f"title: {yaml(f'Made from {name}')}",
-        *_request(found),
-        *(["flavor: devel  # the CUDA toolkit and compilers"] if found.of("flavor") else []),
+        *_request(requirements),
+        *(["flavor: devel  # the CUDA toolkit and compilers"] if requirements.of("flavor") else []),
     ]
-    audio = found.of("torchaudio")
+    audio = requirements.of("torchaudio")
     lines += [f"companions: [numpy, torchvision, torchaudio]  # {audio[0].line.where}"] if audio else []
-    lines += _list(FILE, [one.value for one in found.of(FILE)])
-    lines += _list("conda", [one.value for one in found.of("conda")])
-    lines += _list("pip", [one.spec for one in found.packages])
-    lines += _list("constraints", [one.spec for one in found.constraints])
+    lines += _list(FILE, [file.value for file in requirements.of(FILE)])
+    lines += _list("conda", [package.value for package in requirements.of("conda")])
+    lines += _list("pip", [package.spec for package in requirements.packages])
+    lines += _list("constraints", [constraint.spec for constraint in requirements.constraints])
     for key in _LISTS[1:]:
-        lines += _list(key, [one.value for one in found.of(key)])
+        lines += _list(key, [setting.value for setting in requirements.of(key)])
     for key in ("env", "labels"):
-        rows = dict(one.value.split("=", 1) for one in found.of(key))
+        rows = dict(setting.value.split("=", 1) for setting in requirements.of(key))
         lines += (
             [f"{key}:", *(f"  {label}: {json.dumps(value, ensure_ascii=False)}" for label, value in rows.items())]
             if rows
             else []
         )
     for key in _SINGLE:
-        lines += [f"{key}: {json.dumps(found.of(key)[0].value)}"] if found.of(key) else []
-    copies = [json.loads(one.value) for one in found.of("copy")]
+        lines += [f"{key}: {json.dumps(requirements.of(key)[0].value)}"] if requirements.of(key) else []
+    copies = [json.loads(setting.value) for setting in requirements.of("copy")]
     rows_of = [f"  - {{from: {json.dumps(source)}, to: {json.dumps(target)}}}" for source, target in copies]
     lines += (
         ["copy:", *rows_of]
@@ -295,20 +308,20 @@ def _text(name: str, found: Sorted) -> str:
         else ["# copy:", "#   - {from: ., to: .}  # the files of the project, below workdir"]
     )
     for key in _WORDS:
-        lines += [f"{key}: {found.of(key)[0].value}" for _ in found.of(key)[:1]]
-    losses = [one for one in found.left if not one.harmless]
+        lines += [f"{key}: {requirements.of(key)[0].value}" for _ in requirements.of(key)[:1]]
+    losses = [loss for loss in requirements.left if not loss.harmless]
     lines += ["", "# Not taken over:"] if losses else []
-    lines += [f"#   {one.line.where}: {_comment(one.line.text)}: {_comment(one.why)}" for one in losses]
+    lines += [f"#   {loss.line.where}: {_comment(loss.line.text)}: {_comment(loss.why)}" for loss in losses]
     return "\n".join(lines) + "\n"
 
 
-def _request(found: Sorted) -> list[str]:
+def _request(requirements: Sorted) -> list[str]:
     rows = []
     for key in _REQUEST:
-        asked = [one for one in found.of(key) if one.value]
+        asked = [setting for setting in requirements.of(key) if setting.value]
         if asked:
-            value = "true" if key == "cpu" else json.dumps(",".join(dict.fromkeys(one.value for one in asked)))
-            rows.append(f"  {key}: {value}  # {', '.join(dict.fromkeys(one.line.where for one in asked))}")
+            value = "true" if key == "cpu" else json.dumps(",".join(dict.fromkeys(setting.value for setting in asked)))
+            rows.append(f"  {key}: {value}  # {', '.join(dict.fromkeys(setting.line.where for setting in asked))}")
     return ["request:", *rows] if rows else []
 
 
@@ -324,10 +337,10 @@ def _comment(text: str) -> str:
 def shown(taken: Iterable[Asked]) -> list[tuple[str, str, str]]:
     """Return rows for people: the key of the definition, its value, and the place it comes from."""
     rows = []
-    for one in taken:
-        prefix = "request." if one.field in _REQUEST else ""
-        value = " to ".join(json.loads(one.value)) if one.field == "copy" else one.value or "any version"
-        rows.append((f"{prefix}{one.field}", value, one.line.where))
+    for setting in taken:
+        prefix = "request." if setting.field in _REQUEST else ""
+        value = " to ".join(json.loads(setting.value)) if setting.field == "copy" else setting.value or "any version"
+        rows.append((f"{prefix}{setting.field}", value, setting.line.where))
     return rows
 
 

@@ -33,24 +33,24 @@ def pyproject(name: str, folder: Path) -> Sorted:
     tree = _parsed(name, text)
     where = lines_of(name, text)
     project, poetry = table(tree, "project"), table(tree, "tool", "poetry")
-    lines = [where(one, one) for one in _texts(project.get("dependencies"))]
+    lines = [where(requirement, requirement) for requirement in _texts(project.get("dependencies"))]
     lines += [where(f"{option} {url}", url) for option, url in _index_options(tree)]
-    found = _python(project.get("requires-python"), table(poetry, "dependencies").get("python"), where)
+    requirements = _python(project.get("requires-python"), table(poetry, "dependencies").get("python"), where)
     rows, elsewhere = requirement_lines(table(poetry, "dependencies"), where)
-    lines, found = lines + rows, found + elsewhere + _dynamic(tree, where, folder)
+    lines, requirements = lines + rows, requirements + elsewhere + _dynamic(tree, where, folder)
     taken, left = _groups(tree, where)
     sources = _sources(tree, where)
     lines = [line for line in (*lines, *taken) if _named(line) not in sources.elsewhere]
     limits = _texts(table(tree, "tool", "uv").get("constraint-dependencies"))
-    lines += [replace(where(one, one), constraint=True) for one in limits]
-    found += sort(lines) + left + sources.sorted
+    lines += [replace(where(limit, limit), constraint=True) for limit in limits]
+    requirements += sort(lines) + left + sources.sorted
     for key, why in _UV_LEFT.items():
         if table(tree, "tool", "uv").get(key):
-            found += _left(where(f"tool.uv.{key}", key), why)
+            requirements += _left(where(f"tool.uv.{key}", key), why)
     if project.get("name") or poetry.get("name"):
         line = where(f"the project {project.get('name') or poetry.get('name')}", "name")
-        found += _left(line, "the project itself is not installed; copy puts its files into the image")
-    return found
+        requirements += _left(line, "the project itself is not installed; copy puts its files into the image")
+    return requirements
 
 
 def project_name(folder: Path) -> str | None:
@@ -60,8 +60,8 @@ def project_name(folder: Path) -> str | None:
         tree = _parsed(path.name, strictyaml.text_of(path))
     except UsageError:  # a project's other file is enough, so this one may be missing or broken
         return None
-    found = table(tree, "project").get("name") or table(tree, "tool", "poetry").get("name")
-    return found if isinstance(found, str) else None
+    name = table(tree, "project").get("name") or table(tree, "tool", "poetry").get("name")
+    return name if isinstance(name, str) else None
 
 
 def _parsed(name: str, text: str) -> Mapping[str, Any]:
@@ -95,12 +95,14 @@ def _dynamic(tree: Mapping[str, Any], where: Where, folder: Path) -> Sorted:
     files = [row] if isinstance(row, str) else _texts(row)
     hook = table(tree, "tool", "hatch", "metadata", "hooks", "requirements_txt").get("files")
     files += _texts(hook)
-    found = Sorted()
+    requirements = Sorted()
     for file in files:
-        found += included(where(file, file), file, folder)
+        requirements += included(where(file, file), file, folder)
     if not files:
-        found += _left(where("dynamic dependencies", "dynamic"), "its build backend computes them; list them under pip")
-    return found
+        requirements += _left(
+            where("dynamic dependencies", "dynamic"), "its build backend computes them; list them under pip"
+        )
+    return requirements
 
 
 def lines_of(name: str, text: str) -> Where:
@@ -124,19 +126,19 @@ def lines_of(name: str, text: str) -> Where:
 def table(tree: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """Return a table by its keys, an empty one where there is none."""
     for key in keys:
-        found = tree.get(key)
-        tree = found if isinstance(found, Mapping) else {}
+        value = tree.get(key)
+        tree = value if isinstance(value, Mapping) else {}
     return tree
 
 
 def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
     """Return dependencies of a table (Poetry, pixi) as lines of a requirements file, and what such lines cannot say."""
-    found, rest = [], Sorted()
+    lines, rest = [], Sorted()
     for name, wanted in rows.items():
         if name == "python":
             continue
-        for one in wanted if isinstance(wanted, list) else [wanted]:
-            row = one if isinstance(one, Mapping) else {"version": str(one)}
+        for entry in wanted if isinstance(wanted, list) else [wanted]:
+            row = entry if isinstance(entry, Mapping) else {"version": str(entry)}
             kind = next((key for key in ("git", "url", "path", "file") if key in row), None)
             if kind:
                 rest += _left(where(f"{name} from {kind} {row[kind]}", f"{name} ="), _ELSEWHERE)
@@ -146,10 +148,10 @@ def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line]
                 continue
             extras = f"[{','.join(row['extras'])}]" if row.get("extras") else ""
             line = where(f"{name}{extras}{_clauses(str(row.get('version', '*')))}{_marker_of(row)}", f"{name} =")
-            found.append(line)
+            lines.append(line)
             if isinstance(row.get("index"), str):
                 rest += index(where(row["index"], row["index"]), row["index"])
-    return found, rest
+    return lines, rest
 
 
 _ELSEWHERE = "it is a path or URL, and only names with versions can be locked"
@@ -168,17 +170,17 @@ def _marker_of(row: Mapping[str, Any]) -> str:
 
 def _clauses(version: str) -> str:
     """Translate Poetry's versions: `^2.1` is `>=2.1,<3`, `~2.1` is `>=2.1,<2.2`, `2.1` is `==2.1`."""
-    found = []
+    clauses = []
     for part in re.sub(r"(?<![<>=!~^,\s])\s+(?=[<>=!~^])", ",", version).replace(" ", "").split(","):
         caret = re.fullmatch(r"([\^~])(\d+(?:\.\d+)*)", part)
         if caret:
             numbers = [int(number) for number in caret[2].split(".")]
             first = next((at for at, number in enumerate(numbers) if number), len(numbers) - 1)
             keep = first if caret[1] == "^" else min(1, len(numbers) - 1)
-            found.append(f">={caret[2]},<{'.'.join(map(str, [*numbers[:keep], numbers[keep] + 1]))}")
+            clauses.append(f">={caret[2]},<{'.'.join(map(str, [*numbers[:keep], numbers[keep] + 1]))}")
         elif part and part != "*":
-            found.append(part if part[0] in "<>=!~" else f"=={part}")
-    return ",".join(found)
+            clauses.append(part if part[0] in "<>=!~" else f"=={part}")
+    return ",".join(clauses)
 
 
 def _python(required: object, poetry: object, where: Where) -> Sorted:
@@ -204,16 +206,20 @@ def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
     groups |= {f"tool.pdm.dev-dependencies.{key}": _texts(rows) for key, rows in of_pdm.items()}
     taken: list[Line] = []
     left, torch = Sorted(), ""
-    rows_of = [(key, [where(one, one) for one in rows], Sorted()) for key, rows in groups.items()]
+    rows_of = [
+        (key, [where(requirement, requirement) for requirement in rows], Sorted()) for key, rows in groups.items()
+    ]
     poetry = table(tree, "tool", "poetry")
-    of_poetry = {f"tool.poetry.group.{key}": table(one, "dependencies") for key, one in table(poetry, "group").items()}
+    of_poetry = {
+        f"tool.poetry.group.{key}": table(group, "dependencies") for key, group in table(poetry, "group").items()
+    }
     for key, rows in {**of_poetry, "tool.poetry.dev-dependencies": table(poetry, "dev-dependencies")}.items():
         rows_of.append((key, *requirement_lines(rows, where)))
     for key, lines, elsewhere in rows_of:
         if any(_named(line) in FAMILY for line in lines) and not torch:
             torch, taken, left = key, lines, left + elsewhere
         elif lines or elsewhere != Sorted():
-            why = f"torch is taken from {torch}" if torch and any(_named(one) in FAMILY for one in lines) else ""
+            why = f"torch is taken from {torch}" if torch and any(_named(line) in FAMILY for line in lines) else ""
             left += _left(
                 where(key, key if key.startswith("tool.poetry") else key.rpartition(".")[2]),
                 why or "the group is optional and does not name torch",
@@ -223,14 +229,14 @@ def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
 
 def _group(groups: Mapping[str, Any], name: str, _seen: frozenset[str] = frozenset()) -> list[str]:
     """Return the requirements of a dependency group, those of groups that it includes in their place."""
-    found: list[str] = []
+    requirements: list[str] = []
     rows = groups.get(name)
-    for one in rows if isinstance(rows, list) else []:
-        if isinstance(one, str):
-            found.append(one)
-        elif isinstance(one, Mapping) and (other := str(one.get("include-group"))) not in {*_seen, name}:
-            found += _group(groups, other, _seen | {name})
-    return found
+    for entry in rows if isinstance(rows, list) else []:
+        if isinstance(entry, str):
+            requirements.append(entry)
+        elif isinstance(entry, Mapping) and (other := str(entry.get("include-group"))) not in {*_seen, name}:
+            requirements += _group(groups, other, _seen | {name})
+    return requirements
 
 
 class _Sources:
@@ -242,16 +248,16 @@ class _Sources:
 
 
 def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
-    found, uv = _Sources(), table(tree, "tool", "uv")
+    sources, uv = _Sources(), table(tree, "tool", "uv")
     tables = (uv.get("index"), table(tree, "tool", "poetry").get("source"), table(tree, "tool", "pdm").get("source"))
     indexes = {str(row.get("name", "")): row for rows in tables for row in _rows(rows)}
     used: set[str] = set()
     for name, rows in table(uv, "sources").items():
         for row in [rows] if isinstance(rows, Mapping) else _rows(rows):
             if any(key in row for key in ("git", "path", "url", "workspace")):
-                found.elsewhere.add(canonicalize_name(name))
+                sources.elsewhere.add(canonicalize_name(name))
                 kind = next(key for key in ("git", "path", "url", "workspace") if key in row)
-                found.sorted += _left(
+                sources.sorted += _left(
                     where(f"{name} from {kind}", f"{name} ="),
                     _ELSEWHERE,
                 )
@@ -264,16 +270,16 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
                 if "source" in spec and spec.get("platform", "linux") == "linux" and _applies(spec.get("markers")):
                     used |= {str(spec["source"])}
     # An index that a package names comes before those that are searched for every package.
-    for name, known in sorted(indexes.items(), key=lambda one: one[0] not in used):
+    for name, known in sorted(indexes.items(), key=lambda entry: entry[0] not in used):
         url = str(known.get("url", ""))
         line = where(url, url)
         if name in used or not (known.get("explicit") is True or known.get("priority") == "explicit"):
             meant = index(line, url)
-            devices = [one for one in (*found.sorted.asked, *meant.asked) if one.field in ("cuda", "cpu")]
+            devices = [setting for setting in (*sources.sorted.asked, *meant.asked) if setting.field in ("cuda", "cpu")]
             if meant.asked and len(devices) > 1:
                 meant = _left(line, f"another variant than {devices[0].line.text}, which is taken")
-            found.sorted += meant
-    return found
+            sources.sorted += meant
+    return sources
 
 
 def _applies(marker: object) -> bool:
@@ -284,8 +290,8 @@ def _applies(marker: object) -> bool:
 
 
 def _named(line: Line) -> str:
-    found = _NAME.match(line.text.rpartition("#")[2] if line.text.startswith("git+") else line.text)
-    return canonicalize_name(found.group()) if found else ""
+    match = _NAME.match(line.text.rpartition("#")[2] if line.text.startswith("git+") else line.text)
+    return canonicalize_name(match.group()) if match else ""
 
 
 def _left(line: Line, why: str) -> Sorted:
@@ -293,7 +299,7 @@ def _left(line: Line, why: str) -> Sorted:
 
 
 def _texts(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _rows(value: object) -> Iterator[Mapping[str, Any]]:

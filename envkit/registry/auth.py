@@ -34,15 +34,15 @@ from envkit.image.reference import login_keys, repository_keys
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_HELPER_PATIENCE_S = 15.0
+_HELPER_PATIENCE_S = 15.0  # a helper may ask a key store; one that asks a person hangs
 _HELPER_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _TOKEN_USER = "<token>"  # noqa: S105 - what helpers write in place of a user when the secret is an identity token
-_MAX_FILE = 1 << 20
+_MAX_FILE = 1 << 20  # bytes of a file of logins
 _PODMAN = "containers/auth.json"
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _PARAMETER = re.compile(rf'\s*({_WORD})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_WORD}))\s*(?:,|$)')
 _SCHEME = re.compile(rf"\s*,?\s*({_WORD})(?:\s+(?!=)|\s*,|\s*$)")
-_MAX_HEADER = 8192
+_MAX_HEADER = 8192  # characters; the patterns below look at each
 _COUNTRY, _SHORT = 2, 3
 
 
@@ -71,15 +71,15 @@ def login_files(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """The files that are asked for a login, in their order; they need not exist."""
     env = os.environ if environ is None else environ
     home = Path(env.get("HOME") or "/nonexistent")
-    found = [
+    paths = [
         Path(env.get("DOCKER_CONFIG") or home / ".docker") / "config.json",
         Path(env.get("XDG_CONFIG_HOME") or home / ".config") / _PODMAN,
     ]
     if env.get("XDG_RUNTIME_DIR"):
-        found.insert(1, Path(env["XDG_RUNTIME_DIR"]) / _PODMAN)
+        paths.insert(1, Path(env["XDG_RUNTIME_DIR"]) / _PODMAN)
     if env.get("REGISTRY_AUTH_FILE"):
-        found.insert(0, Path(env["REGISTRY_AUTH_FILE"]))
-    return tuple(found)
+        paths.insert(0, Path(env["REGISTRY_AUTH_FILE"]))
+    return tuple(paths)
 
 
 def find_login(registry: str, repository: str, environ: Mapping[str, str] | None = None) -> Found | None:
@@ -109,9 +109,9 @@ def _in_file(path: Path, tree: dict[str, Any], registry: str, repository: str) -
     if store:
         # Each key costs the start of a program, so only the ways to write it that clients use today are tried.
         for key in keys[:2]:
-            found = _ask_helper(path, store, key)
-            if found is not None:
-                return found
+            login = _ask_helper(path, store, key)
+            if login is not None:
+                return login
     auths = _table(path, tree, "auths")
     for key in (*repository_keys(registry, repository), *keys):
         if auths.get(key):
@@ -141,10 +141,10 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _table(path: Path, tree: dict[str, Any], key: str) -> dict[str, Any]:
-    found = tree.get(key) or {}
-    if not isinstance(found, dict):
+    table = tree.get(key) or {}
+    if not isinstance(table, dict):
         raise _damaged(path, f"{key} is not a JSON object")
-    return found
+    return table
 
 
 def _stored(path: Path, key: str, row: object) -> Login | None:
@@ -215,7 +215,7 @@ class Challenge:
 
 def parse_challenges(header: str) -> tuple[Challenge, ...]:
     """Every way that a header offers; what cannot be read ends the list."""
-    found: list[Challenge] = []
+    challenges: list[Challenge] = []
     text, at = header[:_MAX_HEADER], 0
     while at < len(text) and (scheme := _SCHEME.match(text, at)):
         at = scheme.end()
@@ -224,8 +224,8 @@ def parse_challenges(header: str) -> tuple[Challenge, ...]:
             quoted, plain = pair[2], pair[3]
             parameters.setdefault(pair[1].lower(), re.sub(r"\\(.)", r"\1", quoted) if plain is None else plain)
             at = pair.end()
-        found.append(Challenge(scheme=scheme[1].lower(), parameters=parameters))
-    return tuple(found)
+        challenges.append(Challenge(scheme=scheme[1].lower(), parameters=parameters))
+    return tuple(challenges)
 
 
 def trusted_realm(registry: str, realm: str) -> bool:

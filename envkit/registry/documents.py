@@ -45,10 +45,10 @@ class Documents:
         if data is not None and reference.digest is not None and (kind := _kind(data)) is not None:
             return Manifest(data=data, media_type=kind, digest=reference.digest)
         self._require("the manifest", reference)
-        found = self._registry.manifest(reference)
-        if found is not None:
-            self._keep(found.digest, found.data)
-        return found
+        manifest = self._registry.manifest(reference)
+        if manifest is not None:
+            self._keep(manifest.digest, manifest.data)
+        return manifest
 
     def config(self, reference: Reference, digest: str) -> bytes:
         """The configuration of an image.
@@ -106,7 +106,7 @@ class Documents:
 def _kind(data: bytes) -> str | None:
     """The media type that a manifest gives itself; those that give none are asked for again."""
     try:
-        found = json.loads(data).get("mediaType")
+        media_type = json.loads(data).get("mediaType")
     except (ValueError, AttributeError, RecursionError):
         return None
-    return found if isinstance(found, str) else None
+    return media_type if isinstance(media_type, str) else None

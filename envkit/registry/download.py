@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Answer, Transport
 
-JOBS = 6
+JOBS = 6  # downloads at once; one connection seldom fills the line
 _PIECE = 1 << 20
 _LOOK_S = 0.1  # a signal, the time limit or a failure elsewhere ends the wait within that time
 _ENDING_S = 2.0  # for threads to end by themselves; then they are left to a server that says nothing
@@ -230,7 +230,7 @@ class _Fetch:
             state.restart(self._heard)
             if not resumed:
                 raise fault
-            resumed = False  # the part of an earlier run may have been at fault
+            resumed = False  # the part of an earlier run may have been damaged
 
     def _attempt(self, item: Item, state: _State) -> None:
         """Ask once for what is missing and take what comes."""
@@ -289,11 +289,11 @@ class _Fetch:
             while piece := file.read(_PIECE):
                 digest.update(piece)
                 self._heard(len(piece))
-        found = digest.hexdigest()
-        if found != path.name:
+        hexdigest = digest.hexdigest()
+        if hexdigest != path.name:
             # These bytes were counted, and are fetched again.
             self._heard(-path.stat().st_size)
-        return found
+        return hexdigest
 
     def _heard(self, size: int) -> None:
         with self._lock:
@@ -343,15 +343,15 @@ class _State:
 def _continues(answer: Answer, offset: int) -> bool:
     if answer.status != _PARTIAL:
         return False
-    found = _RANGE.fullmatch(answer.headers.get("content-range", "").strip())
-    return found is not None and int(found[1]) == offset
+    match = _RANGE.fullmatch(answer.headers.get("content-range", "").strip())
+    return match is not None and int(match[1]) == offset
 
 
 def _length(answer: Answer) -> int | None:
     """Bytes of the whole file, None where the server does not say."""
     if answer.status == _PARTIAL:
-        found = _RANGE.fullmatch(answer.headers.get("content-range", "").strip())
-        return int(found[2]) if found is not None and found[2].isdigit() else None
+        match = _RANGE.fullmatch(answer.headers.get("content-range", "").strip())
+        return int(match[2]) if match is not None and match[2].isdigit() else None
     text = answer.headers.get("content-length", "")
     return int(text) if text.isdigit() else None
 
@@ -367,8 +367,8 @@ def _fault(item: Item, state: _State) -> IntegrityError | None:
     return None
 
 
-def _other_size(item: Item, found: object) -> IntegrityError:
-    text = f"{item.name}: {item.where} sent {found} bytes instead of {item.size}"
+def _other_size(item: Item, size: object) -> IntegrityError:
+    text = f"{item.name}: {item.where} sent {size} bytes instead of {item.size}"
     return IntegrityError(text, hint=_DAMAGED)
 
 

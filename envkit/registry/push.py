@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from envkit.image.reference import Reference
     from envkit.registry.registry import Registry
 
-_JOBS = 4
+_JOBS = 4  # uploads at once, while other layers are still compressed
 _PATIENCE_S = 0.1  # a signal reaches the waiting thread within that time
 _WHOLE = 1 << 20  # bytes; smaller blobs are sent by one request
 _CREATED, _ACCEPTED, _NO_CONTENT, _UNAUTHORIZED, _MISSING = 201, 202, 204, 401, 404
@@ -140,9 +140,9 @@ class Pusher:
         check_tag(self.reference, image.digest, self.registry, replace_tag=self._replace_tag)
         layers = {layer.digest: layer for layer in image.layers}
         reporter.step(f"push {self.reference.place}")
-        self._work.speak(reporter, sum(one.descriptor.size for one in layers.values()) + len(image.config))
+        self._work.speak(reporter, sum(entry.descriptor.size for entry in layers.values()) + len(image.config))
         # The largest first: begun last, it would be sent by one connection while the others have nothing left.
-        for layer in sorted(layers.values(), key=lambda one: (-one.descriptor.size, one.digest)):
+        for layer in sorted(layers.values(), key=lambda entry: (-entry.descriptor.size, entry.digest)):
             self._give_layer(layer)
         # A registry may refuse a manifest while a blob that it names is missing (distribution-spec,
         # MANIFEST_BLOB_UNKNOWN), so the configuration is sent like a layer, and the manifest after all of them.
@@ -255,13 +255,13 @@ class Transfers:
         """
         self.check()
         repository = self.reference.repository
-        held = self.registry.blob_size(repository, blob.digest)
-        if held not in (None, -1, blob.size):
+        size = self.registry.blob_size(repository, blob.digest)
+        if size not in (None, -1, blob.size):
             raise IntegrityError(
-                f"{self.reference.place} holds {blob.digest} with {held} bytes, not {blob.size}",
+                f"{self.reference.place} holds {blob.digest} with {size} bytes, not {blob.size}",
                 hint="the registry is damaged; ask its administrators",
             )
-        if held is not None:
+        if size is not None:
             self._count("present", blob.size)
             return
         upload = _Upload(blob)
@@ -283,7 +283,7 @@ class Transfers:
         """Repositories of this registry that may hold a blob, the likeliest first."""
         origin, prefix = blob.origin or "", f"{self.reference.registry}/"
         own = (origin.removeprefix(prefix),) if origin.startswith(prefix) else ()
-        return tuple(dict.fromkeys(one for one in (*own, *self._sources) if one != self.reference.repository))
+        return tuple(dict.fromkeys(name for name in (*own, *self._sources) if name != self.reference.repository))
 
     def _mounted(self, upload: _Upload, source: str) -> bool:
         """Whether the registry took the blob over from another repository; else it names a place for the upload."""

@@ -141,29 +141,29 @@ def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artif
     data = artifact.manifest(subject)
     digest = spec.sha256(data)
     known = {row.digest for row in referrers(registry, image)}
-    place = replace(image, tag=None, digest=digest)
+    target = replace(image, tag=None, digest=digest)
     # A list under a tag is kept by clients: it may name a manifest that the registry lost.
     if digest in known:
-        verify_manifest(place, data, registry)
+        verify_manifest(target, data, registry)
         return Attached(digest=digest, listed_by="", new=False)
     transfers = Transfers(registry, image, ())
     for blob in (_NOTHING, artifact.data):
         transfers.blob(Blob(spec.sha256(blob), len(blob), None, blob, None))
-    listed = _put(registry, place, data)
-    verify_manifest(place, data, registry)
+    listed = _put(registry, target, data)
+    verify_manifest(target, data, registry)
     if not listed:
         _enter(registry, image, artifact, data)
     return Attached(digest=digest, listed_by="registry" if listed else "tag", new=True)
 
 
-def _put(registry: Registry, place: Reference, data: bytes) -> bool:
+def _put(registry: Registry, target: Reference, data: bytes) -> bool:
     """Store the artifact's manifest; whether the registry understood whose it is."""
 
     def put() -> bool:
-        path = f"{place.repository}/manifests/{place.digest}"
+        path = f"{target.repository}/manifests/{target.digest}"
         headers = {"Content-Type": spec.MANIFEST}
-        with registry.request("PUT", path, _scopes(place), headers=headers, body=data) as answer:
-            registry.expect(answer, (_CREATED, _FOUND, _ACCEPTED), f"attaching to {place}")
+        with registry.request("PUT", path, _scopes(target), headers=headers, body=data) as answer:
+            registry.expect(answer, (_CREATED, _FOUND, _ACCEPTED), f"attaching to {target}")
             # With this header a registry says that it lists the manifest ("Pushing Manifests with Subject").
             return "oci-subject" in answer.headers
 
@@ -215,8 +215,8 @@ def _listed_by_registry(registry: Registry, image: Reference) -> list[Any] | Non
         page = _page(registry, image, path)
         if page is None:
             return None
-        found, path = page
-        rows += found
+        entries, path = page
+        rows += entries
         _bounded(rows, image)
     raise EngineError(f"{image}: the registry's list of attached documents does not end", hint=_CHECK)
 
@@ -249,12 +249,12 @@ def _next(answer: Answer) -> str | None:
 
 def _list_under_tag(registry: Registry, image: Reference) -> dict[str, Any]:
     tag = replace(image, tag=fallback_tag(image.digest or ""), digest=None)
-    held = registry.manifest(tag)
-    if held is None:
+    manifest = registry.manifest(tag)
+    if manifest is None:
         return {"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": []}
-    tree = parse_json(held.data, f"{tag}: the list of attached documents", hint=_CHECK)
-    if held.media_type != spec.INDEX:
-        raise EngineError(f"{tag} is {held.media_type or 'nothing'}, not a list of attached documents", hint=_CHECK)
+    tree = parse_json(manifest.data, f"{tag}: the list of attached documents", hint=_CHECK)
+    if manifest.media_type != spec.INDEX:
+        raise EngineError(f"{tag} is {manifest.media_type or 'nothing'}, not a list of attached documents", hint=_CHECK)
     return tree
 
 

@@ -29,7 +29,7 @@ MAX_MANIFEST = 4 << 20  # what registries accept
 _ACCEPT = f"{spec.MANIFEST}, {spec.DOCKER_MANIFEST}, {spec.INDEX}, {spec.DOCKER_INDEX}"
 _FOUND, _CREATED, _ACCEPTED, _PARTIAL = 200, 201, 202, 206
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _MISSING, _TOO_LARGE, _UNSATISFIABLE = 400, 401, 403, 404, 413, 416
-_MAX_TOKEN = 1 << 20
+_MAX_TOKEN = 1 << 20  # bytes of a token server's answer
 # What registries say of a manifest that is not the one its digest or its own JSON says; a whole one never meets these.
 _DAMAGED = re.compile(r"DIGEST_INVALID|MANIFEST_INVALID|MANIFEST_UNVERIFIED|MANIFEST_BLOB_UNKNOWN")
 Parameters = tuple[tuple[str, str], ...]
@@ -207,8 +207,8 @@ class Registry:
             return answer
         with answer:
             header = answer.headers.get("www-authenticate", "")
-            told = answer.said() if method != "HEAD" else ""  # an answer to HEAD has no body
-        granted = self._authorize(parse_challenges(header), scopes, known, told)
+            reply = answer.said() if method != "HEAD" else ""  # an answer to HEAD has no body
+        granted = self._authorize(parse_challenges(header), scopes, known, reply)
         return self.transport.send(method, url, headers=headers, authorization=granted, body=body, led_by=led_by)
 
     def expect(self, answer: Answer, good: tuple[int, ...], doing: str) -> None:
@@ -229,7 +229,7 @@ class Registry:
             raise EngineError(text, hint="check the image's name and tag")
         raise EngineError(text, hint="run it again; if it repeats, ask the registry's administrators")
 
-    def _authorize(self, offered: tuple[Challenge, ...], scopes: tuple[str, ...], stale: str | None, told: str) -> str:
+    def _authorize(self, offered: tuple[Challenge, ...], scopes: tuple[str, ...], stale: str | None, reply: str) -> str:
         """An Authorization header that the registry should take."""
         root = self.root
         with self._lock:
@@ -237,35 +237,35 @@ class Registry:
             repository = scopes[0].split(":")[1]
             if repository not in self._logins:
                 self._logins[repository] = find_login(self.name, repository, self._environ)
-            found = self._logins[repository]
+            stored = self._logins[repository]
             known = self._granted.get(scopes)
             if known and known != stale:  # another thread was faster
                 return known
-            for way in offered:
-                if way.scheme == "bearer" and way.parameters.get("realm"):
-                    header = f"Bearer {self.persist(functools.partial(self._token, way, scopes, found, root))}"
+            for challenge in offered:
+                if challenge.scheme == "bearer" and challenge.parameters.get("realm"):
+                    header = f"Bearer {self.persist(functools.partial(self._token, challenge, scopes, stored, root))}"
                 # Not after a refusal: the same user and password would be refused again.
-                elif way.scheme == "basic" and found is not None and found.login.user and not stale:
-                    header = found.login.basic()
+                elif challenge.scheme == "basic" and stored is not None and stored.login.user and not stale:
+                    header = stored.login.basic()
                 else:
                     continue
                 self._granted[scopes] = header
                 return header
-        raise self._unwelcome(found, told)
+        raise self._unwelcome(stored, reply)
 
-    def _unwelcome(self, found: Found | None, told: str) -> EngineError:
+    def _unwelcome(self, stored: Found | None, reply: str) -> EngineError:
         """The registry or its token server does not take the login, or there is none."""
         looked = " or ".join(str(path) for path in login_files(self._environ))
         return EngineError(
             f"{self.name} requires a login"
-            + (f" and rejects the one in {found.path}" if found else f", and none was found in {looked}")
-            + (f": {_errors(told)}" if told else ""),
+            + (f" and rejects the one in {stored.path}" if stored else f", and none was found in {looked}")
+            + (f": {_errors(reply)}" if reply else ""),
             hint=f"docker login {self.name}",
         )
 
-    def _token(self, way: Challenge, scopes: tuple[str, ...], found: Found | None, root: str) -> str:
+    def _token(self, challenge: Challenge, scopes: tuple[str, ...], stored: Found | None, root: str) -> str:
         """A token from the server that the registry names (distribution's token authentication)."""
-        realm, login = way.parameters["realm"], found.login if found else None
+        realm, login = challenge.parameters["realm"], stored.login if stored else None
         if not is_address(realm):
             raise EngineError(
                 f"{self.name} requires a login at {neutral(realm)[:200]!r}, which is not a URL",
@@ -276,12 +276,14 @@ class Registry:
                 f"{self.name} redirects the login to another host, {neutral(urlsplit(realm).netloc)[:200]}: refused",
                 hint=f"docker logout {self.name}   # to continue without a login",
             )
-        asked: Parameters = tuple((key, way.parameters[key]) for key in ("service",) if key in way.parameters)
-        wanted = dict.fromkeys((*scopes, *way.parameters.get("scope", "").split()))
+        asked: Parameters = tuple(
+            (key, challenge.parameters[key]) for key in ("service",) if key in challenge.parameters
+        )
+        wanted = dict.fromkeys((*scopes, *challenge.parameters.get("scope", "").split()))
         asked += tuple(("scope", scope) for scope in _merged(tuple(wanted)))
         if login is not None and login.identity_token:
             form = {"grant_type": "refresh_token", "refresh_token": login.identity_token, "client_id": "envkit"}
-            form |= {"service": way.parameters.get("service", ""), "scope": " ".join(_merged(tuple(wanted)))}
+            form |= {"service": challenge.parameters.get("service", ""), "scope": " ".join(_merged(tuple(wanted)))}
             headers = {"Content-Type": "application/x-www-form-urlencoded"}
             answer = self.transport.send("POST", realm, headers=headers, body=urlencode(form).encode(), led_by=root)
         else:
@@ -290,7 +292,7 @@ class Registry:
             answer = self.transport.send("GET", f"{realm}{sign}{urlencode(asked)}", authorization=basic, led_by=root)
         with answer:
             if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
-                raise self._unwelcome(found, answer.said())
+                raise self._unwelcome(stored, answer.said())
             if answer.status != _FOUND:
                 self.expect(answer, (_FOUND,), f"logging in to {self.name}")
             try:
@@ -314,11 +316,11 @@ def _push(repository: str) -> tuple[str, ...]:
 
 def _merged(scopes: tuple[str, ...]) -> tuple[str, ...]:
     """Scopes without those that another one includes."""
-    found: dict[str, set[str]] = {}
+    merged: dict[str, set[str]] = {}
     for scope in scopes:
         name, _, actions = scope.rpartition(":")
-        found.setdefault(name, set()).update(actions.split(","))
-    return tuple(f"{name}:{','.join(sorted(actions))}" for name, actions in found.items())
+        merged.setdefault(name, set()).update(actions.split(","))
+    return tuple(f"{name}:{','.join(sorted(actions))}" for name, actions in merged.items())
 
 
 def _errors(text: str) -> str:

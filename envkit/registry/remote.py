@@ -50,10 +50,10 @@ class Remote:
         if reference.digest is not None:
             return reference
         with Transport(ca_bundle=self._ca_bundle) as transport:
-            found = Registry.of(reference, transport).manifest(reference)
-        if found is None:
+            manifest = Registry.of(reference, transport).manifest(reference)
+        if manifest is None:
             raise _missing(reference)
-        return reference.at(found.digest)
+        return reference.at(manifest.digest)
 
     def read(self, reference: Reference) -> spec.Image:
         """An image's manifest and configuration; its layers are named by the files that will hold them.
@@ -81,8 +81,8 @@ class Remote:
         with self._in_use(), Transport(ca_bundle=self._ca_bundle) as transport:
             registry = Registry.of(reference, transport)
             items = [
-                from_registry(registry, reference.repository, digest=one.digest, size=one.descriptor.size)
-                for one in layers
+                from_registry(registry, reference.repository, digest=layer.digest, size=layer.descriptor.size)
+                for layer in layers
             ]
             reporter.step(f"fetch {counted(len(items), 'layer')} of {reference.place}")
             fetch(items, self._blobs, transport.policy, reporter.advance)
@@ -114,10 +114,10 @@ def read_remote(
         IntegrityError: a document contradicts its digest, or layers and configuration each other.
         EnvironmentProblem: the registry cannot be reached.
     """
-    found = documents.manifest(reference)
-    if found is None:
+    manifest = documents.manifest(reference)
+    if manifest is None:
         raise _missing(reference)
-    return image_at(found, reference, documents, platform=platform, blobs=blobs)
+    return image_at(manifest, reference, documents, platform=platform, blobs=blobs)
 
 
 def image_at(
@@ -141,17 +141,17 @@ def image_at(
         found = inner
     if found.media_type not in MANIFESTS:
         raise EngineError(f"{reference} is {found.media_type or 'nothing'}, not an image", hint=_CHECK)
-    place = reference.at(found.digest)
-    where = f"the manifest of {place}"
-    config = documents.config(place, descriptor(_parsed(found, where).get("config"), where).digest)
+    resolved = reference.at(found.digest)
+    where = f"the manifest of {resolved}"
+    config = documents.config(resolved, descriptor(_parsed(found, where).get("config"), where).digest)
     return image_of(
         found.data,
         config,
-        str(place),
+        str(resolved),
         blob=lambda row: None if blobs is None else blobs / row.digest.removeprefix("sha256:"),
         holder=reference.place,
         tags=(f"{reference.place}:{reference.tag}",) if reference.tag else (),
-        origin=f"{PREFIX}{place.place}@{place.digest}",
+        origin=f"{PREFIX}{resolved.place}@{resolved.digest}",
     )
 
 
@@ -159,9 +159,9 @@ def _missing(reference: Reference) -> EngineError:
     return EngineError(f"there is no image {reference}", hint="check the image's name and tag")
 
 
-def _parsed(found: Manifest, where: str) -> dict[str, Any]:
+def _parsed(manifest: Manifest, where: str) -> dict[str, Any]:
     """A document of the registry's; another answer, such as a proxy's page, is not a damaged image."""
     try:
-        return parse_json(found.data, where)
+        return parse_json(manifest.data, where)
     except IntegrityError as error:
         raise EngineError(error.message, hint=_CHECK) from error

@@ -32,9 +32,9 @@ def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_
     """
     if replace_tag:
         return
-    held = registry.manifest(reference)
-    if held is not None and held.digest != digest:
-        raise _taken(reference, held)
+    manifest = registry.manifest(reference)
+    if manifest is not None and manifest.digest != digest:
+        raise _taken(reference, manifest)
 
 
 def check_target(reference: Reference, labels: Mapping[str, str], registry: Registry, *, replace_tag: bool) -> bool:
@@ -47,14 +47,14 @@ def check_target(reference: Reference, labels: Mapping[str, str], registry: Regi
         EngineError: the registry refuses, or the tag names another image.
         EnvironmentProblem: the registry cannot be reached.
     """
-    held = None if replace_tag else registry.manifest(reference)
-    if held is not None:
-        found = _labels(held, reference, registry)
-        if found is not None and any(found.get(key) != value for key, value in labels.items()):
-            raise _taken(reference, held)
+    manifest = None if replace_tag else registry.manifest(reference)
+    if manifest is not None:
+        existing = _labels(manifest, reference, registry)
+        if existing is not None and any(existing.get(key) != value for key, value in labels.items()):
+            raise _taken(reference, manifest)
     # A login that may only read is found here, and not after the build.
     registry.try_upload(reference.repository)
-    return held is None
+    return manifest is None
 
 
 def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_tag: bool) -> None:
@@ -68,12 +68,12 @@ def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_t
     # Again, although the push has looked: verification takes minutes, and another build may have set the tag since.
     check_tag(reference, digest, registry, replace_tag=replace_tag)
     # A garbage collection of the registry removes manifests without a tag, and this one had none until now.
-    held = registry.manifest(reference.at(digest))
-    if held is None:
+    manifest = registry.manifest(reference.at(digest))
+    if manifest is None:
         raise IntegrityError(
             f"{reference.place} no longer holds {digest}", hint="run the same command to push it again"
         )
-    _set(reference, held, registry)
+    _set(reference, manifest, registry)
 
 
 def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
@@ -99,19 +99,19 @@ def verify_manifest(reference: Reference, manifest: bytes, registry: Registry) -
     Raises:
         IntegrityError: the registry gives other bytes.
     """
-    held = registry.manifest(reference)
-    if held is None or held.data != manifest:
+    stored = registry.manifest(reference)
+    if stored is None or stored.data != manifest:
         raise IntegrityError(
             f"{reference} was pushed as {spec.sha256(manifest)}, and the registry gives "
-            f"{held.digest if held else 'nothing'}",
+            f"{stored.digest if stored else 'nothing'}",
             hint="run it again; if it repeats, the registry or a proxy in front of it is damaged",
         )
 
 
-def _taken(reference: Reference, held: Manifest) -> EngineError:
+def _taken(reference: Reference, manifest: Manifest) -> EngineError:
     return EngineError(
-        f"{reference} already names another image ({held.digest})",
-        hint=f"--replace-tag moves the tag; the other image stays as {reference.place}@{held.digest}",
+        f"{reference} already names another image ({manifest.digest})",
+        hint=f"--replace-tag moves the tag; the other image stays as {reference.place}@{manifest.digest}",
     )
 
 
@@ -124,10 +124,10 @@ def _labels(manifest: Manifest, reference: Reference, registry: Registry) -> Map
             with registry.blob(reference.repository, digest) as answer:
                 return answer.read(MAX_MANIFEST)
 
-        found = json.loads(registry.persist(ask))["config"]["Labels"]
+        labels = json.loads(registry.persist(ask))["config"]["Labels"]
     # Unknown labels refuse nothing here: before the tag moves, `check_tag` compares digests.
     except EngineError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return labels if isinstance(labels, dict) else {}

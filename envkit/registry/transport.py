@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     from requests import PreparedRequest, Response
 
-PIECE = 1 << 20
-_CONNECT_S = 15.0
-_HANDSHAKE_S = 5.0
-_HOPS = 5
+PIECE = 1 << 20  # bytes that are read at once
+_CONNECT_S = 15.0  # several tries of TCP, which repeats after 1, 3 and 7 s
+_HANDSHAKE_S = 5.0  # a server of this machine answers at once
+_HOPS = 5  # a registry redirects a blob once or twice; more is a circle
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
 _FOREIGN = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
@@ -120,18 +120,18 @@ class Answer:
             EngineError: it is longer.
             TransientError: the connection broke or ended early.
         """
-        found, end = bytearray(), time.monotonic() + self._policy.total_s
+        data, end = bytearray(), time.monotonic() + self._policy.total_s
         for piece in self.pieces():
-            found += piece
+            data += piece
             if time.monotonic() > end:
                 raise TransientError(_slow(self.url, "a document", self._policy.total_s))
-            if len(found) > limit:
+            if len(data) > limit:
                 raise EngineError(f"{shown(self.url)} answers with more than {limit} bytes", hint="check the address")
         # A connection that a proxy closes early looks like the end of the answer.
         length = self.headers.get("content-length", "")
-        if length.isdigit() and len(found) < int(length) and self._response.request.method != "HEAD":
+        if length.isdigit() and len(data) < int(length) and self._response.request.method != "HEAD":
             raise TransientError(_away(self.url, "the answer was cut"))
-        return bytes(found)
+        return bytes(data)
 
     def cut(self) -> None:
         """Wake a thread that waits for these contents; it gets a TransientError."""
@@ -271,8 +271,8 @@ class Transport:
             if "certificate verify failed" in str(error):
                 raise _untrusted(url, error) from error
             raise _lost(url, error, self.policy) from error
-        found = {name.lower(): value for name, value in response.headers.items()}
-        answer = Answer(response.status_code, found, url, response, self.policy, self.reach(url))
+        response_headers = {name.lower(): value for name, value in response.headers.items()}
+        answer = Answer(response.status_code, response_headers, url, response, self.policy, self.reach(url))
         if answer.status in RETRIED:
             with answer:
                 said = answer.said() if method != "HEAD" else ""
@@ -331,14 +331,14 @@ def _pools(allowed: frozenset[Reach] | None, met: dict[str, Reach]) -> dict[str,
             if allowed is None:
                 return super()._new_conn()  # type: ignore[misc,no-any-return]  # of the class it is mixed into
             try:
-                found, met[self.host] = sockets.connect(self.host, self.port, allowed, self.timeout)
+                connection, met[self.host] = sockets.connect(self.host, self.port, allowed, self.timeout)
             except socket.gaierror as error:
                 raise urllib3.exceptions.NameResolutionError(self.host, self, error) from error  # type: ignore[arg-type]
             except TimeoutError as error:
                 raise urllib3.exceptions.ConnectTimeoutError(self, f"{self.host} timed out") from error
             except OSError as error:
                 raise urllib3.exceptions.NewConnectionError(self, str(error)) from error  # type: ignore[arg-type]
-            return found
+            return connection
 
     class Plain(Judged, urllib3.connection.HTTPConnection):
         response_class = sockets.Response
@@ -387,9 +387,9 @@ def speaks_tls(address: str) -> bool:
     # This only tells the protocol; every request verifies the certificate.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        place = (parts.hostname or "", parts.port or _PORTS["https"])
-        with socket.create_connection(place, _HANDSHAKE_S) as plain:
-            context.wrap_socket(plain, server_hostname=place[0]).close()
+        endpoint = (parts.hostname or "", parts.port or _PORTS["https"])
+        with socket.create_connection(endpoint, _HANDSHAKE_S) as plain:
+            context.wrap_socket(plain, server_hostname=endpoint[0]).close()
             return True
     except (OSError, ValueError):
         return False

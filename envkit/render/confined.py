@@ -17,7 +17,7 @@ from envkit.ground.errors import UsageError
 
 MEMORY = 512 << 20  # bytes of address space
 SECONDS = 4  # of processor time; the wall clock gets a little more
-_WALL = 10
+_WALL = 10  # seconds
 
 
 def render_confined(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:

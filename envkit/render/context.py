@@ -122,34 +122,34 @@ def _installer(plan: BuildPlan, mirrors: Mirrors, flavour: str) -> dict[str, Any
 
 def _labels(plan: BuildPlan, lock: Lock | None, *, chosen: bool) -> dict[str, str]:
     """Return the labels of the Dockerfile; the engine that has chosen a base says which, if it has a name at all."""
-    found = plan_labels(plan) | (locked.labels(lock) if lock else {})
+    labels = plan_labels(plan) | (locked.labels(lock) if lock else {})
     if chosen:
-        found.pop(BASE_NAME)
-    return dict(sorted(found.items()))
+        labels.pop(BASE_NAME)
+    return dict(sorted(labels.items()))
 
 
 def _install_files(plan: BuildPlan, lock: Lock | None, mirrors: Mirrors, *, conda: bool) -> list[str]:
     if lock:
-        found = [*([locked.EXPLICIT] if conda else []), "seal.py"]
-        return found + ([CA_FILE] if mirrors.ca_bundle else [])
-    found = ["environment.yml" if conda else "torch.txt", "seal.py"]
-    found += ["constraints.txt"] if has_constraints(plan) else []
-    found += ["requirements.txt"] if plan.pip else []
-    return found + ([CA_FILE] if mirrors.ca_bundle else [])
+        names = [*([locked.EXPLICIT] if conda else []), "seal.py"]
+        return names + ([CA_FILE] if mirrors.ca_bundle else [])
+    names = ["environment.yml" if conda else "torch.txt", "seal.py"]
+    names += ["constraints.txt"] if has_constraints(plan) else []
+    names += ["requirements.txt"] if plan.pip else []
+    return names + ([CA_FILE] if mirrors.ca_bundle else [])
 
 
 def _build_env(plan: BuildPlan, lock: Lock | None, mirrors: Mirrors, flavour: str, *, conda: bool) -> list[list[str]]:
     """Variables of the build stage alone; none reaches the image."""
-    found = dict(plan.solve_env) if conda else {"ENVKIT_PYTHON": plan.interpreter or "python3"}
+    variables = dict(plan.solve_env) if conda else {"ENVKIT_PYTHON": plan.interpreter or "python3"}
     if lock and not conda:
         # The OS's own pip lies beside the environment, so that nothing but the lock is in it.
-        found["ENVKIT_PIP"] = f"/build/pip/lib/python{plan.resolution.python}/site-packages"
+        variables["ENVKIT_PIP"] = f"/build/pip/lib/python{plan.resolution.python}/site-packages"
     # `conda env create` calls pip itself, so what holds for pip has to stand in its environment as well.
-    found |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_ROOT_USER_ACTION": "ignore"}
     # Bytecode is made once, by seal.py, whatever installed the sources.
-    found |= {"PIP_ONLY_BINARY": ":all:", "PIP_NO_COMPILE": "1"}
+    variables |= {"PIP_ONLY_BINARY": ":all:", "PIP_NO_COMPILE": "1"}
     if flavour == "classic":
-        found["PIP_NO_CACHE_DIR"] = "1"
+        variables["PIP_NO_CACHE_DIR"] = "1"
     if mirrors.ca_bundle:
-        found |= {"PIP_CERT": f"/build/{CA_FILE}", "SSL_CERT_FILE": f"/build/{CA_FILE}"}
-    return [list(pair) for pair in found.items()]
+        variables |= {"PIP_CERT": f"/build/{CA_FILE}", "SSL_CERT_FILE": f"/build/{CA_FILE}"}
+    return [list(pair) for pair in variables.items()]

@@ -17,16 +17,16 @@ def copied_files(plan: BuildPlan) -> tuple[dict[str, bytes], frozenset[str]]:
     Raises:
         UsageError: as `envkit.plan.copying.files_of`.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     executable = set()
-    for place, (copied, files) in enumerate(zip(plan.copy, copying.files_of(plan), strict=True)):
-        for one in files:
-            name = f"{COPIED}/{place}/{PurePosixPath('/', one.target).relative_to(copied.into)}"
-            found[name] = one.data
-            executable |= {name} if one.executable else set()
-    return found, frozenset(executable)
+    for index, (copied, files) in enumerate(zip(plan.copy, copying.files_of(plan), strict=True)):
+        for file in files:
+            name = f"{COPIED}/{index}/{PurePosixPath('/', file.target).relative_to(copied.into)}"
+            contents[name] = file.data
+            executable |= {name} if file.executable else set()
+    return contents, frozenset(executable)
 
 
 def copied_folders(plan: BuildPlan) -> list[list[str]]:
     """Folders of the context, each with the folder of the image that it fills."""
-    return [[f"{COPIED}/{place}/", f"{one.into.rstrip('/')}/"] for place, one in enumerate(plan.copy)]
+    return [[f"{COPIED}/{index}/", f"{pair.into.rstrip('/')}/"] for index, pair in enumerate(plan.copy)]

@@ -124,9 +124,9 @@ class _Reader:
                 self._problem(number, f"the character U+{ord(bad.group()):04X}")
             if _TWICE.search(line):
                 self._problem(number, "a line that ends in two backslashes")
-        found = tuple(self._instructions())
+        instructions = tuple(self._instructions())
         image = self._stages[-1] if self._stages else Stage("")
-        return Parsed(found, tuple(self._comments), self._source, tuple(self._problems), image)
+        return Parsed(instructions, tuple(self._comments), self._source, tuple(self._problems), image)
 
     def _problem(self, line: int, message: str) -> None:
         self._problems.append(Problem(line, message))
@@ -227,9 +227,9 @@ class _Reader:
         announced = list(_HEREDOC.finditer(text))
         if len(announced) != text.count("<<"):
             self._problem(line, "<< is not a plain heredoc such as <<EOF")
-        found = []
-        for one in announced:
-            dash, _, name = one.groups()
+        documents = []
+        for match in announced:
+            dash, _, name = match.groups()
             document: list[str] = []
             while self._place < len(self._lines):
                 content = self._lines[self._place]
@@ -242,8 +242,8 @@ class _Reader:
                     self._problem(self._place, "a heredoc line that older engines read as an instruction")
             else:
                 self._problem(line, f"the heredoc {name} is not closed")
-            found.append("\n".join(document))
-        return tuple(found)
+            documents.append("\n".join(document))
+        return tuple(documents)
 
 
 def command(text: str) -> list[str] | None:

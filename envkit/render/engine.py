@@ -16,7 +16,7 @@ from envkit.ground import paths, plugins
 from envkit.ground.errors import UsageError
 from envkit.render import quoting
 
-MAX_OUTPUT = 1 << 20
+MAX_OUTPUT = 1 << 20  # the longest Dockerfile of the goldens has 28,000 bytes
 EXPORTS = "export/"  # folder of the templates of `envkit export`
 _BLANKS = re.compile(r"\n{3,}")
 _TRAILING = re.compile(r"[ \t]+\n")
@@ -95,15 +95,15 @@ def with_plugins(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
     own = tuple(folders)
     if any((folder / name).is_file() for folder in (*own, paths.data_folder("templates"))):
         return own
-    found = [
+    providers = [
         (plugin, path)
         for plugin in plugins.of(plugins.TEMPLATES)
         if ((path := plugin.path(folder=True)) / name).is_file()
     ]
-    if len(found) > 1:
-        both = " and ".join(plugin.distribution for plugin, _ in found)
+    if len(providers) > 1:
+        both = " and ".join(plugin.distribution for plugin, _ in providers)
         raise UsageError(f"template {name:.200} is in two plug-ins: {both}", hint="pip uninstall one of them")
-    return (*own, *(path for _, path in found))
+    return (*own, *(path for _, path in providers))
 
 
 def _environment_for(name: str, folders: Sequence[Path]) -> Environment:
@@ -166,7 +166,7 @@ def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
     Raises:
         UsageError: the template does not exist.
     """
-    found: list[str] = []
+    names: list[str] = []
     seen: set[str] = set()
     folders = with_plugins(name, folders)
     while name not in seen:
@@ -174,9 +174,9 @@ def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
         source = source_of(name, folders)
         own = re.findall(r"{%-?\s*block\s+(\w+)", source)
         # The outermost template decides the order.
-        found = [*own, *(block for block in found if block not in own)]
+        names = [*own, *(block for block in names if block not in own)]
         parent = re.search(r"{%-?\s*extends\s+[\"']([^\"']+)[\"']", source)
         if parent is None:
             break
         name = parent.group(1)
-    return tuple(found)
+    return tuple(names)

@@ -50,18 +50,18 @@ def inline(made: Rendered, files: Mapping[str, bytes]) -> str:
     """
     parsed = parse(made.dockerfile)
     lines = made.dockerfile.split("\n")
-    written, place, size, users = [], 0, 0, set()
+    written, position, size, users = [], 0, 0, set()
     for item in parsed.instructions:
         users |= {item.stage} if item.keyword == "USER" else set()
         taken = _taken(item, files, made.executable)
         if not taken:
             continue
-        size += sum(len(one.data) for one in taken)
+        size += sum(len(file.data) for file in taken)
         if size > LIMIT_BYTES:
             raise _too_large(taken, size)
-        written += [*lines[place : item.line - 1], *_forms(item, taken, made.flavour, as_user=item.stage in users)]
-        place = item.end
-    return "\n".join([*written, *lines[place:]]).replace(f"# {BESIDE}\n", f"# {_ALONE}\n", 1)
+        written += [*lines[position : item.line - 1], *_forms(item, taken, made.flavour, as_user=item.stage in users)]
+        position = item.end
+    return "\n".join([*written, *lines[position:]]).replace(f"# {BESIDE}\n", f"# {_ALONE}\n", 1)
 
 
 def _taken(item: Instruction, files: Mapping[str, bytes], executable: frozenset[str]) -> list[_File]:
@@ -77,7 +77,7 @@ def _taken(item: Instruction, files: Mapping[str, bytes], executable: frozenset[
         raise _no_form(item, f"is {item.text:.80}")
     *sources, target = words
     into = target.endswith("/") or target == "." or len(sources) > 1
-    return [one for source in sources for one in _of(item, source, target, files, executable, into=into)]
+    return [file for source in sources for file in _of(item, source, target, files, executable, into=into)]
 
 
 def _of(
@@ -86,14 +86,19 @@ def _of(
     """The files that one source of a COPY means: itself, or all below a folder."""
     name = str(PurePosixPath("/", source)).lstrip("/")
     if name in files:
-        place = PurePosixPath(target, PurePosixPath(name).name) if into else PurePosixPath(target)
-        return [_File(name, str(place), files[name], name in executable)]
-    below = [one for one in files if one.startswith(f"{name}/")]
+        image_path = PurePosixPath(target, PurePosixPath(name).name) if into else PurePosixPath(target)
+        return [_File(name, str(image_path), files[name], name in executable)]
+    below = [file_name for file_name in files if file_name.startswith(f"{name}/")]
     if not below:
         raise _no_form(item, f"takes {source:.80}, which is not in the build context")
     return [
-        _File(one, str(PurePosixPath(target, one.removeprefix(f"{name}/"))), files[one], one in executable)
-        for one in below
+        _File(
+            file_name,
+            str(PurePosixPath(target, file_name.removeprefix(f"{name}/"))),
+            files[file_name],
+            file_name in executable,
+        )
+        for file_name in below
     ]
 
 
@@ -103,28 +108,28 @@ def _binds(flag: str) -> bool:
 
 def _forms(item: Instruction, files: list[_File], flavour: str, *, as_user: bool) -> Iterator[str]:
     """The instructions that write these files, as lines."""
-    read = [one for one in files if flavour == "buildkit" and _is_text(one)]
-    for folder in dict.fromkeys(PurePosixPath(one.target).parent for one in read):
-        group = [one for one in read if PurePosixPath(one.target).parent == folder]
+    read = [file for file in files if flavour == "buildkit" and _is_text(file)]
+    for folder in dict.fromkeys(PurePosixPath(file.target).parent for file in read):
+        group = [file for file in read if PurePosixPath(file.target).parent == folder]
         yield from _heredocs(item, group)
-    encoded = [one for one in files if one not in read]
+    encoded = [file for file in files if file not in read]
     if encoded and (item.flags or as_user):
         raise _no_form(item, "has flags" if item.flags else "follows USER, and a RUN would not write as root")
     yield from _decoded(encoded)
 
 
-def _is_text(one: _File) -> bool:
+def _is_text(file: _File) -> bool:
     """Whether a heredoc carries a file unchanged, and every reader of Dockerfiles, hadolint too, reads it."""
     try:
-        text = one.data.decode()
+        text = file.data.decode()
     except UnicodeDecodeError:
         return False
-    name = PurePosixPath(one.name).name
+    name = PurePosixPath(file.name).name
     return (
-        not one.executable  # hadolint reads no --chmod before a heredoc
+        not file.executable  # hadolint reads no --chmod before a heredoc
         and name.replace(".", "").replace("_", "").replace("-", "").isalnum()
         and name.isascii()
-        and not _MEANS_MORE & set(one.target)
+        and not _MEANS_MORE & set(file.target)
         and text.endswith("\n")
         and all(letter.isprintable() or letter in "\t\n" for letter in text)
         and all(line != name and len(line.encode()) < _LINE_BYTES for line in text.split("\n"))
@@ -134,12 +139,12 @@ def _is_text(one: _File) -> bool:
 def _heredocs(item: Instruction, files: list[_File]) -> Iterator[str]:
     """A COPY of files for one folder; a document is named as its file, so that Docker's rules for targets hold."""
     first = files[0]
-    names = [PurePosixPath(one.name).name for one in files]
+    names = [PurePosixPath(file.name).name for file in files]
     renamed = len(files) == 1 and PurePosixPath(first.target).name != names[0]
     target = first.target if renamed else f"{PurePosixPath(first.target).parent}/".replace("//", "/")
     yield " ".join(["COPY", *item.flags, *(f"<<'{name}'" for name in names), target])
-    for name, one in zip(names, files, strict=True):
-        yield from (*one.data.decode().removesuffix("\n").split("\n"), name)
+    for name, document in zip(names, files, strict=True):
+        yield from (*document.data.decode().removesuffix("\n").split("\n"), name)
     yield ""  # hadolint ends a heredoc at an empty line
 
 
@@ -147,13 +152,13 @@ def _decoded(files: list[_File]) -> Iterator[str]:
     """Steps that write these files, none of them with more than a shell takes."""
     step: list[str] = []
     size = 0
-    for one in files:
-        for begin in range(0, max(1, len(one.data)), _STEP_BYTES):
-            piece = one.data[begin : begin + _STEP_BYTES]
+    for file in files:
+        for begin in range(0, max(1, len(file.data)), _STEP_BYTES):
+            piece = file.data[begin : begin + _STEP_BYTES]
             if step and size + len(piece) > _STEP_BYTES:
                 yield from _step(step)
                 step, size = [], 0
-            step += _writes(one, piece, first=begin == 0)
+            step += _writes(file, piece, first=begin == 0)
             size += len(piece)
     if step:
         yield from _step(step)
@@ -165,10 +170,10 @@ def _step(commands: list[str]) -> Iterator[str]:
     yield "; \\\n    ".join(["RUN set -eu", "umask 022", *folders, *rest])
 
 
-def _writes(one: _File, piece: bytes, *, first: bool) -> Iterator[str]:
+def _writes(file: _File, piece: bytes, *, first: bool) -> Iterator[str]:
     """Shell commands that write a piece of a file; there is no pipe, whose failure a POSIX shell does not see."""
-    target, between = shell(one.target), shell(f"{one.target}.base64")
-    folder = str(PurePosixPath(one.target).parent)
+    target, between = shell(file.target), shell(f"{file.target}.base64")
+    folder = str(PurePosixPath(file.target).parent)
     if first and folder != ".":
         yield f"mkdir -p {shell(folder)}"
     text = base64.b64encode(piece).decode()
@@ -177,11 +182,11 @@ def _writes(one: _File, piece: bytes, *, first: bool) -> Iterator[str]:
     yield f"base64 -d {between} {'>' if first else '>>'} {target}"
     yield f"rm {between}"
     if first:
-        yield f"chmod {755 if one.executable else 644} {target}"
+        yield f"chmod {755 if file.executable else 644} {target}"
 
 
 def _too_large(files: list[_File], size: int) -> UsageError:
-    largest = max(files, key=lambda one: len(one.data))
+    largest = max(files, key=lambda file: len(file.data))
     return UsageError(
         f"{largest.target} ({len(largest.data) / 2**20:.1f} MiB) is too large for --inline: the files of the build "
         f"context have {size / 2**20:.1f} MiB up to here, and a Dockerfile holds at most {LIMIT_BYTES >> 20} MiB",

@@ -26,12 +26,12 @@ UNSAFE_LOCKED = UNSAFE | {"D4", "D5"}
 def check(made: Rendered, rules: Collection[str] = RULES) -> list[Finding]:
     """What these rules find, by line; all rules unless some are named."""
     context = Context(files=made.files, parsed=parse(made.dockerfile), flavour=made.flavour, locked=made.locked)
-    found = [
+    findings = [
         Finding(rule=rule, line=line, message=message, severity=severity)
         for rule in rules
         for line, message, severity in RULES[rule](context)
     ]
-    return sorted(found, key=lambda item: (item.line, item.rule))
+    return sorted(findings, key=lambda item: (item.line, item.rule))
 
 
 def refuse_unsafe(made: Rendered) -> None:
@@ -41,11 +41,11 @@ def refuse_unsafe(made: Rendered) -> None:
         UsageError: naming every such line.
     """
     unsafe = UNSAFE_LOCKED if made.locked else UNSAFE
-    found = [item for item in check(made, unsafe) if item.severity == "error"]
-    if found:
+    findings = [item for item in check(made, unsafe) if item.severity == "error"]
+    if findings:
         raise UsageError(
-            f"the Dockerfile of the template breaks a rule: {found[0]}",
-            details=shown([str(item) for item in found[1:]]),
+            f"the Dockerfile of the template breaks a rule: {findings[0]}",
+            details=shown([str(item) for item in findings[1:]]),
             hint="envkit render --check lists every finding"
             + ("; envkit build --no-lock builds without a lock" if made.locked else ""),
         )

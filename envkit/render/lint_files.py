@@ -102,11 +102,11 @@ def ignored(context: Context) -> Iterator[Hit]:
 
 def labels(context: Context) -> Iterator[Hit]:
     """D49, D50: the image says what it is, in OCI's words and in envkit's own."""
-    found = {name for item in context.parsed.final("LABEL") for name, _ in item.pairs}
+    label_names = {name for item in context.parsed.final("LABEL") for name, _ in item.pairs}
     for name in _OCI_NEEDED:
-        if f"org.opencontainers.image.{name}" not in found:
+        if f"org.opencontainers.image.{name}" not in label_names:
             yield error(0, f"no label org.opencontainers.image.{name}")
-    if f"{LABEL_PREFIX}.plan" not in found:
+    if f"{LABEL_PREFIX}.plan" not in label_names:
         yield error(0, f"no label {LABEL_PREFIX}.plan")
 
 

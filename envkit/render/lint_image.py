@@ -92,43 +92,43 @@ def casing(context: Context) -> Iterator[Hit]:
 
 def user(context: Context) -> Iterator[Hit]:
     """D28: the last USER is numeric and not root."""
-    found = context.parsed.final("USER")
-    if not found:
+    users = context.parsed.final("USER")
+    if not users:
         yield error(0, "the final stage has no USER")
-    elif not re.fullmatch(r"[1-9][0-9]*:[0-9]+", found[-1].text):
-        yield error(found[-1].line, f"USER {found[-1].text} is not a numeric uid:gid, or root")
+    elif not re.fullmatch(r"[1-9][0-9]*:[0-9]+", users[-1].text):
+        yield error(users[-1].line, f"USER {users[-1].text} is not a numeric uid:gid, or root")
 
 
 def home(context: Context) -> Iterator[Hit]:
     """D30, D31: HOME and caches below /tmp, and no bytecode is written by the user."""
-    found = _variables(context)
+    variables = _variables(context)
     for name in ("HOME", "XDG_CACHE_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR", "NUMBA_CACHE_DIR"):
-        if name not in found:
+        if name not in variables:
             yield error(0, f"{name} is not set")
-    if found.get("PYTHONDONTWRITEBYTECODE", (0, ""))[1] != "1":
+    if variables.get("PYTHONDONTWRITEBYTECODE", (0, ""))[1] != "1":
         yield error(0, "PYTHONDONTWRITEBYTECODE is not 1")
 
 
 def activation(context: Context) -> Iterator[Hit]:
     """D32: the environment is active without the entry point."""
-    found = _variables(context)
-    line, path = found.get("PATH", (0, ""))
+    variables = _variables(context)
+    line, path = variables.get("PATH", (0, ""))
     if not path.startswith("/opt/env/bin:"):
         yield error(line, "PATH does not begin with /opt/env/bin")
-    if "CONDA_PREFIX" not in found and "VIRTUAL_ENV" not in found:
+    if "CONDA_PREFIX" not in variables and "VIRTUAL_ENV" not in variables:
         yield error(0, "neither CONDA_PREFIX nor VIRTUAL_ENV is set")
 
 
 def commands(context: Context) -> Iterator[Hit]:
     """D34, D35: ENTRYPOINT and CMD in JSON form, without `conda run`."""
-    found = context.parsed.final("ENTRYPOINT", "CMD")
-    for item in found:
+    instructions = context.parsed.final("ENTRYPOINT", "CMD")
+    for item in instructions:
         words = command(item.text)
         if words is None:
             yield error(item.line, f"{item.keyword} is not in JSON form")
         elif words[:2] == ["conda", "run"] or "conda run" in item.text:
             yield error(item.line, "conda run does not forward signals")
-    if not any(item.keyword == "ENTRYPOINT" for item in found):
+    if not any(item.keyword == "ENTRYPOINT" for item in instructions):
         yield error(0, "there is no ENTRYPOINT")
 
 
@@ -162,27 +162,29 @@ def loader(context: Context) -> Iterator[Hit]:
 
 def devices(context: Context) -> Iterator[Hit]:
     """D43: GPU access is stated, with the driver capabilities needed and no more."""
-    found = _variables(context)
+    variables = _variables(context)
     cuda = (context.plan().get("resolution") or {}).get("cuda")
-    line, visible = found.get("NVIDIA_VISIBLE_DEVICES", (0, ""))
+    line, visible = variables.get("NVIDIA_VISIBLE_DEVICES", (0, ""))
     if visible != ("all" if cuda else "void"):
         yield error(line, f"NVIDIA_VISIBLE_DEVICES is {visible!r}")
-    line, text = found.get("NVIDIA_DRIVER_CAPABILITIES", (0, ""))
+    line, text = variables.get("NVIDIA_DRIVER_CAPABILITIES", (0, ""))
     if cuda and (not set(text.split(",")) <= _CAPABILITIES or "compute" not in text):
         yield error(line, f"NVIDIA_DRIVER_CAPABILITIES is {text!r}")
 
 
 def requirement(context: Context) -> Iterator[Hit]:
     """D44, D45: NVIDIA_REQUIRE_CUDA is one the container toolkit reads in full; CUDA_VERSION is not set alone."""
-    found = _variables(context)
-    if "NVIDIA_REQUIRE_CUDA" in found:
-        line, value = found["NVIDIA_REQUIRE_CUDA"]
+    variables = _variables(context)
+    if "NVIDIA_REQUIRE_CUDA" in variables:
+        line, value = variables["NVIDIA_REQUIRE_CUDA"]
         if read_requirement(value) is None:
             yield error(line, f"NVIDIA_REQUIRE_CUDA={value} cannot be parsed by the container toolkit")
     elif (context.plan().get("resolution") or {}).get("cuda"):
         yield error(0, "NVIDIA_REQUIRE_CUDA is not set")
-    if "CUDA_VERSION" in found:
-        yield error(found["CUDA_VERSION"][0], "with CUDA_VERSION, the container toolkit treats this as a legacy image")
+    if "CUDA_VERSION" in variables:
+        yield error(
+            variables["CUDA_VERSION"][0], "with CUDA_VERSION, the container toolkit treats this as a legacy image"
+        )
 
 
 def forbidden(context: Context) -> Iterator[Hit]:
@@ -207,9 +209,9 @@ def overrides(context: Context) -> Iterator[Hit]:
         if solves and item.line < solves[0]
         for name, value in item.pairs
     }
-    told = before.get("CONDA_OVERRIDE_CUDA")
-    if solves and told != cuda:
-        yield error(solves[0], f"the environment is solved with CONDA_OVERRIDE_CUDA={told} for CUDA {cuda}")
+    override = before.get("CONDA_OVERRIDE_CUDA")
+    if solves and override != cuda:
+        yield error(solves[0], f"the environment is solved with CONDA_OVERRIDE_CUDA={override} for CUDA {cuda}")
 
 
 RULES: dict[str, Rule] = {

@@ -45,8 +45,8 @@ class Finding:
     severity: str  # 'error' | 'warning'
 
     def __str__(self) -> str:
-        place = f"Dockerfile:{self.line}" if self.line else "build context"
-        return f"{place}: {self.severity} {self.rule}: {self.message}"
+        location = f"Dockerfile:{self.line}" if self.line else "build context"
+        return f"{location}: {self.severity} {self.rule}: {self.message}"
 
 
 Rule = Callable[[Context], Iterator[Hit]]

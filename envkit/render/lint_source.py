@@ -40,13 +40,13 @@ def _stages(context: Context) -> set[str]:
 
 def _sources(item: Instruction) -> list[str]:
     """The images or stages that an instruction takes files from."""
-    found = [flag.removeprefix("--from=") for flag in item.flags if flag.startswith("--from=")]
+    sources = [flag.removeprefix("--from=") for flag in item.flags if flag.startswith("--from=")]
     for flag in item.flags:
         if flag.startswith("--mount="):
             # The value is one line of CSV, its keys in either case.
             fields = next(csv.reader([flag.removeprefix("--mount=")]), [])
-            found += [text.partition("=")[2] for text in fields if text.lower().startswith("from=")]
-    return found
+            sources += [text.partition("=")[2] for text in fields if text.lower().startswith("from=")]
+    return sources
 
 
 def foreign(context: Context) -> Iterator[Hit]:
@@ -110,12 +110,12 @@ def constants(context: Context) -> Iterator[Hit]:
 
 def _values(plan: dict[str, object]) -> set[str]:
     """Values of a plan that are long enough to be recognized and are not the image's own fixed paths."""
-    found: set[str] = set()
+    texts: set[str] = set()
     for name in ("title", "workdir", "conda", "pip", "family", "env", "labels"):
         value = plan.get(name)
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-        found |= {item for item in items if isinstance(item, str)}
-    return {item for item in found if len(item) > 5 and not item.startswith(("/opt/env", "/usr/", "/tmp/"))}  # noqa: PLR2004, S108
+        texts |= {item for item in items if isinstance(item, str)}
+    return {item for item in texts if len(item) > 5 and not item.startswith(("/opt/env", "/usr/", "/tmp/"))}  # noqa: PLR2004, S108
 
 
 def quoting(context: Context) -> Iterator[Hit]:

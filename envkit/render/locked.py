@@ -76,23 +76,23 @@ def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
         UsageError: a mirror is not a URL, or holds a login.
     """
     places = lock_places(plan, mirrors)
-    found = {EXPLICIT: conda_explicit(lock, places)} if lock.conda else {}
+    lists = {EXPLICIT: conda_explicit(lock, places)} if lock.conda else {}
     for name, source, index, pages in (
         (TORCH, "pytorch", places.torch_index, places.torch_pages),
         (REQUIREMENTS, "pypi", places.python_index, None),
     ):
         rows = [wheel for wheel in lock.wheels if wheel.source == source]
-        found |= {name: _requirements(rows, sources.pip_options(index, pages))} if rows else {}
+        lists |= {name: _requirements(rows, sources.pip_options(index, pages))} if rows else {}
     rows = [wheel for wheel in lock.wheels if wheel.source == BUILT]
     if rows:
         options = ["--no-index", f"--find-links /build/{CONTEXT}", *sources.pip_options(None)]
-        found[BUILT_LIST] = _requirements(rows, options)
-    return found
+        lists[BUILT_LIST] = _requirements(rows, options)
+    return lists
 
 
 def system(plan: BuildPlan, lock: Lock | None) -> Sequence[str]:
     """The system packages for the final stage, with their versions where the lock holds them."""
-    versions: Mapping[str, str] = {one.name: one.version for one in lock.base.packages} if lock else {}
+    versions: Mapping[str, str] = {package.name: package.version for package in lock.base.packages} if lock else {}
     return [f"{name}={versions[name]}" if name in versions else name for name in plan.system]
 
 
@@ -102,5 +102,5 @@ def labels(lock: Lock) -> dict[str, str]:
 
 
 def _requirements(rows: Sequence[Wheel], options: Sequence[str]) -> str:
-    lines = [*options, *(f"{one.name}=={one.version} --hash=sha256:{one.sha256}" for one in rows)]
+    lines = [*options, *(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in rows)]
     return "".join(f"{line}\n" for line in lines)

@@ -33,5 +33,5 @@ class Rendered:
     @property
     def environment(self) -> str | None:
         """Text of environment.yml; None for the wheels template and for a locked build."""
-        found = self.files.get("environment.yml")
-        return None if found is None else found.decode()
+        content = self.files.get("environment.yml")
+        return None if content is None else content.decode()

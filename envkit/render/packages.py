@@ -96,7 +96,7 @@ def _apt(os: str, mirrors: Mirrors) -> dict[str, str]:
     conf += [f'Acquire::https::CAInfo "{FOLDER}/{CA_FILE}";'] if mirrors.ca_bundle else []
     return {
         APT_CONF: _lines(conf),
-        APT_SOURCES: _lines([f"deb {signed} {place} {CODENAME}{pocket} {parts}" for place, pocket in places]),
+        APT_SOURCES: _lines([f"deb {signed} {url} {CODENAME}{pocket} {parts}" for url, pocket in places]),
     }
 
 

@@ -47,7 +47,7 @@ def render(
         refuse: whether a Dockerfile that switches protections off is an error; False for who lists all findings.
 
     Raises:
-        UsageError: a template, a mirror, a base image or a file to copy is at fault.
+        UsageError: a template, a mirror, a base image or a file to copy is invalid.
     """
     if flavour not in FLAVOURS:
         raise UsageError(f"unknown flavor {flavour!r:.80}", hint=f"--flavour {' or '.join(FLAVOURS)}")

@@ -21,7 +21,7 @@ def text_of(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
 
     Raises:
         EnvironmentProblem: a plug-in cannot be loaded.
-        UsageError: the template is at fault.
+        UsageError: the template is invalid.
     """
     folders = with_plugins(name, folders)
     if folders:

@@ -18,31 +18,31 @@ def flags(text: str) -> tuple[tuple[str, ...], str]:
     """The `--name=value` words that a text begins with, unquoted, and the rest of the text."""
     # BuildKit goes byte by byte here: a byte 0x85 or 0xA0 of a longer character ends a word.
     line = text.encode("utf-8", "surrogatepass").decode("latin-1")
-    found: list[str] = []
-    place = 0
+    words: list[str] = []
+    position = 0
     while True:
-        while place < len(line) and line[place].isspace():
-            place += 1
-        if not line.startswith("--", place):
-            return tuple(found), _characters(line[place:])
-        word, place = _flag(line, place)
+        while position < len(line) and line[position].isspace():
+            position += 1
+        if not line.startswith("--", position):
+            return tuple(words), _characters(line[position:])
+        word, position = _flag(line, position)
         if word == "--":
-            return tuple(found), _characters(line[place:])
-        found.append(_characters(word))
+            return tuple(words), _characters(line[position:])
+        words.append(_characters(word))
 
 
 def _characters(line: str) -> str:
     return line.encode("latin-1").decode("utf-8", "replace")
 
 
-def _flag(line: str, place: int) -> tuple[str, int]:
+def _flag(line: str, position: int) -> tuple[str, int]:
     word, quote = "", ""
-    while place < len(line):
-        char = line[place]
-        place += 1
+    while position < len(line):
+        char = line[position]
+        position += 1
         if char == "\\":
-            word += line[place : place + 1]
-            place += 1
+            word += line[position : position + 1]
+            position += 1
         elif quote:
             quote, word = ("", word) if char == quote else (quote, word + char)
         elif char.isspace():
@@ -51,27 +51,27 @@ def _flag(line: str, place: int) -> tuple[str, int]:
             quote = char
         else:
             word += char
-    return word, place
+    return word, position
 
 
 def split(text: str) -> list[str]:
     """The words of a text, quotes and escapes still in them; a quote that does not end takes the rest."""
-    found: list[str] = []
+    words: list[str] = []
     word, quote, inside = "", "", False
-    place = 0
-    while place < len(text):
-        char = text[place]
-        place += 1
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
         if not inside and char.isspace():
             continue
         inside = True
         if char == "\\" and quote != "'":
-            if place < len(text):  # at the end of the text it is dropped
-                word += char + text[place]
-                place += 1
+            if position < len(text):  # at the end of the text it is dropped
+                word += char + text[position]
+                position += 1
             continue
         if not quote and char.isspace():
-            found.append(word)
+            words.append(word)
             word, inside = "", False
             continue
         if quote:
@@ -79,7 +79,7 @@ def split(text: str) -> list[str]:
         elif char in "'\"":
             quote = char
         word += char
-    return [*found, word] if inside and word else found
+    return [*words, word] if inside and word else words
 
 
 def resolve(word: str, variables: Mapping[str, str] | None) -> str:
@@ -93,20 +93,20 @@ def resolve(word: str, variables: Mapping[str, str] | None) -> str:
         UnreadableError: a quote does not end, or a `$` is not followed by a plain name.
     """
     made, quote = "", ""
-    place = 0
-    while place < len(word):
-        char = word[place]
-        place += 1
+    position = 0
+    while position < len(word):
+        char = word[position]
+        position += 1
         if quote == "'":
             quote, made = ("", made) if char == "'" else (quote, made + char)
         elif char == "$":
-            value, place = _variable(word, place, variables)
+            value, position = _variable(word, position, variables)
             made += value
         elif char == "\\":
-            follows = word[place : place + 1]
+            follows = word[position : position + 1]
             # In double quotes only these three are escaped; before any other character the backslash stays.
             made += follows if not quote or follows in ('"', "$", "\\", "") else char + follows
-            place += 1
+            position += 1
         elif char == quote:
             quote = ""
         elif char in "'\"" and not quote:
@@ -118,26 +118,26 @@ def resolve(word: str, variables: Mapping[str, str] | None) -> str:
     return made
 
 
-def _variable(word: str, place: int, variables: Mapping[str, str] | None) -> tuple[str, int]:
-    start = place
-    braces = word[place : place + 1] == "{"
-    place += braces
-    begin = place
-    while place < len(word) and word[place].isascii() and (word[place].isalnum() or word[place] == "_"):
-        place += 1
-    name = word[begin:place]
+def _variable(word: str, position: int, variables: Mapping[str, str] | None) -> tuple[str, int]:
+    start = position
+    braces = word[position : position + 1] == "{"
+    position += braces
+    begin = position
+    while position < len(word) and word[position].isascii() and (word[position].isalnum() or word[position] == "_"):
+        position += 1
+    name = word[begin:position]
     # `${name:-word}` and its kin would need a shell's whole grammar; `$1`, `$@` and `$` alone mean nothing in a build.
-    if not name or name[0].isdigit() or (braces and word[place : place + 1] != "}"):
+    if not name or name[0].isdigit() or (braces and word[position : position + 1] != "}"):
         raise UnreadableError("a $ without a plain variable name")
-    if not braces and place < len(word) and word[place].isalpha():
+    if not braces and position < len(word) and word[position].isalpha():
         raise UnreadableError("a variable name with letters other than a to z")
-    place += braces
+    position += braces
     if variables is None:
         raise UnreadableError("a variable inside a name")
     try:
-        return variables[name], place
+        return variables[name], position
     except KeyError:
-        return f"${word[start:place]}", place
+        return f"${word[start:position]}", position
 
 
 def pairs(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -147,7 +147,7 @@ def pairs(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
         UnreadableError: a word is no `key=value` (the legacy form `ENV key value` included), a name is empty or holds
             a variable, or a word cannot be resolved.
     """
-    found = []
+    resolved = []
     for word in split(text):
         name, equals, value = word.partition("=")
         if not equals:
@@ -155,7 +155,7 @@ def pairs(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
         plain = resolve(name, None)
         if not plain or not plain.isprintable() or "=" in plain or " " in plain:
             raise UnreadableError(f"{name[:60]!r} is not a name")
-        found.append((plain, resolve(value, variables)))
-    if not found:
+        resolved.append((plain, resolve(value, variables)))
+    if not resolved:
         raise UnreadableError("it has no argument")
-    return found
+    return resolved

@@ -10,7 +10,7 @@ from envkit.checks.reading import Tree, is_number, mapping, sequence
 
 HIDDEN = "hidden"
 _IDENTIFIER = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_FEWEST = 8  # characters; what is shorter is no identifier
+_FEWEST = 8  # characters; what is shorter is not an identifier
 
 # Field -> label and unit.
 _HOST = {
@@ -94,7 +94,7 @@ def parts(record: Tree) -> list[tuple[str, Tree, bool]]:
     """Return where the image ran and what was found there: a title, labels and values, whether it is open."""
     env, run = record["env"], record["run"]
     cards = [mapping(card) for card in sequence(env["gpu"])]
-    found = {
+    sections = {
         "Image": _labeled(record["subject"], _SUBJECT),
         "Run": _labeled({key: value for key, value in run.items() if key != "payload"}, _RUN),
         "Host": _labeled(env["host"], _HOST),
@@ -103,14 +103,14 @@ def parts(record: Tree) -> list[tuple[str, Tree, bool]]:
         "Settings": mapping(env["flags"]),
         "Fingerprints": _labeled(env["fingerprint"], _PRINTS),
     }
-    return [(name, part, name in ("Host", "GPUs", "Software")) for name, part in found.items() if part]
+    return [(name, part, name in ("Host", "GPUs", "Software")) for name, part in sections.items() if part]
 
 
 def _card(card: Tree) -> Tree:
     link = mapping(card.get("link"))
     used = _link(link.get("gen_load") or link.get("gen"), link.get("width_load") or link.get("width"))
-    told = {"Link": used, "Fastest link": _link(link.get("gen_max"), link.get("width_max"))}
-    return {**_labeled({key: value for key, value in card.items() if key != "link"}, _GPU), **told}
+    links = {"Link": used, "Fastest link": _link(link.get("gen_max"), link.get("width_max"))}
+    return {**_labeled({key: value for key, value in card.items() if key != "link"}, _GPU), **links}
 
 
 def _link(generation: object, width: object) -> str:
@@ -136,9 +136,9 @@ def _with_unit(value: Any, unit: str) -> Any:
 
 def without_identifiers(tree: Tree) -> Tree:
     """Return a record in which the UUIDs of GPUs and MIG slices are replaced, wherever they stand."""
-    known = sorted({one for one in _uuids(tree) if len(one) >= _FEWEST}, key=len, reverse=True)
-    found: Tree = _replaced(tree, known)
-    return found
+    known = sorted({identifier for identifier in _uuids(tree) if len(identifier) >= _FEWEST}, key=len, reverse=True)
+    replaced: Tree = _replaced(tree, known)
+    return replaced
 
 
 def _uuids(tree: Any) -> Iterator[str]:
@@ -159,6 +159,6 @@ def _replaced(tree: Any, known: list[str]) -> Any:
         return [_replaced(value, known) for value in tree]
     if not isinstance(tree, str):
         return tree
-    for one in known:
-        tree = tree.replace(one, HIDDEN)
+    for identifier in known:
+        tree = tree.replace(identifier, HIDDEN)
     return _IDENTIFIER.sub(HIDDEN, tree)

@@ -94,11 +94,13 @@ def _case(check: Tree) -> ET.Element:
 
 def _numbers(check: Tree) -> dict[str, object]:
     metric = mapping(check["metric"])
-    found = {"verdict": check["verdict"], "reason_code": check["reason_code"], "gates": str(check["gates"]).lower()}
-    found |= {"blames": check["blames"]} if check.get("blames") else {}
+    numbers = {"verdict": check["verdict"], "reason_code": check["reason_code"], "gates": str(check["gates"]).lower()}
+    numbers |= {"blames": check["blames"]} if check.get("blames") else {}
     if is_number(metric.get("value")):
-        found[str(metric["name"])] = f"{metric['value']:.6g} {metric['unit'] if metric['unit'] != '1' else ''}".rstrip()
-    return {clean(key): value for key, value in found.items() if value is not None}
+        numbers[str(metric["name"])] = (
+            f"{metric['value']:.6g} {metric['unit'] if metric['unit'] != '1' else ''}".rstrip()
+        )
+    return {clean(key): value for key, value in numbers.items() if value is not None}
 
 
 def _text(lines: list[str]) -> str:

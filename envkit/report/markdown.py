@@ -36,7 +36,7 @@ _ICONS = {
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|~])")
 _MENTION = re.compile(r"(?<!\w)@")
 _CUT = "\n\n*The rest was cut off: size limit.*\n"
-_CELL = 400
+_CELL = 400  # characters of a table's cell
 
 
 def render_markdown(record: Tree, *, limit: int | None = None) -> bytes:
@@ -92,10 +92,10 @@ def _numbers(record: Tree) -> list[str]:
     for sheet in sheets(record["checks"]):
         head = [text_only(name) for name in sheet.head]
         lines += table(
-            text_only(sheet.title), head, [[text_only(one) for one in row] for row in sheet.rows], left=sheet.left
+            text_only(sheet.title), head, [[text_only(cell) for cell in row] for row in sheet.rows], left=sheet.left
         )
-        told = [*sheet.notes, *(f"→ {line}" for line in sheet.advice), *([BUSY] if sheet.noisy else [])]
-        lines += [*(f"- {text_only(line)}" for line in told), ""] if told else []
+        remarks = [*sheet.notes, *(f"→ {line}" for line in sheet.advice), *([BUSY] if sheet.noisy else [])]
+        lines += [*(f"- {text_only(line)}" for line in remarks), ""] if remarks else []
     return ["### What was measured", "", *lines] if lines else []
 
 
@@ -103,8 +103,8 @@ def _checks(record: Tree) -> list[str]:
     rows = []
     for check, group in by_check(record["checks"]).items():
         verdict = worst(group)
-        told = "; ".join(str(item["message"]) for item in group if item["verdict"] != "SKIP" and not neutral(item))
-        short = told if len(told) <= _CELL else told[:_CELL] + "…"
+        text = "; ".join(str(item["message"]) for item in group if item["verdict"] != "SKIP" and not neutral(item))
+        short = text if len(text) <= _CELL else text[:_CELL] + "…"
         rows.append(
             [f"{_ICONS[verdict]} {verdict}", text_only(f"{check} {group[0]['title']}"), text_only(short or "-")]
         )

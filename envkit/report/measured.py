@@ -12,7 +12,7 @@ from envkit.report.reading import by_check
 
 BUSY = "The machine was busy during some of these measurements; treat them as a hint."
 
-_FEWEST_SAMPLES = 4
+_FEWEST_SAMPLES = 4  # fewer have no quartiles
 
 
 def measured(checks: Sequence[Tree]) -> list[tuple[CheckEntry, Shown]]:
@@ -28,14 +28,14 @@ def sheets(checks: Sequence[Tree]) -> list[Sheet]:
 
 def samples(checks: Sequence[Tree]) -> Shown:
     """Show how the samples of each timed finding spread."""
-    found = spreads(checks)
-    rows = [_row(item) for group in found.values() for item in group]
+    groups = spreads(checks)
+    rows = [_row(item) for group in groups.values() for item in group]
     head = ("Finding", "Samples", "Unit", "Minimum", "Median", "Maximum", "Busy")
-    noisy = any(item.noisy for group in found.values() for item in group)
+    noisy = any(item.noisy for group in groups.values() for item in group)
     return Shown(
         ident="samples",
         title="How the samples spread",
-        figures=tuple(_strips(check, group) for check, group in found.items()),
+        figures=tuple(_strips(check, group) for check, group in groups.items()),
         details=tables(Sheet("Samples of every timed finding", head, rows, noisy=noisy)),
         remark="Each dot is a sample, the box holds the middle half, the bar is the median; a ring at the edge"
         " lies beyond the scale.",
@@ -44,20 +44,20 @@ def samples(checks: Sequence[Tree]) -> Shown:
 
 def spreads(checks: Sequence[Tree]) -> dict[str, list[Spread]]:
     """The samples of each check whose findings have enough of them to show."""
-    found: dict[str, list[Spread]] = {}
+    groups: dict[str, list[Spread]] = {}
     for check in checks:
         samples = mapping(check.get("samples"))
         values = tuple(value for value in sequence(samples.get("values")) if is_number(value) and value > 0)
         if len(values) >= _FEWEST_SAMPLES:
             spread = Spread(clean(check["id"]), values, clean(samples.get("unit") or ""), is_noisy(check))
-            found.setdefault(check_of(check["id"]), []).append(spread)
-    return found
+            groups.setdefault(check_of(check["id"]), []).append(spread)
+    return groups
 
 
 def _strips(check: str, group: Sequence[Spread]) -> Strips:
     widest = max(group, key=lambda item: quantile(item.values, 0.75) / quantile(item.values, 0.25))
-    told = f"{len(group)} findings; {widest.id} spreads most. The table below has the numbers."
-    return Strips(f"samples-{check.lower()}", f"Samples of {check}", told, group)
+    summary = f"{len(group)} findings; {widest.id} spreads most. The table below has the numbers."
+    return Strips(f"samples-{check.lower()}", f"Samples of {check}", summary, group)
 
 
 def _row(item: Spread) -> list[str]:

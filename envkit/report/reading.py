@@ -9,7 +9,8 @@ from envkit.ground.text import clean
 
 # Worst first; the order also sorts the findings within one check.
 VERDICTS = ("FAIL", "ERROR", "INCONCLUSIVE", "WARN", "PASS", "SKIP")
-WORDS = {"NOT_VERIFIED": "NOT VERIFIED"}
+# Where a document's word is not a reader's.
+WORDS = {"NOT_VERIFIED": "NOT VERIFIED", "unproved": "not verified", "present": "already there"}
 MACHINE = "MACHINE FAULT"
 # One finding with the verdict, and several.
 _COUNTED = {
@@ -24,7 +25,7 @@ NOT_PROMISED = "the plan does not specify it; the value found is in the record"
 
 
 def word(verdict: object) -> str:
-    """A verdict as people read it."""
+    """A verdict, or what became of an image, as people read it."""
     return WORDS.get(str(verdict), str(verdict))
 
 
@@ -69,8 +70,8 @@ def worst(group: Iterable[Tree]) -> str:
 
 def wrong(group: Sequence[Tree]) -> list[Tree]:
     """Return the findings of a check besides PASS and SKIP, the worst first."""
-    told = (item for item in group if item["verdict"] not in ("PASS", "SKIP") and not neutral(item))
-    return sorted(told, key=lambda item: VERDICTS.index(weight(item)))
+    findings = (item for item in group if item["verdict"] not in ("PASS", "SKIP") and not neutral(item))
+    return sorted(findings, key=lambda item: VERDICTS.index(weight(item)))
 
 
 def title_of(record: Tree) -> tuple[str, str]:
@@ -106,7 +107,7 @@ def ran_by(run: Tree) -> list[str]:
     isolation = mapping(run.get("isolation"))
     facts = [f"runner {run['runner']}"]
     if isolation.get("level") not in (None, "strong"):
-        missing = ", ".join(str(one) for one in isolation.get("missing") or ())
+        missing = ", ".join(str(part) for part in isolation.get("missing") or ())
         facts.append(f"isolation: {isolation['level']}: {run['runner']} (missing: {missing or 'nothing'})")
     return [clean(fact) for fact in facts]
 

@@ -60,10 +60,10 @@ def _rule(check: str, title: str) -> dict[str, Any]:
 
 def _result(check: Tree, places: Tree) -> dict[str, Any]:
     check_id = str(check["id"])
-    told = [f"{code_of(check)}: {check['message']}", *(str(line) for line in check["advice"])]
+    lines = [f"{code_of(check)}: {check['message']}", *(str(line) for line in check["advice"])]
     level = "note" if neutral(check) else _LEVELS[weight(check)]
     return {
-        **_said(check_id.partition(".")[0], level, told, places, check_id),
+        **_said(check_id.partition(".")[0], level, lines, places, check_id),
         "properties": {
             "finding": clean(check_id),
             "subject": clean(check["subject"]),
@@ -78,18 +78,18 @@ def _result(check: Tree, places: Tree) -> dict[str, Any]:
 def _verdict(record: Tree, places: Tree) -> dict[str, Any]:
     """Return the result `verdict`: a run that is not verified has no failed check and would look clean without it."""
     summary = record["summary"]
-    told = [f"{headline(summary)}, exit code {summary['exit_code']}"]
+    lines = [f"{headline(summary)}, exit code {summary['exit_code']}"]
     for reason in summary["reasons"]:
-        told += [f"{reason['code']}: {reason['message']}", *([reason["advice"]] if reason["advice"] else [])]
-    result = _said(_SUMMARY, "error", told, places, _SUMMARY)
+        lines += [f"{reason['code']}: {reason['message']}", *([reason["advice"]] if reason["advice"] else [])]
+    result = _said(_SUMMARY, "error", lines, places, _SUMMARY)
     return {**result, "partialFingerprints": {"finding/v1": _digest(_SUMMARY, summary["verdict"])}}
 
 
-def _said(rule: str, level: str, told: Sequence[str], places: Tree, name: str) -> dict[str, Any]:
+def _said(rule: str, level: str, lines: Sequence[str], places: Tree, name: str) -> dict[str, Any]:
     logical = {"name": clean(name), "fullyQualifiedName": f"{places['image']}/{clean(name)}", "kind": "resource"}
     location = {**places["physical"], "logicalLocations": [logical]}
     # A message may hold links in square brackets; a foreign text is kept from making one.
-    text = "\n".join(clean(line).replace("\\", "\\\\").replace("[", "\\[") for line in told)
+    text = "\n".join(clean(line).replace("\\", "\\\\").replace("[", "\\[") for line in lines)
     return {"ruleId": clean(rule), "level": level, "message": {"text": text}, "locations": [location]}
 
 
@@ -101,8 +101,8 @@ def _places(record: Tree) -> dict[str, Any]:
     physical: dict[str, Any] = {}
     source = _source([str(word) for word in sequence(record["run"]["argv"])])
     if source is not None:
-        place = {"artifactLocation": {"uri": quote(source)}, "region": {"startLine": 1}}
-        physical = {"physicalLocation": place}
+        location = {"artifactLocation": {"uri": quote(source)}, "region": {"startLine": 1}}
+        physical = {"physicalLocation": location}
     return {"physical": physical, "image": clean(title_of(record)[1])}
 
 

@@ -38,7 +38,7 @@ STYLES = {
     "bold": "bold",
     "dim": "dim",
 }
-MIN_WIDTH = 40
+MIN_WIDTH = 40  # columns; lines stay that long on a narrower terminal
 _MB = 1e6
 
 
@@ -138,13 +138,13 @@ def _checks(checks: Sequence[Tree], width: int) -> list[Line]:
 def _findings(group: Sequence[Tree], verdict: str, hang: str, width: int) -> list[Line]:
     """Return the findings of a check besides PASS in full, each advice once."""
     lines: list[Line] = []
-    told = wrong(group)
-    for index, item in enumerate(told):
+    findings = wrong(group)
+    for index, item in enumerate(findings):
         label = f"{hang}{item['id']} " if len(group) > 1 else hang
         note = "" if item["verdict"] == verdict else f"{item['verdict']} "
         text = f"{note}{code_of(item)}: {item['message']}"
         lines += wrapped(text, width, first=label, rest=hang + "  ")
-        later = {advice for other in told[index + 1 :] for advice in other["advice"]}
+        later = {advice for other in findings[index + 1 :] for advice in other["advice"]}
         for advice in item["advice"]:
             lines += [] if advice in later else wrapped(advice, width, first=f"{hang}-> ")
     noisy = [item["id"] for item in group if neutral(item)]
@@ -171,7 +171,7 @@ def _measured(checks: Sequence[Tree], width: int) -> list[Line]:
     """Every sheet that has a row, each under its heading."""
     lines: list[Line] = []
     for sheet in sheets(checks):
-        rows = [[clean(one) for one in row] for row in sheet.rows]
+        rows = [[clean(cell) for cell in row] for row in sheet.rows]
         lines += [(), (Span(sheet.title, "bold"),), *table(sheet.head, rows, indent="  ", left=sheet.left)]
         for note in sheet.notes:
             lines += wrapped(note, width, first="  ")
@@ -202,13 +202,13 @@ def _stderr(run: Tree, width: int) -> list[Line]:
     return lines + [(Span(f"  | {fitted(clean(line), width - 4)}"),) for line in tail[-10:]]
 
 
-def _foot(record: Tree, place: str | None, width: int) -> list[Line]:
+def _foot(record: Tree, path: str | None, width: int) -> list[Line]:
     summary = record["summary"]
     verdict = str(summary["verdict"])
-    told = f"{counted(summary)}. Exit code {summary['exit_code']}."
-    lines = wrapped(told, width, first=f"{headline(summary)}  ", rest="  ", first_style=verdict)
-    if place:
-        lines += wrapped(place, max(width, cells(place) + 8), first="record: ")
+    outcome = f"{counted(summary)}. Exit code {summary['exit_code']}."
+    lines = wrapped(outcome, width, first=f"{headline(summary)}  ", rest="  ", first_style=verdict)
+    if path:
+        lines += wrapped(path, max(width, cells(path) + 8), first="record: ")
     return lines
 
 

@@ -36,17 +36,17 @@ class Grounds:
         """One sentence for each constraint of the clash, then what the machine adds to it."""
         if not self.clash:
             return (f"the compatibility data of {self.index.facts.collected} has no such build",)
-        found: list[str] = []
+        sentences: list[str] = []
         for ask in self.clash:
-            others = tuple(one for one in self.clash if one != ask)
+            others = tuple(other for other in self.clash if other != ask)
             builds = self._builds(others)
             self._note(builds)
-            found += self._alone(ask) if not others else [self._sentence(ask, others, builds)]
-        found += self._machine() if len(self.clash) > 1 else ()
-        found += self._forward()
+            sentences += self._alone(ask) if not others else [self._sentence(ask, others, builds)]
+        sentences += self._machine() if len(self.clash) > 1 else ()
+        sentences += self._forward()
         # Conda packages may need a lower glibc, so these sentences are about wheels only.
         among = "among wheels, " if self.full.scope and any(ask.field == "os" for ask in self.clash) else ""
-        return tuple(dict.fromkeys(among + sentence for sentence in found))
+        return tuple(dict.fromkeys(among + sentence for sentence in sentences))
 
     def _builds(self, kept: tuple[Ask, ...]) -> list[Build]:
         return candidates(Sieve(keep(self.full, self.stated, kept), self.index))
@@ -60,15 +60,15 @@ class Grounds:
         for ask in self.clash:
             if ask.field not in ("torch", "cuda"):
                 continue
-            others = tuple(one for one in self.clash if one != ask)
+            others = tuple(other for other in self.clash if other != ask)
             before = _values(ask.field, self._builds(others))
-            for one in self.stated:
-                if one in self.clash or one.field not in MACHINE:
+            for constraint in self.stated:
+                if constraint in self.clash or constraint.field not in MACHINE:
                     continue
-                after = _values(ask.field, self._builds((*others, one)))
+                after = _values(ask.field, self._builds((*others, constraint)))
                 if after and after != before:
                     listed = _span(ask.field, after, self.index)
-                    yield f"{self._named((*others, one))} is available {_for(ask.field)} {listed} only"
+                    yield f"{self._named((*others, constraint))} is available {_for(ask.field)} {listed} only"
 
     def _named(self, asks: Iterable[Ask]) -> str:
         return " with ".join(self._name(ask) for ask in asks)
@@ -157,7 +157,7 @@ class Grounds:
     def _fixed(self, field: str, values: set[str]) -> set[str]:
         """Values without the Pythons that get no fixes, where the clash is about those."""
         day = self.full.supported_on
-        if field != "python" or day is None or all(one.field != "supported_only" for one in self.clash):
+        if field != "python" or day is None or all(ask.field != "supported_only" for ask in self.clash):
             return values
         return values & supported_pythons(day, self.index.facts)
 
@@ -184,7 +184,7 @@ class Grounds:
         if not newer:
             self.refs.append(TORCH_REF)
             return torch_sentence(max((build.torch for build in builds), key=key), self.index.series)
-        others = tuple(one for one in self.clash if one != ask)
+        others = tuple(other for other in self.clash if other != ask)
         allowed = Sieve(keep(self.full, self.stated, others), self.index)
         pythons = {name for build in newer for name in allowed.known_pythons(build)}
         newest = max(pythons if allowed.pythons is None else pythons & allowed.pythons, key=key)
@@ -193,12 +193,12 @@ class Grounds:
         return python_sentence(newest, row, self.full.supported_on or facts.collected)
 
     def _forward(self) -> Iterator[str]:
-        """Why forward compatibility, where it is allowed, is no way around an old driver."""
+        """Why forward compatibility, where it is allowed, does not help with an old driver."""
         driver = self.full.driver
-        ask = next((one for one in self.clash if one.field == "driver"), None)
+        ask = next((candidate for candidate in self.clash if candidate.field == "driver"), None)
         if driver is None or ask is None or not self.request.allow_forward_compat:
             return
-        builds = self._builds(tuple(one for one in self.clash if one != ask))
+        builds = self._builds(tuple(other for other in self.clash if other != ask))
         newer = {build.cuda for build in builds if build.cuda and self.index.needs[build.cuda].mode(driver) is None}
         if not newer or newer & self.full.forward:  # the driver is refused for another reason
             return
@@ -217,7 +217,7 @@ class Grounds:
         self.refs += card.gpu.refs
         subject = rest or "every build for it"
         driver = self.full.driver
-        if driver and any(one.field == "driver" for one in self.clash) and not driven(card.gpu, driver):
+        if driver and any(other.field == "driver" for other in self.clash) and not driven(card.gpu, driver):
             return self._branch(ask)
         coded = [build for build in builds if code(build, card.gpu)]
         if not coded:
@@ -254,9 +254,9 @@ class Grounds:
         return f"{rest or 'every build'} comes with {named} only, which has no code for {gpu.family} ({card.sm})"
 
     def _driver(self, ask: Ask, rest: str, builds: list[Build]) -> str:
-        for one in self.clash:
-            if one.field == "gpu" and not driven(self.full.cards[one.position].gpu, ask.words[1]):
-                return self._branch(one)
+        for other in self.clash:
+            if other.field == "gpu" and not driven(self.full.cards[other.position].gpu, ask.words[1]):
+                return self._branch(other)
         needs = [self.index.needs[build.cuda] for build in builds if build.cuda]
         if not needs:
             return f"{rest} does not run on driver {ask.words[1]}"
@@ -281,7 +281,7 @@ class Grounds:
         needs = {build.glibc for build in builds if build.glibc}
         if system is None:
             return f"{rest} needs another OS"
-        asked = self.full.python if any(one.field == "python" for one in self.clash) else None
+        asked = self.full.python if any(other.field == "python" for other in self.clash) else None
         own = self._fixed("python", {name for name in system.pythons if asked is None or asked.allows(name)})
         if self.full.wheels and not any(own & set(build.pythons or ()) for build in builds):
             return self._own_python()
@@ -340,8 +340,8 @@ def _span(field: str, values: set[str], index: Index) -> str:
 def _nearest(constraint: Constraint | None, index: Index) -> list[str]:
     written = key(constraint.clauses[0][1]) if constraint else ()
     line = sorted({*(key(name) for name in index.rank), written})
-    place = line.index(written)
-    return sorted(index.rank, key=lambda name: (abs(line.index(key(name)) - place), index.rank[name]))[:3]
+    position = line.index(written)
+    return sorted(index.rank, key=lambda name: (abs(line.index(key(name)) - position), index.rank[name]))[:3]
 
 
 def _row(torch: str, index: Index) -> str:

@@ -37,7 +37,7 @@ class Choice:
 def choose(found: list[Build], sieve: Sieve) -> Choice:
     """The best of at least one build."""
     best = _best(found, sieve)
-    newer = {name for name, place in sieve.index.rank.items() if place < sieve.index.rank[best.torch]}
+    newer = {name for name, position in sieve.index.rank.items() if position < sieve.index.rank[best.torch]}
     doubtful = [build for build in found if build.torch in newer and unsure(build)]
     unproven = min(doubtful, key=lambda build: _order(build, sieve)) if doubtful else None
     if sieve.wanted.driver is None or _mode(best, sieve) == "native":
@@ -51,11 +51,11 @@ def choose(found: list[Build], sieve: Sieve) -> Choice:
     return Choice(best, len(found), unproven=unproven, native=first)
 
 
-def _best(found: list[Build], sieve: Sieve) -> Build:
+def _best(builds: list[Build], sieve: Sieve) -> Build:
     """The first in order; only builds of the newest torch are looked at in full."""
     rank = sieve.index.rank
-    first = min((unsure(build), rank[build.torch]) for build in found)
-    newest = [build for build in found if (unsure(build), rank[build.torch]) == first]
+    first = min((unsure(build), rank[build.torch]) for build in builds)
+    newest = [build for build in builds if (unsure(build), rank[build.torch]) == first]
     return min(newest, key=lambda build: _order(build, sieve))
 
 
@@ -86,12 +86,12 @@ def python(build: Build, sieve: Sieve) -> str:
 
 def companion_pythons(build: Build, name: str) -> tuple[str, ...] | None:
     """Return the Pythons that a companion (`torchvision`, `torchaudio`) has a file for, None where that is unknown."""
-    found: tuple[str, ...] | None = getattr(build, f"{name}_pythons")
-    return build.pythons if found is None else found
+    pythons: tuple[str, ...] | None = getattr(build, f"{name}_pythons")
+    return build.pythons if pythons is None else pythons
 
 
 def companion_version(build: Build, name: str, index: Index) -> str | None:
-    """Return the version of a companion that goes with a build; a wheel's row may leave that to its release."""
+    """Return the version of a companion for a build; a wheel's row may leave that to its release."""
     version: str | None = getattr(build, name)
     release = index.facts.releases.get(build.torch)
     if version is None and release is not None and build.source in WHEEL_SOURCES:
@@ -145,5 +145,5 @@ def _mode(build: Build, sieve: Sieve) -> str | None:
 def _series_before(torch: str, index: Index) -> tuple[str, ...]:
     """The series of a torch and the one before: ('2.15', '2.14')."""
     series = sorted({minor(name) for name in index.rank}, key=key)
-    place = series.index(minor(torch))
-    return tuple(series[max(0, place - 1) : place + 1])
+    position = series.index(minor(torch))
+    return tuple(series[max(0, position - 1) : position + 1])

@@ -30,7 +30,10 @@ class Unresolvable(ConflictError):  # noqa: N818 - what the request is, as the e
             hint=command(ways[0].words if ways else possible) if ways or possible else "envkit matrix list",
             details=(
                 *(f"because {sentence}" for sentence in conflict.because),
-                *(f"try: {command(way.words)}  ({way.change}: {way.gives})" for way in ways),
+                *(
+                    f"try: {command(suggestion.words)}  ({suggestion.change}: {suggestion.gives})"
+                    for suggestion in ways
+                ),
             ),
         )
         self.conflict = conflict
@@ -74,7 +77,7 @@ def smallest(
                 return kept
     left = searched
     for ask in reversed(searched):
-        fewer = tuple(one for one in left if one != ask)
+        fewer = tuple(other for other in left if other != ask)
         if clashes(fewer):
             left = fewer
     # Taking away finds a set without a needless member; another set may still be smaller.

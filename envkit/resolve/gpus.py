@@ -52,8 +52,8 @@ def sm(text: str) -> str:
 def capability(typed: str) -> str | None:
     """The compute capability a text spells out (`8.6`, `sm_86`, `compute_86`, `sm_90a`), None for a product name."""
     text = typed.strip().lower()
-    found = _CAPABILITY.fullmatch(text) or _SM.fullmatch(text)
-    return f"{int(found.group(1))}.{found.group(2)}" if found else None
+    match = _CAPABILITY.fullmatch(text) or _SM.fullmatch(text)
+    return f"{int(match.group(1))}.{match.group(2)}" if match else None
 
 
 def find(typed: str, gpus: tuple[Gpu, ...], *, short: bool = False) -> Gpu | None:
@@ -74,20 +74,20 @@ def find(typed: str, gpus: tuple[Gpu, ...], *, short: bool = False) -> Gpu | Non
         return None
     known = _known(tuple((gpu.capability, gpu.products) for gpu in gpus))
     words = _words(typed)
-    found = _longest(words, known.full)
-    if found is None and words and words[0] in _BEFORE:
-        found = _longest(words[1:], known.full)
-    if found is None and short:
-        found = _longest(words, known.short) or known.joined.get("".join(_before_variants(words)))
-    return next((gpu for gpu in gpus if gpu.capability == found), None)
+    matched = _longest(words, known.full)
+    if matched is None and words and words[0] in _BEFORE:
+        matched = _longest(words[1:], known.full)
+    if matched is None and short:
+        matched = _longest(words, known.short) or known.joined.get("".join(_before_variants(words)))
+    return next((gpu for gpu in gpus if gpu.capability == matched), None)
 
 
 def product(typed: str, gpu: Gpu) -> str | None:
     """Return the product of a row that a name means, None where it is none of them, such as a capability."""
     words = _words(typed)
-    names = {name: one for one in gpu.products for name in _names(one)}
-    found = _longest(words, names)
-    return _longest(words[1:], names) if found is None and words[:1] and words[0] in _BEFORE else found
+    names = {name: full_name for full_name in gpu.products for name in _names(full_name)}
+    matched = _longest(words, names)
+    return _longest(words[1:], names) if matched is None and words[:1] and words[0] in _BEFORE else matched
 
 
 def in_one_word(product: str) -> str:
@@ -120,7 +120,7 @@ def _known(rows: tuple[tuple[str, tuple[str, ...]], ...]) -> _Known:
                 if product.startswith(("RTX ", "GTX ")) and len(name) > 1:
                     short.setdefault(name[1:], set()).add(row)
     # A short form that two capabilities share says nothing.
-    only = {name: next(iter(found)) for name, found in short.items() if len(found) == 1}
+    only = {name: next(iter(capabilities)) for name, capabilities in short.items() if len(capabilities) == 1}
     joined: dict[str, str] = {}
     for name, row in (*full.items(), *only.items()):
         for variant in ("", "TI", "SUPER", "TISUPER", "D"):

@@ -81,8 +81,8 @@ def _made(facts: Facts) -> Index:
     pythons: dict[str, set[str]] = {}
     for build in facts.builds:
         if build.cuda:
-            place = (build.source, build.cuda)
-            last[place] = max(last.get(place, build.torch), build.torch, key=key)
+            pair = (build.source, build.cuda)
+            last[pair] = max(last.get(pair, build.torch), build.torch, key=key)
             newest[build.source] = max(newest.get(build.source, build.torch), build.torch, key=key)
         pythons.setdefault(build.torch, set()).update(build.pythons or ())
     places: dict[tuple[str, bool], list[Build]] = {}
@@ -92,9 +92,9 @@ def _made(facts: Facts) -> Index:
     known = [build.glibc for build in facts.builds if build.glibc]
     return Index(
         facts=facts,
-        rank={version: place for place, version in enumerate(versions)},
+        rank={version: position for position, version in enumerate(versions)},
         needs=_needs(facts),
-        siblings={torch: tuple(sorted(found, key=key)) for torch, found in pythons.items()},
+        siblings={torch: tuple(sorted(names, key=key)) for torch, names in pythons.items()},
         last=last,
         newest=newest,
         glibc=max(known, key=key) if known else None,
@@ -102,7 +102,7 @@ def _made(facts: Facts) -> Index:
         cudnns=frozenset(build.cudnn for build in facts.builds if build.cudnn),
         series=series,
         supported=frozenset(version for version in versions if minor(version) in series),
-        places={place: tuple(builds) for place, builds in places.items()},
+        places={target: tuple(builds) for target, builds in places.items()},
     )
 
 
@@ -126,8 +126,8 @@ def doubted_floor(build: Build, cudnns: tuple[Cudnn, ...]) -> str | None:
 
     Where the build's cuDNN is not known, the newest one for its CUDA major stands for it. Only warnings may use this.
     """
-    found = _floor(build.cuda, build.cudnn or "999", cudnns)
-    return found[0] if found else None
+    floor = _floor(build.cuda, build.cudnn or "999", cudnns)
+    return floor[0] if floor else None
 
 
 def _floor(cuda: str | None, cudnn: str | None, cudnns: tuple[Cudnn, ...]) -> tuple[str, tuple[str, ...]] | None:
@@ -150,7 +150,7 @@ def _needs(facts: Facts) -> dict[str, Need]:
     known = [(row, row.linux_min) for row in facts.toolkits if row.linux_min is not None]
     drivers = {row.toolkit: driver for row, driver in known}
     # Sourced rows come first: an inferred one is used only for a minor version without another row.
-    for row, _ in sorted(known, key=lambda one: (one[0].confidence is not None, key(one[1]), key(one[0].toolkit))):
+    for row, _ in sorted(known, key=lambda pair: (pair[0].confidence is not None, key(pair[1]), key(pair[0].toolkit))):
         first.setdefault(minor(row.toolkit), row)
     floors: dict[int, MinorCompat] = {row.cuda_major: row for row in facts.compat}
     needs: dict[str, Need] = {}
@@ -177,5 +177,5 @@ def _first(row: Cudnn) -> tuple[int, ...]:
 
 def _lowest(row: Cudnn) -> str | None:
     plain = [text.rstrip("+") for text in row.capabilities]
-    found = [text for text in plain if is_version(text) and "." in text]
-    return min(found, key=key) if found else None
+    versions = [text for text in plain if is_version(text) and "." in text]
+    return min(versions, key=key) if versions else None

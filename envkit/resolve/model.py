@@ -191,6 +191,6 @@ class Conflict:
             "schema": CONFLICT_SCHEMA,
             "clash": list(self.clash),
             "because": list(self.because),
-            "suggestions": [one.to_json() for one in self.suggestions],
+            "suggestions": [suggestion.to_json() for suggestion in self.suggestions],
             "sources": list(self.sources),
         }

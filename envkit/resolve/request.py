@@ -157,7 +157,7 @@ def changed(request: Request, field: str, value: str | None, position: int = 0) 
         new = None if value is None else parse_constraint(value, f"--{field}")
     elif field == "gpu":
         field = "gpus"
-        rest = [typed for place, typed in enumerate(request.gpus) if place != position]
+        rest = [typed for index, typed in enumerate(request.gpus) if index != position]
         new = tuple(rest if value is None else [*rest, value])
     elif value is None:
         new = getattr(Request(), field)
@@ -187,17 +187,17 @@ def _version(text: str | None, before: re.Pattern[str]) -> str | None:
 
 def _python(text: str | None) -> str | None:
     """`py310`, `cp310` and `python3.10` -> `3.10`."""
-    found = _PYTHON.fullmatch(text) if text else None
-    return f"3.{found.group(1)}" if found else _version(text, _PYTHON_NAME)
+    match = _PYTHON.fullmatch(text) if text else None
+    return f"3.{match.group(1)}" if match else _version(text, _PYTHON_NAME)
 
 
 def _cuda(text: str | None) -> str | None:
     """`cu118`, `cuda11.8`, `11.8.0` -> `11.8`: a build is known by the toolkit's major and minor number."""
     if text is None:
         return None
-    found = _LOCAL.fullmatch(text)
-    if found:
-        digits = found.group(1)
+    match = _LOCAL.fullmatch(text)
+    if match:
+        digits = match.group(1)
         return f"{digits[:-1]}.{digits[-1]}"
     text = _CUDA.sub("", text, count=1)
     if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", text):
@@ -223,13 +223,13 @@ def _driver_of_cuda(driver: str, facts: Facts, name: str) -> str | None:
     """
     if not is_version(driver) or key(driver)[0] >= _FIRST_DRIVER:
         return None
-    found = [row.linux_min for row in facts.toolkits if row.linux_min and minor(row.toolkit) == minor(driver)]
-    if not found:
+    drivers = [row.linux_min for row in facts.toolkits if row.linux_min and minor(row.toolkit) == minor(driver)]
+    if not drivers:
         raise UsageError(
             f"{name}: {driver!r} is not a driver version; it looks like the CUDA version that nvidia-smi prints",
             hint="nvidia-smi --query-gpu=driver_version --format=csv,noheader prints the driver version",
         )
-    return min(found, key=key)
+    return min(drivers, key=key)
 
 
 def _check_python(python: Constraint, name: str) -> None:

@@ -25,10 +25,10 @@ def resolve(request: Request, facts: Facts) -> Resolution:
     """
     known = index(facts)
     sieve = Sieve(scoped(wanted(request, facts), known), known)
-    found = candidates(sieve)
-    if not found:
+    builds = candidates(sieve)
+    if not builds:
         raise unresolvable(request, sieve.wanted, known)
-    choice = choose(found, sieve)
+    choice = choose(builds, sieve)
     build = choice.build
     chosen = Chosen(build, facts.releases.get(build.torch), python(build, sieve), sieve)
     careful = advice(chosen)
@@ -77,7 +77,7 @@ def _pythons(build: Build, partners: dict[str, str | None]) -> tuple[str, ...] |
     if build.pythons is None:
         return None
     lists = [companion_pythons(build, name) or () for name, version in partners.items() if version]
-    return tuple(name for name in build.pythons if all(name in found for found in lists))
+    return tuple(name for name in build.pythons if all(name in pythons for pythons in lists))
 
 
 def _driver(build: Build, sieve: Sieve) -> Driver | None:

@@ -44,7 +44,7 @@ class Sieve:
     @cached_property
     def pythons(self) -> frozenset[str] | None:
         """Python minor versions that the constraint, the OS of a venv on its Python, and support allow; None = any."""
-        every = {python for found in self.index.siblings.values() for python in found}
+        every = {python for versions in self.index.siblings.values() for python in versions}
         fixed = supported_pythons(self.wanted.supported_on, self.index.facts) if self.wanted.supported_on else None
         allowed = _both(_allowed(self.wanted.python, every), fixed)
         if self.wanted.wheels and self.wanted.os:
@@ -233,8 +233,8 @@ def code(build: Build, gpu: Gpu) -> str | None:
 
 def cudnn_runs(build: Build, gpu: Gpu, index: Index) -> bool:
     """Whether the build's cuDNN is not known to have dropped a GPU: newer cuDNN releases drop old GPUs."""
-    found = index.cudnn_floor(build)
-    return found is None or _pair(gpu.capability) >= _pair(found[0])
+    floor = index.cudnn_floor(build)
+    return floor is None or _pair(gpu.capability) >= _pair(floor[0])
 
 
 def cudnn_doubted(build: Build, gpu: Gpu, index: Index) -> bool:
@@ -265,9 +265,9 @@ def _allowed(constraint: Constraint | None, versions: Iterable[str]) -> frozense
     return None if constraint is None else frozenset(text for text in versions if constraint.allows(text))
 
 
-def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+def _both(first: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
     """What both sets have; None has everything."""
-    return one if other is None else other if one is None else one & other
+    return first if other is None else other if first is None else first & other
 
 
 def _pair(capability: str) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from envkit.resolve.request import changed, words
 from envkit.resolve.rules import Sieve, candidates, scoped
 from envkit.resolve.wanted import DEFAULT_OS, Ask, flag, operating_system, wanted
 
-MOST = 3
+MOST = 3  # what a reader takes in at a glance
 # Cheapest to change first.
 COST = (
     "cuda", "torch", "python", "cudnn", "source", "max_size", "supported_only", "template", "os", "platform",
@@ -47,7 +47,7 @@ def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple
     firsts: list[_Way] = []
     seconds: list[_Way] = []
     lasts: list[_Way] = []
-    for ask in sorted({*clash, *_defaults(request, index)}, key=lambda one: (COST.index(one.field), one.position)):
+    for ask in sorted({*clash, *_defaults(request, index)}, key=lambda item: (COST.index(item.field), item.position)):
         ways = _ways(request, ask, index)
         if ask.field in GIVEN_UP_LAST:
             lasts += islice(ways, 1)
@@ -56,9 +56,9 @@ def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple
         if len(firsts) >= MOST:
             break
         seconds += islice(ways, MOST - 1)
-    seconds.sort(key=lambda way: (way.cost[1], way.cost[0]))
+    seconds.sort(key=lambda change: (change.cost[1], change.cost[0]))
     chosen = [*firsts, *seconds, *lasts][:MOST]
-    return tuple(way.suggestion for way in sorted(chosen, key=lambda way: way.cost))
+    return tuple(change.suggestion for change in sorted(chosen, key=lambda change: change.cost))
 
 
 def unlocks(request: Request, index: Index) -> tuple[Suggestion, ...]:
@@ -71,23 +71,23 @@ def unlocks(request: Request, index: Index) -> tuple[Suggestion, ...]:
         index: of the facts.
     """
     steps = _by_driver(request, index)
-    found = [_unlock(other, request, index) for other in steps[1:]]
+    unlocked = [_unlock(other, request, index) for other in steps[1:]]
     best = _newness(steps[-1], index)
-    for place in range(len(request.gpus)):
-        without = _by_driver(changed(request, "gpu", None, place), index)
+    for position in range(len(request.gpus)):
+        without = _by_driver(changed(request, "gpu", None, position), index)
         if _newness(without[-1], index) > best:
-            found.append(_unlock(without[-1], request, index, without=request.gpus[place]))
-    return tuple(found)
+            unlocked.append(_unlock(without[-1], request, index, without=request.gpus[position]))
+    return tuple(unlocked)
 
 
 def _by_driver(request: Request, index: Index) -> list[Request]:
     """The request, and with each newer driver whose answer is newer than the one before."""
-    found = [request]
+    requests = [request]
     for version in _drivers(request.driver, index) if request.driver else ():
         other = changed(request, "driver", version)
-        if key(version) > key(request.driver or "0") and _newness(other, index) > _newness(found[-1], index):
-            found.append(other)
-    return found
+        if key(version) > key(request.driver or "0") and _newness(other, index) > _newness(requests[-1], index):
+            requests.append(other)
+    return requests
 
 
 def _unlock(request: Request, before: Request, index: Index, without: str | None = None) -> Suggestion:
@@ -102,10 +102,10 @@ def _unlock(request: Request, before: Request, index: Index, without: str | None
 def _newness(request: Request, index: Index) -> tuple[tuple[int, ...], ...]:
     """How new the torch and the CUDA of the answer are; empty if there is none."""
     sieve = Sieve(scoped(wanted(request, index.facts), index), index)
-    found = candidates(sieve)
-    if not found:
+    builds = candidates(sieve)
+    if not builds:
         return ()
-    build = choose(found, sieve).build
+    build = choose(builds, sieve).build
     return key(build.torch), key(build.cuda or "0")
 
 
@@ -135,10 +135,10 @@ def _ways(request: Request, ask: Ask, index: Index) -> Iterator[_Way]:
 def _gives(request: Request, index: Index) -> str | None:
     """The heart of what a request resolves to, None when it does not."""
     sieve = Sieve(scoped(wanted(request, index.facts), index), index)
-    found = candidates(sieve)
-    if not found:
+    builds = candidates(sieve)
+    if not builds:
         return None
-    build = choose(found, sieve).build
+    build = choose(builds, sieve).build
     runtime = f"CUDA {build.cuda}" if build.cuda else "CPU"
     return f"torch {build.torch}, {runtime}, Python {python(build, sieve)}"
 
@@ -170,7 +170,7 @@ def _values(request: Request, ask: Ask, index: Index) -> Iterator[str | None]:
             # Between two equally near CUDA runtimes the older one asks less of the driver.
             yield from _near(request.cuda, {build.cuda for build in facts.builds if build.cuda}, 2, newer_first=False)
         case "python":
-            yield from _near(request.python, {name for found in index.siblings.values() for name in found}, 2)
+            yield from _near(request.python, {name for names in index.siblings.values() for name in names}, 2)
         case "cudnn":
             yield from _near(request.cudnn, {build.cudnn for build in facts.builds if build.cudnn}, 4)
         case "driver":
@@ -204,10 +204,10 @@ def _near(
     parts = min(max(2, len(written.split("."))), most)
     texts = {".".join(version.split(".")[:parts]) for version in known}
     line = sorted({*texts, written}, key=key)
-    place = line.index(written)
+    position = line.index(written)
     others = [text for text in texts if not constraint.allows(text)]
     yield from sorted(
-        others, key=lambda text: (abs(line.index(text) - place), (line.index(text) < place) == newer_first)
+        others, key=lambda text: (abs(line.index(text) - position), (line.index(text) < position) == newer_first)
     )
 
 
@@ -221,8 +221,8 @@ def _drivers(given: str, index: Index) -> Iterator[str]:
 def _larger(request: Request, index: Index) -> Iterator[str | None]:
     """The limits that let in what the rest of the request allows, smallest first; then none."""
     rest = wanted(changed(request, "max_size", None), index.facts)
-    found = candidates(Sieve(scoped(rest, index), index))
-    steps = {-(-size // _STEP) for build in found if (size := build.download_size) is not None}
+    builds = candidates(Sieve(scoped(rest, index), index))
+    steps = {-(-size // _STEP) for build in builds if (size := build.download_size) is not None}
     yield from (f"{step / 10:.1f}GB" for step in sorted(steps))
     yield None
 

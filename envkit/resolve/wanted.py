@@ -82,14 +82,14 @@ def card(typed: str, facts: Facts, flag: str = "--gpu") -> Card:
     Raises:
         UsageError: no row knows it; the hint has the nearest names.
     """
-    found = gpus.find(typed, facts.gpus, short=True)
-    if found is None and gpus.is_amd(typed):
+    gpu = gpus.find(typed, facts.gpus, short=True)
+    if gpu is None and gpus.is_amd(typed):
         raise UsageError(f"{flag}: {typed!r} is an AMD GPU. {NO_AMD}", hint=NO_AMD_HINT)
-    if found is None:
+    if gpu is None:
         near = gpus.nearest(typed, facts.gpus)
         named = f"did you mean {' or '.join(near)}? Or " if near else ""
         raise UsageError(f"{flag}: unknown GPU {typed!r}", hint=f"{named}give the compute capability, such as sm_86")
-    return Card(typed, found)
+    return Card(typed, gpu)
 
 
 def operating_system(typed: str, facts: Facts, flag: str = "--os") -> Os:
@@ -107,7 +107,7 @@ def operating_system(typed: str, facts: Facts, flag: str = "--os") -> Os:
             return row
     versions = [(key(name.removeprefix(squeezed)), row) for row in facts.oses for name in _versions(row, squeezed)]
     if versions:
-        return max(versions, key=lambda one: one[0])[1]
+        return max(versions, key=lambda pair: pair[0])[1]
     kind = squeezed.rstrip("0123456789.")
     family = [row for row in facts.oses for name in (row.id, *row.aliases) if name.rstrip("0123456789.") == kind]
     if family:
@@ -127,7 +127,9 @@ def bare(typed: str) -> bool:
 def _versions(row: Os, name: str) -> list[str]:
     """The names of a row that are this name and a version: `ubuntu24.04` for `ubuntu`."""
     return (
-        [one for one in (row.id, *row.aliases) if re.fullmatch(re.escape(name) + r"[0-9][0-9.]*", one)] if name else []
+        [alias for alias in (row.id, *row.aliases) if re.fullmatch(re.escape(name) + r"[0-9][0-9.]*", alias)]
+        if name
+        else []
     )
 
 
@@ -174,28 +176,30 @@ def flag(field: str) -> str:
 
 def asks(request: Request) -> tuple[Ask, ...]:
     """The constraints the user stated, in the order of FIELDS; defaults are not among them."""
-    found: list[Ask] = []
+    constraints: list[Ask] = []
     for field in FIELDS:
         if field == "gpu":
-            found += [Ask("gpu", ("--gpu", typed), position) for position, typed in enumerate(request.gpus)]
+            constraints += [Ask("gpu", ("--gpu", typed), position) for position, typed in enumerate(request.gpus)]
         elif field == "cpu":
-            found += [Ask("cpu", ("--cpu",))] if request.cpu else []
+            constraints += [Ask("cpu", ("--cpu",))] if request.cpu else []
         elif field == "supported_only":
-            found += [Ask("supported_only", ("--supported-only",))] if request.supported_only else []
+            constraints += [Ask("supported_only", ("--supported-only",))] if request.supported_only else []
         elif field == "platform":
-            found += [Ask("platform", ("--platform", request.platform))] if request.platform != DEFAULT_PLATFORM else []
+            constraints += (
+                [Ask("platform", ("--platform", request.platform))] if request.platform != DEFAULT_PLATFORM else []
+            )
         elif field == "source":
-            found += [Ask("source", ("--source", request.source))] if request.source != "auto" else []
+            constraints += [Ask("source", ("--source", request.source))] if request.source != "auto" else []
         elif field == "template":
             stated = request.template == WHEELS_TEMPLATE
-            found += [Ask("template", ("--template", WHEELS_TEMPLATE))] if stated else []
+            constraints += [Ask("template", ("--template", WHEELS_TEMPLATE))] if stated else []
         elif getattr(request, field) is not None:
-            found.append(Ask(field, (flag(field), str(getattr(request, field)))))
-    return tuple(found)
+            constraints.append(Ask(field, (flag(field), str(getattr(request, field)))))
+    return tuple(constraints)
 
 
 def permissions(request: Request) -> tuple[str, ...]:
-    """The options of a request that are no constraints: they let more fit, so nothing clashes with them."""
+    """The options of a request that are not constraints: they let more fit, so nothing clashes with them."""
     return ("--allow-forward-compat",) if request.allow_forward_compat else ()
 
 
@@ -213,7 +217,7 @@ def keep(full: Wanted, stated: tuple[Ask, ...], kept: tuple[Ask, ...]) -> Wanted
         cudnn=left("cudnn", full.cudnn),
         python=left("python", full.python),
         driver=left("driver", full.driver),
-        cards=tuple(one for place, one in enumerate(full.cards) if place in places),
+        cards=tuple(gpu for position, gpu in enumerate(full.cards) if position in places),
         os=left("os", full.os),
         platform=left("platform", full.platform),
         source=left("source", full.source),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CLIENTS = {"docker": "docker.io", "podman": "podman"}
 """Engines that sessions run on, and the Debian package of their client."""
 _ROOTLESS = "unix:///run/user/"  # where Docker's engine of a user other than root listens
-_TELL_S = 30.0
+_TELL_S = 30.0  # for the client to stop or remove a container
 _STARTS_S, _AGAIN_S = 5.0, 0.1
 _RAISE_LIMITS = 24  # CAP_SYS_RESOURCE
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/local/libexec/podman/catatonit")
@@ -78,7 +78,7 @@ def attach(
     labels = [f"--label={key}={value}" for key, value in cage.labels().items()]
     words = line(session, runner.name, options=[f"--name={name}", *labels], hidden=secrets)
     values = dict(session.env)
-    environment = {**os.environ, **{one: values[one] for one in secrets}}
+    environment = {**os.environ, **{variable: values[variable] for variable in secrets}}
     if runner.name == "podman":
         return _watched(program, words, environment, name)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so
@@ -141,7 +141,7 @@ def _foreground(group: int) -> Iterator[None]:
 
 
 def _podman_has_init() -> bool:
-    return shutil.which("catatonit") is not None or any(Path(one).exists() for one in _INITS)
+    return shutil.which("catatonit") is not None or any(Path(path).exists() for path in _INITS)
 
 
 def line(session: Session, engine: str, *, options: Sequence[str] = (), hidden: Sequence[str] = ()) -> list[str]:
@@ -160,8 +160,8 @@ def line(session: Session, engine: str, *, options: Sequence[str] = (), hidden: 
 
 def limits_here() -> Mapping[str, str]:
     """The limits that a user without power may set: no higher than the ones of this process."""
-    found: dict[str, str] = {}
+    limits: dict[str, str] = {}
     for name, kind in (("memlock", resource.RLIMIT_MEMLOCK), ("stack", resource.RLIMIT_STACK)):
         most, wanted = resource.getrlimit(kind)[1], int(ULIMITS[name])
-        found[name] = str(wanted if most < 0 else most if wanted < 0 else min(most, wanted))
-    return found
+        limits[name] = str(wanted if most < 0 else most if wanted < 0 else min(most, wanted))
+    return limits

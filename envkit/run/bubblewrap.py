@@ -70,9 +70,9 @@ class BubblewrapRunner:
             EngineError: the image does not exist.
             IntegrityError: a blob is not what its digest says.
         """
-        found = self._store.open(image)
-        _, size = self._store.stack(found, self._reporter)
-        return described(found, size)
+        opened_image = self._store.open(image)
+        _, size = self._store.stack(opened_image, self._reporter)
+        return described(opened_image, size)
 
     def run(
         self,
@@ -87,12 +87,12 @@ class BubblewrapRunner:
     ) -> RunResult:
         """Run a command; see `Runner`."""
         cage.folders(files)  # the same paths are refused on every runner
-        found = self._store.open(image)
-        stack, _ = self._store.stack(found, reporter)
+        opened_image = self._store.open(image)
+        stack, _ = self._store.stack(opened_image, reporter)
         command = Command(
-            image=found.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
+            image=opened_image.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
         )
-        return cage.run_first(command, lambda words, _: self._run(found, stack, command, words, reporter))
+        return cage.run_first(command, lambda words, _: self._run(opened_image, stack, command, words, reporter))
 
     def attach(self, session: Session, reporter: Reporter) -> int:
         """Run a session's command with this process's own streams, and return its exit code (128 + n for signal n).
@@ -101,9 +101,9 @@ class BubblewrapRunner:
             EngineError: the image does not exist, or has no such user.
             EnvironmentProblem: the container cannot be made, or this machine has no such GPU.
         """
-        found = self._store.open(session.image)
-        stack, _ = self._store.stack(found, reporter)
-        facts, means = described(found, 0), self._find_means()
+        image = self._store.open(session.image)
+        stack, _ = self._store.stack(image, reporter)
+        facts, means = described(image, 0), self._find_means()
         if session.network == "host":
             means = replace(means, sysfs=means.sysfs and os.geteuid() == 0)  # only its owner may mount a network's
         argv = session.argv or facts["cmd"]
@@ -116,7 +116,7 @@ class BubblewrapRunner:
                 workdir=session.workdir or facts["workdir"],
                 gpus=host_gpus(session.gpus, stack) if session.gpus else None,
                 mounts=session.mounts,
-                volumes=declared_volumes(found.settings),
+                volumes=declared_volumes(image.settings),
                 network=session.network != "host",
                 terminal=session.terminal,
             )
@@ -221,7 +221,7 @@ class BubblewrapRunner:
 
     def _tell(self, left: Sequence[str], reporter: Reporter) -> None:
         """Say once what has no limit here."""
-        new = [one for one in left if one not in self._told]
+        new = [limit for limit in left if limit not in self._told]
         self._told.update(new)
         if new:
             reporter.note(f"bubblewrap cannot limit here: {'; '.join(new)} (no control group can be made)")
@@ -232,14 +232,14 @@ def _through_shell(argv: Sequence[str], stack: Stack) -> tuple[str, ...]:
 
     Bubblewrap itself ends with 1 then.
     """
-    has_shell = any(stack.find(one) is not None for one in ("bin/sh", "usr/bin/sh"))
+    has_shell = any(stack.find(path) is not None for path in ("bin/sh", "usr/bin/sh"))
     return ("/bin/sh", "-c", 'exec "$@"', "sh", *argv) if has_shell else tuple(argv)
 
 
 def _network_files() -> dict[str, bytes]:
     """This machine's names, for a container that has its network."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for path in ("/etc/resolv.conf", "/etc/hosts"):
         with contextlib.suppress(OSError):
-            found[path] = Path(path).read_bytes()
-    return found
+            files[path] = Path(path).read_bytes()
+    return files

@@ -25,7 +25,7 @@ MEMORY_SHARE = 0.75  # of the machine's memory, or of the limit that this proces
 TMP_SHARE = 0.25  # of the run's memory
 # The kernel's interface for pressure stall information: engines mask or protect the others, but anyone may write here.
 PRESSURE = "/proc/pressure"
-_KILL_AFTER_S = 5
+_KILL_AFTER_S = 5  # between SIGTERM and SIGKILL
 _SHELL = "/bin/sh"
 # coreutils and busybox take these arguments alike; an image without `timeout` has the limit outside alone. The shell
 # stays: busybox's `timeout` replaces itself by the command, and process 1 cannot be killed from inside.
@@ -65,8 +65,8 @@ def bounded(limits: RunLimits, memory: int | None) -> RunLimits:
 
 def memory_here() -> int | None:
     """Return the memory that a run on this machine shares with everything else, in bytes."""
-    found = [one for one in (host.memory_total(), host.memory_limit()) if one is not None]
-    return min(found, default=None)
+    sizes = [size for size in (host.memory_total(), host.memory_limit()) if size is not None]
+    return min(sizes, default=None)
 
 
 def tmpfs(limits: RunLimits) -> str:
@@ -135,13 +135,13 @@ def folders(files: Mapping[str, bytes]) -> tuple[str, ...]:
     Raises:
         UsageError: a path is not absolute, not plain, or directly below /.
     """
-    found: set[str] = set()
+    parents: set[str] = set()
     for name in files:
         path = PurePosixPath(name)
         if not path.is_absolute() or ".." in path.parts or str(path) != name or str(path.parent) == "/":
             raise UsageError(f"{name!r} is not a valid path for a file in a container", hint="/run/envkit/NAME")
-        found.add(str(path.parent))
-    return tuple(sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found)))
+        parents.add(str(path.parent))
+    return tuple(sorted(parent for parent in parents if not any(parent.startswith(f"{other}/") for other in parents)))
 
 
 def archive(files: Mapping[str, bytes], folder: str) -> bytes:

@@ -30,7 +30,7 @@ def gpu_options(engine: str, gpus: str | None) -> list[str]:
     if gpus is None:
         return []
     if engine == "podman":
-        return [f"--device=nvidia.com/gpu={one}" for one in gpus.split(",")]
+        return [f"--device=nvidia.com/gpu={gpu}" for gpu in gpus.split(",")]
     # Docker reads the value as one line of CSV, where a comma separates options.
     return ["--gpus", gpus if gpus == "all" else f'"device={gpus}"']
 
@@ -132,8 +132,8 @@ def compose_service(session: Session, engine: str) -> str:
         "network": None if session.network == "default" else session.network,
         "ports": [str(port) for port in session.ports] if session.network == "default" else [],
         "volumes": [
-            {"source": _plain(str(one.source)), "target": _plain(one.target), "read_only": one.read_only}
-            for one in session.mounts
+            {"source": _plain(str(mount.source)), "target": _plain(mount.target), "read_only": mount.read_only}
+            for mount in session.mounts
         ],
         "env": [[key, _plain(value)] for key, value in session.env],
         "gpus": session.gpus,

@@ -36,7 +36,7 @@ _FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.ex
 # A client's configuration file that is not what the SDK expects shows as one of these while connecting.
 _ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
 _PLACE = Place(engine="docker")
-_STDERR = 2
+_STDERR = 2  # the stream's number in the engine's frames
 # The engine's own list (it is replaced as a whole), and one more.
 _READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", cage.PRESSURE]
 _SAVE_S = 1800  # an engine may gather the whole image before its first byte comes
@@ -142,10 +142,10 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
 def _memory(client: docker.APIClient) -> int | None:
     """The memory of the engine's machine, in bytes."""
     try:
-        found = client.info().get("MemTotal")
+        memory = client.info().get("MemTotal")
     except _FOREIGN as error:
         raise engine_lost("asking for its memory", _PLACE) from error
-    return found if isinstance(found, int) and found > 0 else None
+    return memory if isinstance(memory, int) and memory > 0 else None
 
 
 def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
@@ -167,13 +167,13 @@ def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
 
 def _run(client: docker.APIClient, command: Command, reporter: Reporter) -> RunResult:
     doing = f"the run in {command.image[:19]}"
-    places = cage.folders(command.files)
+    volumes = cage.folders(command.files)
     # Named beforehand: a signal may come between the engine's making it and our hearing of it.
     container = cage.container_name()
     try:
-        _create(client, container, command, places)
-        for place in places:
-            client.put_archive(container, place, cage.archive(command.files, place))
+        _create(client, container, command, volumes)
+        for volume in volumes:
+            client.put_archive(container, volume, cage.archive(command.files, volume))
         return _watch(client, container, command.image, command.limits, reporter)
     except docker.errors.APIError as error:
         raise translate(error.explanation or str(error), doing, _PLACE) from error
@@ -183,7 +183,7 @@ def _run(client: docker.APIClient, command: Command, reporter: Reporter) -> RunR
         _remove(client, container)
 
 
-def _create(client: docker.APIClient, name: str, command: Command, places: tuple[str, ...]) -> None:
+def _create(client: docker.APIClient, name: str, command: Command, volumes: tuple[str, ...]) -> None:
     limits, argv = command.limits, list(command.argv)
     host = client.create_host_config(
         network_mode="none",
@@ -208,7 +208,7 @@ def _create(client: docker.APIClient, name: str, command: Command, places: tuple
         command=argv if command.entrypoint else argv[1:],
         entrypoint=None if command.entrypoint else argv[:1],
         user=limits.user,
-        volumes=list(places),
+        volumes=list(volumes),
         labels=cage.labels(),
         name=name,
         host_config=host,
@@ -234,8 +234,8 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
     socket = client.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
 
     def frames() -> Iterator[tuple[int, bytes]]:
-        found: Iterator[tuple[int, bytes]] = docker.utils.socket.frames_iter(socket, tty=False)  # type: ignore[no-untyped-call]
-        return found
+        pieces: Iterator[tuple[int, bytes]] = docker.utils.socket.frames_iter(socket, tty=False)  # type: ignore[no-untyped-call]
+        return pieces
 
     def cut() -> None:
         # The SDK hands out a file over a socket over an answer, and closing one leaves the others open.

@@ -138,12 +138,12 @@ def _interpreter(image: str) -> str:
     """The Python meant by `image`: a path or a command; `host` and the empty text mean the running one."""
     if image in ("", "host"):
         return sys.executable
-    found = shutil.which(image.removeprefix("host:"))
-    if found is None:
+    program = shutil.which(image.removeprefix("host:"))
+    if program is None:
         raise EngineError(
             f"{image!r:.200} is not a Python on this machine", hint="envkit verify --runner host /usr/bin/python3"
         )
-    return os.path.abspath(found)  # noqa: PTH100 - a virtual environment is found by its link, which stays
+    return os.path.abspath(program)  # noqa: PTH100 - a virtual environment is found by its link, which stays
 
 
 def _moved(item: str, files: Mapping[str, bytes], root: Path) -> str:

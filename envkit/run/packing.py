@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from envkit.image.blobs import TarBytes
 
 CHUNK = 1 << 20  # bytes of tar in one member
-_LEVEL = 6
+_LEVEL = 6  # zlib's own default
 _GZIP_FORMAT = 31  # zlib's window bits for a gzip header, which then holds neither name nor time
 _NOTED = re.compile(r"sha256:[0-9a-f]{64}")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -52,7 +52,7 @@ class Packer:
 
     def __init__(self, found: spec.Image, folder: Path, notes: Path | None = None) -> None:
         self._found, self._folder, self._notes = found, folder, notes
-        self._layers = {one.diff_id: one for one in found.layers}
+        self._layers = {layer.diff_id: layer for layer in found.layers}
         self._made: dict[str, Path] = {}
 
     def image(self, reporter: Reporter, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
@@ -66,21 +66,21 @@ class Packer:
             IntegrityError: a layer is not what the configuration says.
             EnvironmentProblem: the disk is full.
         """
-        noted = {diff_id: self._noted(one) for diff_id, one in self._layers.items()}
+        noted = {diff_id: self._noted(source) for diff_id, source in self._layers.items()}
         layers = {diff_id: layer for diff_id, layer in noted.items() if layer is not None}
         for layer in layers.values():
             on_layer(layer)
-        new = [one for one in self._layers.values() if one.diff_id not in layers]
-        total, done = sum(one.descriptor.size for one in new), 0
+        new = [source for source in self._layers.values() if source.diff_id not in layers]
+        total, done = sum(source.descriptor.size for source in new), 0
         if new:
             reporter.step(f"compress {counted(len(new), 'layer')} ({total / 1e6:.0f} MB)")
-        for one in new:
-            layers[one.diff_id] = self._make(one)
-            self._note(one, layers[one.diff_id])
-            done += one.descriptor.size
+        for original in new:
+            layers[original.diff_id] = self._make(original)
+            self._note(original, layers[original.diff_id])
+            done += original.descriptor.size
             reporter.advance(done, total)
-            on_layer(layers[one.diff_id])
-        return _image(self._found, tuple(layers[one.diff_id] for one in self._found.layers))
+            on_layer(layers[original.diff_id])
+        return _image(self._found, tuple(layers[source.diff_id] for source in self._found.layers))
 
     def blob(self, layer: spec.Layer) -> Path:
         """The file of a layer that was given without one.
@@ -88,66 +88,66 @@ class Packer:
         Raises:
             As `image`; IntegrityError also where it is now compressed to other bytes.
         """
-        one = self._layers[layer.diff_id]
-        if one.diff_id not in self._made:
-            made = self._make(one)
+        original = self._layers[layer.diff_id]
+        if original.diff_id not in self._made:
+            made = self._make(original)
             if made.digest != layer.digest:
-                self._forget(one)
+                self._forget(original)
                 raise IntegrityError(
-                    f"layer {one.diff_id} was compressed to {layer.digest} before and to {made.digest} now",
+                    f"layer {original.diff_id} was compressed to {layer.digest} before and to {made.digest} now",
                     hint="run it again; the cached result was dropped",
                 )
-        return self._made[one.diff_id]
+        return self._made[original.diff_id]
 
-    def _make(self, one: spec.Layer) -> spec.Layer:
-        path = self._folder / f"layer-{one.diff_id.removeprefix('sha256:')}"
+    def _make(self, original: spec.Layer) -> spec.Layer:
+        path = self._folder / f"layer-{original.diff_id.removeprefix('sha256:')}"
         try:
             with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-pack") as pool:
-                layer = _blob(one, path, pool)
+                layer = _blob(original, path, pool)
         except OSError as error:
             raise out_of_order(error, path) from error
-        self._made[one.diff_id] = path
+        self._made[original.diff_id] = path
         return layer
 
-    def _noted(self, one: spec.Layer) -> spec.Layer | None:
+    def _noted(self, layer: spec.Layer) -> spec.Layer | None:
         try:
-            digest, size = self._name(one).read_text().split()
-            known = _NOTED.fullmatch(digest) is not None and size.isdigit() and _compression(one) is None
+            digest, size = self._name(layer).read_text().split()
+            known = _NOTED.fullmatch(digest) is not None and size.isdigit() and _compression(layer) is None
         except (OSError, ValueError):
             return None
         if not known:
             return None
         with contextlib.suppress(OSError):
-            os.utime(self._name(one))  # pruning goes by the last use
+            os.utime(self._name(layer))  # pruning goes by the last use
         descriptor = spec.Descriptor(media_type=spec.LAYER_GZIP, digest=digest, size=int(size))
-        return spec.Layer(descriptor=descriptor, diff_id=one.diff_id, made_by="")
+        return spec.Layer(descriptor=descriptor, diff_id=layer.diff_id, made_by="")
 
-    def _note(self, one: spec.Layer, layer: spec.Layer) -> None:
-        if self._notes is not None and _compression(one) is None:
+    def _note(self, original: spec.Layer, layer: spec.Layer) -> None:
+        if self._notes is not None and _compression(original) is None:
             with contextlib.suppress(OSError):  # the next push compresses it again, that is all
-                write_atomic(self._name(one), f"{layer.digest} {layer.descriptor.size}\n".encode())
+                write_atomic(self._name(original), f"{layer.digest} {layer.descriptor.size}\n".encode())
 
-    def _forget(self, one: spec.Layer) -> None:
+    def _forget(self, layer: spec.Layer) -> None:
         with contextlib.suppress(OSError):
-            self._name(one).unlink()
+            self._name(layer).unlink()
 
-    def _name(self, one: spec.Layer) -> Path:
+    def _name(self, layer: spec.Layer) -> Path:
         """The file of a layer's note, named by all that has a say in the bytes."""
-        recipe = f"{one.diff_id} {zlib.ZLIB_RUNTIME_VERSION} {_LEVEL} {CHUNK}"
+        recipe = f"{layer.diff_id} {zlib.ZLIB_RUNTIME_VERSION} {_LEVEL} {CHUNK}"
         return (self._notes or self._folder) / hashlib.sha256(recipe.encode()).hexdigest()
 
 
-def _image(found: spec.Image, layers: tuple[spec.Layer, ...]) -> spec.Image:
-    config = spec.Descriptor(media_type=spec.CONFIG, digest=found.id, size=len(found.config))
+def _image(image: spec.Image, layers: tuple[spec.Layer, ...]) -> spec.Image:
+    config = spec.Descriptor(media_type=spec.CONFIG, digest=image.id, size=len(image.config))
     manifest = spec.canonical(
         {
             "schemaVersion": 2,
             "mediaType": spec.MANIFEST,
             "config": config.to_json(),
-            "layers": [one.descriptor.to_json() for one in layers],
+            "layers": [layer.descriptor.to_json() for layer in layers],
         }
     )
-    return spec.Image(manifest=manifest, config=found.config, layers=layers)
+    return spec.Image(manifest=manifest, config=image.config, layers=layers)
 
 
 def _blob(layer: spec.Layer, path: Path, pool: ThreadPoolExecutor) -> spec.Layer:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.run.cage import Output
 
-_TICK_S = 0.2
+_TICK_S = 0.2  # how soon a full output or a time limit is noticed
 # Seconds for the rest of the output. A process that the command left behind can hold the pipes open for ever.
 _DRAIN_S = 5.0
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
 
 _PLACE = Place(engine="podman")
-_ASK_S = 120.0
-_SAVE_S = 1800.0
+_ASK_S = 120.0  # with many images its storage is slow
+_SAVE_S = 1800.0  # gigabytes from one disk to the same
 _NO_IMAGE = re.compile(r"no such image|image not known|failed to find image", re.IGNORECASE)
 _NO_INIT = re.compile(r"container-init binary|catatonit|init binary", re.IGNORECASE)
 
@@ -99,8 +99,8 @@ class PodmanRunner:
         """Remove containers of runs that ended; returns how many."""
         removed = 0
         with contextlib.suppress(EnvkitError):
-            found = self._ask("ps", "--all", "--format", "json", "--filter", f"label={identity.PREFIX}")
-            rows: Any = json.loads(found or "[]")
+            listing = self._ask("ps", "--all", "--format", "json", "--filter", f"label={identity.PREFIX}")
+            rows: Any = json.loads(listing or "[]")
             for row in rows or ():
                 if identity.abandoned(row.get("Labels") or {}):
                     self._remove(row["Id"])
@@ -108,8 +108,8 @@ class PodmanRunner:
         return removed
 
     def _run(self, command: Command, reporter: Reporter) -> RunResult:
-        container, places = cage.container_name(), cage.folders(command.files)
-        create = _create(container, command, places)
+        container, volumes = cage.container_name(), cage.folders(command.files)
+        create = _create(container, command, volumes)
         try:
             try:
                 self._ask(*create)
@@ -117,8 +117,8 @@ class PodmanRunner:
                 if not _NO_INIT.search(error.message):
                     raise
                 self._ask(*(item for item in create if item != "--init"))
-            for place in places:
-                self._ask("cp", "-", f"{container}:{place}", stdin=cage.archive(command.files, place))
+            for volume in volumes:
+                self._ask("cp", "-", f"{container}:{volume}", stdin=cage.archive(command.files, volume))
             with scratch() as folder:
                 return self._watch(container, folder, command.image, command.limits, reporter)
         finally:
@@ -175,7 +175,7 @@ class PodmanRunner:
         return answer.out
 
 
-def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
+def _create(name: str, command: Command, volumes: tuple[str, ...]) -> list[str]:
     limits, argv = command.limits, command.argv
     words = ["create", "--name", name, "--pull=never", "--network=none", *isolation_options("podman")]
     words += [f"--security-opt=mask={cage.PRESSURE}"]  # podman can hide a path, but not make it read-only
@@ -189,7 +189,7 @@ def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
         words += [f"--memory={limits.memory_mb}m", f"--memory-swap={limits.memory_mb}m"]
     words += [] if limits.cpus is None else [f"--cpus={limits.cpus:g}"]
     words += [] if limits.user is None else [f"--user={limits.user}"]
-    words += [f"--mount=type=volume,destination={place},ro=true" for place in places]
+    words += [f"--mount=type=volume,destination={volume},ro=true" for volume in volumes]
     words += [] if limits.data is None else [f"--mount=type=bind,source={limits.data},destination={DATA},ro=true"]
     words += [f"--label={key}={value}" for key, value in cage.labels().items()]
     words += gpu_options("podman", command.gpus)
@@ -207,5 +207,5 @@ def ulimits() -> list[str]:
     except (OSError, ValueError):
         return []
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    processes = [min(one, most) if one >= 0 else most for one in resource.getrlimit(resource.RLIMIT_NPROC)]
+    processes = [min(limit, most) if limit >= 0 else most for limit in resource.getrlimit(resource.RLIMIT_NPROC)]
     return [f"--ulimit=nofile={files[0]}:{files[1]}", f"--ulimit=nproc={processes[0]}:{processes[1]}"]

@@ -84,9 +84,9 @@ class ProotRunner:
             EngineError: the image does not exist.
             IntegrityError: a blob is not what its digest says.
         """
-        found = self._store.open(image)
-        _, size = self._store.stack(found, self._reporter)
-        return described(found, size)
+        opened_image = self._store.open(image)
+        _, size = self._store.stack(opened_image, self._reporter)
+        return described(opened_image, size)
 
     def run(
         self,
@@ -101,13 +101,13 @@ class ProotRunner:
     ) -> RunResult:
         """Run a command; see `Runner`. An entry point is not process 1."""
         cage.folders(files)  # the same paths are refused on every runner
-        found = self._store.open(image)
-        stack, _ = self._store.stack(found, reporter)
+        opened_image = self._store.open(image)
+        stack, _ = self._store.stack(opened_image, reporter)
         command = Command(
-            image=found.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
+            image=opened_image.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
         )
         return cage.run_first(
-            command, lambda words, is_shell: self._run(found, stack, command, words, reporter, reported=is_shell)
+            command, lambda words, is_shell: self._run(opened_image, stack, command, words, reporter, reported=is_shell)
         )
 
     def _run(
@@ -178,8 +178,8 @@ class ProotRunner:
         """A folder for one run that the run's own user may enter."""
         with run_folder(self._base()) as folder:
             if os.geteuid() == 0:
-                for one in (folder.parent.parent, folder.parent, folder):
-                    one.chmod(0o711)
+                for path in (folder.parent.parent, folder.parent, folder):
+                    path.chmod(0o711)
             yield folder
 
     def _base(self) -> Path:
@@ -193,15 +193,15 @@ class ProotRunner:
         """
         self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         root, device = os.geteuid() == 0, self._cache.stat().st_dev
-        if root and all(one.stat().st_mode & _OTHERS_ENTER for one in self._cache.parents):
+        if root and all(parent.stat().st_mode & _OTHERS_ENTER for parent in self._cache.parents):
             return self._cache
         if not root and not proot.is_among_own_files(self._cache):
             return self._cache
-        places = [Path(one) for one in _PLACES if Path(one).is_dir() and os.access(one, os.W_OK)]
+        folders = [Path(path) for path in _PLACES if Path(path).is_dir() and os.access(path, os.W_OK)]
         if not root:
-            places = [one for one in places if one.stat().st_dev == device and not proot.is_among_own_files(one)]
-        for place in sorted(places, key=lambda one: one.stat().st_dev != device):
-            base = place / f"envkit-{os.geteuid()}"
+            folders = [path for path in folders if path.stat().st_dev == device and not proot.is_among_own_files(path)]
+        for folder in sorted(folders, key=lambda path: path.stat().st_dev != device):
+            base = folder / f"envkit-{os.geteuid()}"
             with contextlib.suppress(OSError):
                 base.mkdir(mode=0o711, exist_ok=True)
                 # Others may write to such a place: what is there may be theirs.
@@ -216,7 +216,7 @@ class ProotRunner:
 
     def _tell(self, left: Sequence[str], reporter: Reporter) -> None:
         """Say once what has no limit here."""
-        new = [one for one in left if one not in self._told]
+        new = [limit for limit in left if limit not in self._told]
         self._told.update(new)
         if new:
             reporter.note(f"proot cannot limit here: {'; '.join(new)} (no control group can be made)")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envkit.ground.host import root_without
 
-_PATIENCE_S = 5.0
+_PATIENCE_S = 5.0  # one system call, from the start of a Python
 _NEW_USERS, _TRACE_ME = 0x10000000, 0
 _IN_A_CONTAINER = ("/.dockerenv", "/run/.containerenv")
 _CHANGE_USER = (6, 7)  # CAP_SETGID, CAP_SETUID
@@ -40,24 +40,24 @@ def can_trace() -> bool:
 
 
 def _remedies(*, building: bool) -> list[str]:
-    found: list[str] = []
+    remedies: list[str] = []
     install = "apt-get install" if os.geteuid() == 0 else "as root: apt-get install"
     apt, bwrap = shutil.which("apt-get") is not None, shutil.which("bwrap") is not None
-    contained = any(Path(one).exists() for one in _IN_A_CONTAINER) or "KUBERNETES_SERVICE_HOST" in os.environ
+    contained = any(Path(path).exists() for path in _IN_A_CONTAINER) or "KUBERNETES_SERVICE_HOST" in os.environ
     if root_without(*_CHANGE_USER):
-        found.append("run as a user other than root (docker run --user 1000), or with CAP_SETUID and CAP_SETGID")
+        remedies.append("run as a user other than root (docker run --user 1000), or with CAP_SETUID and CAP_SETGID")
     elif apt and not bwrap and namespaces_open():
-        found.append(f"{install} bubblewrap")
+        remedies.append(f"{install} bubblewrap")
     elif apt and shutil.which("proot") is None and can_trace():
-        found.append(f"{install} proot")
+        remedies.append(f"{install} proot")
     if contained:
         needed = "" if bwrap else ", with bubblewrap installed"
-        found += [f"{DOCKER} ...{needed}", f"{PODMAN} ...{needed}"]
+        remedies += [f"{DOCKER} ...{needed}", f"{PODMAN} ...{needed}"]
     elif not namespaces_open():
-        found.append("sysctl -w user.max_user_namespaces=15000   # as root: bubblewrap needs user namespaces")
+        remedies.append("sysctl -w user.max_user_namespaces=15000   # as root: bubblewrap needs user namespaces")
     if building:
-        found.append("envkit build --no-verify")
-    return found or ["envkit doctor"]
+        remedies.append("envkit build --no-verify")
+    return remedies or ["envkit doctor"]
 
 
 def _works(call: str) -> bool:

@@ -154,7 +154,7 @@ def stored(image: str, name: str = "auto") -> str:
     layout = own_layout(state_dir(), image)
     if name not in ("auto", "bubblewrap", "proot") or not (layout / "index.json").is_file():
         return image
-    if name == "auto" and any(make(one).probe() is None for one in _HINTS):
+    if name == "auto" and any(make(runner).probe() is None for runner in _HINTS):
         return image
     return f"{LAYOUT}:{layout}"
 

@@ -77,7 +77,7 @@ def parse_port(text: str) -> Port:
     address = address.strip("[]") if colon else LOOPBACK
     numbers = [container, host if ":" in plain else container]
     # Six digits are too large already, and Python refuses to read numbers of thousands.
-    sound = all(one.isascii() and one.isdigit() and 0 < int(one[:6]) <= _MOST_PORT for one in numbers)
+    sound = all(number.isascii() and number.isdigit() and 0 < int(number[:6]) <= _MOST_PORT for number in numbers)
     if not sound or not address or (slash and kind not in ("tcp", "udp")) or (colon and not _is_address(address)):
         raise UsageError(
             f"--port {text!r:.80} is not a port", hint="--port 8888, --port 8889:8888 or --port 0.0.0.0:8889:8888"
@@ -98,11 +98,13 @@ def parse_mount(text: str, target: str, *, read_only: bool, option: str) -> Moun
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise UsageError(f"{option} {source!r:.200} {what}", hint=f"mkdir -p {source}" if what[0] == "d" else None)
-    place = given or target
-    if not place.startswith("/") or ".." in place.split("/") or place.rstrip("/") == "":
-        raise UsageError(f"{option}: {place!r:.200} is not a folder in a container", hint=f"{option} {source}:/data")
+    mount_point = given or target
+    if not mount_point.startswith("/") or ".." in mount_point.split("/") or mount_point.rstrip("/") == "":
+        raise UsageError(
+            f"{option}: {mount_point!r:.200} is not a folder in a container", hint=f"{option} {source}:/data"
+        )
     resolved = folder.resolve()
-    for path in (str(resolved), place):
+    for path in (str(resolved), mount_point):
         if any(char in path for char in ":,\n\0"):
             raise UsageError(
                 f"{option}: {path!r:.200} has a character that engines read as a separator",
@@ -110,7 +112,7 @@ def parse_mount(text: str, target: str, *, read_only: bool, option: str) -> Moun
             )
     if resolved == Path("/"):
         raise UsageError(f"{option} / would give the whole machine to the container", hint=f"{option} DIR")
-    return Mount(source=resolved, target=place.rstrip("/"), read_only=read_only)
+    return Mount(source=resolved, target=mount_point.rstrip("/"), read_only=read_only)
 
 
 def is_free(port: Port) -> bool:

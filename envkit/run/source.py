@@ -64,8 +64,8 @@ def find_source(
     if file is not None and file.kind == LAYOUT:
         return _of_values(name, read_layout(file))
     if file is not None:
-        found = archive.read_archive(file)
-        return _of_tars(name, (found.id,), found.settings.get("Labels"), _Tars(folder, reporter, found))
+        image = archive.read_archive(file)
+        return _of_tars(name, (image.id,), image.settings.get("Labels"), _Tars(folder, reporter, image))
     chosen = choose("auto", reporter, engine=engine)
     if not isinstance(chosen, Storage):
         raise UsageError(
@@ -80,8 +80,8 @@ def find_source(
 class _Tars:
     """An image whose layers are tars."""
 
-    def __init__(self, folder: Path, reporter: Reporter, found: spec.Image | None) -> None:
-        self.folder, self.reporter, self.found = folder, reporter, found
+    def __init__(self, folder: Path, reporter: Reporter, image: spec.Image | None) -> None:
+        self.folder, self.reporter, self.found = folder, reporter, image
         self._packer: Packer | None = None
 
     def read(self, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
@@ -144,6 +144,6 @@ def _of_registry(name: str, folder: Path, where: Reference, transport: Transport
     return _of_values(name, read_remote(where, Documents(registry, None), platform=platforms.here()), download)
 
 
-def _labels(found: Any) -> dict[str, str]:
-    rows = found if isinstance(found, dict) else {}
+def _labels(labels: Any) -> dict[str, str]:
+    rows = labels if isinstance(labels, dict) else {}
     return {name: str(rows[name]) for name in _TELLING if name in rows}

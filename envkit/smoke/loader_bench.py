@@ -7,8 +7,8 @@ from .observation import control, ran, skipped
 
 # Workers are swept up to twice this many; beyond it the quick tier would only count process starts.
 WORKER_CAP = 8
-SLEEP_S = 0.004
-TIMED_EPOCHS = 2
+SLEEP_S = 0.004  # a sample from a disk over the network
+TIMED_EPOCHS = 2  # after one that starts the workers
 # Seconds for the cells of one workload; what does not fit is named in the observation. The first CERTAIN cells are
 # measured in any case: without workers, and with one for each CPU.
 CERTAIN = 2
@@ -16,7 +16,7 @@ SWEEP_S = 2.0
 MATRIX_S = 12.0
 # For the user's own data, whose samples may cost anything.
 OWN_S = 10.0
-QUIET_S = 0.15
+QUIET_S = 0.15  # idle before and after, to see what others do
 # Rates closer than this count as equal, and the smaller number of workers is recommended.
 SAME_RATE = 0.90
 AXES = ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor")

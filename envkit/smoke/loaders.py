@@ -13,7 +13,7 @@ import zlib
 
 from . import compat
 
-WIDTH = 256
+WIDTH = 256  # values of a sample
 
 
 class Numbered:

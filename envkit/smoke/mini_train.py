@@ -9,8 +9,8 @@ from . import amp, compat, hostfacts, loaders
 # (batch, channels, convolutions, stride of the first one): on a GPU about as much work per picture as a ResNet-50.
 SIZES = {"cpu": (16, 16, 2, 4), "cuda": (64, 128, 8, 2)}
 CLASSES = 10
-WORKER_CAP = 8
-PREFETCH = 2
+WORKER_CAP = 8  # beyond, their start takes longer than the training
+PREFETCH = 2  # torch's default
 
 
 class Job:

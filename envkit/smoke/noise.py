@@ -24,8 +24,8 @@ from . import gpus, hostfacts, nvml
 from .timing import EVENT_CLOCK
 
 PSI_CPU = "/proc/pressure/cpu"
-PSI_LIMIT = 0.10
-NVIDIA_SMI_TIMEOUT_S = 5
+PSI_LIMIT = 0.10  # share of the time in which something waited for a CPU
+NVIDIA_SMI_TIMEOUT_S = 5  # it answers in one, or hangs
 # The normal state of a 70 W card, and no sign of a disturbance.
 POWER_CAP = "sw_power_cap"
 # GeForce cards compute in P2 by design; anything slower than that means the clocks had not come up.

@@ -8,7 +8,7 @@ from .nvml import PciInfo
 SPEED_MBPS, LINK_COUNT = 90, 91
 ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
 KINDS = {0: "gpu", 1: "npu", 2: "switch"}
-MAX_LINKS = 18
+MAX_LINKS = 18  # NVML_NVLINK_MAX_LINKS of nvml.h
 
 
 class _Value(ctypes.Union):

@@ -5,8 +5,8 @@ import traceback
 
 from .noise import felt
 
-TRACEBACK_CHARS = 4000
-TEXT_CHARS = 2000
+TRACEBACK_CHARS = 4000  # the end of it
+TEXT_CHARS = 2000  # of one message
 
 
 class Skip(Exception):  # noqa: N818 - it is a result of a check, not an error

@@ -4,7 +4,7 @@ import json
 
 from . import context, gpus, nvlink, nvml, timing
 
-BYTES = 64 << 20
+BYTES = 64 << 20  # milliseconds on the slowest link
 SAMPLES, BUDGET_S = 5, 0.3
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-TEXT_CHARS = 2000
+TEXT_CHARS = 2000  # of its last words
 
 
 def code_of(module):

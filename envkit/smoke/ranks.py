@@ -12,7 +12,7 @@ from . import compat
 # Elements of int32: 4 B, 64 KiB, 1 MiB, 16 MiB.
 COUNTS = (1, 1 << 14, 1 << 18, 1 << 22)
 PERIOD = 1009  # a prime, so that elements at power-of-two distances differ
-BANDWIDTH_BYTES = 512 << 20
+BANDWIDTH_BYTES = 512 << 20  # so many that the latency of a call does not matter
 WARMUP, TRIALS = 5, 20
 BATCH, WIDTH = 24, 32
 

@@ -13,7 +13,7 @@ from . import compat, env, observation, timing, trace
 
 TIERS = ("quick", "standard", "deep")
 CATALOG = "catalog.json"
-TIME_FACTOR = 4
+TIME_FACTOR = 4  # of a check's budget, on slow and busy machines
 # Seconds on top for the check that imports torch first: half a minute from a cold disk on a busy machine.
 IMPORT_S = 30.0
 # Seconds for one reading of the environment: NVML on every card.

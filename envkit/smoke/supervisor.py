@@ -24,7 +24,7 @@ GRACE_S = 5.0
 EXIT_S = 10.0
 KILL_S = 2.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-SIGNALLED = 128
+SIGNALLED = 128  # a shell adds the signal's number
 
 
 class Run:

@@ -4,12 +4,12 @@ import ctypes
 import threading
 import time
 
-PERIOD_S = 0.25
+PERIOD_S = 0.25  # between two readings
 SM_CLOCK, GPU_TEMPERATURE = 1, 0
 UNCORRECTED, VOLATILE = 1, 0
-XID_EVENT = 0x8
-EVENT_WAIT_MS = 1
-MAX_ROWS = 200
+XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
+EVENT_WAIT_MS = 1  # the thread reads on a clock of its own
+MAX_ROWS = 200  # of a record
 
 
 class EventData(ctypes.Structure):

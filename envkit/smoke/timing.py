@@ -16,17 +16,17 @@ Use::
 import contextlib
 import time
 
-SAMPLES = 20
-MAX_VALUES = 200
-MIN_SAMPLE_MS = 10.0
-WARMUP_WINDOW = 5
-WARMUP_AGREEMENT = 0.05
-WARMUP_MIN_DISCARDED = 3
-WARMUP_CAP_S = 2.0
-MAX_INNER_LOOPS = 100000
+SAMPLES = 20  # of each variant
+MAX_VALUES = 200  # that a document carries of each
+MIN_SAMPLE_MS = 10.0  # shorter ones are several calls: clocks and launches would show
+WARMUP_WINDOW = 5  # calls whose median is compared with that of as many before
+WARMUP_AGREEMENT = 0.05  # relative difference of two windows of a warm variant
+WARMUP_MIN_DISCARDED = 3  # the first calls choose algorithms and allocate
+WARMUP_CAP_S = 2.0  # what never settles is measured all the same, and is told
+MAX_INNER_LOOPS = 100000  # a call that takes no time has a fault elsewhere
 # Cycles that the spin kernel runs per queued call: about 20 us on a 2 GHz device, longer than a launch takes.
 SPIN_CYCLES_PER_CALL = 40000
-SPIN_CYCLES_MAX = 40000000
+SPIN_CYCLES_MAX = 40000000  # 20 ms; a longer kernel looks like a hang to a desktop's driver
 # The self-test's slowdown repeats the timed body in this many parts of a call: 1.25 and 1.5 are exact.
 BODY_PARTS = 4
 HOST_CLOCK = "perf_counter"

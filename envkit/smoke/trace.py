@@ -8,7 +8,7 @@ import tempfile
 
 from . import loaders, mini_train, timing
 
-STEPS = 8
+STEPS = 8  # at first
 # Characters of base64 that the document may carry; a trace that is longer is taken again with fewer steps.
 LIMIT = 4 << 20
 BUDGET_S = 60.0

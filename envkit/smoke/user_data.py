@@ -31,7 +31,7 @@ EPOCH_S, SLOW_S = 0.25, 0.05
 # Bytes that are read of a file which is not a picture.
 PIECE = 1 << 20
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-SIDE = 224
+SIDE = 224  # pixels, as trainings on ImageNet scale to
 
 
 def files(ctx):

@@ -5,7 +5,7 @@ bfloat16 gradient by 7 %, which would hide what the comparison is for.
 """
 
 NAMES = ("mlp", "cnn", "transformer")
-CLASSES = 10
+CLASSES = 10  # of the planted labels
 # (batch, width, depth or side or sequence length) by name and size. "large" keeps a GPU busy for milliseconds per step,
 # "medium" a CPU core.
 SIZES = {
@@ -13,7 +13,7 @@ SIZES = {
     "medium": {"mlp": (128, 256, 2), "cnn": (8, 16, 16), "transformer": (4, 128, 32)},
     "large": {"mlp": (2048, 2048, 3), "cnn": (64, 128, 32), "transformer": (16, 1024, 256)},
 }
-HEADS = 4
+HEADS = 4  # of attention
 
 
 def build(torch, name, size, seed, device):

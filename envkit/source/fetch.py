@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from envkit.registry.transport import Transport
 
 MOST_BYTES = 1 << 30  # of an archive; the largest sdists of the field have a few hundred MB
-_GIT_S = 900.0
-_LINES = 10
+_GIT_S = 900.0  # a repository with its history
+_LINES = 10  # of git's own words in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +121,10 @@ def _bounded(name: str, size: int) -> None:
 
 def _environment(ca_bundle: str | None) -> dict[str, str]:
     """Git's variables: no questions, no other transport; logins come from the user's own configuration."""
-    found = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    found |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http", "GIT_LFS_SKIP_SMUDGE": "1"}
-    found |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
-    return found | ({"GIT_SSL_CAINFO": ca_bundle} if ca_bundle else {})
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    variables |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http", "GIT_LFS_SKIP_SMUDGE": "1"}
+    variables |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    return variables | ({"GIT_SSL_CAINFO": ca_bundle} if ca_bundle else {})
 
 
 def _git(argv: Sequence[str], env: dict[str, str], url: str) -> None:

@@ -20,7 +20,7 @@ from envkit.image.tarstream import Kind, Source, entries
 # What PEP 518 and PEP 517 prescribe for a source without `build-system`.
 _LEGACY = ("setuptools>=40.8.0",)
 _LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
-_MOST_ENTRIES = 200_000
+_MOST_ENTRIES = 200_000  # Linux has 90,000 files; the archive is foreign
 _MOST_UNPACKED = 8 << 30  # bytes
 _MOST_TEXT = 1 << 20  # bytes of pyproject.toml and of setup.py
 _READ = ("pyproject.toml", "setup.py")
@@ -59,7 +59,7 @@ def look(path: Path, name: str, *, commit: bool = False) -> Project:
         commit: whether it is a commit of a repository, which lacks its submodules.
 
     Raises:
-        IntegrityError: the archive is damaged, is no sdist, or would fill the disk.
+        IntegrityError: the archive is damaged, is not an sdist, or would fill the disk.
         ConflictError: its build requirements cannot be had, or it needs submodules.
     """
     seen = _Seen()
@@ -141,22 +141,22 @@ def plain(requires: list[str], name: str) -> tuple[tuple[str, ...], bool]:
     Raises:
         ConflictError: one is not a requirement by name.
     """
-    found, torch = [], False
+    requirements, torch = [], False
     for text in requires:
         try:
-            one = Requirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement as error:
             raise ConflictError(f"{name} requires {text!r:.100} to be built: {error}", hint="take a wheel") from error
-        if one.url is not None:
+        if requirement.url is not None:
             raise ConflictError(
                 f"{name} requires {text!r:.100} to be built, which is a URL", hint="take another version of it"
             )
-        if one.name == "torch":
+        if requirement.name == "torch":
             torch = True
         else:
-            found.append(str(one))
-    return tuple(sorted(set(found))), torch
+            requirements.append(str(requirement))
+    return tuple(sorted(set(requirements))), torch
 
 
 def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

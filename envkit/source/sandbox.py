@@ -32,7 +32,7 @@ _FOLDER = "/run/envkit-source"
 _SCRIPT = Path(__file__).with_name("inside.py")
 LIMIT_S = 3 * 3600.0  # large CUDA extensions take more than an hour
 _MOST_WHEEL = 1 << 30  # bytes
-_LINES = 30
+_LINES = 30  # of a failed build that an error shows
 # What a wheel depends on besides the source and the builder's packages. 315532800 is 1980-01-01, as dates in a zip.
 # No CFLAGS: it would replace the optimization that Python was built with. Paths that compilers write into files are the
 # same in every build, because the sandbox always unpacks a source into one folder.
@@ -67,7 +67,7 @@ class Job:
             "python": self.builder.python,
             "platform": self.builder.platform,
             "base": self.builder.base.to_json(),
-            "packages": [[one.name, one.sha256] for rows in (self.builder.conda, self.builder.wheels) for one in rows],
+            "packages": [[row.name, row.sha256] for rows in (self.builder.conda, self.builder.wheels) for row in rows],
             "requires": list(self.project.requires),
             "variables": self.variables,
             "script": hashlib.sha256(_SCRIPT.read_bytes()).hexdigest(),
@@ -100,7 +100,7 @@ def build(
     Raises:
         EngineError: the source's own script failed, or said nothing that can be read.
         EnvironmentProblem: the runner shares the network, the image has no nvcc, or the sandbox cannot be made.
-        IntegrityError: what came out is no sound wheel of this package and platform.
+        IntegrityError: what came out is not a valid wheel of this package and platform.
         TimeLimitError: it took longer than three hours.
     """
     if "network" in runner.isolation.missing or runner.isolation.level == "none":
@@ -163,7 +163,7 @@ def _outcome(job: Job, answer: dict[str, Any], body: bytes, folder: Path) -> Out
         )
     requires = answer.get("requires")
     if isinstance(requires, list):
-        return Outcome(wheel=None, requires=tuple(str(one) for one in requires))
+        return Outcome(wheel=None, requires=tuple(str(requirement) for requirement in requires))
     file, abi = str(answer.get("file")), answer.get("cxx11_abi")
     _check_name(job, file)
     path = folder / file

@@ -54,9 +54,9 @@ def read_record(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: {error.strerror}", hint=_MADE_AGAIN) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error!s:.200}", hint=_MADE_AGAIN) from error
-    found = tree.get("schema") if isinstance(tree, dict) else None
-    if found != SCHEMA:
-        raise UsageError(f"{path}: schema is {found!r:.80}, not {SCHEMA!r}", hint=_MADE_AGAIN)
+    schema = tree.get("schema") if isinstance(tree, dict) else None
+    if schema != SCHEMA:
+        raise UsageError(f"{path}: schema is {schema!r:.80}, not {SCHEMA!r}", hint=_MADE_AGAIN)
     lacking = [name for name, kind in _FIELDS.items() if not isinstance(tree.get(name), kind)]
     if lacking:
         message = f"{path}: the record has no usable {', '.join(lacking)}, so its verdict cannot be computed again"
@@ -112,13 +112,14 @@ def require_consistent(tree: Mapping[str, Any], what: str) -> None:
         again = judge_again(tree)
     except IntegrityError as error:
         raise IntegrityError(f"{what}: {error.message}", hint=error.hint, details=error.details) from error
-    said, found = (
-        (one.get("verdict"), one.get("exit_code")) for one in (tree["summary"], again.record.tree["summary"])
+    said, given = (
+        (summary.get("verdict"), summary.get("exit_code"))
+        for summary in (tree["summary"], again.record.tree["summary"])
     )
-    if said != found:
+    if said != given:
         raise IntegrityError(
-            f"{what}: the record says {said[0]} (exit code {said[1]}), and its observations give {found[0]} (exit code "
-            f"{found[1]}) by the rules of this version; envkit {again.judged_by} made it",
+            f"{what}: the record says {said[0]} (exit code {said[1]}), and its observations give {given[0]} (exit code "
+            f"{given[1]}) by the rules of this version; envkit {again.judged_by} made it",
             hint="envkit verify IMAGE   # makes a record by these rules",
             details=again.changed,
         )
@@ -130,10 +131,10 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
     if spec_digest(spec) != tree["subject"]["spec"]["sha256"]:
         raise IntegrityError("the record's spec was changed: its digest is another one")
     observed = [item for item in checks if item["id"].startswith("C") and item["status"] is not None]
-    for place, item in enumerate(checks):
+    for index, item in enumerate(checks):
         fault = observation_fault(item) if item in observed else None
         if fault is not None:
-            raise UsageError(f"checks[{place}] of the record: {fault}", hint=_MADE_AGAIN)
+            raise UsageError(f"checks[{index}] of the record: {fault}", hint=_MADE_AGAIN)
     document = None if run["suite_version"] is None else normalized({"env": tree["env"], "checks": observed})
     _hold_fingerprint(tree, document)
     trouble = None if run["trouble"] is None else Trouble.from_json(run["trouble"])
@@ -163,13 +164,13 @@ def _hold_fingerprint(tree: Mapping[str, Any], document: Mapping[str, Any] | Non
     env = document["env"] if document is not None else {}
     run = tree["run"]
     data = tree["subject"]["spec"].get("data")
-    found = fingerprint(env, tier=run["tier"], suite_sha256=run["suite_sha256"], launch=run["launch"], data=data)
-    if found != tree["env"]["fingerprint"]:
-        raise IntegrityError(f"the record's fingerprint is not that of its machine: {found}")
+    computed = fingerprint(env, tier=run["tier"], suite_sha256=run["suite_sha256"], launch=run["launch"], data=data)
+    if computed != tree["env"]["fingerprint"]:
+        raise IntegrityError(f"the record's fingerprint is not that of its machine: {computed}")
 
 
 def _entries(ids: Iterable[str], titles: Mapping[str, str]) -> tuple[CheckEntry, ...]:
-    return tuple(CheckEntry(str(one), str(titles.get(one, one)), "quick", 0.0, "host") for one in ids)
+    return tuple(CheckEntry(str(check), str(titles.get(check, check)), "quick", 0.0, "host") for check in ids)
 
 
 def _image_checks(tree: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterable[Judged]:
@@ -199,7 +200,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
         differing = [name for name in names if (first or {}).get(name) != (now or {}).get(name)]
         if differing:
             name = differing[0]
-            said = " -> ".join("absent" if one is None else str(one[name]) for one in (first, now))
+            said = " -> ".join("absent" if row is None else str(row[name]) for row in (first, now))
             yield f"{key[0]} on {key[1]}: {name} {said}"
     for name in ("verdict", "exit_code", "counts", "diagnosis", "gpu"):
         if old["summary"].get(name) != new["summary"][name]:

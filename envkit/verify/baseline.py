@@ -81,9 +81,9 @@ def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, toda
     tree: dict[str, Any] = {"schema": SCHEMA, "entries": []}
     if path.exists():
         tree = dict(read_baseline(path).tree)
-    found = {key: item for key, item in readings(record).items() if item.clock == "cpu" or item.gate == CLEAN}
+    metrics = {key: item for key, item in readings(record).items() if item.clock == "cpu" or item.gate == CLEAN}
     fingerprint, run = record["env"]["fingerprint"], record["run"]
-    if not found or fingerprint["hw"] is None:
+    if not metrics or fingerprint["hw"] is None:
         raise UsageError("no timing of this run can be a baseline", hint="run it on a quiet machine")
     entry = _entry(tree["entries"], fingerprint)
     if entry is None:
@@ -93,14 +93,14 @@ def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, toda
     # The same launch twice would narrow the spread without having measured anything.
     if any(change["run"] == run["id"] for change in entry["changes"]):
         raise UsageError(f"{path}: the run {run['id']} is already in it")
-    for key, item in found.items():
+    for key, item in metrics.items():
         kept = entry["metrics"].setdefault(key, _empty(item))
         launch = {"value": item.value, "date": today, "sw": fingerprint["sw"]}
         kept["launches"] = [*kept["launches"], launch][-MAX_LAUNCHES:]
         kept |= _spread(kept)
     entry["changes"].append({"run": run["id"], "date": today, "accepted_by": by, "reason": reason})
     write_atomic(path, json.dumps(tree, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-    return len(found)
+    return len(metrics)
 
 
 def held_to(judged: Sequence[Judged], excerpt: Mapping[str, Any] | None) -> tuple[Judged, ...]:
@@ -111,10 +111,10 @@ def held_to(judged: Sequence[Judged], excerpt: Mapping[str, Any] | None) -> tupl
         message = f"{excerpt['file']} knows no machine {excerpt['hw']} measured like {excerpt['policy']}"
         message += f"; its entries are {excerpt['others']} others" if excerpt["others"] else "; it is empty"
         return (_judged(CHECK, "host", Finding(Verdict.SKIP, message, "NO_BASELINE", (f"Add it: {_MAKE}",), _INFORMS)),)
-    found = readings_of(check_tree(item) for item in judged)
+    metrics = readings_of(check_tree(item) for item in judged)
     known = excerpt["metrics"]
-    missing = [key for key in known if key not in found]
-    rows = [_held(item, known[key]) for key, item in found.items() if key in known]
+    missing = [key for key in known if key not in metrics]
+    rows = [_held(item, known[key]) for key, item in metrics.items() if key in known]
     if missing:
         message = f"not measured this time: {', '.join(missing)}"
         rows.append(_judged(CHECK, "host", Finding(Verdict.SKIP, message, "NOT_MEASURED", rule=_INFORMS)))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from envkit.verify.user_data import UserData
 
 FOLDER = "/run/envkit"
-TAIL_LINES = 30
+TAIL_LINES = 30  # of stderr that a record keeps where a run failed
 _TAIL_BYTES = 16_000
 _START_S = 60.0
 """Seconds on top of the checks' own limits: the container's start and the import of torch."""

@@ -8,7 +8,7 @@ from envkit.checks.model import Verdict
 from envkit.ground.errors import VerificationError
 from envkit.verify.exitcode import Reason, Trouble
 
-_SIGNALLED = 128
+_SIGNALLED = 128  # a shell adds the signal's number
 # Exit codes of shells and engines that mean the program never ran, and of signals with one usual cause.
 _KNOWN: dict[int, tuple[str, str, str | None]] = {
     2: ("PAYLOAD_USAGE", "the payload refused its arguments or its spec", None),

@@ -126,13 +126,13 @@ def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
         reasons.append(_INCONCLUSIVE)
     machine = [item for item in judged if item.blames == "machine"]
     image = [item for item in judged if item.blames == "image"]
-    held = [item for item in image if not _doubted(item, machine)]
+    image_faults = [item for item in image if not _doubted(item, machine)]
     if machine:
-        reasons.insert(0, _machine_fault(machine, image, held))
+        reasons.insert(0, _machine_fault(machine, image, image_faults))
     counts = {str(kind): sum(item.finding.verdict is kind for item in judged) for kind in Verdict}
     bad = (Verdict.FAIL, Verdict.ERROR, Verdict.WARN)
     codes = [item.finding.reason_code for kind in bad for item in judged if item.finding.verdict is kind]
-    only_machine = verdict == Verdict.FAIL and bool(machine) and not held and _runs(trouble)
+    only_machine = verdict == Verdict.FAIL and bool(machine) and not image_faults and _runs(trouble)
     return Summary(
         verdict=str(verdict),
         exit_code=EnvironmentProblem.exit_code if only_machine else _exit_code(verdict, judged, reasons, spec, trouble),
@@ -157,11 +157,11 @@ def _runs(trouble: Trouble | None) -> bool:
     return trouble is None or trouble.verdict is not Verdict.FAIL
 
 
-def _machine_fault(machine: Sequence[Judged], image: Sequence[Judged], held: Sequence[Judged]) -> Reason:
+def _machine_fault(machine: Sequence[Judged], image: Sequence[Judged], image_faults: Sequence[Judged]) -> Reason:
     faults = ", ".join(dict.fromkeys(f"{item.finding.reason_code} on {item.subject}" for item in machine))
-    doubted = ", ".join(item.id for item in image if item not in held)
+    doubted = ", ".join(item.id for item in image if item not in image_faults)
     message = f"this machine is faulty, not the image: {faults}"
-    if held:
+    if image_faults:
         message = f"this machine is faulty, and so is the image: {faults}"
     if doubted:
         message += f"; {doubted} failed on the same GPU and is not held against the image"

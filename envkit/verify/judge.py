@@ -72,10 +72,10 @@ def judge(
         check = check_of(observation["id"])
         item = _judged(observation, titles.get(check, check), spec, env, rules)
         by_check.setdefault(check, []).append(item if trust_timing else _informing(item))
-    found: list[Judged] = []
+    judged: list[Judged] = []
     for check, items in by_check.items():
-        found.extend(items or [_missing(check, titles[check], absent)])
-    return tuple(found)
+        judged.extend(items or [_missing(check, titles[check], absent)])
+    return tuple(judged)
 
 
 def not_selected(entries: Iterable[CheckEntry], selected: Sequence[CheckEntry]) -> tuple[Judged, ...]:

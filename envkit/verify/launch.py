@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # OpenShift and `docker run --user` give such an ID; it is far from those that images and packages create.
 OTHER_USER = "54321:54321"
-_LIMIT_S = 90.0
+_LIMIT_S = 90.0  # an entry point's own start, and an import of torch
 _TELL = (
     "import json,os,sys; torch = __import__('torch').__version__ if sys.argv[2] == 'torch' else None; "
     "print(json.dumps({'nonce': sys.argv[1], 'prefix': sys.prefix, 'uid': os.getuid(), 'torch': torch}))"
@@ -36,7 +36,7 @@ def launch_checks(
     run: Callable[[Sequence[str], RunLimits], RunResult], *, entrypoint: Sequence[str], prefix: str | None, nonce: str
 ) -> tuple[Judged, ...]:
     """Start Python twice through the entry point; `run` takes the command and its limits, `prefix` is promised."""
-    return tuple(_launched(run, one, entrypoint=entrypoint, prefix=prefix, nonce=nonce) for one in _CHECKS)
+    return tuple(_launched(run, check, entrypoint=entrypoint, prefix=prefix, nonce=nonce) for check in _CHECKS)
 
 
 def _launched(
@@ -60,10 +60,10 @@ def _launched(
         return launched_again(check, title, {"failure": error.message}, prefix, None)
     except EnvironmentProblem as error:
         return failed_again(check, title, error.message, error.hint)
-    told = _told(result, nonce)
+    answer = _told(result, nonce)
     observed = {
         "exit_code": result.exit_code,
-        "told": {key: value for key, value in told.items() if key != "nonce"},
+        "told": {key: value for key, value in answer.items() if key != "nonce"},
         "last_line": _last_line(result.stderr),
     }
     return launched_again(check, title, observed, prefix, result.duration_s)
@@ -129,17 +129,17 @@ def _last_line(stderr: bytes) -> str:
 
 def _finding(check: str, observed: Mapping[str, Any], prefix: str) -> Finding:
     rule = {"type": "equals", "prefix": prefix}
-    told, plain = observed["told"], check == "S05"
-    if observed["exit_code"] != 0 or not told:
+    answer, plain = observed["told"], check == "S05"
+    if observed["exit_code"] != 0 or not answer:
         tail = observed["last_line"] or "nothing on stderr"
         code = "ENTRYPOINT_BROKEN" if plain else "OTHER_USER_FAILS"
         message = f"python ended with exit code {observed['exit_code']}: {tail}"
         return Finding(Verdict.FAIL, message, code, (_ADVICE if plain else _USER_ADVICE,), rule)
-    if told.get("prefix") != prefix:
-        message = f"python is the one of {str(told.get('prefix'))[:80]}, not of {prefix}"
+    if answer.get("prefix") != prefix:
+        message = f"python is the one of {str(answer.get('prefix'))[:80]}, not of {prefix}"
         return Finding(Verdict.FAIL, message, "OTHER_PYTHON", (_ADVICE,), rule)
-    said = f"python of {prefix}" + ("" if plain else f", torch {str(told.get('torch'))[:40]}")
-    return Finding(Verdict.PASS, f"{said}, as uid {str(told.get('uid'))[:10]}", rule=rule)
+    said = f"python of {prefix}" + ("" if plain else f", torch {str(answer.get('torch'))[:40]}")
+    return Finding(Verdict.PASS, f"{said}, as uid {str(answer.get('uid'))[:10]}", rule=rule)
 
 
 _ADVICE = "Start it by hand: docker run --rm IMAGE python -c 'import sys; print(sys.prefix)'"

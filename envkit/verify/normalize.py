@@ -38,15 +38,15 @@ def _observation(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _control(item: Any) -> dict[str, Any]:
-    found = _object(item)
-    held = found.get("held") is True
-    return {"name": _text(found.get("name")) or "unnamed", "held": held, "detail": _text(found.get("detail"))}
+    control = _object(item)
+    passed = control.get("held") is True
+    return {"name": _text(control.get("name")) or "unnamed", "held": passed, "detail": _text(control.get("detail"))}
 
 
 def _samples(item: Any) -> dict[str, Any] | None:
-    found = _object(item)
-    sound = all(isinstance(found.get(name), kind) for name, kind in _SAMPLES.items())
-    return found if sound and all(_number(value) == value for value in found["values"]) else None
+    samples = _object(item)
+    sound = all(isinstance(samples.get(name), kind) for name, kind in _SAMPLES.items())
+    return samples if sound and all(_number(value) == value for value in samples["values"]) else None
 
 
 def _code(value: str) -> str:

@@ -54,9 +54,9 @@ def answer_of(log: bytes, questions: Sequence[Question]) -> Answer:
         message = f"the log is cut off or not from a payload; its last line is: {tail or 'nothing'}"
         raise PayloadError(message, hint=_HINT)
     nonce = (ended[2] if ended else closed[1] if closed else b"").decode()
-    question = next((one for one in questions if one.nonce == nonce), None)
+    question = next((candidate for candidate in questions if candidate.nonce == nonce), None)
     if question is None:
-        names = ", ".join(one.name for one in questions[:5])
+        names = ", ".join(candidate.name for candidate in questions[:5])
         raise PayloadError(
             f"the log belongs to another question ({nonce[:12]}…), not to one about {names}",
             hint="give the export that the job was made from; each export has questions of its own",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.payload/1"
 END_MARK = "envkit.payload.end"
-MAX_BYTES = 8 * 1024 * 1024
-MAX_OBSERVATIONS = 1000
+MAX_BYTES = 8 * 1024 * 1024  # a trace alone may have half of it
+MAX_OBSERVATIONS = 1000  # far above what all checks report of eight GPUs
 STATUSES = ("ran", "skip", "error")
 
 _ENTRY = "import sys\n\nfrom envkit.smoke.__main__ import main\n\nsys.exit(main())\n"
@@ -200,13 +200,13 @@ def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
 
 
 def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
+    sources: list[tuple[str, bytes]] = []
     for item in folder.iterdir():
         if item.is_dir() and item.name != "__pycache__":
-            found.extend(_sources(item, f"{prefix}{item.name}/"))
+            sources.extend(_sources(item, f"{prefix}{item.name}/"))
         elif item.name.endswith(".py"):
-            found.append((prefix + item.name, item.read_bytes()))
-    return found
+            sources.append((prefix + item.name, item.read_bytes()))
+    return sources
 
 
 def _decode(line: bytes) -> Any:
@@ -217,10 +217,10 @@ def _decode(line: bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("an object has the same key twice")
-    return found
+    return mapping
 
 
 def _clean(value: Any) -> Any:

@@ -29,7 +29,7 @@ EXIT_MARK = "envkit.payload.exit"
 """Starts the line that a shell prints after the payload: the exit code and the nonce follow."""
 KEY = "questions.json"
 """What the questions are called in a ConfigMap's data."""
-_NONCE_DIGITS = 32
+_NONCE_DIGITS = 32  # as many as a nonce of `verify` has: 128 bits
 _DOCUMENTS = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _HINT = "give --questions the file that envkit export wrote"
 
@@ -83,7 +83,9 @@ def question_of(
 
 def questions_json(questions: Sequence[Question]) -> str:
     """Questions as one line of JSON."""
-    return json.dumps({"schema": SCHEMA, "questions": [{**asdict(one), "nonce": one.nonce} for one in questions]})
+    return json.dumps(
+        {"schema": SCHEMA, "questions": [{**asdict(question), "nonce": question.nonce} for question in questions]}
+    )
 
 
 def questions_of(text: str, where: str) -> tuple[Question, ...]:
@@ -97,13 +99,13 @@ def questions_of(text: str, where: str) -> tuple[Question, ...]:
         tree = json.loads(text)
         if tree["schema"] != SCHEMA:
             raise UsageError(f"{where}: schema is {tree['schema']!r:.80}, not {SCHEMA!r}", hint=_HINT)
-        found = [(_question(item), str(item["nonce"])) for item in tree["questions"]]
+        pairs = [(_question(item), str(item["nonce"])) for item in tree["questions"]]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UsageError(f"{where}: no questions of {SCHEMA}: {error!r:.200}", hint=_HINT) from error
-    for question, nonce in found:
+    for question, nonce in pairs:
         if question.nonce != nonce:
             raise IntegrityError(f"{where}: the question about {question.name!r:.80} was changed", hint=_HINT)
-    return tuple(question for question, _ in found)
+    return tuple(question for question, _ in pairs)
 
 
 def read_questions(path: Path) -> tuple[Question, ...]:

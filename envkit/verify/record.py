@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from envkit.verify.judge import Judged
 
 SCHEMA = "envkit.verify/1"
-MAX_SAMPLES = 200
+MAX_SAMPLES = 200  # values of one measurement, as the payload sends them
 _PLACES = ("_DIR", "_DIRECTORY", "_PATH", "_FILE", "PYTHONPATH", "LD_PRELOAD")
 _KINDS = {
     "min_frac_of_limit": "floor",

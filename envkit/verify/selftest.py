@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.self-test/1"
 NAME = "self-test.json"
-SLOWDOWN = 1.5
+SLOWDOWN = 1.5  # times the work: the slowdown that a comparison has to see
 SPLITS = 100
 """Random splits of the unchanged launches into two sides, besides the split as launched."""
 ALARMS = 0.05

@@ -122,9 +122,9 @@ def _controlled(check: _Static, facts: ImageFacts, promise: Promise | None) -> J
     if finding.verdict is not Verdict.SKIP:
         values = {name: getattr(facts, name) for name in ImageFacts.__dataclass_fields__}
         control = check.rule(ImageFacts(**{**values, **check.planted}), promise)
-        held = control.verdict is not Verdict.PASS
-        controls = [{"name": "planted_fault_is_noticed", "held": held, "detail": control.message}]
-        if not held:
+        noticed = control.verdict is not Verdict.PASS
+        controls = [{"name": "planted_fault_is_noticed", "held": noticed, "detail": control.message}]
+        if not noticed:
             message = "the rule does not notice a planted fault"
             finding = Finding(Verdict.ERROR, message, "CONTROL_FAILED", rule=finding.rule)
     observed = {name: getattr(facts, name) for name in ("id", *check.planted)}
@@ -142,14 +142,14 @@ def _controlled(check: _Static, facts: ImageFacts, promise: Promise | None) -> J
 
 def _labels(facts: ImageFacts, promise: Promise | None) -> Finding:
     rule = {"type": "equals", "label": PLAN_LABEL, "value": promise.plan if promise else None}
-    found = facts.labels.get(PLAN_LABEL)
+    label = facts.labels.get(PLAN_LABEL)
     if promise is None:
         return Finding(Verdict.SKIP, "there is no plan to compare the labels with", "NO_PLAN", rule=rule)
-    if found is None:
+    if label is None:
         advice = ("Build it with envkit build, which labels the image with its plan's digest.",)
         return Finding(Verdict.WARN, f"the image has no {PLAN_LABEL} label", "UNLABELLED", advice, rule)
-    if found != promise.plan:
-        message = f"the image was built from the plan {found[:19]}…, and {promise.plan[:19]}… was given"
+    if label != promise.plan:
+        message = f"the image was built from the plan {label[:19]}…, and {promise.plan[:19]}… was given"
         advice = ("Verify with the plan the image was built from, or build it again.",)
         return Finding(Verdict.FAIL, message, "PLAN_MISMATCH", advice, rule)
     wrong = [name for name, value in promise.labels.items() if facts.labels.get(name) != value]

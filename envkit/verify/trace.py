@@ -28,13 +28,13 @@ def packed_trace(document: Mapping[str, Any] | None) -> bytes:
     Raises:
         PayloadError: there is none, it could not be taken, or it is no Chrome trace of a sane size.
     """
-    found = document.get("trace") if document is not None else None
-    if not isinstance(found, dict):
+    trace = document.get("trace") if document is not None else None
+    if not isinstance(trace, dict):
         raise PayloadError("the payload left no trace", hint=_HINT)
-    if found.get("format") != FORMAT or not isinstance(found.get("data"), str):
-        raise PayloadError(f"the payload could take no trace: {str(found.get('error'))[:300]}", hint=_HINT)
+    if trace.get("format") != FORMAT or not isinstance(trace.get("data"), str):
+        raise PayloadError(f"the payload could take no trace: {str(trace.get('error'))[:300]}", hint=_HINT)
     try:
-        packed = base64.b64decode(found["data"], validate=True)
+        packed = base64.b64decode(trace["data"], validate=True)
         tree = json.loads(unpacked(packed))
     except (ValueError, binascii.Error, zlib.error, RecursionError) as error:
         raise PayloadError(f"the payload's trace cannot be read: {error}", hint=_HINT) from error

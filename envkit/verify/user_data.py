@@ -19,7 +19,7 @@ SAYS = "user data: "
 """Starts a line of the payload's stderr that is for the user alone: names of files, texts of exceptions."""
 LIMIT_S = 60.0
 """Seconds that the user's folder and code may take to open and to try, before anything is timed."""
-CODE_BYTES = 4 << 20
+CODE_BYTES = 4 << 20  # it travels into the container in one archive
 _HINT = "name a folder of this machine that you can read: --data DIR"
 _CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 # Podman and proot separate paths and options by these.
@@ -106,13 +106,13 @@ def _sources(top: str, here: Path) -> dict[str, bytes]:
     package = here / top
     paths = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else [here / f"{top}.py"]
     try:
-        found = {path.relative_to(here).as_posix(): path.read_bytes() for path in paths if path.is_file()}
+        sources = {path.relative_to(here).as_posix(): path.read_bytes() for path in paths if path.is_file()}
     except OSError as error:
         raise EnvironmentProblem(f"--dataset: {error.filename} cannot be read: {error.strerror}") from error
-    size = sum(map(len, found.values()))
+    size = sum(map(len, sources.values()))
     if size > CODE_BYTES:
         raise UsageError(
             f"--dataset: the sources of {top!r} in this folder have {size} bytes, more than {CODE_BYTES}",
             hint="put the Dataset into a module of its own",
         )
-    return found
+    return sources

@@ -53,18 +53,18 @@ def for_data(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice
     changes += _less_work(record, found, symptoms)
     if not changes:
         changes.append(Advice(id="source", text=symptoms.text("source", workers=loading.workers)))
-    changes.sort(key=lambda one: -(one.gain[0] if one.gain else 0))
+    changes.sort(key=lambda change: -(change.gain[0] if change.gain else 0))
     return changes
 
 
-def _more_workers(record: Record, found: Measures, symptoms: Symptoms) -> Advice | None:
+def _more_workers(record: Record, measures: Measures, symptoms: Symptoms) -> Advice | None:
     """The number of workers that keeps up with the rest of a step, as far as the CPUs allow it."""
-    loading = found.loading
+    loading = measures.loading
     if loading.make_s is None:
         return None
-    rest = max((1 - loading.share) * found.step_s, 1e-6)
+    rest = max((1 - loading.share) * measures.step_s, 1e-6)
     make = loading.make_s * loading.batches_per_step
-    cpus = record.machine.cpus / found.ranks
+    cpus = record.machine.cpus / measures.ranks
     busy_s = (loading.make_cpu_s or 0.0) * loading.batches_per_step
     is_cpu = busy_s > make / 2
     # One more than exactly enough: batches take unequally long.
@@ -74,31 +74,31 @@ def _more_workers(record: Record, found: Measures, symptoms: Symptoms) -> Advice
     if chosen <= loading.workers:
         return None
     # What the rest of the step keeps busy; it shares the CPUs with the workers.
-    other_s = max(0.0, (found.cpus or 0.0) / found.ranks * found.step_s - busy_s)
+    other_s = max(0.0, (measures.cpus or 0.0) / measures.ranks * measures.step_s - busy_s)
     step = max(rest, make / chosen, (busy_s + other_s) / cpus)
-    gain = found.step_s / step
+    gain = measures.step_s / step
     if gain < 1 + symptoms.limit("worth"):
         return None
     key = "num_workers_cpu" if chosen < wanted else "num_workers"
     text = symptoms.text(key, wanted=chosen, workers=loading.workers, cpus=f"{cpus:g}")
     reason = (
-        f"a batch takes {make * 1e3:.1f} ms to make and the rest of the {found.unit} {rest * 1e3:.1f} ms: "
-        f"{found.step_s * 1e3:.1f} ms become {step * 1e3:.1f} ms"
+        f"a batch takes {make * 1e3:.1f} ms to make and the rest of the {measures.unit} {rest * 1e3:.1f} ms: "
+        f"{measures.step_s * 1e3:.1f} ms become {step * 1e3:.1f} ms"
     )
     return Advice(id="num_workers", text=text, gain=_spread(gain, symptoms), reason=reason)
 
 
-def _less_work(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    loading = found.loading
+def _less_work(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    loading = measures.loading
     at_most = 1 / max(1e-9, 1 - loading.share)
     if loading.make_s is None or loading.make_cpu_s is None:
         return []
     is_cpu = loading.make_cpu_s > loading.make_s / 2
-    full = (found.cpus or 0) >= symptoms.limit("cpu_full") * record.machine.cpus
+    full = (measures.cpus or 0) >= symptoms.limit("cpu_full") * record.machine.cpus
     if is_cpu and (full or not loading.workers):
         return [Advice(id="less_work", text=symptoms.text("less_work"), gain=(1.0, at_most))]
-    if not is_cpu and (found.read_mb_per_s or 0) > 1:
-        rate = f"{found.read_mb_per_s:.0f}"
+    if not is_cpu and (measures.read_mb_per_s or 0) > 1:
+        rate = f"{measures.read_mb_per_s:.0f}"
         return [Advice(id="storage", text=symptoms.text("storage", rate=rate), gain=(1.0, at_most))]
     return []
 
@@ -122,7 +122,7 @@ def for_copies(record: Record, found: Measures, symptoms: Symptoms) -> list[Advi
         Advice(id="prefetch_stream", text=symptoms.text("prefetch_stream"), gain=(1.0, at_most), reason=hidden)
     )
     nodes = [card.get("numa_node") for card in record.machine.gpus]
-    node = next((one for one in nodes if one is not None), None)
+    node = next((numa_node for numa_node in nodes if numa_node is not None), None)
     slow = found.cards.link_bytes_per_s and copying.rate and copying.rate < found.cards.link_bytes_per_s / 2
     if record.machine.numa_nodes > 1 and node is not None and slow and copying.pageable <= 1 / 2:
         text = symptoms.text("numa", node=node, nodes=record.machine.numa_nodes)
@@ -251,28 +251,28 @@ def for_computing(record: Record, found: Measures, symptoms: Symptoms) -> list[A
     return [*changes, *_fused(record, found, symptoms)]
 
 
-def _threads(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+def _threads(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
     """More threads, where torch uses fewer than there are CPUs for it: torchrun sets one per rank."""
-    fair = math.floor(record.machine.cpus / found.ranks)
-    if found.device != "cpu" or not found.threads or found.threads >= fair:
+    fair = math.floor(record.machine.cpus / measures.ranks)
+    if measures.device != "cpu" or not measures.threads or measures.threads >= fair:
         return []
     first = record.ranks[0]
     source = "" if first.fact("process", "omp_num_threads") is None else "from the environment"
-    who = "one process" if found.ranks == 1 else f"{found.ranks} ranks"
+    who = "one process" if measures.ranks == 1 else f"{measures.ranks} ranks"
     text = symptoms.text(
-        "threads", wanted=fair, threads=found.threads, source=source, cpus=f"{record.machine.cpus:g}", ranks=who
+        "threads", wanted=fair, threads=measures.threads, source=source, cpus=f"{record.machine.cpus:g}", ranks=who
     ).replace(" )", ")")
-    more = fair / found.threads
+    more = fair / measures.threads
     least = 1 + (more - 1) * symptoms.limit("parallel")
-    gain = (_part(found.computing, least), _part(found.computing, more))
-    reason = f"{found.computing:.0%} of the {found.unit} on {fair} instead of {found.threads} CPUs"
+    gain = (_part(measures.computing, least), _part(measures.computing, more))
+    reason = f"{measures.computing:.0%} of the {measures.unit} on {fair} instead of {measures.threads} CPUs"
     return [Advice(id="threads", text=text, gain=gain, reason=reason)]
 
 
-def _lower_precision(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    if found.autocast or not record.ranks:
+def _lower_precision(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    if measures.autocast or not record.ranks:
         return []
-    if found.device == "cpu":
+    if measures.device == "cpu":
         if not record.machine.bf16_cpu:
             return []
         low, high = symptoms.gain("amp_cpu")
@@ -285,18 +285,18 @@ def _lower_precision(record: Record, found: Measures, symptoms: Symptoms) -> lis
         is_new = capability[0] >= 8  # noqa: PLR2004 - bf16 begins with 8.0
         scaler = "" if is_new else " with torch.amp.GradScaler('cuda')"
         text = symptoms.text("amp", device="cuda", dtype="bfloat16" if is_new else "float16", scaler=scaler)
-    gain = (_part(found.computing, low), _part(found.computing, high))
-    return [Advice(id="amp", text=text, gain=gain, reason=f"of the {found.computing:.0%} that is computing")]
+    gain = (_part(measures.computing, low), _part(measures.computing, high))
+    return [Advice(id="amp", text=text, gain=gain, reason=f"of the {measures.computing:.0%} that is computing")]
 
 
-def _fused(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    if not record.ranks or found.optimizer < symptoms.limit("worth"):
+def _fused(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    if not record.ranks or measures.optimizer < symptoms.limit("worth"):
         return []
     name = record.ranks[0].fact("training", "optimizer")
     if name not in ("Adam", "AdamW", "SGD", "Adagrad") or record.ranks[0].fact("training", "fused"):
         return []
-    gain = (1.0, 1 / max(1e-9, 1 - found.optimizer))
-    reason = f"at most the {found.optimizer:.0%} that optimizer steps take"
+    gain = (1.0, 1 / max(1e-9, 1 - measures.optimizer))
+    reason = f"at most the {measures.optimizer:.0%} that optimizer steps take"
     return [Advice(id="fused", text=symptoms.text("fused", optimizer=name), gain=gain, reason=reason)]
 
 

@@ -17,7 +17,7 @@ from envkit.ground.errors import Ending, EnvkitError, UsageError
 
 _PASSED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _SI_KERNEL = 0x80  # the terminal sent the signal, to the training as well
-_PIECE = 1 << 16
+_PIECE = 1 << 16  # as much as a pipe holds
 Mask = set[int | signal.Signals]
 
 
@@ -78,11 +78,11 @@ class Forked:
             EnvkitError: what the function raised.
         """
         with os.fdopen(self._said, "rb") as file:
-            told = file.read(_PIECE)
-        if told:
-            found = json.loads(told)
-            error = EnvkitError(found["message"], hint=found["hint"], details=tuple(found["details"]))
-            error.exit_code = found["exit_code"]
+            raw = file.read(_PIECE)
+        if raw:
+            tree = json.loads(raw)
+            error = EnvkitError(tree["message"], hint=tree["hint"], details=tuple(tree["details"]))
+            error.exit_code = tree["exit_code"]
             raise error
 
 
@@ -99,8 +99,8 @@ def _work(work: Callable[[], int], said: int, stdout: int | None, mask: Mask) ->
     except Ending as error:
         code = error.exit_code
         if isinstance(error, EnvkitError):
-            told = {"message": error.message, "hint": error.hint, "details": error.details, "exit_code": code}
-            os.write(said, json.dumps(told).encode())
+            tree = {"message": error.message, "hint": error.hint, "details": error.details, "exit_code": code}
+            os.write(said, json.dumps(tree).encode())
     except BaseException:  # noqa: BLE001 - a bug of envkit: shown here, as the process ends without its parent's code
         traceback.print_exc()
     finally:

@@ -112,10 +112,10 @@ class Collector:
             if source.memory is None:
                 continue
             is_gone = self._family.is_gone(_pid(source))  # asked before the last read
-            found, lost = stream.read(source.memory, source.number)
-            source.number += lost + len(found)
+            events, lost = stream.read(source.memory, source.number)
+            source.number += lost + len(events)
             source.lost += lost
-            for event in found:
+            for event in events:
                 _count(source, event)
             if is_gone:  # loaders may start workers in every epoch, thousands in all
                 source.memory.close()
@@ -124,19 +124,19 @@ class Collector:
 
     def since_last(self, seconds: float) -> tuple[float | None, float | None]:
         """The share of the time in which ranks waited for batches, and their steps, since the last call; means."""
-        alive = [one for one in self._sources.values() if one.memory is not None]
-        ranks = [one for one in alive if one.by_step.steps or one.by_batch.steps]
+        alive = [source for source in self._sources.values() if source.memory is not None]
+        ranks = [source for source in alive if source.by_step.steps or source.by_batch.steps]
         if not ranks:
             return None, None
-        waiting = sum(min(one.waited / seconds, 1.0) for one in ranks) / len(ranks)
-        steps = sum(one.stepped for one in ranks) / len(ranks)
-        for one in ranks:
-            one.waited, one.stepped = 0.0, 0
+        waiting = sum(min(source.waited / seconds, 1.0) for source in ranks) / len(ranks)
+        steps = sum(source.stepped for source in ranks) / len(ranks)
+        for rank in ranks:
+            rank.waited, rank.stepped = 0.0, 0
         return waiting, steps
 
     def ranks(self) -> list[int]:
         """This machine's ids of the processes that train."""
-        return self._here(one for one in self._sources.values() if one.by_step.steps)
+        return self._here(source for source in self._sources.values() if source.by_step.steps)
 
     def pids(self) -> list[int]:
         """This machine's ids of the processes that wrote anything."""
@@ -146,7 +146,7 @@ class Collector:
         """What is known of every process, in the order of their streams."""
         for source in self._sources.values():
             _read_facts(source)
-        return tuple(self._process(one) for _, one in sorted(self._sources.items()))
+        return tuple(self._process(ring) for _, ring in sorted(self._sources.items()))
 
     def close(self) -> None:
         """Let the files go."""
@@ -155,8 +155,8 @@ class Collector:
                 source.memory.close()
 
     def _here(self, sources: Iterable[Source]) -> list[int]:
-        found = (self._family.here(_pid(one)) for one in sources if one.memory is not None)
-        return [pid for pid in found if pid is not None]
+        pids = (self._family.here(_pid(source)) for source in sources if source.memory is not None)
+        return [pid for pid in pids if pid is not None]
 
     def _open(self, path: Path) -> None:
         with contextlib.suppress(OSError, ValueError), path.open("rb") as file:  # a moment later it has its size
@@ -213,8 +213,8 @@ def _count(source: Source, event: tuple[int, int, float, float, float, int]) -> 
     is_aside = kind in (stream.NEXT, stream.ITER) and _set_aside(source, event)
     for steady in (source.by_batch,) if is_aside else (source.by_step, source.by_batch):
         steady.add(names, total)
-    for one in names:
-        source.whole[one] = source.whole.get(one, Total()).plus(total)
+    for key in names:
+        source.whole[key] = source.whole.get(key, Total()).plus(total)
     if kind in (stream.NEXT, stream.ITER):
         source.waited += seconds
     if kind == stream.STEP:
@@ -231,8 +231,8 @@ def _set_aside(source: Source, event: tuple[int, int, float, float, float, int])
     ahead, so two are needed.
     """
     kind, flags, begin, seconds, _, which = event
-    steady, found = source.by_step, source.passes.get(which)
-    if kind == stream.ITER or found is None or found.trained != source.trained:
+    steady, current_pass = source.by_step, source.passes.get(which)
+    if kind == stream.ITER or current_pass is None or current_pass.trained != source.trained:
         source.passes[which] = Pass(
             since=dict(steady.since),
             aside_since=steady.aside_since,
@@ -241,11 +241,11 @@ def _set_aside(source: Source, event: tuple[int, int, float, float, float, int])
             batches=int(kind == stream.NEXT),
         )
         return False
-    found.batches += 1
-    if found.batches <= _READ_AHEAD + 1 or "backward" not in source.whole:
+    current_pass.batches += 1
+    if current_pass.batches <= _READ_AHEAD + 1 or "backward" not in source.whole:
         return False
-    steady.since, steady.aside_since = dict(found.since), found.aside_since + begin - found.begin
-    source.passes = {one: other for one, other in source.passes.items() if other.begin <= found.begin}
+    steady.since, steady.aside_since = dict(current_pass.since), current_pass.aside_since + begin - current_pass.begin
+    source.passes = {loader: other for loader, other in source.passes.items() if other.begin <= current_pass.begin}
     if flags & stream.END:
         steady.aside_since += seconds
         return True
@@ -280,10 +280,10 @@ def _read_facts(source: Source) -> None:
     with contextlib.suppress(OSError):
         for line in source.name.with_suffix(".facts").read_bytes().splitlines():
             with contextlib.suppress(ValueError):
-                found = json.loads(line)
-                if isinstance(found, Mapping) and isinstance(found.get("fact"), str):
-                    fields = {name: value for name, value in found.items() if name != "fact"}
-                    source.facts.setdefault(found["fact"], fields)
+                tree = json.loads(line)
+                if isinstance(tree, Mapping) and isinstance(tree.get("fact"), str):
+                    fields = {name: value for name, value in tree.items() if name != "fact"}
+                    source.facts.setdefault(tree["fact"], fields)
 
 
 def _pid(source: Source) -> int:

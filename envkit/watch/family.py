@@ -115,7 +115,7 @@ class Container:
 
     def here(self, pid: int) -> int | None:
         """This machine's id of one of its processes."""
-        return next((one for one, own in self._ids.items() if own == pid), None)
+        return next((host_pid for host_pid, own in self._ids.items() if own == pid), None)
 
     def is_gone(self, pid: int) -> bool:
         """Whether the process ended; that cannot be told of a container whose processes were never seen."""

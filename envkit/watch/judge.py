@@ -62,7 +62,7 @@ class Judgment:
             "answer": str(self.answer),
             "headline": self.headline,
             "parts": dict(self.measures.parts) if self.measures.steps else {},
-            "findings": [asdict(one) for one in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
 
@@ -89,48 +89,48 @@ def judge_file(path: Path) -> Judgment:
 
 def judge(record: Record) -> Judgment:
     """Say what holds a training back."""
-    symptoms, found = load(), measure(record)
+    symptoms, measures = load(), measure(record)
     least_steps, least_s = symptoms.limit("least_steps"), symptoms.limit("least_seconds")
     if not record.injected:
-        return _answer(record, found, symptoms, _FROM_OUTSIDE)
-    if not found.steps:
+        return _answer(record, measures, symptoms, _FROM_OUTSIDE)
+    if not measures.steps:
         seen = "its processes imported no torch, or no optimizer stepped and no DataLoader was read"
         short = record.seconds < least_s
         answer = Answer.TOO_SHORT if short and record.processes else Answer.NO_STEPS
         text = f"the training ended after {record.seconds:.1f} s" if short and record.processes else seen
-        return Judgment(answer=answer, headline=f"{answer}: {text}", findings=(), measures=found)
-    if found.steps < least_steps or found.seconds < least_s:
+        return Judgment(answer=answer, headline=f"{answer}: {text}", findings=(), measures=measures)
+    if measures.steps < least_steps or measures.seconds < least_s:
         text = (
-            f"{found.steps} {found.unit}s in {found.seconds:.1f} s after the warm-up; "
+            f"{measures.steps} {measures.unit}s in {measures.seconds:.1f} s after the warm-up; "
             f"at least {least_steps:.0f} and {least_s:.0f} s are needed"
         )
-        return Judgment(answer=Answer.TOO_SHORT, headline=f"{Answer.TOO_SHORT}: {text}", findings=(), measures=found)
-    return _answer(record, found, symptoms, _FROM_INSIDE)
+        return Judgment(answer=Answer.TOO_SHORT, headline=f"{Answer.TOO_SHORT}: {text}", findings=(), measures=measures)
+    return _answer(record, measures, symptoms, _FROM_INSIDE)
 
 
-def _answer(record: Record, found: Measures, symptoms: Symptoms, rules: tuple[Rule, ...]) -> Judgment:
-    findings = [one for rule in rules if (one := rule(record, found, symptoms)) is not None]
+def _answer(record: Record, measures: Measures, symptoms: Symptoms, rules: tuple[Rule, ...]) -> Judgment:
+    findings = [outcome for rule in rules if (outcome := rule(record, measures, symptoms)) is not None]
     # Computing is what is left when nothing waits, so it comes last, however large it is.
-    findings.sort(key=lambda one: (one.kind == "compute-bound", -one.share))
+    findings.sort(key=lambda finding: (finding.kind == "compute-bound", -finding.share))
     if not record.injected and not record.samples:
         text = f"{Answer.TOO_SHORT}: the process was observed for {record.seconds:.1f} s"
-        return Judgment(answer=Answer.TOO_SHORT, headline=text, findings=(), measures=found)
+        return Judgment(answer=Answer.TOO_SHORT, headline=text, findings=(), measures=measures)
     if not findings:
         worth = symptoms.limit("worth")
         text = f"{Answer.NOTHING}: no part is above {worth:.0%} of the time that a change could win back"
-        return Judgment(answer=Answer.NOTHING, headline=text, findings=(), measures=found)
+        return Judgment(answer=Answer.NOTHING, headline=text, findings=(), measures=measures)
     first = findings[0]
     return Judgment(
-        answer=Answer.FOUND, headline=f"{first.title}: {first.headline}", findings=tuple(findings), measures=found
+        answer=Answer.FOUND, headline=f"{first.title}: {first.headline}", findings=tuple(findings), measures=measures
     )
 
 
-def _finding(kind: str, share: float, found: Measures, *, evidence: list[str], changes: list[Advice]) -> Finding:
+def _finding(kind: str, share: float, measures: Measures, *, evidence: list[str], changes: list[Advice]) -> Finding:
     row = load().kinds[kind]
     return Finding(
         kind=kind,
         title=row.title,
-        headline=row.headline.format(share=f"{share:.0%}", unit=found.unit),
+        headline=row.headline.format(share=f"{share:.0%}", unit=measures.unit),
         share=share,
         cause=row.cause,
         evidence=tuple(evidence),
@@ -138,68 +138,72 @@ def _finding(kind: str, share: float, found: Measures, *, evidence: list[str], c
     )
 
 
-def _data(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
-    loading, worth = found.loading, symptoms.limit("worth")
-    if loading.share < worth or found.is_past(worth):
+def _data(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    loading, worth = measures.loading, symptoms.limit("worth")
+    if loading.share < worth or measures.is_past(worth):
         return None
-    seen = [f"{loading.share:.0%} of {milliseconds(found.step_s)} per {found.unit} is spent in next(loader)"]
+    seen = [f"{loading.share:.0%} of {milliseconds(measures.step_s)} per {measures.unit} is spent in next(loader)"]
     if loading.make_s is not None:
         cpu = "" if not loading.make_cpu_s else f", {milliseconds(loading.make_cpu_s)} of it on a CPU"
         seen.append(f"one batch takes {milliseconds(loading.make_s)} to make{cpu}; num_workers={loading.workers}")
     if loading.epochs >= loading.share / 2:
         seen.append(f"{loading.epochs:.0%} is lost at the edges of epochs, where workers end and start")
-    if found.cpus is not None:
-        seen.append(f"{found.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
-    return _finding("data-bound", loading.share, found, evidence=seen, changes=advice.for_data(record, found, symptoms))
+    if measures.cpus is not None:
+        seen.append(f"{measures.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
+    return _finding(
+        "data-bound", loading.share, measures, evidence=seen, changes=advice.for_data(record, measures, symptoms)
+    )
 
 
-def _copies(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
-    copying = found.copying
+def _copies(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    copying = measures.copying
     if copying.share < symptoms.limit("worth"):
         return None
     rate = "" if copying.rate is None else f" at {copying.rate / 1e9:.1f} GB/s"
     seen = [
-        f"{copying.bytes_per_step / 1e6:.1f} MB per {found.unit} travel to the GPU{rate}",
+        f"{copying.bytes_per_step / 1e6:.1f} MB per {measures.unit} travel to the GPU{rate}",
         f"{copying.pageable:.0%} of the bytes come from pageable memory, {copying.blocking:.0%} of the copies block",
     ]
-    if found.cards.link_bytes_per_s is not None:
-        seen.append(f"the PCIe link carries {found.cards.link_bytes_per_s / 1e9:.0f} GB/s")
+    if measures.cards.link_bytes_per_s is not None:
+        seen.append(f"the PCIe link carries {measures.cards.link_bytes_per_s / 1e9:.0f} GB/s")
     return _finding(
-        "copy-bound", copying.share, found, evidence=seen, changes=advice.for_copies(record, found, symptoms)
+        "copy-bound", copying.share, measures, evidence=seen, changes=advice.for_copies(record, measures, symptoms)
     )
 
 
-def _communication(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
-    if found.communication < symptoms.limit("worth") or found.ranks < 2:  # noqa: PLR2004 - one rank alone waits for nobody
+def _communication(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    if measures.communication < symptoms.limit("worth") or measures.ranks < 2:  # noqa: PLR2004 - one rank alone waits for nobody
         return None
-    spent = milliseconds(found.communication * found.step_s)
-    seen = [f"{spent} of {milliseconds(found.step_s)} per {found.unit}, {found.ranks} ranks"]
-    if found.bytes_reduced:
-        seen.append(f"{found.bytes_reduced / 1e6:.0f} MB of gradients are reduced in each")
-    if found.imbalance >= symptoms.limit("imbalance"):
-        seen.append(f"the slowest rank takes {found.imbalance:.0%} longer for its own work than the fastest")
-    changes = advice.for_communication(record, found, symptoms)
-    return _finding("communication-bound", found.communication, found, evidence=seen, changes=changes)
+    spent = milliseconds(measures.communication * measures.step_s)
+    seen = [f"{spent} of {milliseconds(measures.step_s)} per {measures.unit}, {measures.ranks} ranks"]
+    if measures.bytes_reduced:
+        seen.append(f"{measures.bytes_reduced / 1e6:.0f} MB of gradients are reduced in each")
+    if measures.imbalance >= symptoms.limit("imbalance"):
+        seen.append(f"the slowest rank takes {measures.imbalance:.0%} longer for its own work than the fastest")
+    changes = advice.for_communication(record, measures, symptoms)
+    return _finding("communication-bound", measures.communication, measures, evidence=seen, changes=changes)
 
 
-def _starved(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+def _starved(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
     """The main thread was ready and had no CPU; or a quota stopped it; or its loader has no CPU left to use."""
-    queued, stopped = found.queued or 0.0, found.throttled or 0.0
+    queued, stopped = measures.queued or 0.0, measures.throttled or 0.0
     share = max(queued, stopped)
     if share < symptoms.limit("worth"):
         return None
     seen = [f"main threads wait for a CPU {queued:.0%} of the time"]
     if stopped >= symptoms.limit("worth"):
         seen.append(f"the CPU quota stops the training {stopped:.0%} of the time")
-    if found.cpus is not None:
-        seen.append(f"the training uses {found.cpus:.1f} of {record.machine.cpus:g} CPUs")
-    if found.threads:
-        seen.append(f"{found.threads} torch threads and {found.loading.workers} workers per rank, ranks: {found.ranks}")
-    return _finding("cpu-starved", share, found, evidence=seen, changes=advice.for_cpus(record, found, symptoms))
+    if measures.cpus is not None:
+        seen.append(f"the training uses {measures.cpus:.1f} of {record.machine.cpus:g} CPUs")
+    if measures.threads:
+        seen.append(
+            f"{measures.threads} torch threads and {measures.loading.workers} workers per rank, ranks: {measures.ranks}"
+        )
+    return _finding("cpu-starved", share, measures, evidence=seen, changes=advice.for_cpus(record, measures, symptoms))
 
 
-def _throttled(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
-    cards = found.cards
+def _throttled(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    cards = measures.cards
     lost = 0.0 if cards.clock is None else max(0.0, 1 - cards.clock)
     is_slowed = cards.slowed >= symptoms.limit("throttled")
     is_capped = cards.capped >= symptoms.limit("throttled") and lost > 1 - symptoms.limit("clock")
@@ -208,82 +212,96 @@ def _throttled(record: Record, found: Measures, symptoms: Symptoms) -> Finding |
     seen = [f"{cards.slowed + cards.capped:.0%} of the busy samples: {', '.join(cards.reasons)}"]
     if cards.clock is not None:
         seen.append(f"the clock is at {cards.clock:.0%} of its highest")
-    return _finding("throttled", lost, found, evidence=seen, changes=advice.for_clock(record, found, symptoms))
+    return _finding("throttled", lost, measures, evidence=seen, changes=advice.for_clock(record, measures, symptoms))
 
 
-def _memory(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
-    cards, worth = found.cards, symptoms.limit("worth")
-    if found.retries >= worth:
+def _memory(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    cards, worth = measures.cards, symptoms.limit("worth")
+    if measures.retries >= worth:
         used = "" if cards.memory_used is None else f"; {cards.memory_used:.0%} of the GPU's memory is in use"
-        seen = [f"{found.retries:.1f} allocations per {found.unit} failed, freed the cache and were tried again{used}"]
+        seen = [
+            f"{measures.retries:.1f} allocations per {measures.unit} failed, freed the cache and were tried again{used}"
+        ]
         return _finding(
-            "memory-bound", found.computing, found, evidence=seen, changes=advice.for_full_memory(found, symptoms)
+            "memory-bound",
+            measures.computing,
+            measures,
+            evidence=seen,
+            changes=advice.for_full_memory(measures, symptoms),
         )
-    stalled = found.pressure_memory or 0.0
+    stalled = measures.pressure_memory or 0.0
     if stalled >= symptoms.limit("pressure"):
-        seen = [f"processes wait for memory {stalled:.0%} of the time, {found.faults:.0f} pages per second from a disk"]
+        seen = [
+            f"processes wait for memory {stalled:.0%} of the time, {measures.faults:.0f} pages per second from a disk"
+        ]
         return _finding(
-            "memory-bound", stalled, found, evidence=seen, changes=advice.for_host_memory(record, found, symptoms)
+            "memory-bound", stalled, measures, evidence=seen, changes=advice.for_host_memory(record, measures, symptoms)
         )
     if (cards.memory_util or 0) >= symptoms.limit("memory_busy") and (cards.util or 0) >= symptoms.limit("busy"):
         seen = [
             f"the GPU's memory is read or written {cards.memory_util:.0f} % of the time, kernels run {cards.util:.0f} %"
         ]
-        changes = advice.for_bandwidth(record, found, symptoms)
-        return _finding("memory-bound", found.computing, found, evidence=seen, changes=changes)
+        changes = advice.for_bandwidth(record, measures, symptoms)
+        return _finding("memory-bound", measures.computing, measures, evidence=seen, changes=changes)
     return None
 
 
-def _launches(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
-    idle = None if found.cards.util is None else max(0.0, 1 - found.cards.util / 100)
-    if found.drained is None or not _is_ahead(found, symptoms):
+def _launches(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    idle = None if measures.cards.util is None else max(0.0, 1 - measures.cards.util / 100)
+    if measures.drained is None or not _is_ahead(measures, symptoms):
         return None
-    share = found.computing if idle is None else min(found.computing, idle)
+    share = measures.computing if idle is None else min(measures.computing, idle)
     if share < symptoms.limit("launch_worth"):
         return None
-    seen = [f"in {found.drained:.0%} of the {found.unit}s the GPU had finished when the host queued the optimizer"]
-    if found.cards.util is not None:
-        seen.append(f"kernels run {found.cards.util:.0f} % of the time")
-    if found.main_cpus is not None:
-        seen.append(f"the main thread keeps {found.main_cpus:.0%} of one CPU busy")
-    if found.syncs >= 1:
-        seen.append(f"{found.syncs:.0f} times per {found.unit} the host waits for a number from the GPU")
-    return _finding("launch-bound", share, found, evidence=seen, changes=advice.for_launches(record, found, symptoms))
+    seen = [
+        f"in {measures.drained:.0%} of the {measures.unit}s the GPU had finished when the host queued the optimizer"
+    ]
+    if measures.cards.util is not None:
+        seen.append(f"kernels run {measures.cards.util:.0f} % of the time")
+    if measures.main_cpus is not None:
+        seen.append(f"the main thread keeps {measures.main_cpus:.0%} of one CPU busy")
+    if measures.syncs >= 1:
+        seen.append(f"{measures.syncs:.0f} times per {measures.unit} the host waits for a number from the GPU")
+    return _finding(
+        "launch-bound", share, measures, evidence=seen, changes=advice.for_launches(record, measures, symptoms)
+    )
 
 
-def _computing(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
-    is_device = found.drained is not None
-    if found.computing < symptoms.limit("compute") or _is_ahead(found, symptoms):
+def _computing(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    is_device = measures.drained is not None
+    if measures.computing < symptoms.limit("compute") or _is_ahead(measures, symptoms):
         return None
-    changes = advice.for_computing(record, found, symptoms)
+    changes = advice.for_computing(record, measures, symptoms)
     if not changes:
         return None
-    seen = [f"{milliseconds(found.computing * found.step_s)} of {milliseconds(found.step_s)} per {found.unit}"]
-    if is_device and found.cards.util is not None:
-        seen.append(f"kernels run {found.cards.util:.0f} % of the time")
-    elif found.cpus is not None:
-        seen.append(f"{found.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
-    precision = "autocast is on" if found.autocast else "autocast is not used"
-    seen.append(f"{precision}, torch.compile is {'used' if found.compiled else 'not used'}")
-    return _finding("compute-bound", found.computing, found, evidence=seen, changes=changes)
+    seen = [
+        f"{milliseconds(measures.computing * measures.step_s)} of {milliseconds(measures.step_s)} per {measures.unit}"
+    ]
+    if is_device and measures.cards.util is not None:
+        seen.append(f"kernels run {measures.cards.util:.0f} % of the time")
+    elif measures.cpus is not None:
+        seen.append(f"{measures.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
+    precision = "autocast is on" if measures.autocast else "autocast is not used"
+    seen.append(f"{precision}, torch.compile is {'used' if measures.compiled else 'not used'}")
+    return _finding("compute-bound", measures.computing, measures, evidence=seen, changes=changes)
 
 
-def _is_ahead(found: Measures, symptoms: Symptoms) -> bool:
-    return found.is_device_ahead(symptoms.limit("drained"), symptoms.limit("device_waits")) is True
+def _is_ahead(measures: Measures, symptoms: Symptoms) -> bool:
+    return measures.is_device_ahead(symptoms.limit("drained"), symptoms.limit("device_waits")) is True
 
 
-def _outside(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+def _outside(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
     """From outside only the GPU's idle time shows; what it waits for does not."""
-    util = found.cards.util
+    util = measures.cards.util
     if util is None or util >= symptoms.limit("busy"):
         return None
     idle = 1 - util / 100
-    full = (found.cpus or 0) >= symptoms.limit("cpu_full") * record.machine.cpus
+    full = (measures.cpus or 0) >= symptoms.limit("cpu_full") * record.machine.cpus
     kind = "cpu-starved" if full else "data-bound"
-    seen = [f"kernels run {util:.0f} % of the time; {found.cpus or 0:.1f} of {record.machine.cpus:g} CPUs are busy"]
+    seen = [f"kernels run {util:.0f} % of the time; {measures.cpus or 0:.1f} of {record.machine.cpus:g} CPUs are busy"]
     seen.append("from outside it cannot be told whether the GPU waits for data, copies or launches")
     again = Advice(id="watch", text="start the training with `envkit watch -- COMMAND`, which tells these apart")
-    return _finding(kind, idle, found, evidence=seen, changes=[again])
+    return _finding(kind, idle, measures, evidence=seen, changes=[again])
 
 
 def milliseconds(seconds: float) -> str:

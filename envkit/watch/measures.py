@@ -13,7 +13,7 @@ _LANE_GB_PER_S = {1: 0.2, 2: 0.4, 3: 0.8, 4: 1.6, 5: 3.2, 6: 6.4}
 # Reasons that slow a GPU down. A power cap alone is the normal state of a 70 W card.
 SLOWING = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 POWER_CAP = "sw_power_cap"
-_LEAST_SAMPLES = 15
+_LEAST_SAMPLES = 15  # a third of fewer says nothing
 _WHOLE = 0.9  # share of the step
 _IDLE = 5  # percent of utilization; a clock is low by itself where nothing runs
 
@@ -139,7 +139,7 @@ class Measures:
 def measure(record: Record) -> Measures:
     """Return the numbers of a record; shares are means over its ranks."""
     ranks = record.ranks
-    steps, seconds = sum(one.steps for one in ranks), sum(one.seconds for one in ranks)
+    steps, seconds = sum(process.steps for process in ranks), sum(process.seconds for process in ranks)
     samples = steady(record)
     loading = _loading(record, ranks, steps, seconds, _late(samples))
     room = max(0.0, 1 - loading.share)
@@ -166,15 +166,15 @@ def measure(record: Record) -> Measures:
         waiting_for_device=_part(_sum(ranks, "sync").seconds, seconds),
         retries=_sum(ranks, "allocator").amount / steps if steps else 0.0,
         autocast=_sum(ranks, "step.autocast").count / steps if steps else 0.0,
-        compiled=any(one.fact("compile", "used") for one in ranks),
+        compiled=any(process.fact("compile", "used") for process in ranks),
         threads=first.fact("training", "threads") if first else None,
-        cpus=_over(samples, lambda one: one.cpus if one.processes else None),
-        main_cpus=_over(samples, lambda one: one.main_cpus if one.processes else None),
-        queued=_over(samples, lambda one: one.main_queued),
-        throttled=_over(samples, lambda one: one.throttled),
-        pressure_memory=_over(samples, lambda one: one.pressure_memory),
-        faults=_over(samples, lambda one: one.major_faults_per_s) or 0.0,
-        read_mb_per_s=_over(samples, lambda one: one.read_mb_per_s),
+        cpus=_over(samples, lambda sample: sample.cpus if sample.processes else None),
+        main_cpus=_over(samples, lambda sample: sample.main_cpus if sample.processes else None),
+        queued=_over(samples, lambda sample: sample.main_queued),
+        throttled=_over(samples, lambda sample: sample.throttled),
+        pressure_memory=_over(samples, lambda sample: sample.pressure_memory),
+        faults=_over(samples, lambda sample: sample.major_faults_per_s) or 0.0,
+        read_mb_per_s=_over(samples, lambda sample: sample.read_mb_per_s),
         shm=_shm(record, samples),
         cards=_cards(record, samples),
     )
@@ -182,18 +182,20 @@ def measure(record: Record) -> Measures:
 
 def steady(record: Record) -> tuple[Sample, ...]:
     """Return the samples that lie within the counted steps of its ranks; all of them where there are no steps."""
-    begins = [one.begin_s for one in record.ranks if one.begin_s is not None]
-    ends = [one.end_s for one in record.ranks if one.end_s is not None]
+    begins = [process.begin_s for process in record.ranks if process.begin_s is not None]
+    ends = [process.end_s for process in record.ranks if process.end_s is not None]
     if not begins or not ends:
         return record.samples
     begin, end = min(begins), max(ends)
-    inner = [one for one in record.samples if one.at_s - one.seconds >= begin and one.at_s <= end]
-    return tuple(inner or [one for one in record.samples if one.at_s > begin and one.at_s - one.seconds < end])
+    inner = [sample for sample in record.samples if sample.at_s - sample.seconds >= begin and sample.at_s <= end]
+    return tuple(
+        inner or [sample for sample in record.samples if sample.at_s > begin and sample.at_s - sample.seconds < end]
+    )
 
 
 def _late(samples: Sequence[Sample]) -> float | None:
     """The share of waiting for batches in the last third of the samples in which steps ended."""
-    known = [(one.waiting, one.seconds) for one in samples if one.waiting is not None and one.steps]
+    known = [(sample.waiting, sample.seconds) for sample in samples if sample.waiting is not None and sample.steps]
     last = known[-(len(known) // 3) :]
     spent = sum(seconds for _, seconds in last)
     return sum(share * seconds for share, seconds in last) / spent if len(known) >= _LEAST_SAMPLES else None
@@ -201,7 +203,7 @@ def _late(samples: Sequence[Sample]) -> float | None:
 
 def _loading(record: Record, ranks: Sequence[Process], steps: int, seconds: float, late: float | None) -> Loading:
     waits, starts = _sum(ranks, "next"), _sum(ranks, "iter")
-    makers = [worker for one in ranks for worker in record.workers_of(one)]
+    makers = [worker for process in ranks for worker in record.workers_of(process)]
     made = _sum(ranks, "fetch")
     made = made if made.count else _sum(makers, "fetch")  # without workers a rank makes its own batches
     first = ranks[0] if ranks else None
@@ -246,25 +248,27 @@ def _copying(ranks: Sequence[Process], steps: int, seconds: float, room: float) 
 def _communication(ranks: Sequence[Process], seconds: float) -> float:
     device = _sum(ranks, "collective_device")
     spent = device.seconds if device.count else _sum(ranks, "collective").seconds
-    for one in ranks:  # DDP times some of its passes; what they show holds for all
-        passes = one.total("ddp")
+    for process in ranks:  # DDP times some of its passes; what they show holds for all
+        passes = process.total("ddp")
         if passes.count:
-            spent += passes.amount / passes.count * one.steps
+            spent += passes.amount / passes.count * process.steps
     return min(1.0, _part(spent, seconds))
 
 
 def _imbalance(ranks: Sequence[Process]) -> float:
     """How much longer the slowest rank takes for what it does itself."""
     own = []
-    for one in ranks:
-        passes = one.total("ddp")
-        waits = one.total("collective").seconds + (passes.amount / passes.count * one.steps if passes.count else 0.0)
-        own.append((one.seconds - waits) / one.steps)
+    for process in ranks:
+        passes = process.total("ddp")
+        waits = process.total("collective").seconds + (
+            passes.amount / passes.count * process.steps if passes.count else 0.0
+        )
+        own.append((process.seconds - waits) / process.steps)
     return max(own) / min(own) - 1 if len(own) > 1 and min(own) > 0 else 0.0
 
 
 def _cards(record: Record, samples: Sequence[Sample]) -> Cards:
-    every = [card for one in samples for card in one.gpus]
+    every = [card for sample in samples for card in sample.gpus]
     # On a shared machine the others compute as well: where the ranks told their own, only those count.
     used = _told(record) or {card.index for card in every if (card.util or 0) > _IDLE}
     own = [card for card in every if card.index in used] or every
@@ -292,31 +296,31 @@ def _cards(record: Record, samples: Sequence[Sample]) -> Cards:
 def _told(record: Record) -> set[int]:
     """The indices of the GPUs that the ranks name; empty where one of them is not known here."""
     names = {card.get("id"): index for index, card in enumerate(record.machine.gpus) if card.get("id")}
-    wanted = {one.fact("training", "gpu") for one in record.ranks}
-    return {names[one] for one in wanted} if wanted <= names.keys() else set()
+    wanted = {process.fact("training", "gpu") for process in record.ranks}
+    return {names[gpu] for gpu in wanted} if wanted <= names.keys() else set()
 
 
 def _shm(record: Record, samples: Sequence[Sample]) -> float | None:
-    used = max((one.shm_used_bytes for one in samples if one.shm_used_bytes is not None), default=None)
+    used = max((sample.shm_used_bytes for sample in samples if sample.shm_used_bytes is not None), default=None)
     return used / record.machine.shm_bytes if used is not None and record.machine.shm_bytes else None
 
 
 def _sum(processes: Iterable[Process], kind: str) -> Total:
     total = Total()
-    for one in processes:
-        total = total.plus(one.total(kind))
+    for process in processes:
+        total = total.plus(process.total(kind))
     return total
 
 
 def _over(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float | None:
     """The mean of a value over time; None where nothing has it."""
-    known = [(found, one.seconds) for one in samples if (found := value(one)) is not None]
+    known = [(measured, sample.seconds) for sample in samples if (measured := value(sample)) is not None]
     spent = sum(seconds for _, seconds in known)
-    return sum(found * seconds for found, seconds in known) / spent if spent else None
+    return sum(amount * seconds for amount, seconds in known) / spent if spent else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 

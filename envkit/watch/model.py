@@ -143,14 +143,14 @@ class Record:
     @property
     def ranks(self) -> tuple[Process, ...]:
         """The processes that train, by rank."""
-        found = [one for one in self.processes if one.steps > 0]
-        return tuple(sorted(found, key=lambda one: (one.rank or 0, one.pid)))
+        training = [process for process in self.processes if process.steps > 0]
+        return tuple(sorted(training, key=lambda process: (process.rank or 0, process.pid)))
 
     def workers_of(self, process: Process) -> tuple[Process, ...]:
         """The processes that make batches for one that trains, in the loader that it waits for longest."""
         loader = process.fact("loader", "number")
-        below = (one for one in self.processes if one.parent == process.pid and one.steps == 0)
-        return tuple(one for one in below if (one.fact("process", "loader") or loader) == loader)
+        below = (worker for worker in self.processes if worker.parent == process.pid and worker.steps == 0)
+        return tuple(worker for worker in below if (worker.fact("process", "loader") or loader) == loader)
 
 
 def gpu_id(uuid: str | None) -> str | None:
@@ -200,10 +200,10 @@ def _record(tree: Mapping[str, Any]) -> Record:
 
 
 def _process(tree: Mapping[str, Any]) -> Process:
-    totals = {str(kind): Total(**one) for kind, one in tree["totals"].items()}
+    totals = {str(kind): Total(**total) for kind, total in tree["totals"].items()}
     return Process(**{**tree, "totals": totals})
 
 
 def _sample(tree: Mapping[str, Any]) -> Sample:
-    cards = tuple(Card(**{**one, "events": tuple(one["events"])}) for one in tree["gpus"])
+    cards = tuple(Card(**{**card, "events": tuple(card["events"])}) for card in tree["gpus"])
     return Sample(**{**tree, "gpus": cards})

@@ -29,8 +29,8 @@ def render_html(record: Record, judgment: Judgment) -> bytes:
 
     The same record gives the same bytes.
     """
-    found, drawn = judgment.measures, timeline.draw(record)
-    shown = {"step": bool(found.steps), "timeline": drawn is not None}
+    measures, drawn = judgment.measures, timeline.draw(record)
+    shown = {"step": bool(measures.steps), "timeline": drawn is not None}
     return render_page(
         "watch.html",
         title=judgment.headline,
@@ -42,19 +42,19 @@ def render_html(record: Record, judgment: Judgment) -> bytes:
         command=" ".join(record.command),
         facts=_facts(record, judgment),
         tiles=_tiles(judgment),
-        step=draw(_step(judgment)) if found.steps else None,
+        step=draw(_step(judgment)) if measures.steps else None,
         timeline=drawn,
-        findings=[_finding(one) for one in judgment.findings],
+        findings=[_finding(finding) for finding in judgment.findings],
     )
 
 
 def _facts(record: Record, judgment: Judgment) -> list[str]:
-    found = judgment.measures
+    measures = judgment.measures
     facts = [f"{record.seconds:.1f} s", record.started]
-    if found.steps:
-        facts.insert(0, f"{found.steps} {found.unit}s of {milliseconds(found.step_s)}")
-    if found.ranks > 1:
-        facts.append(f"{found.ranks} ranks")
+    if measures.steps:
+        facts.insert(0, f"{measures.steps} {measures.unit}s of {milliseconds(measures.step_s)}")
+    if measures.ranks > 1:
+        facts.append(f"{measures.ranks} ranks")
     if record.exit_code is not None:
         facts.append(f"exit code {record.exit_code}")
     facts.append(f"{record.machine.cpus:g} CPUs")
@@ -63,28 +63,30 @@ def _facts(record: Record, judgment: Judgment) -> list[str]:
 
 def _tiles(judgment: Judgment) -> list[Tile]:
     """Return the time of a step, its largest part, and the largest gain that a change promises."""
-    found = judgment.measures
-    if not found.steps:
+    measures = judgment.measures
+    if not measures.steps:
         return []
-    tiles = [Tile(f"Time of a {found.unit}", milliseconds(found.step_s), "median after the warm-up", LOWER)]
-    if found.parts:
-        name, share = max(found.parts, key=lambda part: part[1])
+    tiles = [Tile(f"Time of a {measures.unit}", milliseconds(measures.step_s), "median after the warm-up", LOWER)]
+    if measures.parts:
+        name, share = max(measures.parts, key=lambda part: part[1])
         tiles.append(Tile("Largest part", f"{share:.0%}", name))
-    advice = [one for finding in judgment.findings for one in finding.advice]
+    advice = [change for finding in judgment.findings for change in finding.advice]
     if advice and gain(advice[0]):
         tiles.append(Tile("First change to try", gain(advice[0]), advice[0].text))
     return tiles
 
 
 def _step(judgment: Judgment) -> Parts:
-    found = judgment.measures
-    parts = [(name, share * found.step_s * 1e3, _KINDS[name]) for name, share in found.parts]
-    told = ", ".join(f"{name} {share:.0%}" for name, share in found.parts)
-    return Parts("step-parts", f"One {found.unit}", told, [(f"{milliseconds(found.step_s)}", parts)], "ms", LOWER)
+    measures = judgment.measures
+    parts = [(name, share * measures.step_s * 1e3, _KINDS[name]) for name, share in measures.parts]
+    summary = ", ".join(f"{name} {share:.0%}" for name, share in measures.parts)
+    return Parts(
+        "step-parts", f"One {measures.unit}", summary, [(f"{milliseconds(measures.step_s)}", parts)], "ms", LOWER
+    )
 
 
 def _finding(finding: Finding) -> Markup:
-    changes = [el("li", el("span", one.text), *_brings(gain(one), one.reason)) for one in finding.advice]
+    changes = [el("li", el("span", change.text), *_brings(gain(change), change.reason)) for change in finding.advice]
     return el(
         "article",
         el("h3", f"{finding.title}: {finding.headline}"),

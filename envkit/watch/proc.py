@@ -79,10 +79,10 @@ def parse_read_bytes(text: str) -> int | None:
 def used(pid: int, *, root: Path = Path("/proc")) -> Used | None:
     """Return what a process used, None where it is gone."""
     folder = root / str(pid)
-    found = parse_stat(_text(folder / "stat"))
-    if found is None:
+    stat = parse_stat(_text(folder / "stat"))
+    if stat is None:
         return None
-    cpu, faults, resident = found
+    cpu, faults, resident = stat
     main = parse_schedstat(_text(folder / "schedstat"))  # of the main thread alone
     return Used(
         cpu_s=cpu,

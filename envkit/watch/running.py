@@ -76,8 +76,8 @@ def run_inside(
         EnvironmentProblem: no folder for temporary files can be written.
     """
     with _folder() as folder, child.blocked() as before:
-        session, place = with_probes(made, folder)
-        family = Container(place)
+        session, path = with_probes(made, folder)
+        family = Container(path)
         forked: list[child.Forked] = []
 
         def start() -> tuple[child.Child, Family]:
@@ -97,13 +97,13 @@ def with_probes(made: Ready, folder: Path) -> tuple[Session, str]:
     Raises:
         UsageError: a path has a character that engines read as a separator.
     """
-    session, place = made.session, f"/run/{folder.name}"
+    session, path = made.session, f"/run/{folder.name}"
     mounts = (
         parse_mount(f"{INJECTED}:{MODULE}", MODULE, read_only=True, option="the module of envkit watch"),
-        parse_mount(f"{folder}:{place}", place, read_only=False, option="TMPDIR"),
+        parse_mount(f"{folder}:{path}", path, read_only=False, option="TMPDIR"),
     )
-    env = dict(session.env) | _variables(MODULE, place, made.env.get("PYTHONPATH"))
-    return replace(session, mounts=(*session.mounts, *mounts), env=tuple(env.items())), place
+    env = dict(session.env) | _variables(MODULE, path, made.env.get("PYTHONPATH"))
+    return replace(session, mounts=(*session.mounts, *mounts), env=tuple(env.items())), path
 
 
 def _recorded(

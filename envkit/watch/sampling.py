@@ -19,19 +19,19 @@ _telemetry: Any = import_module("envkit.smoke.telemetry")
 _hostfacts: Any = import_module("envkit.smoke.hostfacts")
 
 _TO_GPU = 1  # NVML_PCIE_UTIL_RX_BYTES: what the GPU receives
-_MOST_SAMPLES = 1200
+_MOST_SAMPLES = 1200  # with more, neighboring ones are merged
 _BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def machine(session: Any) -> Machine:
     """Return what the training runs on; `session` is NVML's, None where there is no driver."""
-    found = _hostfacts.cpus()
+    cpus = _hostfacts.cpus()
     flags = _hostfacts.read_text("/proc/cpuinfo")
     nodes = _hostfacts.read_text("/sys/devices/system/node/online")
     cards = [session.describe(index) for index in range(session.count())] if session is not None else []
     return Machine(
-        cpus=float(found["effective"]),
-        logical_cpus=int(found["logical"] or 1),
+        cpus=float(cpus["effective"]),
+        logical_cpus=int(cpus["logical"] or 1),
         memory_bytes=_hostfacts.read_cgroup()["memory_bytes"]
         or _hostfacts.memory_total(_hostfacts.read_text("/proc/meminfo")),
         shm_bytes=_hostfacts.shared_memory()["bytes"],
@@ -80,14 +80,14 @@ class Sampler:
         seconds = now - self._at
         if seconds <= 0:
             return
-        every = {pid: found for pid in self._family.every(more) if (found := proc.used(pid)) is not None}
+        every = {pid: used for pid in self._family.every(more) if (used := proc.used(pid)) is not None}
         machine_now = proc.host(self._family.peer)
         chief = [pid for pid in (mains or self._family.chief) if pid in every and pid in self._used]
         sample = Sample(
             at_s=now - self._start,
             seconds=seconds,
             processes=len(every),
-            cpus=sum(_since(self._used.get(pid), found) for pid, found in every.items()) / seconds,
+            cpus=sum(_since(self._used.get(pid), process) for pid, process in every.items()) / seconds,
             main_cpus=_mean([every[pid].main_cpu_s - self._used[pid].main_cpu_s for pid in chief]) / seconds,
             main_queued=_queued([(self._used[pid], every[pid]) for pid in chief], seconds),
             throttled=_share(self._host.throttled_s, machine_now.throttled_s, seconds),
@@ -96,10 +96,10 @@ class Sampler:
             pressure_memory=_share(self._host.pressure["memory"], machine_now.pressure["memory"], seconds),
             read_mb_per_s=_read(self._used, every, seconds),
             major_faults_per_s=sum(
-                max(0, one.faults - self._used[pid].faults) for pid, one in every.items() if pid in self._used
+                max(0, process.faults - self._used[pid].faults) for pid, process in every.items() if pid in self._used
             )
             / seconds,
-            resident_bytes=sum(one.resident for one in every.values()),
+            resident_bytes=sum(process.resident for process in every.values()),
             cached_bytes=machine_now.cached,
             available_bytes=machine_now.available,
             shm_used_bytes=machine_now.shm_used,
@@ -119,7 +119,7 @@ def cards(session: Any) -> Iterable[Card]:
         handle = session.handle(index)
         if handle is None:
             continue
-        told, memory = _telemetry.reading(session, handle), session.memory(handle)
+        reading, memory = _telemetry.reading(session, handle), session.memory(handle)
         link = session.link_now(index)
         received = session.number("nvmlDeviceGetPcieThroughput", handle, ctypes.c_uint(_TO_GPU))  # KB/s
         yield Card(
@@ -127,10 +127,10 @@ def cards(session: Any) -> Iterable[Card]:
             util=session.utilization(handle),
             memory_util=session.memory_utilization(handle),
             memory_used=None if memory is None else memory["used"],
-            sm_mhz=told["sm_mhz"],
-            watts=told["watts"],
-            celsius=told["celsius"],
-            events=tuple(told["events"] or ()),
+            sm_mhz=reading["sm_mhz"],
+            watts=reading["watts"],
+            celsius=reading["celsius"],
+            events=tuple(reading["events"] or ()),
             rx_mb_per_s=None if received is None else received / 1e3,
             gen=link["gen"],
             width=link["width"],
@@ -201,8 +201,8 @@ def _queued(pairs: Sequence[tuple[proc.Used, proc.Used]], seconds: float) -> flo
 
 def _read(before: dict[int, proc.Used], now: dict[int, proc.Used], seconds: float) -> float | None:
     """MB per second that came from disks; what began since the last look counts whole."""
-    new = [(pid, one.read_bytes) for pid, one in now.items() if one.read_bytes is not None]
-    old = {pid: one.read_bytes or 0 for pid, one in before.items()}
+    new = [(pid, process.read_bytes) for pid, process in now.items() if process.read_bytes is not None]
+    old = {pid: process.read_bytes or 0 for pid, process in before.items()}
     return sum(max(0, read - old.get(pid, 0)) for pid, read in new) / 1e6 / seconds if new else None
 
 

@@ -14,7 +14,7 @@ _BAR = 30  # cells of a whole step
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _INDENT, _LABEL = 4, 8
 _NARROW = 1.3  # a range whose ends are closer is told as one number
-_HARDLY = 1.02
+_HARDLY = 1.02  # a gain below 2 % is not told
 _ASIDE = 0.02  # share of the time
 
 
@@ -55,8 +55,8 @@ def compared(first: Judgment, second: Judgment) -> list[list[str]]:
     rows.append([f"time per {left.unit}", *_pair(_step(left), _step(right))])
     shares, others = dict(left.parts), dict(right.parts)
     for name in dict.fromkeys([*shares, *others]):
-        one, other = shares.get(name, 0.0), others.get(name, 0.0)
-        rows.append([f"  {name}", *_pair(_step(left, one), _step(right, other))])
+        share, other = shares.get(name, 0.0), others.get(name, 0.0)
+        rows.append([f"  {name}", *_pair(_step(left, share), _step(right, other))])
     rows.append(["GPU utilization", _percent(left.cards.util), _percent(right.cards.util), ""])
     rows.append(["CPUs busy", _number(left.cpus), _number(right.cpus), ""])
     rows.append(["main threads wait for a CPU", _share(left.queued), _share(right.queued), ""])
@@ -64,11 +64,11 @@ def compared(first: Judgment, second: Judgment) -> list[list[str]]:
 
 
 def _ran(record: Record, judgment: Judgment) -> str:
-    found = judgment.measures
+    measures = judgment.measures
     parts = []
-    if found.steps:
-        ranks = f", {found.ranks} ranks" if found.ranks > 1 else ""
-        parts.append(f"{found.steps} {found.unit}s of {milliseconds(found.step_s)}{ranks}")
+    if measures.steps:
+        ranks = f", {measures.ranks} ranks" if measures.ranks > 1 else ""
+        parts.append(f"{measures.steps} {measures.unit}s of {milliseconds(measures.step_s)}{ranks}")
     parts.append(f"{record.seconds:.1f} s in all")
     if record.exit_code is not None:
         parts.append(f"exit code {record.exit_code}")
@@ -78,10 +78,10 @@ def _ran(record: Record, judgment: Judgment) -> str:
 
 
 def _parts(judgment: Judgment) -> Iterator[str]:
-    found = judgment.measures
-    column = max(len(name) for name, _ in found.parts)
-    for name, share in found.parts:
-        spent = milliseconds(share * found.step_s)
+    measures = judgment.measures
+    column = max(len(name) for name, _ in measures.parts)
+    for name, share in measures.parts:
+        spent = milliseconds(share * measures.step_s)
         yield f"    {name:<{column}}  {bar(share):<{_BAR}}  {share:>4.0%}  {spent:>9}"
 
 
@@ -96,36 +96,39 @@ def _finding(finding: Finding, *, width: int) -> Iterator[str]:
     room = max(40, width - _INDENT - _LABEL)
     yield from _labeled("seen", [line for text in finding.evidence for line in textwrap.wrap(text, room)])
     yield from _labeled("why", textwrap.wrap(finding.cause, room))
-    for one in finding.advice:
-        told = [*textwrap.wrap(one.text, room, break_long_words=False, break_on_hyphens=False)]
-        brings = ": ".join(filter(None, (gain(one), one.reason)))
-        yield from _labeled("change", [*told, *textwrap.wrap(brings, room)])
+    for change in finding.advice:
+        wrapped = [*textwrap.wrap(change.text, room, break_long_words=False, break_on_hyphens=False)]
+        brings = ": ".join(filter(None, (gain(change), change.reason)))
+        yield from _labeled("change", [*wrapped, *textwrap.wrap(brings, room)])
 
 
 def _labeled(label: str, texts: Sequence[str]) -> Iterator[str]:
-    for place, text in enumerate(texts):
-        yield f"{'':{_INDENT}}{label if place == 0 else '':<{_LABEL}}{text}"
+    for index, text in enumerate(texts):
+        yield f"{'':{_INDENT}}{label if index == 0 else '':<{_LABEL}}{text}"
 
 
 def _remarks(record: Record) -> Iterator[str]:
     """What the reader has to know about the record itself."""
-    lost = sum(one.lost for one in record.processes)
+    lost = sum(process.lost for process in record.processes)
     failed = sorted(
         {
             str(name)
-            for one in record.processes
-            for name, fields in one.facts.items()
+            for process in record.processes
+            for name, fields in process.facts.items()
             if "failed" in fields or name == "probe-failed"
         }
     )
-    aside = max((one.aside_s / (one.seconds + one.aside_s) for one in record.ranks if one.aside_s), default=0.0)
+    aside = max(
+        (process.aside_s / (process.seconds + process.aside_s) for process in record.ranks if process.aside_s),
+        default=0.0,
+    )
     if aside >= _ASIDE:
         yield f"  note: {aside:.0%} of the time went into batches without a backward pass (evaluation); it is left out"
     if lost:
         yield f"  note: {lost} events came faster than they were read; the shares rest on the others"
     if failed:
         yield f"  note: this torch has no place for some probes ({', '.join(failed)}); what they time is missing"
-    if record.image is not None and record.samples and not any(one.processes for one in record.samples):
+    if record.image is not None and record.samples and not any(sample.processes for sample in record.samples):
         yield "  note: the container's processes are not seen from here, so their CPU time and memory were not sampled"
     if not record.injected:
         yield "  note: observed from outside: steps, batches and copies were not timed"
@@ -135,14 +138,14 @@ def _short(judgment: Judgment) -> str:
     return judgment.findings[0].title if judgment.findings else str(judgment.answer)
 
 
-def _step(found: Measures, share: float = 1.0) -> float | None:
+def _step(measures: Measures, share: float = 1.0) -> float | None:
     """Seconds of a share of a step; None if no step was seen."""
-    return share * found.step_s if found.steps else None
+    return share * measures.step_s if measures.steps else None
 
 
 def _pair(left: float | None, right: float | None) -> list[str]:
     ratio = f"{right / left:.2f}x" if left and right else ""
-    return ["" if one is None else milliseconds(one) for one in (left, right)] + [ratio]
+    return ["" if seconds is None else milliseconds(seconds) for seconds in (left, right)] + [ratio]
 
 
 def _percent(value: float | None) -> str:

@@ -10,7 +10,7 @@ from envkit.report.html.charts import WIDE, at, bar, both_widths, label, line, t
 from envkit.report.html.markup import Markup, el
 from envkit.watch.model import Card, Process, Record, Sample
 
-_EDGE = 8
+_EDGE = 8  # pixels
 _NAME, _TRACK = 26, 40
 
 
@@ -29,29 +29,31 @@ def tracks(record: Record) -> tuple[Track, ...]:
     samples, cpus = record.samples, record.machine.cpus
 
     def track(name: str, unit: str, most: float | None, value: Callable[[Sample], float | None]) -> Track:
-        values = tuple(value(one) for one in samples)
-        highest = max((one for one in values if one is not None), default=0.0)
+        values = tuple(value(sample) for sample in samples)
+        highest = max((number for number in values if number is not None), default=0.0)
         return Track(name=name, unit=unit, most=max(most or highest, 1e-9), values=values)
 
     shown = [
-        track("waiting for data", "%", 100, lambda one: _times(one.waiting, 100)),
-        track("CPUs busy", "", max(cpus, 1), lambda one: min(one.cpus, cpus)),
-        track("waiting for a CPU", "%", 100, lambda one: _times(one.main_queued, 100)),
-        track("steps per second", "", None, lambda one: None if one.steps is None else one.steps / one.seconds),
-        track("memory", "GB", None, lambda one: one.resident_bytes / 1e9),
-        track("read from disks", "MB/s", None, lambda one: one.read_mb_per_s),
+        track("waiting for data", "%", 100, lambda sample: _times(sample.waiting, 100)),
+        track("CPUs busy", "", max(cpus, 1), lambda sample: min(sample.cpus, cpus)),
+        track("waiting for a CPU", "%", 100, lambda sample: _times(sample.main_queued, 100)),
+        track(
+            "steps per second", "", None, lambda sample: None if sample.steps is None else sample.steps / sample.seconds
+        ),
+        track("memory", "GB", None, lambda sample: sample.resident_bytes / 1e9),
+        track("read from disks", "MB/s", None, lambda sample: sample.read_mb_per_s),
     ]
-    for index in sorted({card.index for one in samples for card in one.gpus}):
+    for index in sorted({card.index for sample in samples for card in sample.gpus}):
         card = _card(index)
         name = f"GPU {index}"
         shown += [
-            track(f"{name} utilization", "%", 100, lambda one, card=card: card(one).util),  # type: ignore[misc]
-            track(f"{name} clock", "MHz", None, lambda one, card=card: card(one).sm_mhz),  # type: ignore[misc]
-            track(f"{name} power", "W", None, lambda one, card=card: card(one).watts),  # type: ignore[misc]
-            track(f"{name} memory", "GB", None, lambda one, card=card: _times(card(one).memory_used, 1e-9)),  # type: ignore[misc]
-            track(f"{name} PCIe in", "MB/s", None, lambda one, card=card: card(one).rx_mb_per_s),  # type: ignore[misc]
+            track(f"{name} utilization", "%", 100, lambda sample, card=card: card(sample).util),  # type: ignore[misc]
+            track(f"{name} clock", "MHz", None, lambda sample, card=card: card(sample).sm_mhz),  # type: ignore[misc]
+            track(f"{name} power", "W", None, lambda sample, card=card: card(sample).watts),  # type: ignore[misc]
+            track(f"{name} memory", "GB", None, lambda sample, card=card: _times(card(sample).memory_used, 1e-9)),  # type: ignore[misc]
+            track(f"{name} PCIe in", "MB/s", None, lambda sample, card=card: card(sample).rx_mb_per_s),  # type: ignore[misc]
         ]
-    return tuple(one for one in shown if any(value for value in one.values if value is not None))
+    return tuple(quantity for quantity in shown if any(value for value in quantity.values if value is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ def draw(record: Record) -> Markup | None:
 def _draw_at(record: Record, shown: Sequence[Track], width: float) -> tuple[float, list[object]]:
     """Return the height and the parts: each track has its name and the top of its scale above it."""
     bottom = (_NAME + _TRACK) * len(shown)
-    end = max(one.at_s for one in record.samples)
+    end = max(sample.at_s for sample in record.samples)
 
     def x_of(seconds: float) -> float:
         return _EDGE + (width - 2 * _EDGE) * min(seconds, end) / end
@@ -117,11 +119,11 @@ def _areas(track: Track, samples: Sequence[Sample], floor: float, x_of: Callable
     """Steps that follow the values; where a value was not known, there is a gap."""
     areas: list[list[tuple[float, float]]] = []
     before = False
-    for one, value in zip(samples, track.values, strict=True):
+    for sample, value in zip(samples, track.values, strict=True):
         if value is not None:
             y = floor - _TRACK * min(1.0, value / track.most)
             areas += [] if before else [[]]
-            areas[-1] += [(x_of(max(0.0, one.at_s - one.seconds)), y), (x_of(one.at_s), y)]
+            areas[-1] += [(x_of(max(0.0, sample.at_s - sample.seconds)), y), (x_of(sample.at_s), y)]
         before = value is not None
     closed = ([(area[0][0], floor), *area, (area[-1][0], floor)] for area in areas)
     return [el("polygon", points=" ".join(f"{at(x)},{at(y)}" for x, y in area), class_="area") for area in closed]
@@ -129,8 +131,8 @@ def _areas(track: Track, samples: Sequence[Sample], floor: float, x_of: Callable
 
 def _steady(ranks: Sequence[Process], x_of: Callable[[float], float], top: float) -> list[object]:
     """Mark the time that was judged, behind the track that begins at `top`."""
-    begins = [one.begin_s for one in ranks if one.begin_s is not None]
-    ends = [one.end_s for one in ranks if one.end_s is not None]
+    begins = [process.begin_s for process in ranks if process.begin_s is not None]
+    ends = [process.end_s for process in ranks if process.end_s is not None]
     if not begins or not ends:
         return []
     left, right = x_of(min(begins)), x_of(max(ends))

@@ -1,5 +1,6 @@
 """The engines of this machine, each met through the same fixture; what a test leaves behind fails it."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -16,6 +17,7 @@ from envkit.build.context import pack
 from envkit.build.engines import ENGINES
 from envkit.build.log import BuildLog
 from envkit.build.model import Engine, Job
+from envkit.ground.process import pids
 from envkit.run.model import Runner
 from envkit.run.runners import make
 from tests.engines.broken_worlds import Sound, sound_image
@@ -264,12 +266,8 @@ def _in_use(folder: Path) -> bool:
 
 def command_lines() -> list[str]:
     """The command line of every process but this one and its ancestors."""
-    own, found = {os.getpid(), os.getppid()}, []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        if int(entry.parent.name) in own:
-            continue
-        try:
-            found.append(entry.read_text(errors="replace"))
-        except OSError:
-            continue
-    return found
+    lines = []
+    for pid in set(pids()) - {os.getpid(), os.getppid()}:
+        with contextlib.suppress(OSError):
+            lines.append(Path(f"/proc/{pid}/cmdline").read_text(errors="replace"))
+    return lines

@@ -96,7 +96,7 @@ def push(
     replace_tag: bool = False,
     sources: tuple[str, ...] = (),
 ) -> Pushed:
-    """Push an image, then set its tag, as a build does whose proof ended well."""
+    """Push an image, then set its tag, as a build does whose verification ended well."""
     with Pusher(reference, to, sources=sources, replace_tag=replace_tag) as pusher:
         pushed = pusher.finish(image, reporter)
     if reference.tag:

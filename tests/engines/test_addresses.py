@@ -40,7 +40,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Lab:
-    """The network, made anew for each run."""
+    """The network, made for each run."""
 
     folder: Path
 

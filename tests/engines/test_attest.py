@@ -143,9 +143,9 @@ def test_inspect_says_what_is_in_it_and_who_proved_it(made: Made) -> None:
     tree, record = json.loads(done.stdout), json.loads(made.record.read_text())
     assert (tree["schema"], tree["verdict"], tree["refused"]) == ("envkit.inspect/1", "proved", [])
     assert tree["contents"]["python"] == "3.11"
-    (proof,) = tree["verifications"]
-    assert proof["signature"] == "valid"
-    assert (proof["verdict"], proof["started"]) == (record["summary"]["verdict"], record["run"]["started"])
+    (run,) = tree["verifications"]
+    assert run["signature"] == "valid"
+    assert (run["verdict"], run["started"]) == (record["summary"]["verdict"], record["run"]["started"])
     assert tree["packages"]["conda"] == made.attested["packages"]["conda"] > 5
     text = made.envkit("inspect", made.name, "--key", "team.key.pub")
     assert f"verified since {record['run']['started'][:10]} on 1 kind of machine\n" in text.stdout
@@ -319,7 +319,7 @@ def test_a_list_that_lies_about_a_kind_is_refused(
     assert "the list entry differs from its manifest" in done.stderr
 
 
-def test_nothing_attached_is_not_proved(made: Made, to: Registry, tmp_path: Path) -> None:
+def test_nothing_attached_is_not_verified(made: Made, to: Registry, tmp_path: Path) -> None:
     reference = parse_reference(made.name.replace("/team/cpu", "/team/bare"))
     push(image_of(tmp_path), reference, to, Heard())
     assert made.envkit("inspect", str(reference)).returncode == 0

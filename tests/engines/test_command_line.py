@@ -25,7 +25,7 @@ def environment(world: World, folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["buildkit", "podman"])  # test_spine.py has Docker
-def test_the_default_cpu_image_is_built_and_proved(world: World, tmp_path: Path, name: str) -> None:
+def test_the_default_cpu_image_is_built_and_verified(world: World, tmp_path: Path, name: str) -> None:
     world.require("podman" if name == "podman" else "docker", "registry", "base", "channel", "miniconda")
     tag = f"localhost/envkit-test/cpu:{name}"
     command = [*ENVKIT, "build", "--cpu", "--engine", name, "-t", tag, "--label", "com.example.team=vision"]

@@ -85,7 +85,7 @@ def runner(places: tuple[str, str], tmp_path: Path) -> Runner:
     return Runner(tmp_path, host, repository, {**kept, **own})
 
 
-def test_a_pipeline_without_a_proof_builds_and_pushes(runner: Runner) -> None:
+def test_a_pipeline_without_verification_builds_and_pushes(runner: Runner) -> None:
     tree = runner.export("gitlab", "--set", "proof=none")
     (row,) = tree["build"]["parallel"]["matrix"]
     script = "\n".join(tree["build"]["script"])
@@ -110,13 +110,13 @@ def test_a_workflow_tags_what_is_proved_and_nothing_else(runner: Runner) -> None
     build = runner.export("github")["jobs"]["build"]
     (row,) = build["strategy"]["matrix"]["include"]
     given = {"CELL": row["cell"], "TAG": row.get("tag", row["cell"]), "BASE": row["base"]}
-    # The image's Python is no program, so that no proof can pass.
+    # The image's Python is not a program, so that no verification can pass.
     done = runner.run(step(build, "Build and verify"), {**given, "GITHUB_REF": "refs/heads/main"})
     assert done.returncode not in (0, 1, 2), done.stderr
     assert held(f"{runner.repository}:{given['TAG']}") is None
     assert runner.built["push"]["tagged"] is False
-    proof = runner.folder / "reports" / "record.json"
-    assert json.loads(proof.read_bytes())["summary"]["verdict"] != "PASS"
+    written = runner.folder / "reports" / "record.json"
+    assert json.loads(written.read_bytes())["summary"]["verdict"] != "PASS"
     # The job for GPUs has the digest, and a record of its own.
     reference = runner.built["push"]["reference"]
     program = runner.folder / "temp" / "envkit" / "bin" / "envkit"
@@ -130,7 +130,7 @@ def test_a_workflow_tags_what_is_proved_and_nothing_else(runner: Runner) -> None
     assert (done.returncode, done.stderr) == (1, "its build did not prove it\n")
     tag = step(verify, "Tag verified images")
     assert runner.run(tag, given).returncode == 5
-    record(proof, runner.built["image"])
+    record(written, runner.built["image"])
     done = runner.run(tag, given)
     assert done.returncode == 0, done.stderr
     assert held(f"{runner.repository}:{row['cell']}") == reference.partition("@")[2]

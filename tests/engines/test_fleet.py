@@ -1,5 +1,6 @@
 """Many images by one command, as people type it: against a real registry, with images of a few files."""
 
+import contextlib
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from envkit.build.builder import EngineBuilder
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine
 from envkit.fleet import existing_images
 from envkit.fleet.names import hash_tag
+from envkit.ground.process import pids
 from envkit.image.reference import parse_reference
 from envkit.lock.store import digest_of
 from envkit.registry.registry import Registry
@@ -141,15 +143,13 @@ def push_base(host: str, folder: Path, number: int) -> None:
 
 
 def workers_of(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            parent = (entry.parent / "stat").read_text().rpartition(")")[2].split()[1]
-            if b"envkit.fleet.worker" in entry.read_bytes() and int(parent) == pid:
-                found.append(int(entry.parent.name))
-        except OSError:
-            continue
-    return sorted(found)
+    workers = []
+    for own in pids():
+        with contextlib.suppress(OSError):
+            parent = Path(f"/proc/{own}/stat").read_text().rpartition(")")[2].split()[1]
+            if b"envkit.fleet.worker" in Path(f"/proc/{own}/cmdline").read_bytes() and int(parent) == pid:
+                workers.append(own)
+    return sorted(workers)
 
 
 @pytest.mark.long
@@ -207,10 +207,10 @@ def test_a_layout_that_is_there_is_not_built_again(fleet: Fleet) -> None:
     (fleet.folder / "out" / "two" / "index.json").unlink()
     again = fleet.build(*flags)
     assert (again.code, again.statuses) == (0, {"one": "present", "two": "built"}), again.err
-    anew = fleet.build(*flags, "--no-cache")
-    assert (anew.code, anew.statuses) == (0, {"one": "built", "two": "built"}), anew.err
+    rebuilt = fleet.build(*flags, "--no-cache")
+    assert (rebuilt.code, rebuilt.statuses) == (0, {"one": "built", "two": "built"}), rebuilt.err
     digests = [one["digest"] for one in done.document["images"]]
-    assert [one["digest"] for one in anew.document["images"]] == digests
+    assert [one["digest"] for one in rebuilt.document["images"]] == digests
 
 
 def test_equal_plans_are_one_image_and_impossible_ones_are_told(fleet: Fleet) -> None:
@@ -385,7 +385,7 @@ def test_an_engine_has_the_image_already(
         assert named.id == made
         subprocess.run([place.docker_client or "docker", "rmi", f"{name}:{own_tag}"], capture_output=True, check=True)
         owed = existing_images.Owed(builder, wanted, own_tag=own_tag, state=tmp_path)
-        assert owed.begin() == wanted  # the engine gives the name that says what is in it after the proof
+        assert owed.begin() == wanted  # the engine gives the name that says what is in it after the verification
         assert found() is None
         owed.end(image_of(made))
         assert found() == existing_images.Found(digest=None, place=made)

@@ -344,7 +344,7 @@ def test_two_images_on_three_machines_are_one_matrix(three: Cluster, host: str, 
     done = subprocess.run(
         [*argv, "--workers", "all"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120
     )
-    # The image holds no Python, which no machine can mend.
+    # The image holds no Python, which no machine can fix.
     assert done.returncode == 6, done.stderr
     tree = json.loads((tmp_path / "matrix.json").read_text())
     machines = [one["name"] for one in tree["machines"]]

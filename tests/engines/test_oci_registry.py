@@ -116,7 +116,7 @@ def test_a_tag_moves_only_when_asked(image: spec.Image, host: str, repository: s
 
 
 @pytest.mark.requirement("R54")
-def test_the_tag_comes_last_and_after_the_proof(image: spec.Image, proxy: Proxy, repository: str) -> None:
+def test_the_tag_comes_last_and_after_the_verification(image: spec.Image, proxy: Proxy, repository: str) -> None:
     send(image, f"{proxy.address}/{repository}:1")
     lines = [one.line.split("?")[0] for one in proxy.seen]
     assert lines[-6:] == [

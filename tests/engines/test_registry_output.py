@@ -1,4 +1,4 @@
-"""`envkit build --output registry:...` as people type it: the tag follows the proof; and builds from caches alone."""
+"""`envkit build --output registry:...` as people type it: tags follow the verification; builds from caches alone."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.world.world import World, up
 
 pytestmark = pytest.mark.engine
 ENVKIT = (sys.executable, "-m", "envkit")
-# On no base nothing in the image can run, so a proof of it fails.
+# On no base nothing in the image can run, so a verification of it fails.
 BARE = """schema: envkit.image/1
 title: Bare
 template: wheels
@@ -129,7 +129,7 @@ def test_what_is_not_proved_is_not_tagged(build: Callable[..., Ended], name: str
 
 
 @pytest.mark.long
-def test_without_a_proof_the_tag_moves_when_that_was_asked_for(build: Callable[..., Ended], name: str) -> None:
+def test_without_verification_the_tag_moves_when_that_was_asked_for(build: Callable[..., Ended], name: str) -> None:
     done = build("--output", f"registry:{name}", "--no-verify")
     assert (done.code, held(name)) == (0, done.document["digest"]), done.err
     assert done.document["push"]["tagged"]
@@ -170,10 +170,10 @@ def test_an_image_that_differs_by_a_label_is_known_once_it_is_made(build: Callab
 def test_push_goes_to_every_name(build: Callable[..., Ended], host: str, name: str) -> None:
     latest, other = f"{name.rpartition(':')[0]}:latest", f"{host}/other/{secrets.token_hex(4)}:1"
     names = [flag for one in (name, latest, other) for flag in ("-t", one)]
-    unproved = build("--push", *names)
-    assert unproved.code == unproved.document["verification"]["exit_code"] != 0
-    why = f"the image is not verified: {unproved.document['verification']['verdict']}, exit code {unproved.code}"
-    assert [(row["tag"], row["why"]) for row in unproved.document["pushes"]] == [
+    refused = build("--push", *names)
+    assert refused.code == refused.document["verification"]["exit_code"] != 0
+    why = f"the image is not verified: {refused.document['verification']['verdict']}, exit code {refused.code}"
+    assert [(row["tag"], row["why"]) for row in refused.document["pushes"]] == [
         (one, why) for one in (name, latest, other)
     ]
     assert [held(one) for one in (name, latest, other)] == [None] * 3
@@ -227,7 +227,7 @@ def test_a_registry_without_a_login_is_found_before_anything_is_made(
 
 
 @pytest.mark.long
-def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: Path, name: str) -> None:
+def test_a_verification_that_ends_well_moves_the_tag(environ: dict[str, str], folder: Path, name: str) -> None:
     (folder / "cpu.yaml").write_text(CPU)
     argv = [
         *ENVKIT,
@@ -246,9 +246,9 @@ def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: P
     assert document["verification"]["exit_code"] == 0
     assert document["push"]["tagged"]
     assert held(name) == document["digest"]
-    # Until the proof nobody who asked for the name got the image.
+    # Until the verification the name did not lead to the image.
     assert done.stderr.index("verify: ") < done.stderr.index(f"note: tagged {name}: ")
-    # The record of that proof lets the image built last have another name.
+    # The record of that verification lets the image built last have another name.
     argv = [*ENVKIT, "push", f"{name}-again", "--json", "--progress", "quiet"]
     again = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=100)
     assert again.returncode == 0, again.stderr

@@ -1,4 +1,4 @@
-"""Tags of a registry: what a push that is killed, refused or never proved leaves of them."""
+"""Tags of a registry: what a push that is killed, refused or never verified leaves of them."""
 
 import hashlib
 import json

@@ -3,6 +3,7 @@
 At the end `envkit watch` in an image, which starts the same sessions.
 """
 
+import contextlib
 import os
 import platform
 import pty
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from envkit.ground.process import pids
 from envkit.watch.model import Record, read
 from tests.engines.conftest import OF_FILES, PARTS, containers
 from tests.world import apt
@@ -131,16 +133,14 @@ def test_a_command_without_a_handler_ends_by_the_signal_and_leaves_nothing(name:
     assert not left_containers(name, "sleep 61.7")
 
 
-def sleepers(seconds: str) -> list[str]:
+def sleepers(seconds: str) -> list[int]:
     """Processes that sleep so long."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        found += [entry.parent.name] if words[:2] == [b"sleep", seconds.encode()] else []
-    return found
+    sleeping = []
+    for pid in pids():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            sleeping += [pid] if words[:2] == [b"sleep", seconds.encode()] else []
+    return sleeping
 
 
 def left_containers(name: str, word: str) -> list[str]:

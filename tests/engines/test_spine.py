@@ -1,4 +1,4 @@
-"""The whole way as a user types it: build an image, have it proved, read the exit code and the record."""
+"""The whole way as a user types it: build an image, have it verified, read the exit code and the record."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def _large_images() -> set[str]:
     return {ident for ident, size in sizes if size.endswith("GB") and float(size.removesuffix("GB")) > 3}
 
 
-def test_a_cpu_image_is_built_from_conda_and_proved(shell: Shell) -> None:
+def test_a_cpu_image_is_built_from_conda_and_verified(shell: Shell) -> None:
     built = shell.envkit("build", "--cpu", "--progress", "plain")
     assert built.returncode == 0, built.stdout + built.stderr
     assert "Exit code 0." in built.stdout

@@ -1,4 +1,4 @@
-"""The processes that solve: their time limit, their surroundings, and the certificates they trust."""
+"""The processes that solve: their time limit, their environment, and the certificates they trust."""
 
 import http.server
 import shutil

@@ -80,7 +80,7 @@ class Browser:
             self.events.append(answer)
 
     def open(self, page: Path, *, width: int, height: int = 900, theme: str = "light", motion: bool = True) -> None:
-        """Load a file with this viewport and preference, and wait until it is there. `events` start anew."""
+        """Load a file with this viewport and preference, and wait until it is there. `events` start again."""
         features = [
             {"name": "prefers-color-scheme", "value": theme},
             {"name": "prefers-reduced-motion", "value": "no-preference" if motion else "reduce"},

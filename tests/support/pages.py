@@ -129,7 +129,7 @@ def image_tree(name: str = "oci:out/image") -> dict[str, Any]:
         {"kind": kind, "name": one, "version": version, "license": text, "unpacked": unpacked}
         for kind, one, version, text, unpacked in rows
     ]
-    proof = {"verdict": "PASS", "started": "2026-01-01T00:00:00Z", "tier": "standard", "runner": "docker",
+    run = {"verdict": "PASS", "started": "2026-01-01T00:00:00Z", "tier": "standard", "runner": "docker",
              "gpus": [{"name": "NVIDIA H200"}], "cpu": None, "signature": "unsigned"}  # fmt: skip
     return {
         "schema": "envkit.inspect/1", "image": name, "digest": "sha256:" + "a" * 64, "id": "sha256:" + "b" * 64,
@@ -137,7 +137,7 @@ def image_tree(name: str = "oci:out/image") -> dict[str, Any]:
         "stack": {"torch": "2.7.1", "CUDA": "12.6"}, "user": "1000:1000", "workdir": "/workspace", "entrypoint": [],
         "cmd": ["python"], "ports": [], "labels": {"com.example.team": name},
         "base": {"name": "debian", "digest": None},
-        "packages": {"conda": 5, "pypi": 11, "deb": 4}, "notes": [], "verdict": "not proved", "verifications": [proof],
+        "packages": {"conda": 5, "pypi": 11, "deb": 4}, "notes": [], "verdict": "not proved", "verifications": [run],
         "listing": {"layers": layers, "packages": packages, "unlisted_rpm": False},
     }  # fmt: skip
 

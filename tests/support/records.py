@@ -69,7 +69,7 @@ def cpu_record() -> dict[str, Any]:
 
 
 def passed_record(*, warn: bool = False) -> dict[str, Any]:
-    """A run that proved its image, with a warning or without one."""
+    """A run that verified its image, with a warning or without one."""
     return _judged(_transfers() if warn else collectives())
 
 

@@ -39,7 +39,7 @@ def wheel_of(folder: Path, name: str, size: int) -> Wheel:
 
 
 def task_of(number: int, wheels: tuple[Wheel, ...], output: str | None = None) -> BuildTask:
-    """The build of an image from these wheels, proved by nobody."""
+    """The build of an image from these wheels, verified by nobody."""
     plan = replace(plan_from(BODY % number), family=(), pip=tuple(one.name for one in wheels))
     lock = replace(lock_for(plan), wheels=wheels, base=LockedBase(kind="none", reference="none"))
     return BuildTask(

@@ -16,7 +16,7 @@ from tests.world.places import REPOSITORY, cache, locked, say
 NAME = "channel"
 PREFERRED_PORT = 8001
 CHANNEL = "conda-forge"
-_FORMAT = "2"  # raise it when what is packed changes, so that kept channels are made anew
+_FORMAT = "2"  # raise it when what is packed changes, so that kept channels are made again
 
 
 def up(*, keep: bool) -> str:

@@ -99,16 +99,16 @@ def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:
     variables = mapping(observation["observed"], "variables")
     if not all(isinstance(value, str) for value in variables.values()):
         raise MalformedError("a variable of the environment is not text")
-    found = [
+    hazards = [
         (f"{name}={variables[name]} {effect}", advice)
         for name, wanted, effect, advice in _HAZARDS
         if name in variables and (variables[name].lower() not in _OFF if wanted is None else variables[name] == wanted)
     ]
     if spec.get("gpu") and variables.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        found.append(("CUDA_VISIBLE_DEVICES hides every GPU", "Unset CUDA_VISIBLE_DEVICES."))
+        hazards.append(("CUDA_VISIBLE_DEVICES hides every GPU", "Unset CUDA_VISIBLE_DEVICES."))
     if variables.get("NVIDIA_TF32_OVERRIDE") == "0":
-        found.append(("NVIDIA_TF32_OVERRIDE=0 forbids TF32", "Unset NVIDIA_TF32_OVERRIDE."))
-    if found:
-        message = "; ".join(text for text, _ in found)
-        return Finding(Verdict.WARN, message, "BAD_CUDA_ENV", tuple(advice for _, advice in found), rule)
+        hazards.append(("NVIDIA_TF32_OVERRIDE=0 forbids TF32", "Unset NVIDIA_TF32_OVERRIDE."))
+    if hazards:
+        message = "; ".join(text for text, _ in hazards)
+        return Finding(Verdict.WARN, message, "BAD_CUDA_ENV", tuple(advice for _, advice in hazards), rule)
     return Finding(Verdict.PASS, "no variable slows CUDA down or changes its results", rule=rule)

@@ -27,16 +27,16 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
         return _spec(observed, spec)
     if name == "numpy":
         return _numpy(observed)
-    found, promised = observed.get("found"), spec.get(name)
-    if name not in _RULES or not (found is None or isinstance(found, str)):
-        raise MalformedError(f"{name}: found is {found!r}")
-    if name == "cuda" and spec.get("gpu") is False and found is not None:
-        message = f"a CPU image holds a torch built for CUDA {found}"
+    installed, promised = observed.get("found"), spec.get(name)
+    if name not in _RULES or not (installed is None or isinstance(installed, str)):
+        raise MalformedError(f"{name}: found is {installed!r}")
+    if name == "cuda" and spec.get("gpu") is False and installed is not None:
+        message = f"a CPU image holds a torch built for CUDA {installed}"
         return Finding(Verdict.WARN, message, "CUDA_BUILD_INSTALLED", (_REBUILD,), _rule(name, None))
     if promised is None:
-        message = f"the plan specifies no {name}; found {found or 'none'}"
+        message = f"the plan specifies no {name}; found {installed or 'none'}"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=_rule(name, None))
-    if found is None:
+    if installed is None:
         return _absent(name, observed, str(promised))
     return _RULES[name](name, observed, str(promised), spec)
 
@@ -77,12 +77,12 @@ def _prefix(name: str, observed: Mapping[str, Any], promised: str, _spec: Spec) 
 
 def _torch(name: str, observed: Mapping[str, Any], promised: str, spec: Spec) -> Finding:
     """Release exact; the local part exact where it is promised."""
-    found, wanted = observed["found"].partition("+"), promised.partition("+")
+    installed, wanted = observed["found"].partition("+"), promised.partition("+")
     promised_local = spec.get("local_version")
     local = str(promised_local).rpartition("+")[2] if promised_local is not None else wanted[2]
-    if version_key(found[0]) != version_key(wanted[0]):
+    if version_key(installed[0]) != version_key(wanted[0]):
         return _mismatch(name, observed, promised)
-    if local and found[2] != local:
+    if local and installed[2] != local:
         return _mismatch(name, observed, f"{wanted[0]}+{local}")
     return _passed(name, observed, promised)
 
@@ -95,18 +95,18 @@ def _cuda(name: str, observed: Mapping[str, Any], promised: str, _spec: Spec) ->
 
 def _newer_minor(name: str, observed: Mapping[str, Any], promised: str, _spec: Spec) -> Finding:
     """Major exact, minor at least; the library that is loaded must be as new as the one torch was compiled with."""
-    found, wanted = version_key(observed["found"])[:2], version_key(promised)[:2]
-    if found[0] != wanted[0] or found < wanted:
+    installed, wanted = version_key(observed["found"])[:2], version_key(promised)[:2]
+    if installed[0] != wanted[0] or installed < wanted:
         return _mismatch(name, observed, promised)
     compiled = observed.get("compiled")
     if isinstance(compiled, str):
         built = version_key(compiled)[:2]
-        if found[0] != built[0] or found < built:
+        if installed[0] != built[0] or installed < built:
             message = f"{name} {observed['found']} is loaded; torch was compiled with {compiled}"
             return Finding(
                 Verdict.FAIL, message, f"{name.upper()}_OLDER_THAN_COMPILED", (_REBUILD,), _rule(name, promised)
             )
-        if found > built:
+        if installed > built:
             message = f"{name} {observed['found']} is loaded; torch was compiled with the older {compiled}"
             advice = (f"Pin {name} to {compiled}, unless the newer one is wanted.",)
             return Finding(Verdict.WARN, message, f"{name.upper()}_DRIFT", advice, _rule(name, promised))

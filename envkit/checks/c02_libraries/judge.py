@@ -51,12 +51,12 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
 
 
 def _paths(table: Mapping[str, object]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_library: dict[str, list[str]] = {}
     for name, paths in table.items():
         if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
             raise MalformedError(f"the paths of {name} are {paths!r}")
-        found[name] = paths
-    return found
+        by_library[name] = paths
+    return by_library
 
 
 def _is_driver(name: str) -> bool:

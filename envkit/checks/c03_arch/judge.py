@@ -34,9 +34,9 @@ def parse_flags(flags: Iterable[str]) -> tuple[list[Arch], list[Arch]]:
     cubins: list[Arch] = []
     ptx: list[Arch] = []
     for item in flags:
-        found = _FLAG.fullmatch(item)
-        if found is not None:
-            (cubins if found[1] == "sm" else ptx).append((int(found[2]), int(found[3]), found[4]))
+        match = _FLAG.fullmatch(item)
+        if match is not None:
+            (cubins if match[1] == "sm" else ptx).append((int(match[2]), int(match[3]), match[4]))
     return cubins, ptx
 
 
@@ -81,16 +81,16 @@ def _archs(observation: Observation, spec: Spec, _env: Env) -> Finding:
     return Finding(Verdict.PASS, f"built for {' '.join(flags) or 'the CPU, as planned'}", rule=rule)
 
 
-def _missing(promised: Iterable[str], found: Sequence[Arch]) -> list[str]:
-    have = {item[:2] for item in found}
+def _missing(promised: Iterable[str], archs: Sequence[Arch]) -> list[str]:
+    have = {item[:2] for item in archs}
     return [item for item in promised if _capability(str(item)) not in have]
 
 
 def _capability(value: str) -> tuple[int, int]:
-    found = _CAPABILITY.fullmatch(value)
-    if found is None:
+    match = _CAPABILITY.fullmatch(value)
+    if match is None:
         raise MalformedError(f"{value!r} is not a compute capability")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:

@@ -5,11 +5,11 @@ import os
 from envkit.smoke import gpus, hostfacts, nvml, observation
 from envkit.smoke.probe import code_of, probe
 
-PROBE_LIMIT_S = 40.0
-CONTROL_LIMIT_S = 20.0
+PROBE_LIMIT_S = 40.0  # a context on a machine with many GPUs; a driver that hangs takes forever
+CONTROL_LIMIT_S = 20.0  # at least
 # The control starts as the probe did; on a machine with many GPUs that takes long.
 CONTROL_FACTOR = 3.0
-DRIVER_LIMIT_S = 10.0
+DRIVER_LIMIT_S = 10.0  # NVML answers in milliseconds, or hangs
 ELEMENTS = 16 * 1024 * 1024  # 128 MiB of int64, twice
 
 # The sum of the first n odd numbers is n squared: every element counts, and the answer is exact.

@@ -6,7 +6,7 @@ from envkit.smoke import compat, precision, timing
 from envkit.smoke.observation import ran, skipped
 
 SIZES = (512, 1024)
-CONTROL_SIZE = 512
+CONTROL_SIZE = 512  # the smaller one: every machine measures it
 # A CPU without instructions for a dtype needs seconds for the larger product, which shows nothing that the smaller
 # one does not: it is left out when the smaller one took longer than this.
 SLOW_S = 0.06

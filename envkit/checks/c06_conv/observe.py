@@ -70,7 +70,7 @@ def _fingerprint(ctx, check_id, problem, plain, *, dtype, promise, found):
     cases, left_out, results = {}, {}, {}
     for library, switch in (("on", contextlib.nullcontext()), ("off", _library_off(ctx))):
         if library == "off" and not ctx.has_cuda and dtype is not torch.float32:
-            # Up to torch 1.13 these kernels also sum in the low precision: they are no reference to check against.
+            # Up to torch 1.13 these kernels also sum in the low precision: they cannot be checked against.
             left_out = {f"{layout}.library_off": "native CPU kernels may sum in low precision" for layout in layouts}
             continue
         with switch:

@@ -5,9 +5,9 @@ import os
 from envkit.smoke import amp, compat, precision, timing
 from envkit.smoke.observation import control, ran, skipped
 
-REPEATS = 50
+REPEATS = 50  # products
 CPU_SIZE, GPU_SIZE = 512, 4096
-STEPS = 20
+STEPS = 20  # of a training
 
 
 def run(ctx):

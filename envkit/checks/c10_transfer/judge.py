@@ -151,18 +151,18 @@ def _by_socket(finding: Finding, observed: Mapping[str, Any], enough: float) -> 
 
     Which socket a process starts on is up to the scheduler, so it says nothing about the image or the machine.
     """
-    place = observed.get("placement")
+    placement = observed.get("placement")
     local = optional_number(observed, "local_gb_per_s")
-    if finding.verdict is Verdict.PASS or not isinstance(place, dict) or not isinstance(place.get("cpus"), str):
+    if finding.verdict is Verdict.PASS or not isinstance(placement, dict) or not isinstance(placement.get("cpus"), str):
         return finding
-    node = f"NUMA node {place['node']}" if place.get("node") is not None else "its own socket"
+    node = f"NUMA node {placement['node']}" if placement.get("node") is not None else "its own socket"
     if local is not None and local >= enough:
         message = f"{finding.message}; {local:.1f} GB/s from the CPUs of {node}, where the GPU is"
-        advice = (f"Run on the GPU's own socket: taskset -c {place['cpus']} COMMAND",)
+        advice = (f"Run on the GPU's own socket: taskset -c {placement['cpus']} COMMAND",)
         return replace(finding, verdict=Verdict.WARN, message=message, reason_code="WRONG_SOCKET", advice=advice)
-    if place.get("local_allowed") == 0:
+    if placement.get("local_allowed") == 0:
         message = f"{finding.message}; the container may use no CPU of {node}, where the GPU is"
-        cpus = f"Start the container with --cpuset-cpus={place['cpus']}."
+        cpus = f"Start the container with --cpuset-cpus={placement['cpus']}."
         return replace(finding, message=message, advice=(cpus, *finding.advice))
     return finding
 

@@ -12,7 +12,7 @@ SIZES_MIB = (1, 16, 64, 256)
 QUEUED_COPIES, MOST_QUEUED = 4, 256
 READINGS, READING_S = 3, 2.0
 WAKE_S = 0.2  # longer than a link takes to wake up
-WALL_MS = 50.0
+WALL_MS = 50.0  # of copies in a row, so that one launch does not matter
 
 
 def run(ctx):

@@ -29,15 +29,15 @@ class Transfer:
 
 def transfers(checks: Sequence[Tree]) -> list[Transfer]:
     """C10's copies, host to device first."""
-    found: list[Transfer] = []
-    for way in ("h2d", "d2h"):
+    measured: list[Transfer] = []
+    for direction in ("h2d", "d2h"):
         rates: dict[str, dict[int, float]] = {"pinned": {}, "pageable": {}}
         limit = floor = floor_at = None
         noisy = False
         for check in checks:
             named = _COPY.fullmatch(str(check["id"]))
             rate = mapping(check.get("observed")).get("gb_per_s")
-            if not named or named[1] != way or not is_number(rate):
+            if not named or named[1] != direction or not is_number(rate):
                 continue
             rates[named[2]][int(named[3])] = rate
             noisy = noisy or is_noisy(check)
@@ -46,10 +46,10 @@ def transfers(checks: Sequence[Tree]) -> list[Transfer]:
             if is_number(carried) and is_number(share):
                 floor, floor_at = share * carried, int(named[3])
         if rates["pinned"] or rates["pageable"]:
-            found.append(
-                Transfer(way, _sorted(rates["pinned"]), _sorted(rates["pageable"]), limit, floor, floor_at, noisy)
+            measured.append(
+                Transfer(direction, _sorted(rates["pinned"]), _sorted(rates["pageable"]), limit, floor, floor_at, noisy)
             )
-    return found
+    return measured
 
 
 def _sorted(rates: dict[int, float]) -> dict[int, float]:
@@ -79,9 +79,9 @@ def _figure(item: Transfer) -> Lines:
     )
 
 
-def _tiles(found: Sequence[Transfer]) -> tuple[Tile, ...]:
+def _tiles(measured: Sequence[Transfer]) -> tuple[Tile, ...]:
     """Return the fastest copy from pinned memory in each direction that was measured."""
-    pinned = [(item, max(item.pinned.values())) for item in found if item.pinned]
+    pinned = [(item, max(item.pinned.values())) for item in measured if item.pinned]
     return tuple(
         Tile(
             _WAYS[item.way],
@@ -99,17 +99,21 @@ def _share(item: Transfer, size: int) -> str:
 
 
 def _sheet(measured: Sequence[Transfer]) -> Sheet:
-    found = {item.way: item for item in measured}
-    sizes = sorted({size for item in found.values() for size in (*item.pinned, *item.pageable)})
-    limit = max((item.limit for item in found.values() if item.limit), default=None)
+    by_direction = {item.way: item for item in measured}
+    sizes = sorted({size for item in by_direction.values() for size in (*item.pinned, *item.pageable)})
+    limit = max((item.limit for item in by_direction.values() if item.limit), default=None)
     return Sheet(
         title="Copies with pinned and pageable memory, GB/s",
         head=("size", "H2D pinned", "pageable", "ratio", "D2H pinned", "pageable", "ratio"),
         rows=[
-            [f"{size} MiB", *(one for way in ("h2d", "d2h") for one in _pair(found.get(way), size))] for size in sizes
+            [
+                f"{size} MiB",
+                *(text for direction in ("h2d", "d2h") for text in _pair(by_direction.get(direction), size)),
+            ]
+            for size in sizes
         ],
         notes=() if limit is None else (f"PCIe link limit: {limit:.1f} GB/s in each direction.",),
-        noisy=any(item.noisy for item in found.values()),
+        noisy=any(item.noisy for item in by_direction.values()),
     )
 
 
@@ -121,20 +125,20 @@ def _pair(item: Transfer | None, size: int) -> list[str]:
 
 def show(checks: Sequence[Tree]) -> Shown:
     """Show bandwidth by size, with the limit of the link and the line where the check fails."""
-    found = transfers(checks)
+    measured = transfers(checks)
     return Shown(
         ident="bandwidth",
         title="Bandwidth between host and GPU",
-        sheets=tables(_sheet(found)),
-        figures=tuple(_figure(item) for item in found),
-        tiles=_tiles(found),
-        details=tables(_details(found)),
+        sheets=tables(_sheet(measured)),
+        figures=tuple(_figure(item) for item in measured),
+        tiles=_tiles(measured),
+        details=tables(_details(measured)),
         remark="Page-locked (pinned) memory is copied by the GPU itself; pageable memory goes through a staging buffer."
         " The red mark holds for pinned copies of that size alone; nothing else can fail.",
     )
 
 
-def _details(found: Sequence[Transfer]) -> Sheet:
+def _details(measured: Sequence[Transfer]) -> Sheet:
     rows = [
         [
             _WAYS[item.way],
@@ -143,7 +147,7 @@ def _details(found: Sequence[Transfer]) -> Sheet:
             cell(item.pageable.get(size), ".2f"),
             _share(item, size),
         ]
-        for item in found
+        for item in measured
         for size in sorted({*item.pinned, *item.pageable})
     ]
     head = ("Direction", "Size", "Pinned, GB/s", "Pageable, GB/s", "Pinned, share of the limit")

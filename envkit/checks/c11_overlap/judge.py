@@ -41,13 +41,13 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         f"{share:.0%} of the shorter of copy ({copy:.1f} ms) and kernels ({compute:.1f} ms) hides on another stream, "
         f"{derived['same_stream']:.0%} on one stream"
     )
-    found = Finding(Verdict.PASS, message, None, (), rule, metric, derived)
+    finding = Finding(Verdict.PASS, message, None, (), rule, metric, derived)
     if derived["same_stream"] >= row.number("same_stream_max"):
         unclear = f"{message}, which is impossible: the clock is not reliable"
-        return replace(found, verdict=Verdict.INCONCLUSIVE, message=unclear, reason_code="OVERLAP_UNCLEAR")
+        return replace(finding, verdict=Verdict.INCONCLUSIVE, message=unclear, reason_code="OVERLAP_UNCLEAR")
     if share < row.number("fail_below"):
         one_queue = _ONE_QUEUE if observed.get("connections") == "1" else ()
-        return replace(found, verdict=Verdict.FAIL, reason_code="NO_OVERLAP", advice=(*one_queue, *_SLOW))
+        return replace(finding, verdict=Verdict.FAIL, reason_code="NO_OVERLAP", advice=(*one_queue, *_SLOW))
     if share < row.number("pass"):
-        return replace(found, verdict=Verdict.WARN, reason_code="LITTLE_OVERLAP", advice=_SLOW)
-    return found
+        return replace(finding, verdict=Verdict.WARN, reason_code="LITTLE_OVERLAP", advice=_SLOW)
+    return finding

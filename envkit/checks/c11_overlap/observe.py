@@ -6,7 +6,7 @@ import time
 from envkit.smoke import gpus, noise, observation, timing
 from envkit.smoke.context import fill_pattern
 
-SIZE = 2048
+SIZE = 2048  # rows and columns of the products beside a copy
 ROUNDS, WARMUP = 12, 2
 # Long enough that everything is queued before the device begins, so that no launch lies inside the window.
 SPIN_CYCLES = 4000000

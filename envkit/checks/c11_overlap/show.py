@@ -34,41 +34,41 @@ def overlap(checks: Sequence[Tree]) -> Overlap | None:
         times, shares = mapping(observed.get("times_ms")), mapping(observed.get("overlap"))
         copy, kernels, both = (number(times.get(name)) for name in ("copy", "compute", "both"))
         if copy is not None and kernels is not None and both is not None:
-            told = ((name, number(shares.get(name))) for name in ("pinned", "same_stream", "pageable"))
-            known = tuple((name, share) for name, share in told if share is not None)
+            measured = ((name, number(shares.get(name))) for name in ("pinned", "same_stream", "pageable"))
+            known = tuple((name, share) for name, share in measured if share is not None)
             return Overlap(copy, kernels, both, number(times.get("same_stream")), known, is_noisy(check))
     return None
 
 
-def _sheet(found: Overlap) -> Sheet:
+def _sheet(times: Overlap) -> Sheet:
     note = (
-        f"The copy takes {found.copy_ms:.3g} ms alone, the kernels {found.kernels_ms:.3g} ms, both together"
-        f" {found.both_ms:.3g} ms."
+        f"The copy takes {times.copy_ms:.3g} ms alone, the kernels {times.kernels_ms:.3g} ms, both together"
+        f" {times.both_ms:.3g} ms."
     )
     return Sheet(
         title="Copy/compute overlap",
         head=("copy from", "overlap, share of the shorter"),
         # Adding nothing makes a rounded -0 a 0.
-        rows=[[_SHARES[name], cell(round(share, 2) + 0.0, ".0%")] for name, share in found.shares],
+        rows=[[_SHARES[name], cell(round(share, 2) + 0.0, ".0%")] for name, share in times.shares],
         notes=(note,),
-        noisy=found.noisy,
+        noisy=times.noisy,
     )
 
 
 def show(checks: Sequence[Tree]) -> Shown:
     """Show the times of a copy and of kernels, and the share of the shorter that hides behind the other."""
-    found = overlap(checks)
+    times = overlap(checks)
     return Shown(
         ident="overlap",
         title="Copy/compute overlap",
-        sheets=() if found is None else tables(_sheet(found)),
-        figures=() if found is None else (_figure(found),),
+        sheets=() if times is None else tables(_sheet(times)),
+        figures=() if times is None else (_figure(times),),
         remark="A copy from pinned memory on a stream of its own takes no extra time where the GPU does both at once.",
     )
 
 
-def _figure(found: Overlap) -> Values:
-    rows = [("copy", found.copy_ms), ("kernels", found.kernels_ms), ("on two streams", found.both_ms)]
-    rows += [] if found.one_stream_ms is None else [("on one stream", found.one_stream_ms)]
-    told = f"{', '.join(f'{name} {short(took)} ms' for name, took in rows)}."
-    return Values("overlap-times", "A copy and kernels, alone and together", told, rows, unit="ms", better=LOWER)
+def _figure(times: Overlap) -> Values:
+    rows = [("copy", times.copy_ms), ("kernels", times.kernels_ms), ("on two streams", times.both_ms)]
+    rows += [] if times.one_stream_ms is None else [("on one stream", times.one_stream_ms)]
+    summary = f"{', '.join(f'{name} {short(took)} ms' for name, took in rows)}."
+    return Values("overlap-times", "A copy and kernels, alone and together", summary, rows, unit="ms", better=LOWER)

@@ -43,11 +43,11 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
 
 def _order(observed: Mapping[str, Any]) -> Finding:
     expected = number(observed, "samples")
-    found = {key: number(observed, key) for key in ("missing", "out_of_place", "damaged")}
-    wrong = {key: value for key, value in found.items() if value}
+    faults = {key: number(observed, key) for key in ("missing", "out_of_place", "damaged")}
+    wrong = {key: value for key, value in faults.items() if value}
     received = number(observed, "received")
     workers = number(observed, "num_workers")
-    metric = {"name": "wrong_samples", "value": sum(found.values()), "unit": "samples", "better": "lower"}
+    metric = {"name": "wrong_samples", "value": sum(faults.values()), "unit": "samples", "better": "lower"}
     if wrong or received != expected:
         parts = ", ".join(f"{value:g} {key.replace('_', ' ')}" for key, value in wrong.items())
         message = f"{received:g} of {expected:g} samples with {workers:g} workers: {parts or 'some twice'}"

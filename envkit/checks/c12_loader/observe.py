@@ -6,7 +6,7 @@ from envkit.smoke import loader_bench, loaders, timing
 from envkit.smoke.observation import control, ran, skipped
 
 SAMPLES, BATCH, WORKERS = 64, 8, 2
-FAULT_AT = 37
+FAULT_AT = 37  # in the middle of a batch
 HANG_S, TIMEOUT_S, PATIENT_S = 1.2, 0.4, 30
 
 

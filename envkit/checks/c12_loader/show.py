@@ -56,14 +56,18 @@ class Loading:
 
 def loadings(checks: Sequence[Tree]) -> list[Loading]:
     """C12's throughput, one sweep per workload: the one with the most settings."""
-    found: dict[str, Loading] = {}
+    sweeps: dict[str, Loading] = {}
     for check in checks:
         observed = mapping(check.get("observed"))
-        cells = tuple(one for item in sequence(observed.get("cells")) if (one := _cell(mapping(item))) is not None)
+        cells = tuple(
+            setting for item in sequence(observed.get("cells")) if (setting := _cell(mapping(item))) is not None
+        )
         if cells:
             sweep = _sweep(check, observed, cells)
-            found[sweep.workload] = max(found.get(sweep.workload, sweep), sweep, key=lambda one: len(one.cells))
-    return list(found.values())
+            sweeps[sweep.workload] = max(
+                sweeps.get(sweep.workload, sweep), sweep, key=lambda loading: len(loading.cells)
+            )
+    return list(sweeps.values())
 
 
 def _sweep(check: Tree, observed: Tree, cells: tuple[Cell, ...]) -> Loading:
@@ -96,25 +100,25 @@ def _cell(item: Tree) -> Cell | None:
 def _figure(index: int, item: Loading) -> Lines:
     series: dict[tuple[bool, str], dict[int, float]] = {}
     alone: dict[bool, float] = {}
-    for one in item.cells:
-        if one.workers:
-            points = series.setdefault((one.pinned, _kept(one)), {})
-            points[one.workers] = max(one.rate, points.get(one.workers, 0.0))
+    for setting in item.cells:
+        if setting.workers:
+            points = series.setdefault((setting.pinned, _kept(setting)), {})
+            points[setting.workers] = max(setting.rate, points.get(setting.workers, 0.0))
         else:
-            alone[one.pinned] = max(one.rate, alone.get(one.pinned, 0.0))
+            alone[setting.pinned] = max(setting.rate, alone.get(setting.pinned, 0.0))
     for pinned, rate in alone.items():
         # Without workers there is nothing to start: that rate opens every line of its kind of memory.
         lines = [points for (memory, _), points in series.items() if memory == pinned]
         for points in lines or [series.setdefault((pinned, "once"), {})]:
             points[0] = rate
     named = {f"workers start {kept}{', pinned' if pinned else ''}": at for (pinned, kept), at in series.items()}
-    best = max(item.cells, key=lambda one: one.rate)
+    best = max(item.cells, key=lambda candidate: candidate.rate)
     chosen = "" if item.recommended is None else f" Recommended: {item.recommended} workers."
     return Lines(
         ident=f"loading-{index}",
         title=f"Loader throughput, {_bound(item)}",
         told=f"Fastest: {best.rate:.0f} samples per second with {best.workers} workers.{chosen}",
-        steps=sorted({one.workers for one in item.cells}),
+        steps=sorted({candidate.workers for candidate in item.cells}),
         across="num_workers",
         up=f"samples per second, {_bound(item)}",
         series=sorted(named.items()),
@@ -134,23 +138,23 @@ def _bound(item: Loading) -> str:
     return _WORKLOADS.get(item.workload) or fitted(item.workload, _WIDEST)
 
 
-def _kept(one: Cell) -> str:
-    return "once" if one.persistent or not one.workers else "each epoch"
+def _kept(setting: Cell) -> str:
+    return "once" if setting.persistent or not setting.workers else "each epoch"
 
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _sheet(found: Sequence[Loading], data: str | None) -> Sheet:
+def _sheet(sweeps: Sequence[Loading], data: str | None) -> Sheet:
     """One row per workload and kind of loader, one column per number of workers."""
     rates: dict[tuple[str, str, str], dict[int, float]] = {}
-    for item in found:
-        for one in item.cells:
-            kept = "once" if one.persistent or not one.workers else "each epoch"
+    for item in sweeps:
+        for setting in item.cells:
+            kept = "once" if setting.persistent or not setting.workers else "each epoch"
             # Without workers there is nothing to start: that rate belongs to every kind.
-            by_count = rates.setdefault((bound(item), "yes" if one.pinned else "no", kept), {})
-            by_count[one.workers] = max(one.rate, by_count.get(one.workers, one.rate))
+            by_count = rates.setdefault((bound(item), "yes" if setting.pinned else "no", kept), {})
+            by_count[setting.workers] = max(setting.rate, by_count.get(setting.workers, setting.rate))
     counts = sorted({count for by_count in rates.values() for count in by_count})
     named = [f"{count} workers" if index == 0 else str(count) for index, count in enumerate(counts)]
     return Sheet(
@@ -158,8 +162,8 @@ def _sheet(found: Sequence[Loading], data: str | None) -> Sheet:
         head=("bound by", "pinned", "workers start", *named),
         rows=[[*kind, *(cell(by_count.get(count), ".0f") for count in counts)] for kind, by_count in rates.items()],
         left=3,
-        notes=(*([] if data is None else [data]), *(note for item in found for note in loading_notes(item))),
-        noisy=any(item.noisy for item in found),
+        notes=(*([] if data is None else [data]), *(note for item in sweeps for note in loading_notes(item))),
+        noisy=any(item.noisy for item in sweeps),
     )
 
 
@@ -191,14 +195,14 @@ def _by(item: Loading) -> str:
 
 def show(checks: Sequence[Tree]) -> Shown:
     """Show the rate of every setting of the loader, with the settings to use on this machine."""
-    found = loadings(checks)
+    sweeps = loadings(checks)
     return Shown(
         ident="loading",
         title="Data loading",
-        sheets=tables(_sheet(found, _data(checks))),
-        figures=tuple(_figure(index, item) for index, item in enumerate(found)),
-        tiles=tuple(_tile(item) for item in found if item.recommended is not None)[:1],
-        details=tables(_details(found)),
+        sheets=tables(_sheet(sweeps, _data(checks))),
+        figures=tuple(_figure(index, item) for index, item in enumerate(sweeps)),
+        tiles=tuple(_tile(item) for item in sweeps if item.recommended is not None)[:1],
+        details=tables(_details(sweeps)),
         remark="The vertical line marks the recommended number of workers: the smallest whose rate is within 10 % of"
         " the best. Where several settings share a point, the fastest is drawn.",
     )
@@ -206,15 +210,24 @@ def show(checks: Sequence[Tree]) -> Shown:
 
 def _data(checks: Sequence[Tree]) -> str | None:
     """Return what was found of the user's data, None where the run had none."""
-    told = next((check for check in checks if check["id"] == "C12.data"), None)
-    return None if told is None else f"Measured with your data: {clean(told['message'])}."
+    data_check = next((check for check in checks if check["id"] == "C12.data"), None)
+    return None if data_check is None else f"Measured with your data: {clean(data_check['message'])}."
 
 
-def _details(found: Sequence[Loading]) -> Sheet:
+def _details(sweeps: Sequence[Loading]) -> Sheet:
     rows = [
-        [bound(item), str(one.workers), _yes(one.pinned), _kept(one), str(one.prefetch or "-"), f"{one.rate:.0f}"]
-        for item in found
-        for one in sorted(item.cells, key=lambda one: (one.workers, one.pinned, one.persistent))
+        [
+            bound(item),
+            str(setting.workers),
+            _yes(setting.pinned),
+            _kept(setting),
+            str(setting.prefetch or "-"),
+            f"{setting.rate:.0f}",
+        ]
+        for item in sweeps
+        for setting in sorted(
+            item.cells, key=lambda candidate: (candidate.workers, candidate.pinned, candidate.persistent)
+        )
     ]
     head = ("Bound by", "Workers", "Pinned", "Workers start", "Prefetch", "Samples per second")
     return Sheet("Samples per second of every setting", head, rows, left=4)

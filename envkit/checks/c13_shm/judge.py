@@ -17,7 +17,7 @@ _SIGNATURES = ("no_space", "bus_error", "timeout")
 def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
     """Judge C13.shm: the loader ran with full queues, and there is room to grow.
 
-    In a /dev/shm that is not the run's own, too little room is no fault of the image.
+    In a /dev/shm that is not the run's own, too little room is not an error of the image.
     """
     row = thresholds.load().row("C13.headroom")
     rule = row.record(gates=True)

@@ -9,9 +9,9 @@ import traceback
 from envkit.smoke import hostfacts, loaders, observation
 
 MOUNT = "/dev/shm"
-SAMPLES_PER_BATCH = 4
-LOADER_TIMEOUT_S = 20
-FILL_LIMIT_S = 8.0
+SAMPLES_PER_BATCH = 4  # few, because the batch's bytes are given
+LOADER_TIMEOUT_S = 20  # a worker without room may wait forever
+FILL_LIMIT_S = 8.0  # for all workers to start and fill their queues
 SIGNATURES = (
     ("no_space", ("No space left on device", "unable to allocate shared memory", "unable to write to file")),
     ("bus_error", ("Bus error", "bus error", "SIGBUS", "insufficient shared memory")),
@@ -72,7 +72,7 @@ class Batches:
         return self.torch.full((self.sample_bytes,), index % PATTERN, dtype=self.torch.uint8)
 
 
-PATTERN = 251
+PATTERN = 251  # a prime, so that samples in one place of other batches differ
 
 
 def _drive(torch, loader, free_bytes):

@@ -5,8 +5,8 @@ import warnings
 from envkit.smoke import amp, amp_bench, compat, timing, workloads
 from envkit.smoke.observation import control, ran, skipped
 
-SEEDS = 3
-STEPS = 10
+SEEDS = 3  # the worst one counts
+STEPS = 10  # of a training in each precision
 # A gradient that misses a layer lies above this relative L2 distance; mixed precision stays below it.
 GRAD_FAULT_LINE = 5e-2
 LOW = (("fp16", "float16"), ("bf16", "bfloat16"))

@@ -41,10 +41,10 @@ def precisions(checks: Sequence[Tree]) -> list[Precision]:
     for check in checks:
         named, observed = _BENCH.fullmatch(str(check["id"])), mapping(check.get("observed"))
         if named and is_number(observed.get("step_ms")):
-            held = observed.get("peak_bytes")
-            held = observed.get("saved_bytes") if held is None else held
-            if is_number(held):
-                memory[named[1], named[2]] = held
+            size = observed.get("peak_bytes")
+            size = observed.get("saved_bytes") if size is None else size
+            if is_number(size):
+                memory[named[1], named[2]] = size
             rows.append((named[1], named[2], observed, is_noisy(check)))
     return [
         Precision(
@@ -71,7 +71,7 @@ def _name(item: Precision) -> str:
     return fitted(f"{item.network} {item.precision}", _ROW_NAME)
 
 
-def _details(found: Sequence[Precision]) -> Sheet:
+def _details(steps: Sequence[Precision]) -> Sheet:
     rows = [
         [
             item.network,
@@ -83,7 +83,7 @@ def _details(found: Sequence[Precision]) -> Sheet:
             cell(item.loss_error, ".1e"),
             cell(item.gradient_error, ".1e"),
         ]
-        for item in found
+        for item in steps
     ]
     head = ("Network", "Precision", "Step, ms", "Time / fp32", "Memory, MiB", "Memory / fp32", "Loss error")
     return Sheet("One training step in each precision", (*head, "Gradient error"), rows, left=2)
@@ -92,13 +92,17 @@ def _details(found: Sequence[Precision]) -> Sheet:
 def _figures(steps: Sequence[Precision]) -> tuple[Figure, ...]:
     low = [item for item in steps if item.precision != "fp32"]
     speeds, fast = _rows(low, lambda item: 1 / item.time_ratio if item.time_ratio else None)
-    held, small = _rows(low, lambda item: item.memory_ratio)
+    memory, small = _rows(low, lambda item: item.memory_ratio)
     errors, wrong = _rows(low, lambda item: item.gradient_error or None)
-    told = _told("Above 1 is faster", speeds), _told("Below 1 is less", held), _told("Relative error", errors, ".1e")
+    summaries = (
+        _told("Above 1 is faster", speeds),
+        _told("Below 1 is less", memory),
+        _told("Relative error", errors, ".1e"),
+    )
     drawn: tuple[Ratios | Errors, ...] = (
-        Ratios("amp-time", "Speed of a step, fp32 = 1", told[0], speeds, "fp32", fast, better=HIGHER),
-        Ratios("amp-memory", "Memory of a step, fp32 = 1", told[1], held, "fp32", small, better=LOWER),
-        Errors("amp-error", "Gradient error against fp32", told[2], errors, wrong, better=LOWER),
+        Ratios("amp-time", "Speed of a step, fp32 = 1", summaries[0], speeds, "fp32", fast, better=HIGHER),
+        Ratios("amp-memory", "Memory of a step, fp32 = 1", summaries[1], memory, "fp32", small, better=LOWER),
+        Errors("amp-error", "Gradient error against fp32", summaries[2], errors, wrong, better=LOWER),
     )
     return tuple(figure for figure in drawn if figure.rows)
 
@@ -122,8 +126,8 @@ def _tiles(steps: Sequence[Precision]) -> tuple[Tile, ...]:
     return ()
 
 
-def _sheet(found: Sequence[Precision]) -> Sheet:
-    memory = "peak MiB" if any(item.peak for item in found) else "saved MiB"
+def _sheet(steps: Sequence[Precision]) -> Sheet:
+    memory = "peak MiB" if any(item.peak for item in steps) else "saved MiB"
     rows = [
         [
             item.network,
@@ -134,27 +138,27 @@ def _sheet(found: Sequence[Precision]) -> Sheet:
             cell(item.loss_error, ".1e"),
             cell(item.gradient_error, ".1e"),
         ]
-        for item in found
+        for item in steps
     ]
     return Sheet(
         title="Mixed precision, one training step",
         head=("network", "precision", "ms", "speedup", memory, "loss err", "grad err"),
         rows=rows,
         left=2,
-        noisy=any(item.noisy for item in found),
+        noisy=any(item.noisy for item in steps),
     )
 
 
 def show(checks: Sequence[Tree]) -> Shown:
     """Show what mixed precision gains and costs in a training step."""
-    found = precisions(checks)
+    steps = precisions(checks)
     return Shown(
         ident="precision",
         title="Mixed precision against fp32",
-        sheets=tables(_sheet(found)),
-        figures=_figures(found),
-        tiles=_tiles(found),
-        details=tables(_details(found)),
+        sheets=tables(_sheet(steps)),
+        figures=_figures(steps),
+        tiles=_tiles(steps),
+        details=tables(_details(steps)),
         remark="fp32 means strict IEEE arithmetic. Memory is the peak of a step on a GPU, and what is saved for"
         " backward on a CPU. The gradient's error is relative.",
     )

@@ -59,14 +59,14 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     usual = optional_number(expected.values, f"cc{capability}") if precision != "tf32" else None
     floor = peaks.product_row()
     if limit is not None and rate < floor.number("fail_below") * limit:
-        found = Finding(Verdict.FAIL, message, "PRODUCTS_BELOW_FLOOR", _BELOW, floor.record(), metric, derived)
+        finding = Finding(Verdict.FAIL, message, "PRODUCTS_BELOW_FLOOR", _BELOW, floor.record(), metric, derived)
     elif usual is not None and gain < usual:
         usually = f"{message}; {usual:g} times is usual for compute capability {capability}"
-        found = Finding(Verdict.WARN, usually, "TENSOR_CORES_SLOW", _BELOW, expected.record(), metric, derived)
+        finding = Finding(Verdict.WARN, usually, "TENSOR_CORES_SLOW", _BELOW, expected.record(), metric, derived)
     else:
         rule = row.record() if eligible and precision == "fp16" else row.record(type="informs", gates=False)
-        found = Finding(Verdict.PASS, message, None, (), rule, metric, derived)
-    return found
+        finding = Finding(Verdict.PASS, message, None, (), rule, metric, derived)
+    return finding
 
 
 def _rates(observed: Mapping[str, Any], derived: Mapping[str, Any]) -> str:

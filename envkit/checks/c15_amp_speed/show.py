@@ -31,13 +31,13 @@ class Product:
 
 def product_rates(checks: Sequence[Tree]) -> list[Product]:
     """C15's matrix products, strict float32 first."""
-    found, strict = [], None
+    products, strict = [], None
     for check in checks:
         observed = mapping(check.get("observed"))
         rate, gain = number(observed.get("tflops")), number(observed.get("over_fp32"))
         if rate is not None:
             strict = number(observed.get("tflops_fp32")) or strict
-            found.append(
+            products.append(
                 Product(
                     clean(observed.get("precision")),
                     rate,
@@ -48,7 +48,7 @@ def product_rates(checks: Sequence[Tree]) -> list[Product]:
                     str(check.get("subject")).startswith("gpu"),
                 )
             )
-    return [Product("fp32", strict, None, noisy=False), *found] if found else []
+    return [Product("fp32", strict, None, noisy=False), *products] if products else []
 
 
 def _floor(rule: Tree, strict: float | None) -> float | None:
@@ -57,21 +57,21 @@ def _floor(rule: Tree, strict: float | None) -> float | None:
     return least * strict if least is not None and strict is not None else None
 
 
-def _figure(found: Sequence[Product]) -> Values:
-    known = [(item, item.tflops) for item in found if item.tflops is not None]
-    peak = max((item.peak for item in found if item.peak), default=None)
+def _figure(products: Sequence[Product]) -> Values:
+    known = [(item, item.tflops) for item in products if item.tflops is not None]
+    peak = max((item.peak for item in products if item.peak), default=None)
     rows = [(fitted(item.precision, _ROW_NAME), rate) for item, rate in known]
     floors = [
         (index, f"{item.precision} fails below {short(item.floor)}", item.floor)
         for index, (item, _) in enumerate(known)
         if item.floor
     ]
-    told = ", ".join(f"{name} {short(rate)}" for name, rate in rows)
+    summary = ", ".join(f"{name} {short(rate)}" for name, rate in rows)
     against = f"; the GPU's peak in half precision is {short(peak)}" if peak else ""
     return Values(
         "amp-gemm",
         "Rate of a matrix product",
-        f"TFLOP/s: {told}{against}.",
+        f"TFLOP/s: {summary}{against}.",
         rows,
         "TFLOP/s",
         fills=[fill_of(item.precision) for item, _ in known],
@@ -81,12 +81,12 @@ def _figure(found: Sequence[Product]) -> Values:
     )
 
 
-def _tiles(found: Sequence[Product]) -> tuple[Tile, ...]:
+def _tiles(products: Sequence[Product]) -> tuple[Tile, ...]:
     """Return the fastest product on a GPU, against its peak or else against strict float32."""
-    rates = [(item, item.tflops) for item in found if item.on_gpu and item.tflops is not None]
+    rates = [(item, item.tflops) for item in products if item.on_gpu and item.tflops is not None]
     if not rates:
         return ()
-    best, rate = max(rates, key=lambda one: one[1])
+    best, rate = max(rates, key=lambda pair: pair[1])
     note = f"{best.precision} products"
     if best.peak:
         note = f"{best.precision} products, {rate / best.peak:.0%} of the GPU's peak {short(best.peak)}"
@@ -95,24 +95,24 @@ def _tiles(found: Sequence[Product]) -> tuple[Tile, ...]:
     return (Tile("Matrix products", f"{short(rate)} TFLOP/s", note, HIGHER),)
 
 
-def _sheet(found: Sequence[Product]) -> Sheet:
+def _sheet(products: Sequence[Product]) -> Sheet:
     return Sheet(
         title="Matrix products",
         head=("precision", "TFLOP/s", "times fp32"),
-        rows=[[item.precision, cell(item.tflops, ".3g"), cell(item.over_fp32, ".2f", "x")] for item in found],
-        noisy=any(item.noisy for item in found),
+        rows=[[item.precision, cell(item.tflops, ".3g"), cell(item.over_fp32, ".2f", "x")] for item in products],
+        noisy=any(item.noisy for item in products),
     )
 
 
 def show(checks: Sequence[Tree]) -> Shown:
     """Show the rate of a matrix product in each precision, against strict fp32."""
-    found = product_rates(checks)
+    products = product_rates(checks)
     return Shown(
         ident="products",
         title="Matrix products",
-        sheets=tables(_sheet(found)),
-        figures=(_figure(found),) if found else (),
+        sheets=tables(_sheet(products)),
+        figures=(_figure(products),) if products else (),
         remark="fp32 means strict IEEE arithmetic. The peak is what the clock and the multiprocessors of this GPU allow"
         " in half precision.",
-        tiles=_tiles(found),
+        tiles=_tiles(products),
     )

@@ -27,22 +27,22 @@ class Saved:
 
 def saved_ratios(checks: Sequence[Tree]) -> list[Saved]:
     """C16's batch sizes, the smallest first."""
-    found = []
+    saved = []
     for check in checks:
         observed = mapping(check.get("observed"))
-        batch, held = observed.get("batch"), number(observed.get("saved_ratio"))
-        if isinstance(batch, int) and held is not None:
+        batch, saved_ratio = observed.get("batch"), number(observed.get("saved_ratio"))
+        if isinstance(batch, int) and saved_ratio is not None:
             full, low = (number(observed.get(f"saved_bytes_{kind}")) for kind in ("fp32", "amp"))
             peak = ratio(number(observed.get("peak_bytes_amp")), number(observed.get("peak_bytes_fp32")))
             rule = mapping(check.get("rule"))
             ceiling = number(rule.get("warn_above")) if rule.get("type") == "max_ratio" else None
-            found.append(Saved(batch, held, clean(observed.get("dtype") or ""), full, low, peak, ceiling))
-    return sorted(found, key=lambda item: item.batch)
+            saved.append(Saved(batch, saved_ratio, clean(observed.get("dtype") or ""), full, low, peak, ceiling))
+    return sorted(saved, key=lambda item: item.batch)
 
 
-def _sheet(found: Sequence[Saved]) -> Sheet:
-    dtype = next((item.dtype for item in found if item.dtype), "autocast")
-    peaked = any(item.peak_ratio is not None for item in found)
+def _sheet(saved: Sequence[Saved]) -> Sheet:
+    dtype = next((item.dtype for item in saved if item.dtype), "autocast")
+    peaked = any(item.peak_ratio is not None for item in saved)
     rows = [
         [
             str(item.batch),
@@ -51,7 +51,7 @@ def _sheet(found: Sequence[Saved]) -> Sheet:
             cell(item.ratio, ".2f"),
             *([cell(item.peak_ratio, ".2f")] if peaked else []),
         ]
-        for item in found
+        for item in saved
     ]
     head = ("batch", "fp32, MB", f"{dtype}, MB", "ratio", *(["ratio of the peak"] if peaked else []))
     return Sheet("Memory kept for the backward pass", head, rows)
@@ -60,26 +60,26 @@ def _sheet(found: Sequence[Saved]) -> Sheet:
 _SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 
-def _figure(found: Sequence[Saved]) -> Ratios:
-    grown = [(f"batch {item.batch}", item.ratio) for item in found]
-    told = f"Below 1 is less: {', '.join(f'{name} {value:.2f}' for name, value in grown)}."
+def _figure(saved: Sequence[Saved]) -> Ratios:
+    grown = [(f"batch {item.batch}", item.ratio) for item in saved]
+    summary = f"Below 1 is less: {', '.join(f'{name} {value:.2f}' for name, value in grown)}."
     floors = [
         (index, f"batch {item.batch} warns above {short(item.ceiling)}", item.ceiling)
-        for index, item in enumerate(found)
+        for index, item in enumerate(saved)
         if item.ceiling
     ]
-    fills = [fill_of(_SHORT.get(item.dtype, item.dtype)) for item in found]
+    fills = [fill_of(_SHORT.get(item.dtype, item.dtype)) for item in saved]
     return Ratios(
-        "amp-saved", "Saved for backward by batch, fp32 = 1", told, grown, "fp32", fills, floors, better=LOWER
+        "amp-saved", "Saved for backward by batch, fp32 = 1", summary, grown, "fp32", fills, floors, better=LOWER
     )
 
 
 def show(checks: Sequence[Tree]) -> Shown:
     """Show what is kept for the backward pass at each batch size, against fp32."""
-    found = saved_ratios(checks)
+    saved = saved_ratios(checks)
     return Shown(
         ident="saved",
         title="Memory kept for the backward pass",
-        sheets=tables(_sheet(found)),
-        figures=(_figure(found),) if found else (),
+        sheets=tables(_sheet(saved)),
+        figures=(_figure(saved),) if saved else (),
     )

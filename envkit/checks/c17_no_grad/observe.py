@@ -3,7 +3,7 @@
 from envkit.smoke import compat
 from envkit.smoke.observation import control, ran, skipped
 
-BATCH = 16
+BATCH = 16  # pictures of 16 x 16
 
 
 def run(ctx):

@@ -6,7 +6,7 @@ import shutil
 from envkit.smoke import probe
 from envkit.smoke.observation import Skip, control, ran
 
-LIMIT_S = 75.0
+LIMIT_S = 75.0  # a cold compiler with one thread
 COMPILERS = ("c++", "g++", "clang++", "gcc", "cc", "clang")
 ERROR_LINE = 1e-3
 

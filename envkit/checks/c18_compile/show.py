@@ -33,13 +33,13 @@ def compiled(checks: Sequence[Tree]) -> Compiled | None:
     return None
 
 
-def _sheet(found: Compiled) -> Sheet:
+def _sheet(times: Compiled) -> Sheet:
     row = [
-        cell(found.eager_ms, ".3g"),
-        cell(found.compiled_ms, ".3g"),
-        cell(found.speed_up, ".2f", "x"),
-        cell(found.first_s, ".1f"),
-        cell(found.kernels, ".0f"),
+        cell(times.eager_ms, ".3g"),
+        cell(times.compiled_ms, ".3g"),
+        cell(times.speed_up, ".2f", "x"),
+        cell(times.first_s, ".1f"),
+        cell(times.kernels, ".0f"),
     ]
     return Sheet(
         title="torch.compile, one small function",
@@ -51,19 +51,19 @@ def _sheet(found: Compiled) -> Sheet:
 
 def show(checks: Sequence[Tree]) -> Shown:
     """Show what compiling costs at the first call and brings in later ones."""
-    found = compiled(checks)
+    times = compiled(checks)
     return Shown(
         ident="compile",
         title="torch.compile",
-        sheets=() if found is None else tables(_sheet(found)),
-        figures=() if found is None else _figures(found),
+        sheets=() if times is None else tables(_sheet(times)),
+        figures=() if times is None else _figures(times),
         remark="One small function. It shows whether the compiler works, not what a model gains.",
     )
 
 
-def _figures(found: Compiled) -> tuple[Figure, ...]:
-    if found.eager_ms is None or found.compiled_ms is None:
+def _figures(times: Compiled) -> tuple[Figure, ...]:
+    if times.eager_ms is None or times.compiled_ms is None:
         return ()
-    rows = [("eager", found.eager_ms), ("compiled", found.compiled_ms)]
-    told = f"Eager {short(found.eager_ms)} ms, compiled {short(found.compiled_ms)} ms a call."
-    return (Values("compile-times", "A call, eager and compiled", told, rows, unit="ms", better=LOWER),)
+    rows = [("eager", times.eager_ms), ("compiled", times.compiled_ms)]
+    summary = f"Eager {short(times.eager_ms)} ms, compiled {short(times.compiled_ms)} ms a call."
+    return (Values("compile-times", "A call, eager and compiled", summary, rows, unit="ms", better=LOWER),)

@@ -6,7 +6,7 @@ import os
 from envkit.smoke import amp, compat, timing
 from envkit.smoke.observation import control, ran, skipped
 
-STEPS = 3
+STEPS = 3  # of a training, so that Adam has moments
 BLOCKS, BATCH, WIDTH = 4, 64, 128
 
 

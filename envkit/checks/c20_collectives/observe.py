@@ -7,8 +7,8 @@ import tempfile
 from envkit.smoke import gpus, hostfacts, noise, nvlink, nvml, probe, ranks, timing
 from envkit.smoke.observation import Skip, control, ran, skipped
 
-GLOO_RANKS = 2
-MAX_RANKS = 8
+GLOO_RANKS = 2  # processes on CPUs
+MAX_RANKS = 8  # GPUs of one machine
 # Seconds for one group from start to end, and for each process on top: eight that import torch on two CPUs take long.
 # What hangs is ended and is an observation.
 LIMIT_S, LIMIT_OF_A_RANK_S = 30.0, 5.0

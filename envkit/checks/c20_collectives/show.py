@@ -52,8 +52,8 @@ def _group(backend: str, parts: dict[str, Tree], *, noisy: bool) -> Group:
     )
 
 
-def _sheet(found: Sequence[Group]) -> Sheet:
-    timed = any(item.bus is not None for item in found)
+def _sheet(groups: Sequence[Group]) -> Sheet:
+    timed = any(item.bus is not None for item in groups)
     rows = [
         [
             item.backend,
@@ -62,14 +62,14 @@ def _sheet(found: Sequence[Group]) -> Sheet:
             cell(item.difference, ".1e"),
             *([cell(item.algorithm, ".1f"), cell(item.bus, ".1f")] if timed else []),
         ]
-        for item in found
+        for item in groups
     ]
     rates = ("all-reduce GB/s", "bus GB/s") if timed else ()
     return Sheet(
         title="Collectives",
         head=("backend", "processes", "wrong sums", "DDP gradient err", *rates),
         rows=rows,
-        noisy=any(item.noisy for item in found),
+        noisy=any(item.noisy for item in groups),
     )
 
 

@@ -8,12 +8,12 @@ from envkit.smoke.observation import Skip, control, ran
 
 # (name, width, height): a picture of ImageNet's usual size, and one of a camera's.
 SIZES = (("small", 500, 375), ("large", 1920, 1080))
-QUALITY = 90
+QUALITY = 90  # as cameras save
 BUDGETS_S = {"small": 1.0, "large": 1.5}
-DIFFERENCE_LINE = 2
+DIFFERENCE_LINE = 2  # levels of 255: rounding of a sound decoder
 # A picture whose colors are swapped differs by more levels on average, one packed at QUALITY by far less.
 ERROR_LINE = 24
-SIDE = 224
+SIDE = 224  # pixels, as trainings on ImageNet scale to
 # Pictures that DALI decodes at once on the GPU: one alone leaves it idle.
 GPU_BATCH = 32
 

@@ -32,20 +32,20 @@ class Access:
 
 def accesses(checks: Sequence[Tree]) -> list[Access]:
     """C22's reads and writes, in the order of the record."""
-    found = []
+    measured = []
     for check in checks:
         observed = mapping(check.get("observed"))
         what, key, unit, form = _ACCESSES.get(str(check["id"]), ("", "", "", ""))
         rate = number(observed.get(key))
         if rate is not None:
             kind = clean(observed.get("filesystem") or "unknown")
-            found.append(Access(what, rate, unit, form, kind, observed.get("direct") is False))
-    return found
+            measured.append(Access(what, rate, unit, form, kind, observed.get("direct") is False))
+    return measured
 
 
-def _sheet(found: Sequence[Access]) -> Sheet:
-    rows = [[item.what, item.filesystem, f"{cell(item.rate, item.form)} {item.unit}"] for item in found]
-    cached = [item.what for item in found if item.cached]
+def _sheet(measured: Sequence[Access]) -> Sheet:
+    rows = [[item.what, item.filesystem, f"{cell(item.rate, item.form)} {item.unit}"] for item in measured]
+    cached = [item.what for item in measured if item.cached]
     note = f"May include the page cache: {', '.join(cached)}."
     return Sheet(
         title="Storage, past the page cache",

@@ -88,8 +88,8 @@ def _option(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     apart = mapping(observed, "largest_difference")
     wrong = [name for name in apart if number(apart, name) > number(observed, "line")]
     if wrong:
-        told = f"{what}: another result with {', '.join(wrong)}"
-        return Finding(Verdict.FAIL, told, "OPTION_CHANGES_RESULT", _OTHER_RESULT, rule, metric, derived)
+        mismatch = f"{what}: another result with {', '.join(wrong)}"
+        return Finding(Verdict.FAIL, mismatch, "OPTION_CHANGES_RESULT", _OTHER_RESULT, rule, metric, derived)
     refused = mapping(observed, "refused")
     if refused:
         message = f"{message}; not here: {', '.join(sorted(refused))}"
@@ -109,12 +109,12 @@ def _training(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     first, last = number(observed, "loss_first"), number(observed, "loss_last")
     full, without = number(observed, "step_s"), number(observed, "step_without_loader_s")
     starved = starved_share(full, without)
-    found = bottleneck(observed, starved)
+    limiter = bottleneck(observed, starved)
     metric = {"name": "starved_share", "value": starved, "unit": "1", "better": "lower"}
     parts = {part: number(observed, f"{part}_s") / full for part in ("data_wait", "h2d", "compute")}
-    derived = {"bottleneck": found, "starved_share": starved, "shares": parts}
+    derived = {"bottleneck": limiter, "starved_share": starved, "shares": parts}
     shares = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in parts.items())
-    message = f"{_WORDS[found]}: starved {starved:.0%} of {full * 1e3:.1f} ms a step ({shares})"
+    message = f"{_WORDS[limiter]}: starved {starved:.0%} of {full * 1e3:.1f} ms a step ({shares})"
     if not last < first:
         message = f"the loss does not fall: {first:.3f} at first, {last:.3f} at last"
         advice = ("Look at C05, C06 and C14 of this record: one of them shows which computation is wrong.",)
@@ -122,12 +122,12 @@ def _training(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.FAIL, message, "LOSS_DOES_NOT_FALL", advice, rule, metric, derived)
     settings = observed.get("loader")
     chosen = isinstance(settings, dict) and settings.get("declared_num_workers") is None
-    if found in ("data", "contention") and (observation["subject"] == "cpu" or chosen):
+    if limiter in ("data", "contention") and (observation["subject"] == "cpu" or chosen):
         # On a CPU loader and training share one processor. Where the image declares no loader, the one that was chosen
         # for it decodes more slowly than a fast GPU trains. Neither says anything about the image.
         return Finding(Verdict.PASS, message, None, (_SWEEP,), rule, metric, derived)
-    if found != "compute":
-        return Finding(Verdict.WARN, message, _CODES[found], _ADVICE[found], rule, metric, derived)
+    if limiter != "compute":
+        return Finding(Verdict.WARN, message, _CODES[limiter], _ADVICE[limiter], rule, metric, derived)
     return Finding(Verdict.PASS, message, None, (), rule, metric, derived)
 
 

@@ -11,13 +11,13 @@ import warnings
 from envkit.smoke import compat, loaders, mini_train, noise, timing, workloads
 from envkit.smoke.observation import control, ran, skipped
 
-STEPS = 8
+STEPS = 8  # of a round
 ROUNDS, ROUNDS_MIN = 6, 2
 # Seconds after which no further round begins.
 ROUNDS_S = 7.0
-QUIET_S = 0.15
-PATIENCE = 20
-STARVED_LINE = 0.2
+QUIET_S = 0.15  # idle before and after, to see what others do
+PATIENCE = 20  # more tries of a control
+STARVED_LINE = 0.2  # share of a step that is waited for data
 PARTS = ("data_wait_s", "h2d_s", "compute_s")
 # (parameters, elements of each) of the optimizer's step; (batch, heads, length, width) of attention.
 PARAMETERS = {"cpu": (24, 4096), "cuda": (150, 1 << 18)}

@@ -9,7 +9,7 @@ from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, se
 from envkit.checks.shown import LOWER, Parts, Sheet, Shown, Tile, cell, short, tables
 from envkit.ground.text import clean
 
-_WHOLE = 1.05
+_WHOLE = 1.05  # 5 % are the timing of parts beside the whole
 
 _FILLS = {"data_wait": "hatched", "h2d": "s2", "compute": "s0"}
 
@@ -64,48 +64,48 @@ def _ms(seconds: object) -> float | None:
     return seconds * 1e3 if is_number(seconds) and seconds >= 0 else None
 
 
-def _figure(found: StepTime) -> Parts:
-    parts = [(_PARTS[name], value, _FILLS[name]) for name, value in found.parts]
-    named = f"A training step, {found.starved:.0%} starved"
+def _figure(step: StepTime) -> Parts:
+    parts = [(_PARTS[name], value, _FILLS[name]) for name, value in step.parts]
+    named = f"A training step, {step.starved:.0%} starved"
     bars: list[tuple[str, list[tuple[str, float, str]]]] = [(named, parts)]
-    if found.overlapping or not parts:
+    if step.overlapping or not parts:
         # Laid end to end they would be longer than the step.
-        bars = [(named, [("in all", found.full_ms, "s0")]), *((f"Of it {part[0]}", [part]) for part in parts)]
-    bars.append(("The same batch again, without the loader", [("in all", found.reused_ms, "s0")]))
-    if found.loader_ms is not None:
-        bars.append(("The loader alone", [("loading a batch", found.loader_ms, "s1")]))
-    return Parts("step-time", "A step, with and without its loader", _starved(found), bars, unit="ms", better=LOWER)
+        bars = [(named, [("in all", step.full_ms, "s0")]), *((f"Of it {part[0]}", [part]) for part in parts)]
+    bars.append(("The same batch again, without the loader", [("in all", step.reused_ms, "s0")]))
+    if step.loader_ms is not None:
+        bars.append(("The loader alone", [("loading a batch", step.loader_ms, "s1")]))
+    return Parts("step-time", "A step, with and without its loader", _starved(step), bars, unit="ms", better=LOWER)
 
 
-def _tile(found: StepTime) -> Tile:
-    return Tile("Starved share", f"{found.starved:.0%}", "of a training step waits for its loader", LOWER)
+def _tile(step: StepTime) -> Tile:
+    return Tile("Starved share", f"{step.starved:.0%}", "of a training step waits for its loader", LOWER)
 
 
-def _starved(found: StepTime) -> str:
+def _starved(step: StepTime) -> str:
     return (
-        f"Starved share {found.starved:.0%}: a step takes {short(found.full_ms)} ms,"
-        f" and {short(found.reused_ms)} ms without waiting for its loader."
+        f"Starved share {step.starved:.0%}: a step takes {short(step.full_ms)} ms,"
+        f" and {short(step.reused_ms)} ms without waiting for its loader."
     )
 
 
-def _sheet(found: StepTime) -> Sheet:
-    times = [("a training step", found.full_ms), *((f"of it {_PARTS[name]}", value) for name, value in found.parts)]
-    times.append(("the same batch again, without the loader", found.reused_ms))
-    times += [] if found.loader_ms is None else [("the loader alone", found.loader_ms)]
-    notes = [_starved(found)]
-    if found.bottleneck:
-        notes.append(f"Bottleneck {found.bottleneck}{': ' if found.told else ''}{found.told}.")
-    if found.overlapping:
+def _sheet(step: StepTime) -> Sheet:
+    times = [("a training step", step.full_ms), *((f"of it {_PARTS[name]}", value) for name, value in step.parts)]
+    times.append(("the same batch again, without the loader", step.reused_ms))
+    times += [] if step.loader_ms is None else [("the loader alone", step.loader_ms)]
+    notes = [_starved(step)]
+    if step.bottleneck:
+        notes.append(f"Bottleneck {step.bottleneck}{': ' if step.told else ''}{step.told}.")
+    if step.overlapping:
         notes.append(
             "The host waits for data while the device still computes, so the parts add up to more than a step."
         )
     return Sheet(
         title="Where a training step's time goes",
         head=("what", "ms", "of a step"),
-        rows=[[name, cell(took, ".3g"), cell(took / found.full_ms, ".0%")] for name, took in times],
+        rows=[[name, cell(took, ".3g"), cell(took / step.full_ms, ".0%")] for name, took in times],
         notes=tuple(notes),
-        advice=found.advice,
-        noisy=found.noisy,
+        advice=step.advice,
+        noisy=step.noisy,
     )
 
 
@@ -129,11 +129,11 @@ def _options(checks: Sequence[Tree]) -> Sheet:
 
 def show(checks: Sequence[Tree]) -> Shown:
     """Show a training step in its parts, the share that the loader costs, the bottleneck and what to do about it."""
-    found = step_time(checks)
+    step = step_time(checks)
     return Shown(
         ident="step",
         title="Where a training step's time goes",
-        sheets=tables(*(() if found is None else (_sheet(found),)), _options(checks)),
-        figures=() if found is None else (_figure(found),),
-        tiles=() if found is None else (_tile(found),),
+        sheets=tables(*(() if step is None else (_sheet(step),)), _options(checks)),
+        figures=() if step is None else (_figure(step),),
+        tiles=() if step is None else (_tile(step),),
     )

@@ -5,9 +5,9 @@ import time
 from envkit.smoke import compat, gpus, nvml, telemetry, timing
 from envkit.smoke.observation import control, failed, ran, skipped
 
-LOAD_S = 60.0
-SIZE = 8192
-CHUNK_S = 0.5
+LOAD_S = 60.0  # long enough for a card to get warm
+SIZE = 8192  # rows and columns: 1.1 TFLOP a product
+CHUNK_S = 0.5  # one point of the record
 # A comparison reads both results from device memory, which takes about a twentieth of eight products' time.
 COMPARE_EVERY = 8
 

@@ -33,27 +33,27 @@ class Sustained:
 def sustained(checks: Sequence[Tree]) -> Sustained | None:
     """C24's load and telemetry; None where there was no load."""
     parts = {str(check["id"]): mapping(check.get("observed")) for check in checks}
-    load, told = mapping(parts.get("C24.load")), mapping(parts.get("C24.telemetry"))
+    load, telemetry = mapping(parts.get("C24.load")), mapping(parts.get("C24.telemetry"))
     seconds = number(load.get("seconds"))
     if seconds is None:
         return None
-    rows = [mapping(row) for row in sequence(told.get("rows"))]
+    rows = [mapping(row) for row in sequence(telemetry.get("rows"))]
     timed = ((number(row.get("at_s")), number(row.get("sm_mhz"))) for row in rows)
-    xids = told.get("xids")
+    xids = telemetry.get("xids")
     return Sustained(
         seconds=seconds,
         dtype=clean(load.get("dtype") or ""),
         first=number(load.get("tflops_first")),
         last=number(load.get("tflops_last")),
         clocks=tuple((at, clock) for at, clock in timed if at is not None and clock is not None),
-        boost=number(told.get("max_sm_mhz")),
+        boost=number(telemetry.get("max_sm_mhz")),
         celsius=_most(rows, "celsius"),
         watts=_most(rows, "watts"),
         events=tuple(sorted({clean(event) for row in rows for event in sequence(row.get("events"))})),
         errors=(
             ("Xid messages", len(xids) if isinstance(xids, list) else None),
-            ("uncorrectable memory errors", _count(told.get("uncorrected_ecc"))),
-            ("PCIe replays", _count(told.get("pcie_replays"))),
+            ("uncorrectable memory errors", _count(telemetry.get("uncorrected_ecc"))),
+            ("PCIe replays", _count(telemetry.get("pcie_replays"))),
         ),
     )
 
@@ -63,51 +63,51 @@ def _most(rows: Sequence[Tree], key: str) -> float | None:
 
 
 def _count(value: object) -> int | None:
-    told = number(value)
-    return None if told is None else int(told)
+    count = number(value)
+    return None if count is None else int(count)
 
 
-def _figures(found: Sustained) -> tuple[Figure, ...]:
-    if not found.clocks:
+def _figures(load: Sustained) -> tuple[Figure, ...]:
+    if not load.clocks:
         return ()
-    every = max(1, round(max(at for at, _ in found.clocks) / _POINTS))
+    every = max(1, round(max(at for at, _ in load.clocks) / _POINTS))
     by_step: dict[int, list[float]] = {}
-    for at, clock in found.clocks:
+    for at, clock in load.clocks:
         by_step.setdefault(int(at // every) * every, []).append(clock)
     points = {step: median(clocks) for step, clocks in sorted(by_step.items())}
-    told = f"Between {short(min(points.values()))} and {short(max(points.values()))} MHz"
-    against = f", of {short(found.boost)} MHz at most." if found.boost else "."
+    summary = f"Between {short(min(points.values()))} and {short(max(points.values()))} MHz"
+    against = f", of {short(load.boost)} MHz at most." if load.boost else "."
     drawn = Lines(
         ident="sustained-clock",
         title="Clock under load",
-        told=told + against,
+        told=summary + against,
         steps=list(points),
         across="seconds",
         up="MHz",
         series=[("clock of the multiprocessors", points)],
-        limits=[(f"boost clock {short(found.boost)}", found.boost)] if found.boost else [],
+        limits=[(f"boost clock {short(load.boost)}", load.boost)] if load.boost else [],
         better=HIGHER,
     )
     return (drawn,)
 
 
-def _sheet(found: Sustained) -> Sheet:
-    clocks = sorted(clock for _, clock in found.clocks)
+def _sheet(load: Sustained) -> Sheet:
+    clocks = sorted(clock for _, clock in load.clocks)
     middle = clocks[len(clocks) // 2] if clocks else None
     row = [
-        f"{found.seconds:.0f} s",
-        cell(found.first, ".4g"),
-        cell(found.last, ".4g"),
+        f"{load.seconds:.0f} s",
+        cell(load.first, ".4g"),
+        cell(load.last, ".4g"),
         cell(middle, ".0f"),
-        cell(found.boost, ".0f"),
-        cell(found.celsius, ".0f"),
-        cell(found.watts, ".0f"),
+        cell(load.boost, ".0f"),
+        cell(load.celsius, ".0f"),
+        cell(load.watts, ".0f"),
     ]
-    told = ", ".join(f"{'no' if count == 0 else count} {what}" for what, count in found.errors if count is not None)
-    notes = [f"During the load: {told}."] if told else []
-    notes += [f"The clock was limited by {', '.join(found.events)}."] if found.events else []
+    errors = ", ".join(f"{'no' if count == 0 else count} {what}" for what, count in load.errors if count is not None)
+    notes = [f"During the load: {errors}."] if errors else []
+    notes += [f"The clock was limited by {', '.join(load.events)}."] if load.events else []
     return Sheet(
-        title=f"Sustained load{', ' if found.dtype else ''}{found.dtype}",
+        title=f"Sustained load{', ' if load.dtype else ''}{load.dtype}",
         head=("load", "TFLOP/s at start", "at end", "clock, MHz", "boost", "Celsius", "watts"),
         rows=[row],
         notes=tuple(notes),
@@ -116,11 +116,11 @@ def _sheet(found: Sustained) -> Sheet:
 
 def show(checks: Sequence[Tree]) -> Shown:
     """Show rate, clock, heat and power over the load, and what the device reported meanwhile."""
-    found = sustained(checks)
+    load = sustained(checks)
     return Shown(
         ident="sustained",
         title="Sustained load",
-        sheets=() if found is None else tables(_sheet(found)),
-        figures=() if found is None else _figures(found),
+        sheets=() if load is None else tables(_sheet(load)),
+        figures=() if load is None else _figures(load),
         remark="The same matrix product repeated for a minute: throughput, clock, temperature and reported events.",
     )

@@ -17,7 +17,7 @@ ANSWERS = {
     nvml.RESET_REQUIRED: "the GPU has to be reset",
 }
 STATES = {nvml.GPU_IS_LOST: "lost", nvml.RESET_REQUIRED: "reset required"}
-SRAM_V1 = 1 << 24
+SRAM_V1 = 1 << 24  # nvml.h keeps a structure's version in its highest byte
 
 
 class Histogram(ctypes.Structure):

@@ -35,7 +35,7 @@ _SLOW = (
 )
 _AGAIN = ("Run it again while nothing else uses this machine.",)
 _RATED = ("PRODUCTS_BELOW_FLOOR", "SLOWER_THAN_SIBLINGS", "SIBLINGS_DIFFER")
-_BUSY_PERCENT = 5
+_BUSY_PERCENT = 5  # the same as BUSY_LIMIT of the payload
 # (words of the error, reason code, advice); the first that matches is the cause.
 _CAUSES = (
     (("out of memory",), "GPU_OUT_OF_MEMORY", ("Another process holds this GPU's memory: nvidia-smi shows which.",)),

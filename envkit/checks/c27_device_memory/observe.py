@@ -2,7 +2,7 @@
 
 from envkit.smoke import noise, observation, one_gpu, timing
 
-SHARE = 0.8
+SHARE = 0.8  # of the free memory; comparing needs some as well
 # An integrated GPU has the host's memory, where taking most of it ends other processes.
 INTEGRATED_BYTES = 1 << 30
 # Words of a pattern that are written or compared at once, and at most which part of all.
@@ -10,7 +10,7 @@ SLICE_WORDS, SLICES_MIN = 1 << 26, 16
 # Odd, so that words at power-of-two distances differ in every byte: 2**64 over the golden ratio, as a signed number.
 FACTOR = -7046029254386353131
 COPY_BYTES, COPY_PART = 1 << 30, 8
-SAMPLES = 12
+SAMPLES = 12  # copies of one buffer
 
 
 def run(ctx):

@@ -69,8 +69,8 @@ def _nvlink(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.WARN, message, "NVLINK_INACTIVE", _LINKS, row.record(), metric, derived)
     if errors:
         worst = ", ".join(f"{name} {count:.0f}" for name, count in errors.items())
-        told = f"{message}; errors since the driver was loaded: {worst}"
-        return Finding(Verdict.WARN, told, "NVLINK_ERRORS", _LINKS, row.record(), metric, derived)
+        warning = f"{message}; errors since the driver was loaded: {worst}"
+        return Finding(Verdict.WARN, warning, "NVLINK_ERRORS", _LINKS, row.record(), metric, derived)
     return Finding(Verdict.PASS, f"{message}, without errors", None, (), row.record(), metric, derived)
 
 
@@ -117,13 +117,13 @@ def _rates(pairs: Sequence[Mapping[str, Any]]) -> Finding:
     against = {name: rate / rates[_back(name)] for name, rate in rates.items() if rates.get(_back(name))}
     lame = [name for name, share in against.items() if share < row.number("warn_below")]
     if lame:
-        told = f"{message}; one way is far slower than the way back: {', '.join(lame)}"
-        return Finding(Verdict.WARN, told, "LINK_ONE_SIDED", _TOPOLOGY, row.record(), metric, derived)
+        warning = f"{message}; one way is far slower than the way back: {', '.join(lame)}"
+        return Finding(Verdict.WARN, warning, "LINK_ONE_SIDED", _TOPOLOGY, row.record(), metric, derived)
     apart = sorted({"-".join(sorted(_name(pair).split(">"))) for pair in pairs if pair.get("peer_access") is False})
     if apart:
-        told = f"{message}; through the host: {', '.join(apart)}"
+        warning = f"{message}; through the host: {', '.join(apart)}"
         advice = ("The GPUs cannot reach each other: nvidia-smi topo -p2p r, and turn ACS off in the firmware.",)
-        return Finding(Verdict.WARN, told, "NO_PEER_ACCESS", advice, row.record(), metric, derived)
+        return Finding(Verdict.WARN, warning, "NO_PEER_ACCESS", advice, row.record(), metric, derived)
     return Finding(Verdict.PASS, message, None, (), row.record(), metric, derived)
 
 

@@ -3,10 +3,10 @@
 from envkit.smoke import context, noise, probe, timing
 from envkit.smoke.observation import Skip, control, ran, skipped
 
-MAX_GPUS = 8
+MAX_GPUS = 8  # 56 ordered pairs
 # Seconds of the check that are left for the judgment of what came.
 RESERVE_S = 3.0
-LIMIT_S = 60.0
+LIMIT_S = 60.0  # for all pairs
 
 
 def run(ctx):

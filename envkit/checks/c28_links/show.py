@@ -24,7 +24,7 @@ def _matrix(check: Tree) -> Sheet:
         if source is not None and target is not None:
             rates[int(source), int(target)] = number(pair.get("gb_per_s"))
     cards = sorted({index for pair in rates for index in pair})
-    rows = [[f"gpu:{one}", *(cell(rates.get((one, other)), ".1f") for other in cards)] for one in cards]
+    rows = [[f"gpu:{card}", *(cell(rates.get((card, other)), ".1f") for other in cards)] for card in cards]
     head = ("from, to GB/s", *(f"gpu:{other}" for other in cards))
     return Sheet(title="Copies between GPUs", head=head, rows=rows)
 

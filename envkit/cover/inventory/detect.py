@@ -32,16 +32,16 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
     if not clean.strip():
         raise UsageError(f"{where} has no hosts", hint=_HINT)
     if clean.lstrip()[0] in "[{":
-        found = _of_json(_tree(clean, where), facts, form, where)
+        inventory = _of_json(_tree(clean, where), facts, form, where)
     else:
         try:
-            found = _of_text(clean, facts, form, where)
+            inventory = _of_text(clean, facts, form, where)
         except csv.Error as error:
             raise UsageError(f"{where} is not an inventory: {error}", hint=_HINT) from error
-    if not found.hosts:
-        said = f" ({'; '.join(found.notes)})" if found.notes else ""
+    if not inventory.hosts:
+        said = f" ({'; '.join(inventory.notes)})" if inventory.notes else ""
         raise UsageError(f"{where} has no hosts with a GPU{said}", hint=_HINT)
-    return replace(found, hosts=tuple(replace(host, where=f"{where}, {host.where}") for host in found.hosts))
+    return replace(inventory, hosts=tuple(replace(host, where=f"{where}, {host.where}") for host in inventory.hosts))
 
 
 def _of_json(tree: Any, facts: Facts, form: str, where: str) -> Inventory:

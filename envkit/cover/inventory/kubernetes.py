@@ -28,7 +28,7 @@ def parse(tree: Any, where: str) -> Inventory:
     """The nodes that have an NVIDIA GPU; others are counted in a note.
 
     Raises:
-        UsageError: it is no list of nodes.
+        UsageError: it is not a list of nodes.
     """
     if not is_nodes(tree) and not (isinstance(tree, dict) and isinstance(tree.get("items"), list)):
         raise UsageError(f"{where} has no Kubernetes nodes", hint="kubectl get nodes -o json")
@@ -36,8 +36,8 @@ def parse(tree: Any, where: str) -> Inventory:
     hosts, without, foreign = [], 0, 0
     for number, row in enumerate(rows, 1):
         metadata, status = _mapping(_mapping(row).get("metadata")), _mapping(_mapping(row).get("status"))
-        labels, told = _mapping(metadata.get("labels")), _mapping(status.get("nodeInfo"))
-        if str(labels.get(_OS) or told.get("operatingSystem") or "linux").lower() != "linux":
+        labels, node_info = _mapping(metadata.get("labels")), _mapping(status.get("nodeInfo"))
+        if str(labels.get(_OS) or node_info.get("operatingSystem") or "linux").lower() != "linux":
             foreign += 1
             continue
         gpus = _gpus(labels)
@@ -52,8 +52,8 @@ def parse(tree: Any, where: str) -> Inventory:
                 where=f"node {name}",
                 gpus=gpus,
                 driver=_driver(labels),
-                machine=_text(labels.get(_ARCH)) or _text(told.get("architecture")),
-                os=_text(told.get("osImage")),
+                machine=_text(labels.get(_ARCH)) or _text(node_info.get("architecture")),
+                os=_text(node_info.get("osImage")),
             )
         )
     notes = [f"nodes without an NVIDIA GPU: {without}"] if without else []

@@ -56,13 +56,13 @@ def parse_csv(text: str, where: str) -> Inventory:
     faults.rise(f"columns: {', '.join(COLUMNS)}")
     hosts: list[Host] = []
     for number, line in lines[1:]:
-        place = f"line {number}"
+        label = f"line {number}"
         cells = [cell.strip() for cell in next(csv.reader([line]))]
         if len(cells) > len(names):
-            faults.add(place, f"{len(cells)} cells for {len(names)} columns (separate several GPUs with ';')")
+            faults.add(label, f"{len(cells)} cells for {len(names)} columns (separate several GPUs with ';')")
             continue
         row = {name: cell for name, cell in zip(names, cells, strict=False) if name and cell}
-        hosts += _host(row, place, faults)
+        hosts += _host(row, label, faults)
     _same_counts(hosts, faults)
     faults.rise("fix the lines, or remove them")
     return Inventory(hosts=merged(hosts), form="csv")
@@ -83,18 +83,18 @@ def parse_json(tree: Any, where: str) -> Inventory:
     faults = Faults(where)
     hosts: list[Host] = []
     for number, row in enumerate(rows, 1):
-        place = f"host {number}"
+        label = f"host {number}"
         if not isinstance(row, dict):
-            faults.add(place, "is not an object")
+            faults.add(label, "is not an object")
             continue
         named: dict[str, Any] = {}
         for key, value in row.items():
             name = _FIELDS.get(_plain(str(key)))
             if name is None:
-                faults.add(place, f"unknown field {key!r:.60}{_near(str(key))}")
+                faults.add(label, f"unknown field {key!r:.60}{_near(str(key))}")
             elif value is not None:
                 named[name] = value
-        hosts += _host(named, place, faults)
+        hosts += _host(named, label, faults)
     _same_counts(hosts, faults)
     faults.rise(f"fields: {', '.join(COLUMNS)}")
     return Inventory(hosts=merged(hosts), form="json")
@@ -102,12 +102,14 @@ def parse_json(tree: Any, where: str) -> Inventory:
 
 def merged(hosts: Sequence[Host]) -> tuple[Host, ...]:
     """Rows of one name and driver as one machine with all their GPUs: tools print a row for each GPU."""
-    found: dict[tuple[str, str | None], Host] = {}
+    machines: dict[tuple[str, str | None], Host] = {}
     for host in hosts:
-        place = (host.name, host.driver)
-        before = found.get(place)
-        found[place] = host if before is None else replace(before, gpus=tuple(dict.fromkeys(before.gpus + host.gpus)))
-    return tuple(found.values())
+        identity = (host.name, host.driver)
+        before = machines.get(identity)
+        machines[identity] = (
+            host if before is None else replace(before, gpus=tuple(dict.fromkeys(before.gpus + host.gpus)))
+        )
+    return tuple(machines.values())
 
 
 def _same_counts(hosts: Sequence[Host], faults: Faults) -> None:
@@ -119,14 +121,14 @@ def _same_counts(hosts: Sequence[Host], faults: Faults) -> None:
             faults.add(host.where, f"{host.name!r:.60} has count {host.count}, but earlier rows have {before}")
 
 
-def _host(row: Mapping[str, Any], place: str, faults: Faults) -> list[Host]:
+def _host(row: Mapping[str, Any], label: str, faults: Faults) -> list[Host]:
     name = row.get("name")
     if not isinstance(name, str) or not name.strip():
-        faults.add(place, "has no host name")
+        faults.add(label, "has no host name")
         return []
     count = count_of(row.get("count", 1))
     if count is None:
-        faults.add(place, f"{row['count']!r:.40} is not a number of machines")
+        faults.add(label, f"{row['count']!r:.40} is not a number of machines")
         return []
     capability = str(row["capability"]).removeprefix("sm_") if row.get("capability") else None
     if capability and "." not in capability:
@@ -135,8 +137,8 @@ def _host(row: Mapping[str, Any], place: str, faults: Faults) -> list[Host]:
     return [
         Host(
             name=name.strip(),
-            where=place,
-            gpus=tuple(Gpu(name=one, capability=capability if len(names) == 1 else None) for one in names),
+            where=label,
+            gpus=tuple(Gpu(name=gpu_name, capability=capability if len(names) == 1 else None) for gpu_name in names),
             driver=_text(row, "driver"),
             machine=_text(row, "arch"),
             os=_text(row, "os"),

@@ -22,8 +22,8 @@ _HEADS = {"HOSTNAMES": "name", "NODELIST": "name", "NODES": "count", "GRES": "gr
 _DRIVER = re.compile(r"(?:nvidia|driver|drv|nv)[-_=]?v?([0-9]{3}(?:\.[0-9]{1,3}){1,2})", re.IGNORECASE)
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
 _NONE = ("(null)", "N/A", "")
-_MOST_NODES = 100_000
-_MOST_DIGITS = 18
+_MOST_NODES = 100_000  # more than any cluster has; a typing error must not fill the memory
+_MOST_DIGITS = 18  # of one number of a range
 _COMMAND = 'sinfo -N -h -o "%n %G %f"'
 _COLUMNS = ("name", "gres", "features")
 
@@ -64,8 +64,8 @@ def parse_text(text: str, facts: Facts, where: str) -> Inventory:
                 raise UsageError(f"{where} has no node names or no GPUs ({line.strip()[:80]})", hint=_COMMAND)
             continue
         row = {name: word for name, word in zip(columns, words, strict=False) if name}
-        place = f"line {number}"
-        rows += [(place, name, row.get("gres", ""), row.get("features", "")) for name in expand(row["name"])]
+        label = f"line {number}"
+        rows += [(label, name, row.get("gres", ""), row.get("features", "")) for name in expand(row["name"])]
     return _inventory(rows, facts)
 
 
@@ -97,16 +97,16 @@ def expand(text: str) -> tuple[str, ...]:
     Raises:
         UsageError: it stands for more nodes than any cluster has, or a range is invalid.
     """
-    found: list[str] = []
+    nodes: list[str] = []
     for part in re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", text):
         names = [part] if part else []
         while names and (match := _RANGE.search(names[0])):
             numbers = list(_numbers(match.group(1)))
-            if len(numbers) * len(names) + len(found) > _MOST_NODES:
+            if len(numbers) * len(names) + len(nodes) > _MOST_NODES:
                 raise UsageError(f"{text!r:.100} expands to more than {_MOST_NODES} nodes", hint=_COMMAND)
             names = [_RANGE.sub(number, name, count=1) for name in names for number in numbers]
-        found += names
-    return tuple(found)
+        nodes += names
+    return tuple(nodes)
 
 
 def _numbers(text: str) -> Iterable[str]:
@@ -129,16 +129,16 @@ def _inventory(
 ) -> Inventory:
     hosts: dict[str, Host] = {}  # a node is listed once for each partition
     without: set[str] = set()
-    for place, name, gres, features in rows:
+    for label, name, gres, features in rows:
         types = _types(gres)
         if types is None:
             without.add(name)
             continue
-        gpus = tuple(Gpu(name=one) for one in types) or _among(features, facts)
+        gpus = tuple(Gpu(name=gpu_type) for gpu_type in types) or _among(features, facts)
         said = _DRIVER.search(features)
         machine, system = (machines or {}).get(name, (None, None))
         host = Host(
-            name=name, where=place, gpus=gpus, driver=said.group(1) if said else None, machine=machine, os=system
+            name=name, where=label, gpus=gpus, driver=said.group(1) if said else None, machine=machine, os=system
         )
         hosts.setdefault(name, host)
     left = len(without - hosts.keys())
@@ -172,7 +172,7 @@ def _total(value: Any) -> str:
 
 def _texts(value: Any) -> list[str]:
     if isinstance(value, list):
-        return [str(one) for one in value]
+        return [str(item) for item in value]
     return [str(value)] if value else []
 
 

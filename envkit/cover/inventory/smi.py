@@ -61,34 +61,34 @@ def parse(text: str, facts: Facts, where: str) -> Inventory:
     hosts: list[Host] = []
     drivers: dict[str, str] = {}
     for row in _rows(text):
-        place = f"line {row.number}"
+        label = f"line {row.number}"
         if _is_head(row.cells):
             fields, part = tuple(_field(cell) for cell in row.cells), part + (row.host is None)
             continue
-        found = _named(row.cells, fields) if fields else _told(row.cells, facts)
-        if found is None:
-            faults.add(place, f"no GPU found in {len(row.cells)} cells")
+        parsed = _named(row.cells, fields) if fields else _told(row.cells, facts)
+        if parsed is None:
+            faults.add(label, f"no GPU found in {len(row.cells)} cells")
             continue
-        name, gpu, driver = found
+        name, gpu, driver = parsed
         host = row.host or name or f"host {max(part, 1)}"
         if driver and drivers.setdefault(host, driver) != driver:
-            faults.add(place, f"driver {driver}, but earlier rows have {drivers[host]}: add a column with host names")
+            faults.add(label, f"driver {driver}, but earlier rows have {drivers[host]}: add a column with host names")
             continue
-        hosts.append(Host(name=host, where=place, gpus=(gpu,) if gpu else (), driver=driver))
+        hosts.append(Host(name=host, where=label, gpus=(gpu,) if gpu else (), driver=driver))
     faults.rise(_HINT)
     return Inventory(hosts=merged(hosts), form="nvidia-smi")
 
 
 def _rows(text: str) -> list[_Row]:
-    found: list[_Row] = []
+    rows: list[_Row] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         before = _BEFORE.match(line)
         rest = line[before.end() :] if before else line
         cells = tuple(cell.strip() for cell in next(csv.reader([rest], skipinitialspace=True)))
-        found.append(_Row(number, before.group(1) if before else None, cells))
-    return found
+        rows.append(_Row(number, before.group(1) if before else None, cells))
+    return rows
 
 
 def _field(cell: str) -> str:
@@ -123,8 +123,8 @@ def _told(cells: Sequence[str], facts: Facts) -> tuple[str | None, Gpu | None, s
     driver, capability = _at(cells, _DRIVER), _at(cells, _CAPABILITY)
     left = [
         cell
-        for place, cell in enumerate(cells)
-        if place not in (gpu, driver, capability) and cell and not _NOISE.fullmatch(cell)
+        for column, cell in enumerate(cells)
+        if column not in (gpu, driver, capability) and cell and not _NOISE.fullmatch(cell)
     ]
     said = cells[capability] if capability is not None else None
     return (
@@ -136,12 +136,14 @@ def _told(cells: Sequence[str], facts: Facts) -> tuple[str | None, Gpu | None, s
 
 def _gpu_at(cells: Sequence[str], facts: Facts) -> int | None:
     """Where a GPU's name stands: one with its maker, else one that the facts know."""
-    with_maker = (place for place, cell in enumerate(cells) if _MAKER.search(cell))
+    with_maker = (column for column, cell in enumerate(cells) if _MAKER.search(cell))
     known = (
-        place for place, cell in enumerate(cells) if re.search("[A-Za-z]", cell) and find(cell, facts.gpus) is not None
+        column
+        for column, cell in enumerate(cells)
+        if re.search("[A-Za-z]", cell) and find(cell, facts.gpus) is not None
     )
     return next(with_maker, next(known, None))
 
 
 def _at(cells: Sequence[str], pattern: re.Pattern[str]) -> int | None:
-    return next((place for place, cell in enumerate(cells) if pattern.fullmatch(cell)), None)
+    return next((column for column, cell in enumerate(cells) if pattern.fullmatch(cell)), None)

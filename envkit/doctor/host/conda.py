@@ -53,7 +53,7 @@ def of_condarc(name: str, text: str) -> Iterator[Finding]:
             evidence=(Evidence(text=error.message),), fix=(f"Fix {name}.",),
         )  # fmt: skip
         return
-    channels = [str(one) for one in items(tree.get("channels"))]
+    channels = [str(channel) for channel in items(tree.get("channels"))]
     if "defaults" in channels:
         yield _defaults(f"{name}: channels: {', '.join(map(shown, channels))}", Severity.WARN)
     if "pytorch" in channels:

@@ -40,7 +40,7 @@ def diagnose_host(
 
     The exit code is 9 where something makes envkit's own work impossible: nothing builds, nothing runs an image, or
     its folders are full or cannot be written. Anything else, errors of the GPU included, is 0: images can be resolved,
-    built and proved for other machines here.
+    built and verified for other machines here.
     """
     docker = view.ask(["docker", "info", "--format", "{{json .}}"])
     said = docker.out if docker is not None and docker.code == 0 else ""
@@ -65,16 +65,16 @@ def diagnose_host(
 
 def conclude(sections: tuple[Section, ...]) -> Diagnosis:
     """The exit code and one sentence for all sections."""
-    findings = [one for section in sections for one in section.findings]
-    blocked = [one for one in findings if one.blocks]
+    findings = [finding for section in sections for finding in section.findings]
+    blocked = [finding for finding in findings if finding.blocks]
     number = counts(findings)
     if blocked:
         conclusion = f"envkit cannot work here: {blocked[0].title}"
     elif number["error"]:
-        first = next(one for one in findings if one.severity is Severity.ERROR)
+        first = next(finding for finding in findings if finding.severity is Severity.ERROR)
         conclusion = f"envkit works here, but GPU programs may not: {first.title}"
     elif number["warn"]:
-        first = next(one for one in findings if one.severity is Severity.WARN)
+        first = next(finding for finding in findings if finding.severity is Severity.WARN)
         conclusion = f"{first.title}; envkit works here"
     else:
         conclusion = "no problems found"
@@ -122,13 +122,13 @@ def engines_section(docker_cli: str, state: Path, docker: str) -> Section:
     }
     asked[f"builds {EMBEDDED}"] = EmbeddedBuilder(state=state).probe
     asked |= {f"runs {name}": partial(_reason, name) for name in _RUNNERS}
-    found = at_once(asked, _PROBE_S)
+    answers = at_once(asked, _PROBE_S)
     late = f"no answer within {_PROBE_S:g} s"
     builders: dict[str, Probe] = {}
     runners: dict[str, str | None] = {}
     for what in asked:
         kind, _, name = what.partition(" ")
-        answer = found.get(what, late)
+        answer = answers.get(what, late)
         if kind == "builds":
             silent = Probe(name=name, available=False, detail=f"{name}: {late}")
             builders[name] = answer if isinstance(answer, Probe) else silent
@@ -155,13 +155,13 @@ def _reason(name: str) -> str:
 
 def places(state: Path, docker: str) -> dict[str, Path]:
     """Where data is kept: envkit's folders, temporary files, and Docker's root where it is on this machine."""
-    found = {"state": state, "cache": cache_dir(), "temporary files": Path(os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108 - the system's own
+    folders = {"state": state, "cache": cache_dir(), "temporary files": Path(os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108 - the system's own
     marker = '"DockerRootDir":"'
     _, sign, rest = docker.partition(marker)
     root = Path(rest.partition('"')[0]) if sign else None
     if root is not None and root.is_absolute() and root.exists():
-        found["Docker"] = root
-    return found
+        folders["Docker"] = root
+    return folders
 
 
 def _unanswered(name: str, title: str, why: str) -> Section:

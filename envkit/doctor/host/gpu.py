@@ -88,12 +88,12 @@ def _asked(view: View) -> tuple[Answer | None, Sequence[str]]:
 
 
 def _rows(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
-    found = []
+    rows = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(fields):
-            found.append(dict.fromkeys(_FIELDS, _UNKNOWN) | dict(zip(fields, cells, strict=True)))
-    return found
+            rows.append(dict.fromkeys(_FIELDS, _UNKNOWN) | dict(zip(fields, cells, strict=True)))
+    return rows
 
 
 def _described(row: dict[str, str]) -> str:
@@ -104,12 +104,12 @@ def _described(row: dict[str, str]) -> str:
 
 def _cards(view: View) -> list[tuple[str, str]]:
     """PCI addresses of NVIDIA display controllers with their sysfs folders."""
-    found = []
+    cards = []
     for name in view.names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{name}"
         if view.text(f"{folder}/vendor").strip() == _NVIDIA and view.text(f"{folder}/class").startswith(_DISPLAY):
-            found.append((name, folder))
-    return found
+            cards.append((name, folder))
+    return cards
 
 
 def _silent(code: int, said: str) -> Finding:

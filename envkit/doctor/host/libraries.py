@@ -27,14 +27,14 @@ def section(view: View) -> Section:
     """What a program of this machine would load."""
     toolkits = [name for name in view.names("/usr/local") if re.fullmatch(r"cuda-\d+\.\d+", name)]
     path = view.environ.get("LD_LIBRARY_PATH", "")
-    found = cudnns(view)
+    cudnn_files = cudnns(view)
     facts = (
         ("CUDA toolkits", ", ".join(toolkits) or "none"),
         ("CUDA_HOME", view.environ.get("CUDA_HOME", "not set")),
         ("LD_LIBRARY_PATH", path or "not set"),
-        ("cuDNN", ", ".join(found) or "none on the loader path"),
+        ("cuDNN", ", ".join(cudnn_files) or "none on the loader path"),
     )
-    findings = (*_of_path(view, path), *_of_cudnns(found), *_of_variables(view))
+    findings = (*_of_path(view, path), *_of_cudnns(cudnn_files), *_of_variables(view))
     return Section(id="libraries", title="Libraries and variables", facts=facts, findings=findings)
 
 
@@ -45,11 +45,11 @@ def cudnns(view: View) -> tuple[str, ...]:
         places += [f"{folder}/{name}" for name in view.names(folder) if re.fullmatch(r"libcudnn\.so\.\d+", name)]
     answer = view.ask(["ldconfig", "-p"])
     if answer is not None and answer.code == 0:
-        places += [place for _, place in _CACHE.findall(answer.out)]
+        places += [cached for _, cached in _CACHE.findall(answer.out)]
     real: dict[str, str] = {}
-    for place in places:
+    for path in places:
         try:
-            real.setdefault(str(view.path(place).resolve()), place)
+            real.setdefault(str(view.path(path).resolve()), path)
         except OSError:
             continue
     return tuple(real.values())
@@ -83,12 +83,12 @@ def _of_path(view: View, path: str) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _of_cudnns(found: tuple[str, ...]) -> Iterator[Finding]:
-    folders = {str(PurePosixPath(place).parent) for place in found}
-    if len(found) > 1 and len(folders) > 1:
+def _of_cudnns(files: tuple[str, ...]) -> Iterator[Finding]:
+    folders = {str(PurePosixPath(path).parent) for path in files}
+    if len(files) > 1 and len(folders) > 1:
         yield Finding(
             id="two-cudnn", severity=Severity.WARN, title="the loader finds more than one cuDNN",
-            evidence=tuple(Evidence(text=place) for place in found),
+            evidence=tuple(Evidence(text=path) for path in files),
             cause=(
                 "The cuDNN libraries load each other by name; libraries of two versions in one process "
                 "are incompatible."

@@ -13,7 +13,7 @@ from envkit.ground.host import control_groups, memory_limit, memory_total
 
 MIB = 1 << 20
 SMALL_SHM = 64 * MIB
-_FEW_FILES = 1024
+_FEW_FILES = 1024  # the usual soft limit
 _LITTLE_MEMORY = 4 << 30  # bytes; a conda solve of a torch environment needs most of it
 _MOUNT = "/dev/shm"  # noqa: S108 - the mount itself is the subject
 
@@ -47,14 +47,14 @@ def section(view: View) -> Section:
 
 def cpu_quota(view: View) -> float | None:
     """The tightest CPU quota on the way up, in CPUs; None where there is none."""
-    found = []
+    quotas = []
     for folder in control_groups(view.root, "cpu"):
         quota, _, period = view.text(f"{folder}/cpu.max").strip().partition(" ")
         quota = quota or view.text(f"{folder}/cpu.cfs_quota_us").strip()
         period = period or view.text(f"{folder}/cpu.cfs_period_us").strip()
         if quota.isdigit() and period.isdigit() and int(period):
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def cpu_pressure(text: str) -> float | None:
@@ -71,10 +71,10 @@ def cpu_pressure(text: str) -> float | None:
 
 def _size(view: View, name: str) -> tuple[int, int] | None:
     try:
-        found = os.statvfs(view.path(name))
+        volume = os.statvfs(view.path(name))
     except OSError:
         return None
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
 
 def _limit(kind: int) -> int | None:

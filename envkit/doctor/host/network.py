@@ -16,11 +16,11 @@ _DOCS = ("https://docs.docker.com/engine/cli/proxy/",)
 def section(view: View) -> Section:
     """The variables, with credentials left out."""
     env = view.environ
-    found = {name: value for name in _PROXIES for name, value in _both(env, name)}
-    facts = [(name, without_password(value)) for name, value in found.items()]
+    proxies = {name: value for name in _PROXIES for name, value in _both(env, name)}
+    facts = [(name, without_password(value)) for name, value in proxies.items()]
     facts.append(("no_proxy", env.get("no_proxy") or env.get("NO_PROXY") or "not set"))
     facts += [(name, env[name]) for name in _BUNDLES if env.get(name)]
-    findings = (*_of_proxies(env, found), *_of_bundles(view))
+    findings = (*_of_proxies(env, proxies), *_of_bundles(view))
     return Section(id="network", title="Proxies and certificates", facts=tuple(facts), findings=findings)
 
 
@@ -36,30 +36,33 @@ def without_password(value: str) -> str:
 
 
 def _both(env: Mapping[str, str], name: str) -> Iterator[tuple[str, str]]:
-    for one in (name, name.upper()):
-        if env.get(one):
-            yield one, env[one]
+    for variable in (name, name.upper()):
+        if env.get(variable):
+            yield variable, env[variable]
 
 
-def _of_proxies(env: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Finding]:
+def _of_proxies(env: Mapping[str, str], proxies: Mapping[str, str]) -> Iterator[Finding]:
     for name in _PROXIES:
         small, large = env.get(name), env.get(name.upper())
         if small and large and small != large:
             yield Finding(
                 id="proxy-contradiction", severity=Severity.WARN, title=f"{name} and {name.upper()} differ",
-                evidence=tuple(Evidence(text=f"{one}={without_password(env[one])}") for one in (name, name.upper())),
+                evidence=tuple(
+                    Evidence(text=f"{variable}={without_password(env[variable])}")
+                    for variable in (name, name.upper())
+                ),
                 cause="Some programs read the lowercase name (curl), many others the uppercase name.",
                 fix=("Set both to the same value.",), sources=_DOCS,
             )  # fmt: skip
     local = (env.get("no_proxy") or env.get("NO_PROXY") or "").split(",")
-    if found and not {"localhost", "127.0.0.1", "*"} & {one.strip() for one in local}:
+    if proxies and not {"localhost", "127.0.0.1", "*"} & {host.strip() for host in local}:
         yield Finding(
             id="no-proxy", severity=Severity.WARN, title="the proxy is also used for this machine",
             evidence=(Evidence(text="no_proxy does not name localhost or 127.0.0.1"),),
             cause="Requests to a registry or mirror on loopback go to the proxy, which cannot reach it.",
             fix=("set no_proxy=localhost,127.0.0.1, and NO_PROXY to the same value",), sources=_DOCS,
         )  # fmt: skip
-    for name, value in found.items():
+    for name, value in proxies.items():
         if "@" in value:
             yield Finding(
                 id="proxy-password", severity=Severity.INFO, title=f"{name} contains a password",
@@ -74,11 +77,11 @@ def _of_proxies(env: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Fi
 
 def _of_bundles(view: View) -> Iterator[Finding]:
     for name in _BUNDLES:
-        place = view.environ.get(name)
-        if place and not view.exists(place):
+        path = view.environ.get(name)
+        if path and not view.exists(path):
             yield Finding(
                 id="ca-bundle-missing", severity=Severity.WARN, title=f"{name} names a file that does not exist",
-                evidence=(Evidence(text=f"{name}={place}"),),
+                evidence=(Evidence(text=f"{name}={path}"),),
                 cause="Downloads by pip, conda and envkit fail at the first certificate.",
                 fix=(f"Correct or unset {name}.",),
             )  # fmt: skip

@@ -92,7 +92,7 @@ def _of_wsl(*, wsl: bool) -> Iterator[Finding]:
 
 def _of_namespaces(view: View, uid: int) -> Iterator[Finding]:
     state = _namespaces(view)
-    # Root needs no permission for them. What the kernel does not tell is no finding: most kernels allow them.
+    # Root needs no permission for them. What the kernel does not tell is not a finding: most kernels allow them.
     if uid == 0 or state.startswith(("available", "unknown")):
         return
     evidence = tuple(
@@ -118,7 +118,7 @@ def _of_ids(view: View, uid: int, user: str) -> Iterator[Finding]:
         return
     files = ("/etc/subuid", "/etc/subgid")
     owners = {name: {line.partition(":")[0] for line in view.text(name).splitlines()} for name in files}
-    lacking = [name for name, found in owners.items() if not {user, str(uid)} & found]
+    lacking = [name for name, users in owners.items() if not {user, str(uid)} & users]
     if lacking:
         yield Finding(
             id="subuid", severity=Severity.WARN, title=f"{user} has no subordinate ID range for rootless podman",
@@ -132,7 +132,7 @@ def _of_ids(view: View, uid: int, user: str) -> Iterator[Finding]:
 
 
 def _of_numa(view: View, nodes: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
-    if len(nodes) < 2:  # noqa: PLR2004 - one node is no choice
+    if len(nodes) < 2:  # noqa: PLR2004 - with one node there is nothing to choose
         return
     allowed = os.sched_getaffinity(0)
     for name in view.names("/sys/bus/pci/devices"):
@@ -156,9 +156,9 @@ def _of_numa(view: View, nodes: tuple[tuple[str, str], ...]) -> Iterator[Finding
 
 def cpu_set(text: str) -> set[int]:
     """The numbers of a kernel list such as `0-3,8`."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.split(","):
         low, _, high = part.partition("-")
         if low.isdigit():
-            found.update(range(int(low), int(high) + 1 if high.isdigit() else int(low) + 1))
-    return found
+            cpus.update(range(int(low), int(high) + 1 if high.isdigit() else int(low) + 1))
+    return cpus

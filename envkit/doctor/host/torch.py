@@ -50,21 +50,21 @@ def section(view: View, facts: Facts, python: str | None) -> Section:
     answer = None if interpreter is None else view.ask([interpreter, "-c", _PROBE], _PATIENCE_S)
     if answer is None:
         return _section([("Python", "none" if interpreter is None else f"{interpreter} cannot be run")], ())
-    told = next((line for line in answer.out.splitlines() if line.startswith(_MARK)), None)
-    if told is None:
+    report_line = next((line for line in answer.out.splitlines() if line.startswith(_MARK)), None)
+    if report_line is None:
         said = (answer.err or answer.out).strip()[-300:] or f"it ended with code {answer.code}"
         finding = Finding(
             id="torch-unanswered", severity=Severity.WARN, title="importing torch failed",
             evidence=(Evidence(text=said),), check=(f"{interpreter} -c 'import torch'",),
         )  # fmt: skip
         return _section([("Python", f"{interpreter} ({whose})")], (finding,))
-    found = mapping(json.loads(told.removeprefix(_MARK)))
-    known = [("Python", f"{found.get('python')}, {found.get('path') or interpreter} ({whose})")]
-    known.append(("torch", str(found.get("torch") or "none")))
-    if found.get("torch"):
-        known.append(("built for CUDA", str(found.get("cuda") or "no, it is a CPU build")))
-        known.append(("sees GPUs", str(found.get("count")) if found.get("available") else "no"))
-    finding_ = _finding(found, view, facts)
+    report = mapping(json.loads(report_line.removeprefix(_MARK)))
+    known = [("Python", f"{report.get('python')}, {report.get('path') or interpreter} ({whose})")]
+    known.append(("torch", str(report.get("torch") or "none")))
+    if report.get("torch"):
+        known.append(("built for CUDA", str(report.get("cuda") or "no, it is a CPU build")))
+        known.append(("sees GPUs", str(report.get("count")) if report.get("available") else "no"))
+    finding_ = _finding(report, view, facts)
     return _section(known, () if finding_ is None else (finding_,))
 
 
@@ -86,22 +86,22 @@ def _interpreter(view: View, python: str | None) -> tuple[str | None, str]:
     return None, ""
 
 
-def _finding(found: Mapping[str, Any], view: View, facts: Facts) -> Finding | None:
-    error = found.get("error")
+def _finding(report: Mapping[str, Any], view: View, facts: Facts) -> Finding | None:
+    error = report.get("error")
     driver = gpu.driver(view)
-    if error is not None and found.get("torch") is None:
+    if error is not None and report.get("torch") is None:
         return _no_torch(str(error), driver)
-    if found.get("available"):
+    if report.get("available"):
         return None
-    if found.get("cuda") is None:
-        return _cpu_build(str(found.get("torch")), driver, rocm=found.get("hip") is not None)
-    return _unseen(found, driver, view, facts)
+    if report.get("cuda") is None:
+        return _cpu_build(str(report.get("torch")), driver, rocm=report.get("hip") is not None)
+    return _unseen(report, driver, view, facts)
 
 
-def _unseen(found: Mapping[str, Any], driver: str | None, view: View, facts: Facts) -> Finding:
+def _unseen(report: Mapping[str, Any], driver: str | None, view: View, facts: Facts) -> Finding:
     """Why a CUDA build sees no GPU."""
-    version, cuda = found.get("torch"), found.get("cuda")
-    said = [str(text) for text in (found.get("why"), *found.get("warnings", ())) if text]
+    version, cuda = report.get("torch"), report.get("cuda")
+    said = [str(text) for text in (report.get("why"), *report.get("warnings", ())) if text]
     evidence = tuple(Evidence(text=" ".join(text.split())[:300]) for text in said[:2])
     title = f"torch {version} for CUDA {cuda} sees no GPU: "
     hidden = view.environ.get("CUDA_VISIBLE_DEVICES")
@@ -175,8 +175,8 @@ def _cpu_build(version: str, driver: str | None, *, rocm: bool) -> Finding:
 
 def _known(text: str) -> Finding | None:
     """The row of the knowledge base that an error's text shows."""
-    found = diagnose_log(io.BufferedReader(io.BytesIO(text.encode())), "torch").findings
-    return found[0] if found else None
+    findings = diagnose_log(io.BufferedReader(io.BytesIO(text.encode())), "torch").findings
+    return findings[0] if findings else None
 
 
 def _lowest_driver(cuda: str, facts: Facts) -> str | None:

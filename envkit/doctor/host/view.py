@@ -13,8 +13,8 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import Answer
 from envkit.ground.process import ask as ask_program
 
-PATIENCE_S = 10.0
-_MOST = 1 << 20
+PATIENCE_S = 10.0  # nvidia-smi takes seconds where it has to load the driver; a broken one hangs
+_MOST = 1 << 20  # bytes of a file of /proc, /sys or /etc
 # Where programs are that a user's PATH may lack.
 _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/wsl/lib")
 

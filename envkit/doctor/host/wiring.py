@@ -27,8 +27,8 @@ def section(view: View, docker: str = "") -> Section:
     driver = parse_module(view.text("/proc/driver/nvidia/version"))
     needed = driver is not None or view.exists("/dev/dxg")
     answer = view.ask(["nvidia-ctk", "--version"])
-    found = _TOOLKIT.search(answer.out) if answer is not None else None
-    toolkit = found.group(1) if found else ("present" if answer is not None else "none")
+    match = _TOOLKIT.search(answer.out) if answer is not None else None
+    toolkit = match.group(1) if match else ("present" if answer is not None else "none")
     specs = [f"{folder}/{name}" for folder in _FOLDERS for name in view.names(folder) if "nvidia" in name]
     facts = (("container toolkit", toolkit), ("CDI specifications", ", ".join(specs) or "none"))
     findings = [*_of_toolkit(toolkit, needed=needed), *_of_docker(docker, toolkit, specs, needed=needed)]

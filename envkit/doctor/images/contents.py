@@ -32,7 +32,7 @@ _CACHES = {
     "apt lists": re.compile(r"^var/lib/apt/lists/[^/]{1,200}_"),
     "apt archives": re.compile(r"^var/cache/apt/archives/[^/]{1,200}\.deb$"),
 }
-_MOST_TEXT = 64 << 10
+_MOST_TEXT = 64 << 10  # bytes of a file that is read as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,9 @@ class Contents:
     def libraries(self, prefix: str) -> dict[str, Node]:
         """Library files (no links, no package caches) whose name begins with `prefix`."""
         return {
-            path: one
-            for path, one in self.paths.items()
-            if one.kind is Kind.FILE
+            path: node
+            for path, node in self.paths.items()
+            if node.kind is Kind.FILE
             and posixpath.basename(path).startswith(prefix)
             and _LIBRARY.fullmatch(posixpath.basename(path))
             and "/pkgs/" not in f"/{path}"
@@ -68,28 +68,28 @@ class Contents:
 
         Versions keep their local part, and a conda build for CPUs gets one: `2.5.1+cpu`.
         """
-        found: dict[str, str] = {}
-        rows = [one for path in sorted(self.paths) if (one := named(path)) is not None]
-        for one in rows:
-            if one.kind == CONDA:
-                name = {"pytorch": "torch"}.get(one.name, one.name)
-                local = "+cpu" if name == "torch" and "cpu" in (one.build or "") else ""
-                found.setdefault(name.lower(), one.version + local)
+        versions: dict[str, str] = {}
+        rows = [package for path in sorted(self.paths) if (package := named(path)) is not None]
+        for package in rows:
+            if package.kind == CONDA:
+                name = {"pytorch": "torch"}.get(package.name, package.name)
+                local = "+cpu" if name == "torch" and "cpu" in (package.build or "") else ""
+                versions.setdefault(name.lower(), package.version + local)
         # A conda package of Python has dist-info, too, and a wheel over it replaces that: it tells what is imported.
-        return found | {one.name: one.version for one in rows if one.kind == PYPI}
+        return versions | {row.name: row.version for row in rows if row.kind == PYPI}
 
     def caches(self) -> dict[str, int]:
         """Bytes of left-over caches by kind."""
         sizes = dict.fromkeys(_CACHES, 0)
-        for path, one in self.paths.items():
+        for path, node in self.paths.items():
             for name, pattern in _CACHES.items():
                 if pattern.search(path):
-                    sizes[name] += one.size
+                    sizes[name] += node.size
         return {name: size for name, size in sizes.items() if size}
 
     def condarcs(self) -> dict[str, str]:
         """Texts of conda's configuration."""
-        return {path: one.value for path, one in self.paths.items() if _CONDARC.search(path) and one.value}
+        return {path: node.value for path, node in self.paths.items() if _CONDARC.search(path) and node.value}
 
 
 def read_contents(opened: Opened, reporter: Reporter) -> Contents:
@@ -98,7 +98,7 @@ def read_contents(opened: Opened, reporter: Reporter) -> Contents:
     Raises:
         As `envkit.image.opening.Opened.tar`.
     """
-    found, tree = Contents(), Tree()
+    contents, tree = Contents(), Tree()
     interest = Interest(
         keeps=_matters,
         reads=lambda path, _mode: bool(_CONDARC.search(path)),
@@ -106,20 +106,20 @@ def read_contents(opened: Opened, reporter: Reporter) -> Contents:
         most=_MOST_TEXT,
     )
     reporter.step(f"reading {counted(len(opened.layers), 'layer')}")
-    for place, layer in enumerate(opened.layers):
-        changes = scan(functools.partial(opened.tar, place), interest)
-        _note_secrets(found, changes)
+    for index, layer in enumerate(opened.layers):
+        changes = scan(functools.partial(opened.tar, index), interest)
+        _note_secrets(contents, changes)
         tree.lay(changes)
-        found.layers.append(LayerSize(diff_id=layer.diff_id, tar=opened.read[place], blob=layer.descriptor.size))
-        reporter.advance(place + 1, len(opened.layers))
-    found.paths = tree.nodes
-    return found
+        contents.layers.append(LayerSize(diff_id=layer.diff_id, tar=opened.read[index], blob=layer.descriptor.size))
+        reporter.advance(index + 1, len(opened.layers))
+    contents.paths = tree.nodes
+    return contents
 
 
-def _note_secrets(found: Contents, changes: Changes) -> None:
-    for path, one in changes.nodes.items():
-        if _SECRET.search(path) and one.kind is Kind.FILE and one.size and path not in found.secrets:
-            found.secrets.append(path)
+def _note_secrets(contents: Contents, changes: Changes) -> None:
+    for path, node in changes.nodes.items():
+        if _SECRET.search(path) and node.kind is Kind.FILE and node.size and path not in contents.secrets:
+            contents.secrets.append(path)
 
 
 def _matters(path: str) -> bool:
@@ -127,4 +127,4 @@ def _matters(path: str) -> bool:
         return True
     if path.endswith(("/METADATA", ".json")) and named(path) is not None:
         return True
-    return any(one.search(path) for one in _CACHES.values())
+    return any(pattern.search(path) for pattern in _CACHES.values())

@@ -41,7 +41,7 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
     if file is not None:
         opened = open_file(file, reporter)
         contents = read_contents(opened, reporter)
-        facts = image_facts(described(opened.image, sum(one.tar for one in contents.layers)))
+        facts = image_facts(described(opened.image, sum(layer.tar for layer in contents.layers)))
     else:
         facts = image_facts(choose(runner, reporter).inspect(reference))
     return diagnosis_of(facts, contents, reference)
@@ -51,15 +51,18 @@ def diagnosis_of(facts: ImageFacts, contents: Contents | None, name: str) -> Dia
     """The diagnosis of what was read."""
     packages = contents.packages() if contents is not None else {}
     cuda = is_cuda(facts, packages)
-    found = [*_static(facts), *of_configuration(facts, cuda=cuda)]
+    findings = [*_static(facts), *of_configuration(facts, cuda=cuda)]
     if contents is not None:
-        found += [*of_contents(contents, cuda=cuda), *of_versions(packages, load())]
+        findings += [*of_contents(contents, cuda=cuda), *of_versions(packages, load())]
     else:
-        found.append(_layers_unread(name))
+        findings.append(_layers_unread(name))
     section = Section(
-        id="image", title="Image", facts=tuple(_facts(facts, contents, packages, cuda=cuda)), findings=by_weight(found)
+        id="image",
+        title="Image",
+        facts=tuple(_facts(facts, contents, packages, cuda=cuda)),
+        findings=by_weight(findings),
     )
-    number = counts(found)
+    number = counts(findings)
     conclusion = section.findings[0].title if number["error"] or number["warn"] else "no problems found"
     code = VerificationError.exit_code if number["error"] else 0
     return Diagnosis(subject="image", name=name, sections=(section,), exit_code=code, conclusion=conclusion)
@@ -82,7 +85,10 @@ def _facts(
     if contents is not None:
         yield (
             "layers",
-            f"{len(contents.layers)}, the largest {max((one.blob for one in contents.layers), default=0) / 1e6:.0f} MB",
+            (
+                f"{len(contents.layers)}, the largest "
+                f"{max((layer.blob for layer in contents.layers), default=0) / 1e6:.0f} MB"
+            ),
         )
         for name in ("torch", "torchvision", "numpy"):
             if name in packages:

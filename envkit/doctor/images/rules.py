@@ -34,8 +34,8 @@ def is_cuda(facts: ImageFacts, packages: Mapping[str, str]) -> bool:
 
 def of_configuration(facts: ImageFacts, *, cuda: bool) -> Iterator[Finding]:
     """What variables, labels and user of an image bring about."""
-    path = [one for one in facts.env.get("LD_LIBRARY_PATH", "").split(":") if one]
-    if any("cuda" in one.lower() or "cudnn" in one.lower() for one in path):
+    path = [folder for folder in facts.env.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    if any("cuda" in folder.lower() or "cudnn" in folder.lower() for folder in path):
         yield Finding(
             id="ld-library-path", severity=Severity.WARN,
             title="LD_LIBRARY_PATH puts the base's CUDA libraries before those that torch brings",
@@ -44,7 +44,7 @@ def of_configuration(facts: ImageFacts, *, cuda: bool) -> Iterator[Finding]:
             check=("envkit verify IMAGE --only C02",),
             fix=("ENV LD_LIBRARY_PATH= in the Dockerfile, or a base without CUDA.",), sources=_SHADOW,
         )  # fmt: skip
-    if any(one.rstrip("/").endswith("stubs") for one in path):
+    if any(folder.rstrip("/").endswith("stubs") for folder in path):
         yield Finding(
             id="cuda-stubs", severity=Severity.ERROR, title="the stub of libcuda is on the loader's path",
             evidence=(Evidence(text=f"LD_LIBRARY_PATH={':'.join(path)}"),),
@@ -63,7 +63,7 @@ def _of_gpu_variables(facts: ImageFacts) -> Iterator[Finding]:
             fix=("ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility",), sources=_GPU_DOCS,
         )  # fmt: skip
     capabilities = facts.env.get("NVIDIA_DRIVER_CAPABILITIES")
-    if capabilities and not {"compute", "all"} & {one.strip() for one in capabilities.split(",")}:
+    if capabilities and not {"compute", "all"} & {capability.strip() for capability in capabilities.split(",")}:
         yield Finding(
             id="no-compute", severity=Severity.ERROR, title="NVIDIA_DRIVER_CAPABILITIES keeps CUDA out",
             evidence=(Evidence(text=f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"),),
@@ -89,15 +89,15 @@ def _of_requirement(value: str) -> Iterator[Finding]:
     names = [{name for name, _, _ in factors} for factors in alternatives]
     native = [
         version
-        for factors, one in zip(alternatives, names, strict=True)
+        for factors, conditions in zip(alternatives, names, strict=True)
         for name, sign, version in factors
-        if (name, sign) == ("cuda", ">=") and "brand" not in one
+        if (name, sign) == ("cuda", ">=") and "brand" not in conditions
     ]
     # A driver that any GPU may have instead of a native one: the image starts by minor-version compatibility.
-    if not native or any(not one & {"cuda", "brand"} for one in names):
+    if not native or any(not conditions & {"cuda", "brand"} for conditions in names):
         return
     lowest = min(native, key=key)
-    brands = any("brand" in one for one in names)
+    brands = any("brand" in conditions for conditions in names)
     yield Finding(
         id="driver-requirement", severity=Severity.INFO,
         title=f"the container starts only where the driver runs CUDA {lowest} natively"
@@ -161,9 +161,9 @@ def _of_cudnn(contents: Contents) -> Iterator[Finding]:
 
 
 def _of_driver_files(contents: Contents) -> Iterator[Finding]:
-    found = sorted(contents.libraries("libcuda.so"))
-    compat = [path for path in found if "/compat/" in path]
-    own = [path for path in found if "/compat/" not in path and "/stubs/" not in path]
+    libraries = sorted(contents.libraries("libcuda.so"))
+    compat = [path for path in libraries if "/compat/" in path]
+    own = [path for path in libraries if "/compat/" not in path and "/stubs/" not in path]
     if own:
         yield Finding(
             id="libcuda-in-image", severity=Severity.ERROR, title="the image has a libcuda of its own",
@@ -209,7 +209,7 @@ def _of_duplicates(contents: Contents) -> Iterator[Finding]:
         for path, seen in contents.libraries(f"{name}.so").items():
             places[posixpath.dirname(path)].append(seen.size)
         if len(places) > 1:
-            sizes = sorted(max(found) for found in places.values())
+            sizes = sorted(max(file_sizes) for file_sizes in places.values())
             wasted += sum(sizes[:-1])
             evidence.append(Evidence(text=f"{name}: {', '.join(f'/{folder}' for folder in sorted(places))}"))
     if wasted > _CACHE_WORTH:
@@ -233,11 +233,11 @@ def _of_caches(contents: Contents) -> Iterator[Finding]:
 
 
 def _of_layers(contents: Contents) -> Iterator[Finding]:
-    large = [one for one in contents.layers if one.blob > LARGE_LAYER]
+    large = [layer for layer in contents.layers if layer.blob > LARGE_LAYER]
     if large:
         yield Finding(
             id="large-layer", severity=Severity.WARN, title="a layer is larger than registries like",
-            evidence=tuple(Evidence(text=f"{one.diff_id[:19]}: {one.blob / GB:.1f} GB") for one in large),
+            evidence=tuple(Evidence(text=f"{layer.diff_id[:19]}: {layer.blob / GB:.1f} GB") for layer in large),
             cause="Every change sends it again as a whole, and some registries stop at 10 GB or ten minutes.",
             fix=("Split the step; the embedded engine makes a layer for each wheel.",),
             sources=("goharbor/harbor#15719", "cloudflare/serverless-registry#67"),

@@ -25,8 +25,8 @@ from envkit.ground.text import fitted
 from envkit.report.html.markup import Markup, el
 from envkit.report.measured import quantile
 
-WIDTH = 380
-WIDE = 760
+WIDTH = 380  # of a figure on a phone, in the units of SVG
+WIDE = 760  # of a figure in a wide column
 # Series differ by marker and dashes as well as by color.
 _MARKERS = ("circle", "square", "triangle", "diamond")
 _DASHES = (None, "6 4", "2 3", "8 3 2 3")
@@ -47,7 +47,7 @@ _SCALES = (
     (0.5, 0.75, 1.0, 1.25, 1.5),
     (0.5, 1.0, 1.5, 2.0),
 )
-_SHOWN = 0.92
+_SHOWN = 0.92  # share of the samples within the scale; outliers are drawn at its edge
 _LEAST_SPAN = 1e-8
 # Characters of a row's name that leave room for its median.
 _STRIP_NAME = 24
@@ -170,7 +170,7 @@ def _bars(
         after = x_of(value)
         # A floor that would cross the number stands before it.
         crossing = [
-            x_of(one) for row, _, one in figure.floors if row == index and 0 <= x_of(one) - after < 8 * len(text)
+            x_of(floor) for row, _, floor in figure.floors if row == index and 0 <= x_of(floor) - after < 8 * len(text)
         ]
         parts += [label(max([after, *crossing]) + 6, top + 16 + _BAR_ROW * index, text, kind="strong")]
     below = bottom + 16
@@ -261,10 +261,10 @@ def _strip(figure: Strips) -> Markup:
         middle = quantile(row.values, 0.5)
         y = top + 29
         beyond = sum(not lowest <= value / middle <= highest for value in row.values)
-        told = f"{short(middle)} {row.unit}" + (f", {beyond} beyond" if beyond else "")
+        text = f"{short(middle)} {row.unit}" + (f", {beyond} beyond" if beyond else "")
         parts += [
             label(_STRIP_EDGE, top + 15, fitted(row.id.partition(".")[2] or row.id, _STRIP_NAME)),
-            label(WIDTH - _STRIP_EDGE, top + 15, told, anchor="end", kind="strong"),
+            label(WIDTH - _STRIP_EDGE, top + 15, text, anchor="end", kind="strong"),
         ]
         low, high = (x_of(quantile(row.values, part) / middle) for part in (0.25, 0.75))
         parts += [line(_STRIP_EDGE, y, WIDTH - _STRIP_EDGE, y, "thread"), bar(low, y - 8, high - low, 16, "box")]
@@ -311,8 +311,8 @@ def _intervals_at(figure: Intervals, width: float) -> tuple[float, list[object]]
         parts += [el("circle", cx=at(x_of(row.estimate)), cy=at(y), r="5", class_=f"point {row.kind}")]
         parts += [label(_STRIP_EDGE, top + 16, fitted(row.name, 2 * _STRIP_NAME))]
         parts += [label(width - _STRIP_EDGE, top + 16 + below, row.told, anchor="end", kind="strong")]
-    place = min(max(x_of(1), 4 * len(figure.reference)), width - 4 * len(figure.reference))
-    parts += [label(place, 14, figure.reference, anchor="middle", kind="quiet")]
+    center = min(max(x_of(1), 4 * len(figure.reference)), width - 4 * len(figure.reference))
+    parts += [label(center, 14, figure.reference, anchor="middle", kind="quiet")]
     return bottom + 24, parts
 
 
@@ -327,9 +327,9 @@ def _sides(figure: Sides) -> Markup:
     parts: list[object] = [line(x_of(value), 8, x_of(value), bottom, "grid") for value in marks]
     for index, (name, side) in enumerate(figure.rows):
         top, middle = 8 + _STRIP_ROW * index, quantile(side, 0.5)
-        told = f"{short(middle)} {figure.unit}"
+        text = f"{short(middle)} {figure.unit}"
         parts += [label(_STRIP_EDGE, top + 15, fitted(name, _STRIP_NAME))]
-        parts += [label(WIDTH - _STRIP_EDGE, top + 15, told, anchor="end", kind="strong")]
+        parts += [label(WIDTH - _STRIP_EDGE, top + 15, text, anchor="end", kind="strong")]
         parts += [line(_STRIP_EDGE, top + 29, WIDTH - _STRIP_EDGE, top + 29, "thread")]
         parts += [marker(index, x_of(value), top + 29, 3.5) for value in side]
         parts += [line(x_of(middle), top + 20, x_of(middle), top + 38, "median")]
@@ -367,7 +367,7 @@ def _treemap_at(figure: Treemap, width: float) -> tuple[float, list[object]]:
 
 def areas(values: Sequence[float], width: float, height: float) -> list[tuple[float, float, float, float]]:
     """Return x, y, width and height for each of falling positive values: strips whose rectangles are near squares."""
-    found: list[tuple[float, float, float, float]] = []
+    rectangles: list[tuple[float, float, float, float]] = []
     x, y, wide, high = 0.0, 0.0, float(width), float(height)
     rest = list(values)
     while rest:
@@ -379,10 +379,10 @@ def areas(values: Sequence[float], width: float, height: float) -> list[tuple[fl
         for value in row:
             length = value * scale / deep
             across = wide >= high
-            found.append((x, y + at_side, deep, length) if across else (x + at_side, y, length, deep))
+            rectangles.append((x, y + at_side, deep, length) if across else (x + at_side, y, length, deep))
             at_side += length
         x, y, wide, high = (x + deep, y, wide - deep, high) if wide >= high else (x, y + deep, wide, high - deep)
-    return found
+    return rectangles
 
 
 def _worst(row: Sequence[float], side: float, scale: float) -> float:

@@ -83,7 +83,7 @@ def _tiles(tree: Tree, rows: Sequence[Tree]) -> list[Tile]:
     tiles.append(Tile("Metrics", str(len(rows)), f"{sum(_change(row) == 'SAME' for row in rows)} without a difference"))
     slower = [(_slower(row), row) for row in rows if row["interval"]]
     if slower:
-        factor, row = max(slower, key=lambda one: one[0])
+        factor, row = max(slower, key=lambda pair: pair[0])
         tiles.append(Tile("Largest slowdown of B", f"{factor:.2f}x", _name(row), LOWER))
     return tiles
 
@@ -95,11 +95,13 @@ def _slower(row: Tree) -> float:
 
 
 def _intervals(rows: Sequence[Tree]) -> Any:
-    found = [_interval(row, mapping(row["interval"])) for row in rows if row["interval"] and row["least"] is not None]
-    if not found:
+    intervals = [
+        _interval(row, mapping(row["interval"])) for row in rows if row["interval"] and row["least"] is not None
+    ]
+    if not intervals:
         return None
-    told = "; ".join(f"{row.name} {row.low:.3f} to {row.high:.3f}" for row in found)
-    return draw(Intervals("ratios", "B over A, with confidence intervals", f"{told}.", found, "as fast as A"))
+    summary = "; ".join(f"{row.name} {row.low:.3f} to {row.high:.3f}" for row in intervals)
+    return draw(Intervals("ratios", "B over A, with confidence intervals", f"{summary}.", intervals, "as fast as A"))
 
 
 def _interval(row: Tree, interval: Mapping[str, float]) -> Interval:
@@ -118,9 +120,9 @@ def _interval(row: Tree, interval: Mapping[str, float]) -> Interval:
 
 def _launches(index: int, row: Tree) -> Any:
     sides = [("A", row["first"]), ("B", row["second"])]
-    told = "; ".join(f"{name}: {len(values)} launches, median {short(median(values))}" for name, values in sides)
+    summary = "; ".join(f"{name}: {len(values)} launches, median {short(median(values))}" for name, values in sides)
     better = LOWER if row["better"] == "lower" else HIGHER
-    return draw(Sides(f"launches-{index}", _name(row), f"{told} {row['unit']}.", sides, clean(row["unit"]), better))
+    return draw(Sides(f"launches-{index}", _name(row), f"{summary} {row['unit']}.", sides, clean(row["unit"]), better))
 
 
 def _sheet(rows: Sequence[Tree]) -> Sheet:

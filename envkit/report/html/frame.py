@@ -29,7 +29,7 @@ SHAPES = {
     "SKIP": ("M8 1a7 7 0 100 14A7 7 0 008 1z", "M4.8 8h6.4"),
     "NOT_VERIFIED": (_HALF, ""),
 }
-_DEEPEST = 6
+_DEEPEST = 6  # levels of a foreign document; deeper ones are shown as text
 _WHOLE = 1e15  # from here on a float has no digits behind its point
 
 

@@ -16,7 +16,7 @@ SECTIONS = {
     "verdict": "Summary",
     "layers": "Layers",
     "packages": "Packages",
-    "proofs": "Verifications",
+    "verifications": "Verifications",
     "settings": "Settings",
     "record": "Record",
 }
@@ -38,9 +38,9 @@ def render_html(tree: Tree) -> bytes:
     """Return an inspection as one self-contained page. The same inspection gives the same bytes."""
     verdict, said = _VERDICTS.get(str(tree["verdict"]), ("ERROR", clean(tree["verdict"])))
     listing = mapping(tree["listing"])
-    layers = [mapping(one) for one in sequence(listing.get("layers"))]
-    packages = [mapping(one) for one in sequence(listing.get("packages"))]
-    sized = [one for one in packages if number(one.get("unpacked"))]
+    layers = [mapping(layer) for layer in sequence(listing.get("layers"))]
+    packages = [mapping(package) for package in sequence(listing.get("packages"))]
+    sized = [package for package in packages if number(package.get("unpacked"))]
     return render_page(
         "image.html",
         title=f"{tree['image']}: what is inside",
@@ -63,7 +63,7 @@ def render_html(tree: Tree) -> bytes:
             *tree["notes"],
             *(["RPM packages are not listed: their database cannot be read"] if listing.get("unlisted_rpm") else []),
         ],
-        proofs=_proofs([mapping(one) for one in sequence(tree["verifications"])]),
+        verifications=_verifications([mapping(verification) for verification in sequence(tree["verifications"])]),
         settings=_settings(tree),
     )
 
@@ -76,10 +76,10 @@ def _size(value: float) -> str:
 
 def _tiles(tree: Tree, layers: Sequence[Tree], packages: Sequence[Tree]) -> list[Tile]:
     tiles, size = [], number(tree["size_bytes"])
-    unpacked = [number(one.get("unpacked")) for one in layers]
+    unpacked = [number(layer.get("unpacked")) for layer in layers]
     if size is not None:
         note = "all layers as they are transferred"
-        known = [one for one in unpacked if one is not None]
+        known = [value for value in unpacked if value is not None]
         if layers and len(known) == len(layers):
             note += f"; {_size(sum(known))} unpacked"
         tiles.append(Tile("Size", _size(size), note, LOWER))
@@ -87,11 +87,11 @@ def _tiles(tree: Tree, layers: Sequence[Tree], packages: Sequence[Tree]) -> list
         tiles.append(Tile("Layers", str(tree["layers"]), _largest(layers)))
     counts = {kind: count for kind, count in mapping(tree["packages"]).items() if count}
     if counts:
-        told = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in counts.items())
-        tiles.append(Tile("Packages", str(sum(counts.values())), told))
+        by_kind = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in counts.items())
+        tiles.append(Tile("Packages", str(sum(counts.values())), by_kind))
     if packages:
-        named = len({one["license"] for one in packages if one.get("license")})
-        without = sum(not one.get("license") for one in packages)
+        named = len({package["license"] for package in packages if package.get("license")})
+        without = sum(not package.get("license") for package in packages)
         tiles.append(Tile("Licenses", str(named), f"{counted(without, 'package')} without one"))
     return tiles
 
@@ -99,25 +99,25 @@ def _tiles(tree: Tree, layers: Sequence[Tree], packages: Sequence[Tree]) -> list
 def _largest(layers: Sequence[Tree]) -> str:
     if not layers:
         return "from the lowest to the highest"
-    most = max(layers, key=lambda one: one["size"])
+    most = max(layers, key=lambda layer: layer["size"])
     return f"the largest is layer {most['number']} with {_size(most['size'])}"
 
 
-def _unpacked(one: Tree) -> str:
+def _unpacked(entry: Tree) -> str:
     """Return the size of a layer or package on disk, a dash where it is unknown."""
-    value = number(one.get("unpacked"))
+    value = number(entry.get("unpacked"))
     return "-" if value is None else _size(value)
 
 
-def _made_by(one: Tree) -> str:
-    return fitted(clean(one["made_by"]), _MADE_BY) or "not recorded"
+def _made_by(layer: Tree) -> str:
+    return fitted(clean(layer["made_by"]), _MADE_BY) or "not recorded"
 
 
 def _layers_by_size(layers: Sequence[Tree]) -> Any:
     rows = [
-        Area(f"{one['number']}: {_made_by(one)}", float(one["size"]), _size(one["size"]))
-        for one in layers
-        if one["size"] > 0
+        Area(f"{layer['number']}: {_made_by(layer)}", float(layer["size"]), _size(layer["size"]))
+        for layer in layers
+        if layer["size"] > 0
     ]
     return _treemap("layers-by-size", "Layers by size", "layer", rows)
 
@@ -125,12 +125,12 @@ def _layers_by_size(layers: Sequence[Tree]) -> Any:
 def _packages_by_size(packages: Sequence[Tree]) -> Any:
     rows = [
         Area(
-            clean(one["name"]),
-            float(one["unpacked"]),
-            _size(one["unpacked"]),
-            _KINDS.get(str(one["kind"]), str(one["kind"])),
+            clean(package["name"]),
+            float(package["unpacked"]),
+            _size(package["unpacked"]),
+            _KINDS.get(str(package["kind"]), str(package["kind"])),
         )
-        for one in packages
+        for package in packages
     ]
     return _treemap("packages-by-size", "Packages by size", "package", rows)
 
@@ -149,16 +149,16 @@ def _treemap(ident: str, title: str, noun: str, rows: Sequence[Area]) -> Any:
 
 
 def _layers(layers: Sequence[Tree]) -> Sheet | None:
-    ranked = sorted(layers, key=lambda one: (-one["size"], one["number"]))
+    ranked = sorted(layers, key=lambda layer: (-layer["size"], layer["number"]))
     rows = [
         [
-            str(one["number"]),
-            _made_by(one),
-            str(one["digest"] or one["diff_id"])[7:19],
-            _size(one["size"]),
-            _unpacked(one),
+            str(layer["number"]),
+            _made_by(layer),
+            str(layer["digest"] or layer["diff_id"])[7:19],
+            _size(layer["size"]),
+            _unpacked(layer),
         ]
-        for one in ranked
+        for layer in ranked
     ]
     head = ("Layer", "Made by", "Digest", "Size", "Unpacked")
     return Sheet("Layers, the largest first; 1 is the lowest", head, rows, left=3) if rows else None
@@ -166,21 +166,24 @@ def _layers(layers: Sequence[Tree]) -> Sheet | None:
 
 def _packages(packages: Sequence[Tree]) -> list[Sheet]:
     """Return one table for each kind of package."""
-    kinds = dict.fromkeys(str(one["kind"]) for one in packages)
-    return [_kind(kind, [one for one in packages if one["kind"] == kind]) for kind in kinds]
+    kinds = dict.fromkeys(str(package["kind"]) for package in packages)
+    return [_kind(kind, [package for package in packages if package["kind"] == kind]) for kind in kinds]
 
 
 def _kind(kind: str, packages: Sequence[Tree]) -> Sheet:
-    ranked = sorted(packages, key=lambda one: -(number(one.get("unpacked")) or 0))  # those of one size by name
-    rows = [[*(clean(one[name] or "") for name in ("name", "version", "license")), _unpacked(one)] for one in ranked]
+    ranked = sorted(packages, key=lambda package: -(number(package.get("unpacked")) or 0))  # those of one size by name
+    rows = [
+        [*(clean(package[name] or "") for name in ("name", "version", "license")), _unpacked(package)]
+        for package in ranked
+    ]
     title = counted(len(rows), f"{_KINDS.get(kind, kind)} package")
     return Sheet(title, ("Name", "Version", "License", "Unpacked"), rows, left=3)
 
 
 def _licenses(packages: Sequence[Tree]) -> Sheet | None:
     named: dict[str, list[str]] = {}
-    for one in packages:
-        named.setdefault(clean(one["license"] or "none recorded"), []).append(clean(one["name"]))
+    for package in packages:
+        named.setdefault(clean(package["license"] or "none recorded"), []).append(clean(package["name"]))
     rows = [
         [name, ", ".join(names), str(len(names))] for name, names in sorted(named.items(), key=lambda row: -len(row[1]))
     ]
@@ -189,18 +192,23 @@ def _licenses(packages: Sequence[Tree]) -> Sheet | None:
     )
 
 
-def _proofs(found: Sequence[Tree]) -> Sheet | None:
+def _verifications(verifications: Sequence[Tree]) -> Sheet | None:
     head = ("Started", "Verdict", "Machine", "Tier", "Runner", "Signature")
     rows = [
-        [clean(one["started"]), clean(one["verdict"]), _machine(one), *(clean(one[name]) for name in _LAST)]
-        for one in found
+        [
+            clean(verification["started"]),
+            clean(verification["verdict"]),
+            _machine(verification),
+            *(clean(verification[name]) for name in _LAST),
+        ]
+        for verification in verifications
     ]
     return Sheet("Verifications, the oldest first", head, rows, left=len(head)) if rows else None
 
 
-def _machine(one: Tree) -> str:
-    cards = [clean(mapping(card).get("name")) for card in sequence(one["gpus"])]
-    return ", ".join(cards) or f"no GPU, {clean(one['cpu'] or 'unknown processor')}"
+def _machine(verification: Tree) -> str:
+    cards = [clean(mapping(card).get("name")) for card in sequence(verification["gpus"])]
+    return ", ".join(cards) or f"no GPU, {clean(verification['cpu'] or 'unknown processor')}"
 
 
 def _settings(tree: Tree) -> Tree:

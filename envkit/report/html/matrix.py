@@ -18,7 +18,6 @@ SECTIONS = {"verdict": "Summary", "matrix": "Matrix", "remarks": "What went wron
 _MOST = 8  # findings named of one image on one machine
 # What became of a build -> the badge's verdict.
 _BUILT = {"built": "PASS", "present": "PASS", "unproved": "NOT_VERIFIED", "failed": "FAIL", "stopped": "SKIP"}
-_SAID = {"unproved": "not verified", "present": "already there"}  # where the document's word is not a reader's
 _ORDER = ("FAIL", "ERROR", "INCONCLUSIVE", "NOT_VERIFIED", "WARN", "PASS", "SKIP")
 
 
@@ -40,10 +39,10 @@ def render_html(tree: Tree) -> bytes:
     """Return a matrix as one self-contained page. The same matrix gives the same bytes."""
     tree = without_identifiers(tree)
     verified = "proofs" in tree
-    found = _verified(tree) if verified else _built(tree)
-    cells = [Cell(**{**_fields(one), "ident": f"cell-{index}"}) for index, one in enumerate(found)]
-    counts = Counter(one.verdict for one in cells)
-    columns = list(dict.fromkeys(one.column for one in cells))
+    outcomes = _verified(tree) if verified else _built(tree)
+    cells = [Cell(**{**_fields(outcome), "ident": f"cell-{index}"}) for index, outcome in enumerate(outcomes)]
+    counts = Counter(cell.verdict for cell in cells)
+    columns = list(dict.fromkeys(cell.column for cell in cells))
     noun = "verification" if verified else "build"
     return render_page(
         "matrix.html",
@@ -60,7 +59,7 @@ def render_html(tree: Tree) -> bytes:
         corner="Image",
         columns=[(name, _hardware(tree, name)) for name in columns],
         rows=_rows(cells, columns),
-        bad=[one for one in sorted(cells, key=lambda one: _ORDER.index(one.verdict)) if one.lines],
+        bad=[cell for cell in sorted(cells, key=lambda item: _ORDER.index(item.verdict)) if cell.lines],
     )
 
 
@@ -78,48 +77,48 @@ def _short(tree: Any) -> Any:
             key: {"summary": value["summary"]} if key == "record" and isinstance(value, Mapping) else _short(value)
             for key, value in tree.items()
         }
-    return [_short(one) for one in tree] if isinstance(tree, list | tuple) else tree
+    return [_short(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
-def _fields(one: Cell) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in one.__dataclass_fields__}
+def _fields(cell: Cell) -> dict[str, Any]:
+    return {name: getattr(cell, name) for name in cell.__dataclass_fields__}
 
 
 def _rows(cells: Sequence[Cell], columns: Sequence[str]) -> list[tuple[str, list[Cell | None]]]:
-    by_place = {(one.row, one.column): one for one in cells}
-    return [(row, [by_place.get((row, name)) for name in columns]) for row in dict.fromkeys(one.row for one in cells)]
+    by_place = {(cell.row, cell.column): cell for cell in cells}
+    return [(row, [by_place.get((row, name)) for name in columns]) for row in dict.fromkeys(cell.row for cell in cells)]
 
 
 def _hardware(tree: Tree, machine: str) -> str:
     machines = map(mapping, sequence(tree.get("machines")))
-    return next((str(one.get("hardware") or "") for one in machines if one.get("name") == machine), "")
+    return next((str(row.get("hardware") or "") for row in machines if row.get("name") == machine), "")
 
 
 def _verified(tree: Tree) -> list[Cell]:
-    return [_proof(mapping(one)) for one in sequence(tree["proofs"])]
+    return [_verification(mapping(verification)) for verification in sequence(tree["proofs"])]
 
 
-def _proof(one: Tree) -> Cell:
-    record, verdict = one.get("record"), str(one["verdict"])
+def _verification(verification: Tree) -> Cell:
+    record, verdict = verification.get("record"), str(verification["verdict"])
     verdict = verdict if verdict in _ORDER else "ERROR"
-    took = f"{one['duration_s']:.0f}\u00a0s"
+    took = f"{verification['duration_s']:.0f}\u00a0s"
     if record is None:
         return Cell(
-            row=one["image"],
-            column=one["machine"],
+            row=verification["image"],
+            column=verification["machine"],
             verdict=verdict,
             said=word(verdict),
             note=took,
-            lines=_texts(one, "error"),
-            advice=_texts(one, "hint"),
+            lines=_texts(verification, "error"),
+            advice=_texts(verification, "hint"),
         )
     bad = sorted(wrong(record["checks"]), key=lambda item: VERDICTS.index(item["verdict"]))
     lines = [str(reason["message"]) for reason in record["summary"]["reasons"]]
     lines += [f"{item['id']} {item['reason_code']}: {item['message']}" for item in bad[:_MOST]]
     lines += [f"and {len(bad) - _MOST} more findings"] if len(bad) > _MOST else []
     return Cell(
-        row=one["image"],
-        column=one["machine"],
+        row=verification["image"],
+        column=verification["machine"],
         verdict=verdict,
         said=headline(record["summary"]),
         note=f"{counted(record['summary'])}; {took}",
@@ -129,50 +128,50 @@ def _proof(one: Tree) -> Cell:
 
 def _built(tree: Tree) -> list[Cell]:
     """Return built and impossible images: the last axis across, the others and the image down."""
-    images = [mapping(one) for one in sequence(tree["images"])]
-    impossible = [mapping(one) for one in sequence(tree["impossible"])]
+    images = [mapping(entry) for entry in sequence(tree["images"])]
+    impossible = [mapping(entry) for entry in sequence(tree["impossible"])]
     last = _last_axis([*images, *impossible])
-    found = []
-    for one in images:
-        row, column = _place(one, last)
-        failure, checked = mapping(one["failure"]), mapping(one["verification"])
-        verdict = _BUILT.get(str(one["status"]), "ERROR")
-        told = f"verified: {word(checked['verdict'])}; " if checked.get("verdict") else ""
-        note = f"{told}{one['duration_s']:.0f}\u00a0s"
-        said = _SAID.get(str(one["status"]), str(one["status"]))
+    cells = []
+    for image in images:
+        row, column = _place(image, last)
+        failure, checked = mapping(image["failure"]), mapping(image["verification"])
+        verdict = _BUILT.get(str(image["status"]), "ERROR")
+        prefix = f"verified: {word(checked['verdict'])}; " if checked.get("verdict") else ""
+        note = f"{prefix}{image['duration_s']:.0f}\u00a0s"
+        said = word(image["status"])
         lines, advice = _texts(failure, "message"), _texts(failure, "hint")
-        found.append(Cell(row=row, column=column, verdict=verdict, said=said, note=note, lines=lines, advice=advice))
-    for one in impossible:
-        row, column = _place(one, last)
-        lines, advice = _texts(one, "reason"), _texts(one, "hint")
-        found.append(Cell(row=row, column=column, verdict="SKIP", said="impossible", lines=lines, advice=advice))
-    return found
+        cells.append(Cell(row=row, column=column, verdict=verdict, said=said, note=note, lines=lines, advice=advice))
+    for combination in impossible:
+        row, column = _place(combination, last)
+        lines, advice = _texts(combination, "reason"), _texts(combination, "hint")
+        cells.append(Cell(row=row, column=column, verdict="SKIP", said="impossible", lines=lines, advice=advice))
+    return cells
 
 
-def _texts(one: Tree, name: str) -> list[str]:
-    return [str(one[name])] if one.get(name) else []
+def _texts(entry: Tree, name: str) -> list[str]:
+    return [str(entry[name])] if entry.get(name) else []
 
 
 def _last_axis(images: Sequence[Tree]) -> str:
     """Return the last axis whose values and the rest of the name tell all images apart; empty where none does."""
-    names = list(dict.fromkeys(axis for one in images for axis in mapping(one["axes"])))
+    names = list(dict.fromkeys(axis for image in images for axis in mapping(image["axes"])))
     for name in reversed(names):
-        places = {_place(one, name) for one in images}
-        if all(name in mapping(one["axes"]) for one in images) and len(places) == len(images):
+        places = {_place(image, name) for image in images}
+        if all(name in mapping(image["axes"]) for image in images) and len(places) == len(images):
             return name
     return ""
 
 
-def _place(one: Tree, last: str) -> tuple[str, str]:
-    axes: Mapping[str, str] = mapping(one["axes"])
+def _place(entry: Tree, last: str) -> tuple[str, str]:
+    axes: Mapping[str, str] = mapping(entry["axes"])
     if not last:
-        return str(one["name"]), "outcome"
+        return str(entry["name"]), "outcome"
     others = ", ".join(f"{name} {value}" for name, value in axes.items() if name != last)
     return others or "image", f"{last} {axes.get(last, '-')}"
 
 
 def _tiles(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> list[Tile]:
-    good = sum(one.verdict in ("PASS", "WARN") for one in cells)
+    good = sum(cell.verdict in ("PASS", "WARN") for cell in cells)
     tiles = [
         Tile(
             "Verified" if verified else "Built",

@@ -51,7 +51,7 @@ _MACHINE = "This machine or its driver is faulty; the image is not verified."
 _RULE_WORDS = ("type", "unit", "gates", "source", "judgement")
 _OTHER = "Other checks"
 _MB = 1e6
-_NAMED = 3
+_NAMED = 3  # ids in a row; more are a count
 
 
 def render_html(record: Tree) -> bytes:
@@ -79,7 +79,7 @@ def _view(record: Tree) -> dict[str, Any]:
     name, image = title_of(record)
     summary, run = record["summary"], record["run"]
     verdict = str(summary["verdict"])
-    found = measured(record["checks"])
+    measurements = measured(record["checks"])
     return {
         "blames_machine": blames_machine,
         "by_topic": _by_topic(record),
@@ -103,10 +103,10 @@ def _view(record: Tree) -> dict[str, Any]:
         "run_id": run["id"],
         "stderr_tail": run["payload"]["stderr_tail"],
         "summary": summary,
-        "absent": _absent(record, found),
+        "absent": _absent(record, measurements),
         "samples": _topic(samples(record["checks"])),
-        "tiles": [tile for _, shown in found for tile in shown.tiles],
-        "topics": [_topic(shown) for _, shown in found if _measured(shown)],
+        "tiles": [tile for _, shown in measurements for tile in shown.tiles],
+        "topics": [_topic(shown) for _, shown in measurements if _measured(shown)],
         "verdict": verdict,
     }
 
@@ -132,10 +132,10 @@ def _measured(shown: Shown) -> bool:
     return bool(shown.figures or shown.details or shown.sheets)
 
 
-def _absent(record: Tree, found: Sequence[tuple[CheckEntry, Shown]]) -> dict[str, list[str]]:
+def _absent(record: Tree, measurements: Sequence[tuple[CheckEntry, Shown]]) -> dict[str, list[str]]:
     """Return the titles of what was not measured, by what it needs."""
     by_need: dict[str, list[str]] = {}
-    for entry, shown in found:
+    for entry, shown in measurements:
         if not _measured(shown):
             by_need.setdefault(_need(record, entry), []).append(shown.title)
     return by_need
@@ -159,8 +159,10 @@ def _by_topic(record: Tree) -> list[tuple[str, list[tuple[str, str, str, Sequenc
     def severity(group: tuple[str, str, str, Sequence[Tree]]) -> int:
         return VERDICTS.index(group[0])
 
-    ordered = [(topic, sorted(found, key=lambda one: (severity(one), one[1]))) for topic, found in groups.items()]
-    return sorted(ordered, key=lambda one: severity(one[1][0]))
+    ordered = [
+        (topic, sorted(members, key=lambda group: (severity(group), group[1]))) for topic, members in groups.items()
+    ]
+    return sorted(ordered, key=lambda section: severity(section[1][0]))
 
 
 def _topic(shown: Shown) -> dict[str, Any]:
@@ -186,7 +188,7 @@ def _evidence(item: Tree) -> dict[str, Any]:
     return {
         "measured on": item["subject"],
         "counts": item["gates"],
-        "at fault": item.get("blames"),
+        "caused by": item.get("blames"),
         "metric": item["metric"],
         "derived": item["derived"],
         "rule": item["rule"],
@@ -233,6 +235,6 @@ def _named(ids: Sequence[str]) -> str:
     """Return the findings, or what they have in common where they are many."""
     if len(ids) <= _NAMED:
         return ", ".join(ids)
-    shared = takewhile(lambda words: len(set(words)) == 1, zip(*(one.split(".") for one in ids), strict=False))
+    shared = takewhile(lambda words: len(set(words)) == 1, zip(*(ident.split(".") for ident in ids), strict=False))
     common = ".".join(words[0] for words in shared)
-    return f"{len(ids)} findings of {common or ', '.join(dict.fromkeys(check_of(one) for one in ids))}"
+    return f"{len(ids)} findings of {common or ', '.join(dict.fromkeys(check_of(ident) for ident in ids))}"

@@ -70,22 +70,22 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
     Raises:
         EnvironmentProblem: the folder cannot be written.
     """
-    overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
+    overlay = means.overlay and all(layer.contents.overlay for layer in stack.layers)
     mounts, gpus = host_mounts(run.gpus, run.data), run.gpus
     workdir = inside(run.workdir)
-    folders = (*_MOUNT_POINTS, workdir, *run.volumes, *(one.target for one in run.mounts))
+    folders = (*_MOUNT_POINTS, workdir, *run.volumes, *(bind.target for bind in run.mounts))
     links = gpus.links if gpus else {}
     trees = lay_out(folder, stack, files=run.files, folders=folders, links=links, mounts=mounts, overlay=overlay)
     words = [*_isolation(means, run), *_mounts(folder, means, limits)]
     for volume in run.volumes:
         words += ["--perms", "1777", "--tmpfs", inside(volume)]
     # As root the kernel has to be told whose the files are, which is done before bubblewrap starts (`enter.py`).
-    mapped = {f"mount{number}": str(one.source) for number, one in enumerate(run.mounts)} if _maps(means) else {}
+    mapped = {f"mount{number}": str(bind.source) for number, bind in enumerate(run.mounts)} if _maps(means) else {}
     for name in mapped:
         (folder / name).mkdir()
-    for number, one in enumerate(run.mounts):
-        source = f"{folder}/mount{number}" if mapped else str(one.source)
-        words += ["--ro-bind" if one.read_only else "--bind", source, inside(one.target)]
+    for number, mount in enumerate(run.mounts):
+        source = f"{folder}/mount{number}" if mapped else str(mount.source)
+        words += ["--ro-bind" if mount.read_only else "--bind", source, inside(mount.target)]
     for host, path in gpus.devices if gpus else ():
         words += ["--dev-bind", host, path]
     for host, path in mounts:
@@ -140,7 +140,7 @@ def lay_out(
         },
         links=links,
     )
-    trees = [folder / "top", *(one.tree for one in reversed(stack.layers))]
+    trees = [folder / "top", *(layer.tree for layer in reversed(stack.layers))]
     try:
         make_top(folder / "top", stack, top)
         (folder / "sys").mkdir()

@@ -63,8 +63,8 @@ def make(limits: RunLimits, *, root: Path = Path("/")) -> Group:
     wanted += ["cpu"] if limits.cpus is not None else []
     folders: dict[str, Path] = {}
     parents = {controller: _parent(controller, places, root) for controller in _CONTROLLERS}
-    for place in {one for one in parents.values() if one is not None}:
-        _sweep(place, _namespace(root))  # of every controller: a killed run may have had a limit that this one has not
+    for base in {path for path in parents.values() if path is not None}:
+        _sweep(base, _namespace(root))  # of every controller: a killed run may have had a limit that this one has not
     for controller in wanted:
         parent = parents[controller]
         if parent is None:
@@ -77,7 +77,7 @@ def make(limits: RunLimits, *, root: Path = Path("/")) -> Group:
             _remove(folder)
             continue
         folders[controller] = folder
-    return Group(folders=folders, unlimited=tuple(one for one in wanted if one not in folders))
+    return Group(folders=folders, unlimited=tuple(requested for requested in wanted if requested not in folders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +94,20 @@ def _places(mountinfo: str, cgroup: str) -> dict[str, _Place]:
     for line in cgroup.splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
-        for one in names.split(","):
-            paths[one] = path
-    found: dict[str, _Place] = {}
+        for controller in names.split(","):
+            paths[controller] = path
+    places: dict[str, _Place] = {}
     for line in mountinfo.splitlines():
         left, dash, right = line.partition(" - ")
         fields, kinds = left.split(" "), right.split(" ")
         if not dash or len(fields) < 5 or len(kinds) < 3 or kinds[0] not in ("cgroup", "cgroup2"):  # noqa: PLR2004
             continue
         for name in [""] if kinds[0] == "cgroup2" else kinds[2].split(","):
-            if name in paths and name not in found:
+            if name in paths and name not in places:
                 inside = _below(paths[name], fields[3])
                 top = Path(fields[4])
-                found[name] = _Place(top=top, own=top / inside)
-    return found
+                places[name] = _Place(top=top, own=top / inside)
+    return places
 
 
 def _below(path: str, root: str) -> PurePosixPath:

@@ -40,7 +40,7 @@ _READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_PROGRAMS, _BIND, _RECURSIVE, _PRIVATE =
 # The same numbers on x86-64 and arm64.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _AT_FDCWD, _CLONE, _RECURSE, _EMPTY_PATH, _FROM_EMPTY_PATH, _ID_MAPPED = -100, 1, 0x8000, 0x1000, 4, 0x00100000
-_SET_DEATH_SIGNAL = 1
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 1
 _PLACES = ("/mnt", "/media", "/srv", "/home")  # one that nothing of this run lies in
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -167,22 +167,22 @@ def _attach(tree: int, target: str, users: int | None, source: str) -> None:
 
 def _moved(argv: list[str], folder: str, names: tuple[str, ...]) -> list[str]:
     """Make the run's mounts reachable for a user who may not enter root's cache, and the arguments name that place."""
-    place = next(
-        one
-        for one in _PLACES
-        if Path(one).is_dir()
-        and not Path(one).is_symlink()
-        and not any(f"{word}/".startswith(f"{one}/") and not word.startswith(f"{folder}/") for word in argv)
+    mount_root = next(
+        path
+        for path in _PLACES
+        if Path(path).is_dir()
+        and not Path(path).is_symlink()
+        and not any(f"{word}/".startswith(f"{path}/") and not word.startswith(f"{folder}/") for word in argv)
     )
-    held = [os.open(name, os.O_PATH | os.O_DIRECTORY) for name in names]
-    _mount("tmpfs", place, "tmpfs", _NO_SETUID | _NO_DEVICES, "mode=0755,size=64k")
-    for name, descriptor in zip(names, held, strict=True):
-        Path(place, name).mkdir(0o755)
-        _mount(f"/proc/self/fd/{descriptor}", f"{place}/{name}", None, _BIND | _RECURSIVE, None)
+    descriptors = [os.open(name, os.O_PATH | os.O_DIRECTORY) for name in names]
+    _mount("tmpfs", mount_root, "tmpfs", _NO_SETUID | _NO_DEVICES, "mode=0755,size=64k")
+    for name, descriptor in zip(names, descriptors, strict=True):
+        Path(mount_root, name).mkdir(0o755)
+        _mount(f"/proc/self/fd/{descriptor}", f"{mount_root}/{name}", None, _BIND | _RECURSIVE, None)
         os.close(descriptor)
     os.chdir("/")
-    found = {f"{folder}/{name}": f"{place}/{name}" for name in names}
-    return [found.get(word, word) for word in argv]
+    targets = {f"{folder}/{name}": f"{mount_root}/{name}" for name in names}
+    return [targets.get(word, word) for word in argv]
 
 
 def _loopback_up() -> None:
@@ -203,7 +203,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None) -> None:
-    _call("mount", *(_bytes(one) for one in (source, target, kind)), ctypes.c_ulong(flags), _bytes(data))
+    _call("mount", *(_bytes(text) for text in (source, target, kind)), ctypes.c_ulong(flags), _bytes(data))
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -218,7 +218,7 @@ def _fail(what: str, path: str) -> None:
 def _call(name: str, *arguments: Any) -> None:
     if getattr(_LIBC, name)(*arguments):
         number = ctypes.get_errno()
-        shown = [one.decode() for one in arguments if isinstance(one, bytes)]
+        shown = [argument.decode() for argument in arguments if isinstance(argument, bytes)]
         raise OSError(number, f"{' '.join([name, *shown[:3]])}: {os.strerror(number)}")
 
 

@@ -44,19 +44,19 @@ def from_cdi(tree: Any, gpus: str) -> GpuEdits:
     """
     if not isinstance(tree, dict) or tree.get("kind") != KIND:
         raise EnvironmentProblem(f"the CDI specification is not one of {KIND}", hint=_HINT)
-    named = {str(one.get("name")): one for one in _mappings(tree.get("devices"))}
+    named = {str(entry.get("name")): entry for entry in _mappings(tree.get("devices"))}
     wanted = gpus.split(",")
     if gpus == "all" and "all" not in named:
         wanted = list(named)
     missing = [name for name in wanted if name not in named]
     if missing or not wanted:
         raise _no_such_gpu(missing, named)
-    edits = [one.get("containerEdits") for one in (tree, *(named[name] for name in wanted))]
+    edits = [section.get("containerEdits") for section in (tree, *(named[name] for name in wanted))]
     devices: dict[str, str] = {}
     mounts: dict[str, str] = {}
     links: dict[str, str] = {}
     env: dict[str, str] = {}
-    for edit in (one for one in edits if isinstance(one, dict)):
+    for edit in (candidate for candidate in edits if isinstance(candidate, dict)):
         for device in _mappings(edit.get("deviceNodes")):
             path = _path(device.get("path"))
             devices[path] = _path(device.get("hostPath") or path)
@@ -107,7 +107,7 @@ def from_loader(
             "bubblewrap cannot give GPUs to containers: this machine has no /dev/nvidia0 and no CDI specification",
             hint=_HINT,
         )
-    wanted = have if gpus == "all" else [minors.get(one, int(one) if one.isdigit() else -1) for one in gpus.split(",")]
+    wanted = have if gpus == "all" else [minors.get(gpu, int(gpu) if gpu.isdigit() else -1) for gpu in gpus.split(",")]
     missing = [text for text, number in zip(gpus.split(","), wanted, strict=False) if number not in have]
     if missing:
         raise _no_such_gpu(missing, {str(number): None for number in have})
@@ -121,12 +121,12 @@ def from_loader(
     devices += [f"/dev/{name}" for name in _CONTROL if name in names]
     mounts = [(path, f"{folder}/{name}") for name, path in sorted(libraries.items())]
     mounts += [(tool, "/usr/bin/nvidia-smi")] if tool else []
-    return GpuEdits(devices=tuple((one, one) for one in devices), mounts=tuple(mounts), links={}, env={})
+    return GpuEdits(devices=tuple((path, path) for path in devices), mounts=tuple(mounts), links={}, env={})
 
 
 def driver_libraries(listing: str, machine: str) -> dict[str, str]:
     """The driver's libraries in a loader's cache: name -> path. The first of a name counts, as for the loader."""
-    found: dict[str, str] = {}
+    libraries: dict[str, str] = {}
     known = of_machine(machine)
     kind = known.loader if known is not None else machine
     for line in listing.splitlines():
@@ -134,20 +134,20 @@ def driver_libraries(listing: str, machine: str) -> dict[str, str]:
         if match is None or kind not in match["kind"] or not match["name"].startswith(_DRIVER):
             continue
         if not match["name"].startswith("libnvidia-container"):  # of the engines' tools, not of the driver
-            found.setdefault(match["name"], match["path"])
-    return found
+            libraries.setdefault(match["name"], match["path"])
+    return libraries
 
 
 def gpu_minors(texts: Iterable[str]) -> dict[str, int]:
     """UUID -> number below /dev, from the driver's files /proc/driver/nvidia/gpus/*/information."""
-    found: dict[str, int] = {}
+    minors: dict[str, int] = {}
     for text in texts:
         fields = {
             key.strip(): value.strip() for key, sign, value in (line.partition(":") for line in text.splitlines())
         }
         if fields.get("GPU UUID") and fields.get("Device Minor", "").isdigit():
-            found[fields["GPU UUID"]] = int(fields["Device Minor"])
-    return found
+            minors[fields["GPU UUID"]] = int(fields["Device Minor"])
+    return minors
 
 
 def loader_links(libraries: Sequence[tuple[str, str]], folder: str) -> dict[str, str]:
@@ -162,18 +162,18 @@ def loader_links(libraries: Sequence[tuple[str, str]], folder: str) -> dict[str,
 
 def _links(arguments: Any) -> dict[str, str]:
     """The links that a `create-symlinks` hook would make."""
-    words = [str(one) for one in arguments] if isinstance(arguments, list) else []
+    words = [str(argument) for argument in arguments] if isinstance(arguments, list) else []
     if "create-symlinks" not in words:
         return {}
-    found: dict[str, str] = {}
+    links: dict[str, str] = {}
     for number, word in enumerate(words):
         text = word.removeprefix("--link=") if word.startswith("--link=") else None
         if word == "--link" and number + 1 < len(words):
             text = words[number + 1]
         if text is not None and "::" in text:
             target, _, link = text.partition("::")
-            found[_path(link)] = target
-    return found
+            links[_path(link)] = target
+    return links
 
 
 def _path(value: Any) -> str:
@@ -184,7 +184,7 @@ def _path(value: Any) -> str:
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _no_such_gpu(missing: Sequence[str], named: Mapping[str, Any]) -> UsageError | EnvironmentProblem:

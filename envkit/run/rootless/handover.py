@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.image.reference import Reference
 
-_LOAD_S = 1800.0
-_ASK_S = 120.0
+_LOAD_S = 1800.0  # gigabytes into its storage
+_ASK_S = 120.0  # with many images its storage is slow
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
 _OWN = "localhost/envkit-session/"
 _ENDS = (f"{identity.PREFIX}.host", f"{identity.PREFIX}.boot", f"{identity.PREFIX}.pid", f"{identity.PREFIX}.started")
@@ -67,8 +67,8 @@ def hand_over(
             f"docker cannot read {reference}", hint="apt-get install bubblewrap, or save it as docker-archive:FILE"
         )
     out = _ask(argv, f"loading {reference}", engine)
-    found = _LOADED.findall(out)
-    return str(found[-1]) if found else out.split()[-1]
+    names = _LOADED.findall(out)
+    return str(names[-1]) if names else out.split()[-1]
 
 
 def _lend(program: str, reference: FileReference, until: contextlib.ExitStack) -> str:
@@ -107,13 +107,13 @@ def _swept(program: str) -> Mapping[str, Sequence[str]]:
     """Remove the images of sessions that were killed; return the others by their id, with their names."""
     # One listing for both: Podman adds up sizes first, which takes seconds with a hundred images.
     rows: Any = json.loads(_ask([program, "images", "--all", "--format", "json"], "podman images", "podman") or "[]")
-    found = {row["Id"]: tuple(row.get("Names") or ()) for row in rows or ()}
-    left = {name for names in found.values() for name in names if _is_abandoned(name)}
+    images = {row["Id"]: tuple(row.get("Names") or ()) for row in rows or ()}
+    left = {name for names in images.values() for name in names if _is_abandoned(name)}
     for name in left:
         _remove(program, name)
     return {
         ident: tuple(name for name in names if name not in left)
-        for ident, names in found.items()
+        for ident, names in images.items()
         if not names or not left.issuperset(names)
     }
 

@@ -18,8 +18,8 @@ from envkit.run.rootless.gpu_devices import GpuEdits, from_cdi, from_loader, gpu
 from envkit.run.rootless.stack import Stack
 
 _CDI = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.json", "/var/run/cdi/nvidia.json")
-_PATIENCE_S = 10.0
-_HEADER = 64
+_PATIENCE_S = 10.0  # ldconfig reads its cache
+_HEADER = 64  # bytes of a 64-bit ELF header
 _LOAD, _DYNAMIC = 1, 2
 _STRING_TABLE, _SONAME = 5, 14
 _MOST_DYNAMIC, _MOST_NAME, _MOST_SEGMENTS = 1 << 16, 256, 128
@@ -33,9 +33,9 @@ def host_gpus(gpus: str, stack: Stack) -> GpuEdits:
         UsageError: it has no GPU of that name.
     """
     folder = library_folder(stack, platform.machine())
-    found = next((Path(one) for one in _CDI if Path(one).is_file()), None)
-    if found is not None:
-        edits = from_cdi(strictyaml.read_file(found), gpus)
+    specification = next((Path(candidate) for candidate in _CDI if Path(candidate).is_file()), None)
+    if specification is not None:
+        edits = from_cdi(strictyaml.read_file(specification), gpus)
         names = [(path, _soname(host) or "") for host, path in edits.mounts if path in edits.libraries]
         edits = replace(edits, links={**loader_links(names, folder), **edits.links})
     else:
@@ -59,7 +59,7 @@ def host_gpus(gpus: str, stack: Stack) -> GpuEdits:
 def library_folder(stack: Stack, machine: str) -> str:
     """A folder that the image's loader searches whatever its cache says."""
     multiarch = f"usr/lib/{machine}-linux-gnu"
-    chosen = next((one for one in (multiarch, "usr/lib64") if stack.is_folder(one)), multiarch)
+    chosen = next((path for path in (multiarch, "usr/lib64") if stack.is_folder(path)), multiarch)
     return f"/{chosen}"
 
 

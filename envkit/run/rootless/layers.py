@@ -34,7 +34,7 @@ from envkit.run.rootless.unpack import Contents, unpack
 
 _SCHEMA = "envkit.layer/2"
 _TREE, _NOTE = "tree", "note.json"
-_LOOK_AGAIN_S = 0.05
+_LOOK_AGAIN_S = 0.05  # flock has no time limit, and a signal has to end the wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,10 @@ class LayerCache:
         """The layer if it lies here whole. Every entry is looked at once for each cache object."""
         if diff_id not in self._sound:
             folder = self._folder / _hex(diff_id)
-            found = _read(folder, diff_id) if self._hold(folder) else None
-            if found is None:
+            unpacked = _read(folder, diff_id) if self._hold(folder) else None
+            if unpacked is None:
                 return None
-            self._sound[diff_id] = found
+            self._sound[diff_id] = unpacked
         return self._sound[diff_id]
 
     def _hold(self, folder: Path) -> bool:
@@ -86,12 +86,12 @@ class LayerCache:
 
         Raises:
             EngineError: its blob cannot be read, or the work was given up.
-            IntegrityError: its bytes are not what its digests promise, or are no layer.
+            IntegrityError: its bytes are not what its digests promise, or are not a layer.
             EnvironmentProblem: the disk is full, or the folder cannot be written.
         """
-        found = self.find(layer.diff_id)
-        if found is not None:
-            return found
+        cached = self.find(layer.diff_id)
+        if cached is not None:
+            return cached
         try:
             self._make_folder()
             with _locked(self._folder / f".{_hex(layer.diff_id)}", self._folder / _hex(layer.diff_id)) as staging:
@@ -131,8 +131,8 @@ class LayerCache:
             )
 
 
-def _close(held: list[int]) -> None:
-    for descriptor in held:
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
         os.close(descriptor)
 
 
@@ -161,21 +161,21 @@ def _shift() -> int | None:
 
 def fingerprint(tree: Path) -> str:
     """A digest over every entry of a tree, without its content."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     root = os.fspath(tree)
     waiting = [root]
     while waiting:
         folder = waiting.pop()
         with os.scandir(folder) as listing:
-            for entry in sorted(listing, key=lambda one: one.name):
+            for entry in sorted(listing, key=lambda item: item.name):
                 status = entry.stat(follow_symlinks=False)
                 is_folder = stat.S_ISDIR(status.st_mode)
                 row = (entry.path[len(root) :], status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns)
                 size = 0 if is_folder else status.st_size  # a folder's depends on the file system
-                found.update(f"{row!r}{size}\n".encode("utf-8", "surrogateescape"))
+                digest.update(f"{row!r}{size}\n".encode("utf-8", "surrogateescape"))
                 if is_folder:
                     waiting.append(entry.path)
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _read(folder: Path, diff_id: str) -> Unpacked | None:

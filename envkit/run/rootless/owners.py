@@ -10,7 +10,7 @@ from pathlib import Path
 
 MOST_ID = 2**31 - 2  # the highest user or group ID in a container; Docker allows no higher one either
 NO_ID = -1  # below a container's first ID, and so the owner of no file of a container where its IDs are shifted
-_NOBODY = 65534
+NOBODY = 65534  # the kernel's overflow ID
 # No account has an ID with the highest bit set: login managers and directories count in 31 bits.
 _SHIFT = 2**31
 
@@ -37,4 +37,4 @@ def shift_within(*maps: str) -> int:
 
 def host_id(ident: int, shift: int) -> int:
     """Return the host's ID for a container's; one that no container can have becomes nobody, as the kernel shows it."""
-    return (ident if 0 <= ident <= MOST_ID else _NOBODY) + shift
+    return (ident if 0 <= ident <= MOST_ID else NOBODY) + shift

@@ -25,7 +25,7 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import child
 from envkit.run.rootless import seccomp, start
 from envkit.run.rootless.cell import Inside, environment, host_mounts, lay_out
-from envkit.run.rootless.owners import NO_ID, host_id, host_shift
+from envkit.run.rootless.owners import NO_ID, NOBODY, host_id, host_shift
 from envkit.run.rootless.stack import Stack, inside
 from envkit.run.rootless.supervise import FAILED, SAYS, STOP, landlock_version
 from envkit.run.rootless.user import User
@@ -34,10 +34,9 @@ PROGRAM = "proot"
 INSTALL = "apt-get install proot"
 SAID_BY_PROOT = b"proot error: "
 _SUPERVISE = Path(__file__).with_name("supervise.py")
-_NOBODY = 65534
 _OWN_FILES = "/tmp"  # noqa: S108 - where proot keeps its files, and nothing can change that
 _REPORT = 9  # a shell can redirect descriptors of one digit only
-_PROBE_S = 9.0
+_PROBE_S = 9.0  # `Runner.probe` promises an answer within ten seconds
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount that the run shares
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0", "/dev/stdout": "fd/1", "/dev/stderr": "fd/2"}
@@ -90,10 +89,10 @@ def outside_of(user: User) -> Outside:
     shift = host_shift()
     if not landlock_version():
         # The image's files are those of the cached layers, and nothing but their owners keeps a run from changing them.
-        nobody = shift + NO_ID if shift else _NOBODY
+        nobody = shift + NO_ID if shift else NOBODY
         return Outside(uid=nobody, gid=nobody)
-    uid, gid = (host_id(one, shift) for one in (user.uid, user.gid))
-    return Outside(uid=uid or _NOBODY, gid=gid or _NOBODY)
+    uid, gid = (host_id(number, shift) for number in (user.uid, user.gid))
+    return Outside(uid=uid or NOBODY, gid=gid or NOBODY)
 
 
 def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
@@ -123,7 +122,7 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     outside = outside_of(user)
     (folder / "tmp").mkdir()
     (folder / "tmp").chmod(0o1777)
-    shared = [(one, one) for one in ("/proc", "/sys", _SHARED_MEMORY)]
+    shared = [(target, target) for target in ("/proc", "/sys", _SHARED_MEMORY)]
     binds = [*devices, *mounts, (str(folder / "tmp"), "/tmp"), *shared]  # noqa: S108 - the container's
     words = [program(), "-v", "-1", "-r", str(root), "-w", workdir, "-i", f"{user.uid}:{user.gid}"]
     for host, path in binds:
@@ -149,7 +148,7 @@ def _check_protected(data: Path, *, landlock: bool) -> None:
     Raises:
         EnvironmentProblem: the kernel has no Landlock, or Landlock has to let the run write there.
     """
-    shared = [one for one in (_OWN_FILES, _SHARED_MEMORY) if data.resolve().is_relative_to(Path(one).resolve())]
+    shared = [path for path in (_OWN_FILES, _SHARED_MEMORY) if data.resolve().is_relative_to(Path(path).resolve())]
     if landlock and not shared:
         return
     why = f"every run may write below {shared[0]}" if shared else "this kernel has no Landlock (Linux 5.19)"
@@ -168,7 +167,7 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
     Raises:
         EnvironmentProblem: Python cannot be started again.
     """
-    status, told = os.pipe()
+    status, writer = os.pipe()
     control, go = os.pipe()
 
     def end(_: subprocess.Popen[bytes]) -> None:
@@ -176,22 +175,22 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
             os.write(go, STOP)
 
     with contextlib.ExitStack() as kept:
-        for one in (status, go):
-            kept.callback(os.close, one)
-        with start.handed_over(told, control) as passed:
+        for descriptor in (status, go):
+            kept.callback(os.close, descriptor)
+        with start.handed_over(writer, control) as passed:
             rules = seccomp.program(platform.machine(), traced=True)
             if rules is not None:
                 passed.append(start.memory_file(rules))
             asked = {
                 "argv": [*ready.words, *(_wrapped(ready, argv) if reported else argv)],
-                "env": {**ready.env, **({} if reported else dict(one.partition("=")[::2] for one in ready.late))},
+                "env": {**ready.env, **({} if reported else dict(entry.partition("=")[::2] for entry in ready.late))},
                 "uid": ready.outside.uid,
                 "gid": ready.outside.gid,
                 "rules": None if rules is None else passed[-1],
                 "writable": ready.writable,
                 "readable": ready.readable,
                 "control": control,
-                "status": told,
+                "status": writer,
                 "report": _REPORT,
             }
             process = kept.enter_context(
@@ -256,10 +255,10 @@ def program() -> str:
     Raises:
         EnvironmentProblem: it is not installed.
     """
-    found = shutil.which(PROGRAM)
-    if found is None:
+    path = shutil.which(PROGRAM)
+    if path is None:
         raise EnvironmentProblem(f"{PROGRAM} is not installed", hint=INSTALL)
-    return found
+    return path
 
 
 def _own_files() -> str | None:

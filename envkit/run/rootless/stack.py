@@ -15,7 +15,7 @@ from envkit.ground.store import remove_tree
 from envkit.run.rootless.layers import Unpacked
 from envkit.run.rootless.owners import host_shift
 
-_MOST_TEXT = 1 << 20
+_MOST_TEXT = 1 << 20  # bytes; passwd, group and os-release have thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,29 +26,29 @@ class Stack:
 
     def find(self, path: str) -> Path | None:
         """The file of the uppermost layer that shows at a path relative to the root; no link is followed."""
-        parents = [os.fspath(one) for one in PurePosixPath(path).parents][-2::-1]  # top first, without the root
+        parents = [os.fspath(parent) for parent in PurePosixPath(path).parents][-2::-1]  # top first, without the root
         for layer in reversed(self.layers):
             contents, full = layer.contents, layer.tree / path
-            hidden = any(one in contents.whiteouts for one in (*parents, path))
-            blocked = any(_kind(layer.tree / one) not in (None, stat.S_IFDIR) for one in parents)
+            hidden = any(name in contents.whiteouts for name in (*parents, path))
+            blocked = any(_kind(layer.tree / parent) not in (None, stat.S_IFDIR) for parent in parents)
             if not hidden and not blocked and _kind(full) is not None:
                 return full
-            if hidden or blocked or any(one in contents.opaque for one in ("", *parents)):
+            if hidden or blocked or any(folder in contents.opaque for folder in ("", *parents)):
                 return None
         return None
 
     def is_folder(self, path: str) -> bool:
         """Whether a folder, and no link to one, shows at a path."""
-        found = self.find(path)
-        return found is not None and _kind(found) == stat.S_IFDIR
+        entry = self.find(path)
+        return entry is not None and _kind(entry) == stat.S_IFDIR
 
     def text(self, path: str) -> str:
         """A small file's text, empty where there is none."""
-        found = self.find(path)
-        if found is None or _kind(found) != stat.S_IFREG or found.lstat().st_size > _MOST_TEXT:
+        file = self.find(path)
+        if file is None or _kind(file) != stat.S_IFREG or file.lstat().st_size > _MOST_TEXT:
             return ""
         with contextlib.suppress(OSError):
-            return found.read_text(errors="replace")
+            return file.read_text(errors="replace")
         return ""
 
 
@@ -72,13 +72,13 @@ def make_top(folder: Path, stack: Stack, top: Top) -> None:
     _to_root(folder)
     for path in map(inside, top.folders):
         _folder(folder, stack, path)
-    for path, content in ((inside(one), content) for one, content in top.files.items()):
+    for path, content in ((inside(name), content) for name, content in top.files.items()):
         _folder(folder, stack, os.path.dirname(path))  # noqa: PTH120
         target = folder / path.lstrip("/")
         target.write_bytes(content)
         target.chmod(0o644)
         _to_root(target)
-    for path, target_path in ((inside(one), target) for one, target in top.links.items()):
+    for path, target_path in ((inside(name), target) for name, target in top.links.items()):
         _folder(folder, stack, os.path.dirname(path))  # noqa: PTH120
         link = folder / path.lstrip("/")
         if not link.is_symlink() and not link.exists():

@@ -31,10 +31,10 @@ from envkit.run.rootless.user import User
 PROGRAM = "bwrap"
 INSTALL = "apt-get install bubblewrap"
 _ENTER = Path(__file__).with_name("enter.py")
-_START_S = 60.0
+_START_S = 60.0  # namespaces and mounts on a busy machine
 # `Runner.probe` promises an answer within ten seconds; the four ways of `probe` share them.
 _PROBE_S = 9.0
-_SAID = 4000
+_SAID = 4000  # bytes of its last words
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,14 @@ def started(
     pids: list[int] = []
 
     def end(process: subprocess.Popen[bytes]) -> None:
-        for one in (*filter(None, pids), process.pid):
+        for pid in (*filter(None, pids), process.pid):
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(one, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
 
     with contextlib.ExitStack() as kept:
-        for one in (status, go):
-            kept.callback(os.close, one)
+        for descriptor in (status, go):
+            kept.callback(os.close, descriptor)
         # The child has its own copies. The end of the status pipe is seen only when nobody else can write to it.
         with handed_over(said, wait) as passed:
             words = ["--json-status-fd", str(said), "--block-fd", str(wait)]
@@ -141,8 +141,8 @@ def handed_over(*descriptors: int) -> Iterator[list[int]]:
     try:
         yield passed
     finally:
-        for one in passed:
-            os.close(one)
+        for descriptor in passed:
+            os.close(descriptor)
 
 
 def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimits) -> tuple[str, ...]:
@@ -279,10 +279,10 @@ def _parent(pid: int) -> int:
 
 
 def _program() -> str:
-    found = shutil.which(PROGRAM)
-    if found is None:
+    path = shutil.which(PROGRAM)
+    if path is None:
         raise EnvironmentProblem("bubblewrap is not installed", hint=INSTALL)
-    return found
+    return path
 
 
 def memory_file(data: bytes) -> int:
@@ -309,8 +309,8 @@ def first_process(status: int, process: subprocess.Popen[bytes]) -> int:
             return 0
         said += piece
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        told = json.loads(said.split(b"\n", 1)[0])
-        if "error" in told:
-            raise failure(str(told["error"]).encode(), "the run")
-        return int(told["child-pid"])
+        message = json.loads(said.split(b"\n", 1)[0])
+        if "error" in message:
+            raise failure(str(message["error"]).encode(), "the run")
+        return int(message["child-pid"])
     return 0

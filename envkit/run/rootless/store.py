@@ -22,7 +22,7 @@ from envkit.registry.remote import Remote
 from envkit.run.rootless.layers import LayerCache
 from envkit.run.rootless.stack import Stack
 
-_MOST_WORKERS = 4
+_MOST_WORKERS = 4  # more only wait for the disk
 _HINT = f"envkit verify {LAYOUT}:DIR, {ARCHIVE}:FILE or {PREFIX}HOST/NAME:TAG"
 
 
@@ -45,10 +45,10 @@ class ImageStore:
         """
         if text in self._known:
             return self._known[text]
-        place = self._origin(text) if is_digest(text) else text
-        image = self._read(place)
+        reference = self._origin(text) if is_digest(text) else text
+        image = self._read(reference)
         if is_digest(text) and image.id != text:
-            raise EngineError(f"there is no image {text} any more: {place} is now {image.id}", hint=_HINT)
+            raise EngineError(f"there is no image {text} any more: {reference} is now {image.id}", hint=_HINT)
         self._known[image.id] = image
         with contextlib.suppress(OSError):  # a note for later runs; this one has what it needs
             write_atomic(self._folder / "images" / image.id.removeprefix("sha256:"), image.origin.encode())
@@ -64,12 +64,12 @@ class ImageStore:
         """
         if not image.layers:
             raise EngineError(f"{image.origin} has no layer, so nothing can be run in it", hint=_HINT)
-        missing = {one.diff_id: one for one in image.layers if self._layers.find(one.diff_id) is None}
+        missing = {layer.diff_id: layer for layer in image.layers if self._layers.find(layer.diff_id) is None}
         if missing:
             self._layers.sweep()
             self._unpack(image, tuple(missing.values()), reporter)
-        layers = tuple(self._layers.take(one, threading.Event()) for one in image.layers)
-        return Stack(layers=layers), sum(one.size for one in layers)
+        layers = tuple(self._layers.take(layer, threading.Event()) for layer in image.layers)
+        return Stack(layers=layers), sum(layer.size for layer in layers)
 
     def _read(self, text: str) -> spec.Image:
         if is_remote(text):
@@ -84,15 +84,15 @@ class ImageStore:
         return read_file(reference)
 
     def _unpack(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> None:
-        total = sum(one.descriptor.size for one in layers)
+        total = sum(layer.descriptor.size for layer in layers)
         with self._remote.at_hand(image, layers, reporter):
             reporter.step(f"unpack {counted(len(layers), 'layer')} ({total / 1e6:.0f} MB)")
             stop = threading.Event()
             pool = ThreadPoolExecutor(min(_MOST_WORKERS, cores()), thread_name_prefix="unpack")
             try:
                 # The largest first: one that is begun last would have the others' cores idle.
-                ranked = sorted(layers, key=lambda one: -one.descriptor.size)
-                waiting = {pool.submit(self._layers.take, one, stop): one.descriptor.size for one in ranked}
+                ranked = sorted(layers, key=lambda layer: -layer.descriptor.size)
+                waiting = {pool.submit(self._layers.take, layer, stop): layer.descriptor.size for layer in ranked}
                 done = 0
                 for ended in as_completed(waiting):
                     ended.result()

@@ -36,17 +36,17 @@ FAILED = 125
 SAYS = b"supervise: "
 START, STOP = b"1", b"0"
 _SET_SUBREAPER, _DROP_BOUND, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 36, 24, 38, 22, 2
-_LAST_CAPABILITY = 63
+_LAST_CAPABILITY = 63  # the kernel has room for 64, and refuses those it does not know
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # one number on every architecture
-_BELOW_PATH = 1
+_BELOW_PATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 # Version 1 forbids every rename between folders, version 3 knows truncation, 6 signals and abstract sockets.
 _LEAST, _TRUNCATES, _SCOPES = 2, 3, 6
 _EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE = 1, 2, 4, 8, 1 << 14
 _EVERYTHING = (1 << 14) - 1  # of version 2
 _DEVICE_NODES = (1 << 6) | (1 << 11)
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE
-_SIGNALS_AND_SOCKETS = 3
-_KILLED = 137
+_SIGNALS_AND_SOCKETS = 3  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET and LANDLOCK_SCOPE_SIGNAL
+_KILLED = 137  # 128 + SIGKILL
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the end comes through `control` alone
 _TICK_MS, _TICK_S = 100, 0.01
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -115,15 +115,15 @@ def _watch(child: int, control: int, gate: int, report: int) -> int:
 def _become(asked: dict[str, Any], gate: int, report: int) -> None:
     """Wait for the start, then become what was asked for."""
     os.setsid()
-    for one in (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two
-        signal.signal(one, signal.SIG_DFL)
+    for signum in (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two
+        signal.signal(signum, signal.SIG_DFL)
     if not os.read(gate, 1):
         return
     # Read now: the number of this descriptor may be the one that the report gets.
     rules = None if asked["rules"] is None else os.read(asked["rules"], 1 << 16)
     if asked["uid"] is not None:
         _be_user(asked["uid"], asked["gid"])
-    _call("prctl", _NO_NEW_PRIVILEGES, *(ctypes.c_ulong(one) for one in (1, 0, 0, 0)))
+    _call("prctl", _NO_NEW_PRIVILEGES, *(ctypes.c_ulong(argument) for argument in (1, 0, 0, 0)))
     if asked["readable"] is not None:
         _limit_files(asked["writable"], asked["readable"])
     os.dup2(report, asked["report"], inheritable=True)
@@ -204,16 +204,17 @@ def _end_all() -> None:
 def _below(top: int) -> list[int]:
     """The processes below one, farthest first: proot, which stands between, goes last."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
+    # Not Path.glob, which raises ProcessLookupError if a process ends while it is listed.
+    for pid in (name for name in os.listdir("/proc") if name.isdecimal()):  # noqa: PTH208
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.parent.name))
-    found, waiting = [], [top]
+            parent = int(Path("/proc", pid, "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(pid))
+    processes, waiting = [], [top]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        processes += below
         waiting += below
-    return found[::-1]
+    return processes[::-1]
 
 
 def _call(name: str, *arguments: Any) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _PIECE = 1 << 16
-_GLANCE_S = 0.1
+_GLANCE_S = 0.1  # how soon the command's end is noticed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Terminal:
 
     def _step(self, ready: selectors.BaseSelector, typed: int, shown: int) -> bool:
         """Carry what is there; False when nothing came for a moment."""
-        found = [key.fd for key, _ in ready.select(_GLANCE_S)]
-        if typed in found:
+        readable = [key.fd for key, _ in ready.select(_GLANCE_S)]
+        if typed in readable:
             piece = os.read(typed, _PIECE)
             if piece:
                 _write(self.own, piece)
             else:
                 ready.unregister(typed)
-        if self.own in found:
+        if self.own in readable:
             try:
                 piece = os.read(self.own, _PIECE)
             except OSError as error:  # the last process that had the other end is gone
@@ -69,7 +69,7 @@ class Terminal:
                     raise
                 return False
             _write(shown, piece)
-        return bool(found)
+        return bool(readable)
 
 
 @contextmanager

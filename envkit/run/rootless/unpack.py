@@ -55,13 +55,13 @@ def unpack(source: Source, root: Path, *, shift: int | None) -> Contents:
         _place(tree, entry, source)
     overlay = _note_removed(tree)
     # The deepest first: filling a folder changes its time, and a folder closed to its owner cannot be entered any more.
-    for path in sorted(tree.folders, key=lambda one: one.count("/"), reverse=True):
+    for path in sorted(tree.folders, key=lambda folder: folder.count("/"), reverse=True):
         entry, full = tree.folders[path], f"{tree.root}/{path}"
         _own(tree, full, entry)
         os.chmod(full, (entry.mode & _MODES) | (stat.S_IRWXU if shift is None else 0))  # noqa: PTH101
         os.utime(full, (entry.mtime, entry.mtime))
     # A whiteout hides what lower layers have; an entry at the same path of this layer stays, wherever it is in the tar.
-    removed = tuple(sorted(one for one in tree.whiteouts if one not in tree.kinds))
+    removed = tuple(sorted(whiteout for whiteout in tree.whiteouts if whiteout not in tree.kinds))
     return Contents(whiteouts=removed, opaque=tuple(sorted(tree.opaque)), overlay=overlay)
 
 

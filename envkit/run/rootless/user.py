@@ -32,14 +32,14 @@ def find_user(text: str, stack: Stack) -> User:
     name, sign, group = text.partition(":")
     name = name or "0"
     rows = [line.split(":") for line in stack.text("etc/passwd").splitlines() if line.count(":") >= 6]  # noqa: PLR2004
-    row = next((one for one in rows if name in (one[0], one[2])), None)
+    row = next((fields for fields in rows if name in (fields[0], fields[2])), None)
     uid = _number(name if row is None else row[2], text)
     # No variable has a zero byte.
     home = row[5] if row is not None and row[5].startswith("/") and "\0" not in row[5] else "/"
     if sign and group:
         groups = [line.split(":") for line in stack.text("etc/group").splitlines() if line.count(":") >= 3]  # noqa: PLR2004
-        found = next((one[2] for one in groups if one[0] == group), group)
-        return User(uid=uid, gid=_number(found, text), home=home)
+        group_id = next((fields[2] for fields in groups if fields[0] == group), group)
+        return User(uid=uid, gid=_number(group_id, text), home=home)
     # A number that the image's list does not have gets group 0, as with engines.
     return User(uid=uid, gid=0 if row is None else _number(row[3], text), home=home)
 

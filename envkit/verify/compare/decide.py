@@ -107,9 +107,9 @@ def compare(first: Sequence[Launch], second: Sequence[Launch], rule: Rule | None
 
 def overall(rows: Sequence[Row]) -> Change:
     """The worst of all rows; nothing compared is INCONCLUSIVE, and an improvement of some is an improvement."""
-    found = {row.change for row in rows}
+    changes = {row.change for row in rows}
     order = (Change.REGRESSION, Change.INCONCLUSIVE, Change.IMPROVEMENT, Change.SAME)
-    return next((change for change in order if change in found), Change.INCONCLUSIVE)
+    return next((change for change in order if change in changes), Change.INCONCLUSIVE)
 
 
 def _values(launches: Sequence[Launch], key: str, least: int) -> list[float]:
@@ -117,12 +117,12 @@ def _values(launches: Sequence[Launch], key: str, least: int) -> list[float]:
 
     Launches are chosen by the pressure on the processors while they ran, never by what they measured.
     """
-    found = [launch[key] for launch in launches if key in launch]
-    quiet = sum(item.gate == CLEAN for item in found)
-    if all(item.clock == "cpu" for item in found):
-        kept = max(quiet, (len(found) + 1) // 2, least)
-        return [item.value for item in sorted(found, key=lambda item: (item.gate != CLEAN, item.pressure))[:kept]]
-    return [item.value for item in found if item.gate == CLEAN]
+    readings = [launch[key] for launch in launches if key in launch]
+    quiet = sum(item.gate == CLEAN for item in readings)
+    if all(item.clock == "cpu" for item in readings):
+        kept = max(quiet, (len(readings) + 1) // 2, least)
+        return [item.value for item in sorted(readings, key=lambda item: (item.gate != CLEAN, item.pressure))[:kept]]
+    return [item.value for item in readings if item.gate == CLEAN]
 
 
 def _too_few(sides: tuple[list[float], list[float]], left_out: int, rule: Rule) -> str:

@@ -79,7 +79,7 @@ def gather(
     """
     reporter.step("warm up")
     first = [readings(launch(subject, reporter)) for subject in subjects]
-    keys = set.union(*(set(found) for found in first))
+    keys = set.union(*(set(metrics) for metrics in first))
     if not keys:
         raise VerificationError(
             "nothing that ran is timed, so there is nothing to compare", hint="envkit verify --list"
@@ -88,20 +88,20 @@ def gather(
     timed = [replace(item, options=replace(item.options, only=checks, skip=())) for item in subjects]
     wanted = launches or max(least, launches_for(len(keys)))
     order = random.Random(seed)  # noqa: S311 - a schedule, not a secret
-    found: list[list[Mapping[str, Any]]] = [[] for _ in subjects]
+    records: list[list[Mapping[str, Any]]] = [[] for _ in subjects]
     rounds = 0
     while rounds < wanted or (
-        rounds < repeats * wanted and spoiled([[readings(record) for record in side] for side in found], wanted)
+        rounds < repeats * wanted and spoiled([[readings(record) for record in side] for side in records], wanted)
     ):
         rounds += 1
         more = "" if rounds <= wanted else ", as the machine was busy"
         reporter.step(f"launch {rounds} of {wanted if rounds <= wanted else repeats * wanted} per side{more}")
-        for place in order.sample(range(len(timed)), len(timed)):
-            record = launch(timed[place], reporter)
+        for index in order.sample(range(len(timed)), len(timed)):
+            record = launch(timed[index], reporter)
             if keep is not None:
-                keep(place, record)
-            found[place].append(record)
-    return tuple(tuple(side) for side in found)
+                keep(index, record)
+            records[index].append(record)
+    return tuple(tuple(side) for side in records)
 
 
 def spoiled(sides: Sequence[Sequence[Launch]], wanted: int) -> bool:

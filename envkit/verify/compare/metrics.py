@@ -44,8 +44,8 @@ def readings(record: Mapping[str, Any]) -> dict[str, Reading]:
 
 def readings_of(checks: Iterable[Mapping[str, Any]]) -> dict[str, Reading]:
     """The metrics of a record's checks; see `readings`."""
-    found = (_reading(check) for check in checks)
-    return {f"{item.id}@{item.subject}": item for item in found if item is not None}
+    parsed = (_reading(check) for check in checks)
+    return {f"{item.id}@{item.subject}": item for item in parsed if item is not None}
 
 
 def body_factor(record: Mapping[str, Any]) -> float:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envkit.verify.compare.sides import Side
 
 SCHEMA = "envkit.compare/1"
-REGRESSION_EXIT = 7
+REGRESSION_EXIT = 7  # performance regression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +96,10 @@ def takes_turns(first: Side, second: Side) -> bool:
         + [(str(record["run"]["started"]), 1) for record in second.records]
     )
     longest = length = 0
-    for place, (_, side) in enumerate(runs):
-        length = length + 1 if place and side == runs[place - 1][1] else 1
+    for index, (_, side) in enumerate(runs):
+        length = length + 1 if index and side == runs[index - 1][1] else 1
         longest = max(longest, length)
-    # A third, rounded up: of 10 random launches, four in a row are no sign that the sides were run one after the other.
+    # A third, rounded up: of 10 random launches, four in a row do not show that the sides were run one after the other.
     return 3 * longest <= len(runs) + 2
 
 

@@ -37,7 +37,7 @@ def read_side(path: Path) -> Side:
     """A record file, or a folder of them, each of which is one launch.
 
     Raises:
-        UsageError: no record there, one that is no record, or one of a slowed or broken run.
+        UsageError: no record there, one that is not a record, or one of a slowed or broken run.
         IntegrityError: a record was changed after it was written.
     """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -71,23 +71,23 @@ def unfit(record: Mapping[str, Any]) -> str | None:
 def disagreements(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return why launches cannot be compared, in words: another machine, or another way of measuring."""
     prints = [record["env"]["fingerprint"] for record in records]
-    found = []
+    reasons = []
     if len({item["hw"] for item in prints}) > 1 or any(item["hw"] is None for item in prints):
-        found.append(f"another machine: {_differing(records, _machine)}")
+        reasons.append(f"another machine: {_differing(records, _machine)}")
     if len({item["policy"] for item in prints}) > 1:
-        found.append(f"measured in another way: {_differing(records, _policy)}")
-    return tuple(found)
+        reasons.append(f"measured in another way: {_differing(records, _policy)}")
+    return tuple(reasons)
 
 
 def gaps(first: Side, second: Side) -> tuple[str, ...]:
     """Return what only one side measured, each with the verdict of that check in the other's record."""
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for side, other in ((first, second), (second, first)):
         own = {key for launch in side.launches for key in launch}
         for key in sorted({key for launch in other.launches for key in launch} - own):
             name = key.partition("@")[0]
-            found[f"{side.name} measured no {name}: {_outcome(side.records[-1], name)}"] = None
-    return tuple(found)
+            sentences[f"{side.name} measured no {name}: {_outcome(side.records[-1], name)}"] = None
+    return tuple(sentences)
 
 
 def _outcome(record: Mapping[str, Any], name: str) -> str:
@@ -106,9 +106,9 @@ def hold_together(records: Sequence[Mapping[str, Any]]) -> None:
     Raises:
         UsageError: they differ; all differences are named.
     """
-    found = disagreements(records)
-    if found:
-        raise UsageError(f"these launches cannot be compared: {found[0]}", hint=_ONE_MACHINE, details=found[1:])
+    reasons = disagreements(records)
+    if reasons:
+        raise UsageError(f"these launches cannot be compared: {reasons[0]}", hint=_ONE_MACHINE, details=reasons[1:])
 
 
 def _machine(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
     mean = size * (total + 1)  # twice the mean rank sum, as the ranks are doubled
     distance = abs(sum(ranks[:size]) - mean)
     ways = _rank_sums(tuple(sorted(ranks)), size)
-    extreme = sum(count for found, count in ways.items() if abs(found - mean) >= distance)
+    extreme = sum(count for rank_sum, count in ways.items() if abs(rank_sum - mean) >= distance)
     return extreme / math.comb(total, size)
 
 
@@ -51,12 +51,12 @@ def smallest_p(first: int, second: int) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjustment, in the order given. Source: Holm 1979."""
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    order = sorted(range(len(p_values)), key=lambda number: p_values[number])
     adjusted = [0.0] * len(p_values)
     reached = 0.0
-    for step, place in enumerate(order):
-        reached = max(reached, min(1.0, (len(p_values) - step) * p_values[place]))
-        adjusted[place] = reached
+    for step, index in enumerate(order):
+        reached = max(reached, min(1.0, (len(p_values) - step) * p_values[index]))
+        adjusted[index] = reached
     return adjusted
 
 
@@ -120,8 +120,8 @@ def _rank_sums(ranks: tuple[int, ...], size: int) -> Counter[int]:
     ways: list[Counter[int]] = [Counter({0: 1}), *(Counter() for _ in range(size))]
     for rank in ranks:
         for smaller, larger in reversed(list(pairwise(ways))):
-            for found, count in smaller.items():
-                larger[found + rank] += count
+            for total, count in smaller.items():
+                larger[total + rank] += count
     return ways[size]
 
 

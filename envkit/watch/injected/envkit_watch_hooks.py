@@ -10,8 +10,8 @@ import envkit_watch_stream as stream
 clock = time.monotonic
 NEVER = float("-inf")
 PENDING_MOST = 64  # pairs of device events whose times are not read yet
-ALLOCATOR_EVERY_S = 1.0
-LOADERS_MOST = 20
+ALLOCATOR_EVERY_S = 1.0  # torch collects its statistics again each time
+LOADERS_MOST = 20  # a training may make a loader for every epoch
 
 
 class Recorder:

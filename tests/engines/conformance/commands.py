@@ -77,7 +77,7 @@ def whole(output: Path) -> str:
 
 
 def check_cache(folder: Path, before: Mapping[str, str]) -> None:
-    """Nothing that was there is gone or changed (notes are written anew), and nothing new is a half."""
+    """Nothing that was there is gone or changed (notes are written again), and nothing new is a half."""
     now = files(folder)
     assert {name: now.get(name) for name in before if not name.endswith(".json")} == {
         name: digest for name, digest in before.items() if not name.endswith(".json")

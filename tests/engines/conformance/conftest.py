@@ -86,7 +86,7 @@ class Bench:
         asked = BuildOptions(tags=tags, mirrors=self.mirrors(fresh), network="host", **options)
         return self.builder.build(subject.plan, subject.lock, asked, heard)
 
-    def anew(self, folder: Path) -> Bench:
+    def fresh(self, folder: Path) -> Bench:
         """The same builder with a state, and a cache where it has one, of its own."""
         return Bench(_builder(self.name, folder), self.mirrors, folder)
 

@@ -37,7 +37,7 @@ _TORCH = r"GET .*/torch-[^/]*\.whl"
 @pytest.fixture
 def clean(bench: Bench, tmp_path: Path) -> Iterator[Bench]:
     """A builder with folders of its own; afterwards there is no container, no note, no image and no half layer."""
-    own = bench.anew(tmp_path / "own")
+    own = bench.fresh(tmp_path / "own")
     storage = {"podman": "podman", "embedded": None}.get(bench.name, "docker")
     before = containers(storage) if storage else {}
     yield own

@@ -108,5 +108,5 @@ def test_an_empty_cache_gives_the_same_bytes(
     subject: Subject, making: Callable[[str, Subject], Made], tmp_path: Path
 ) -> None:
     made = making("embedded", subject)
-    again = made.bench.anew(tmp_path).build(subject, Heard(), labels=(("com.example.run", "1"),))
+    again = made.bench.fresh(tmp_path).build(subject, Heard(), labels=(("com.example.run", "1"),))
     assert (again.digest, again.id) == (made.built.digest, made.built.id)

@@ -1,7 +1,7 @@
 import pytest
 
 from envkit.attest.coverage import MINOR, NATIVE, coverage, cubin
-from envkit.attest.proof import Card
+from envkit.attest.verification import Card
 from tests.support.attestations import LABELS
 
 
@@ -27,7 +27,7 @@ def test_a_gpu_proves_the_code_that_it_runs(capability: str | None, runs: str | 
 
 def test_what_was_never_tried_is_named() -> None:
     found = coverage(LABELS, [card("9.0"), card("8.9", "535.1")])
-    assert (found.archs, found.proved, found.never) == (
+    assert (found.archs, found.verified, found.never) == (
         ("8.0", "9.0", "12.0"),
         ("8.0", "9.0"),
         ("12.0",),

@@ -55,14 +55,14 @@ def seen(*rows: Attestation, keys: tuple[PublicKey, ...] = ()) -> Inspection:
     return inspection(looked(rows), [one.id for one in keys])
 
 
-def test_a_proof_signed_by_the_key(team: PrivateKey) -> None:
+def test_a_verification_signed_by_the_key(team: PrivateKey) -> None:
     sbom = bill(subject(), PACKAGES, system=("debian", None))
     found = seen(signed(VERIFY, record(), team, team), signed(SBOM, sbom, team, team), keys=(team.public,))
     assert (found.verdict, found.refused, dict(found.packages or {})) == (
         "proved", (), {"conda": 1, "pypi": 2, "deb": 1},
     )  # fmt: skip
     assert found.coverage.never == ("8.0", "12.0")
-    assert found.failure(require_proved=True) is None
+    assert found.failure(require_verified=True) is None
     tree = found.to_json()
     assert (tree["schema"], tree["since"], tree["size_bytes"]) == (
         "envkit.inspect/1", "2026-01-01T00:00:00Z", 3_217_000_000,
@@ -77,17 +77,17 @@ def test_a_foreign_key_and_no_signature_are_refused_and_prove_nothing(team: Priv
         (signed(VERIFY, record(), None), "is not signed"),
     ):
         found = seen(row, keys=(team.public,))
-        assert (found.verdict, found.proofs, found.coverage.proved) == ("refused", (), ())
-        failure = found.failure(require_proved=False)
+        assert (found.verdict, found.verifications, found.coverage.verified) == ("refused", (), ())
+        failure = found.failure(require_verified=False)
         assert isinstance(failure, IntegrityError)
         assert why in failure.details[0]
 
 
 def test_without_a_key_words_count_and_only_what_is_broken_is_refused(team: PrivateKey) -> None:
     found = seen(signed(VERIFY, record(), team), signed(VERIFY, record(tier="deep"), None))
-    assert (found.verdict, len(found.proofs), found.failure(require_proved=False)) == ("proved", 2, None)
+    assert (found.verdict, len(found.verifications), found.failure(require_verified=False)) == ("proved", 2, None)
     broken = Attestation(digest=f"sha256:{'0' * 64}", status=Status.BROKEN, kind="unknown", why="other bytes")
-    failure = seen(broken).failure(require_proved=False)
+    failure = seen(broken).failure(require_verified=False)
     assert isinstance(failure, IntegrityError)
     assert failure.details == ("unknown 000000000000 is broken: other bytes",)
 
@@ -103,14 +103,14 @@ def test_a_failure_is_not_outweighed_by_another_machine(team: PrivateKey) -> Non
     rows = [signed(VERIFY, record(), team, team), signed(VERIFY, resealed(other), team, team)]
     found = seen(*rows, keys=(team.public,))
     assert found.verdict == "failed"
-    assert isinstance(found.failure(require_proved=True), VerificationError)
-    assert found.failure(require_proved=False) is None
+    assert isinstance(found.failure(require_verified=True), VerificationError)
+    assert found.failure(require_verified=False) is None
 
 
 def test_the_last_word_of_a_machine_counts(team: PrivateKey) -> None:
     early, late = record("FAIL"), record("PASS", started="2026-02-01T00:00:00Z")
     found = seen(*(signed(VERIFY, one, team, team) for one in (late, early)), keys=(team.public,))
-    assert [one.proof.verdict for one in found.evidence] == ["FAIL", "PASS"]
+    assert [one.verification.verdict for one in found.evidence] == ["FAIL", "PASS"]
     assert found.verdict == "proved"
     again = record("FAIL", started="2026-03-01T00:00:00Z")
     rows = [signed(VERIFY, one, team, team) for one in (early, late, again)]
@@ -118,16 +118,16 @@ def test_the_last_word_of_a_machine_counts(team: PrivateKey) -> None:
 
 
 def test_nothing_attached(team: PrivateKey) -> None:
-    assert seen().failure(require_proved=False) is None
-    failure = seen(keys=(team.public,)).failure(require_proved=False)
+    assert seen().failure(require_verified=False) is None
+    failure = seen(keys=(team.public,)).failure(require_verified=False)
     assert isinstance(failure, NotVerifiedError)
     assert "no document is attached" in failure.message
     note = signed("https://example.com/note/v1", {"a": 1}, None, team)
-    failure = seen(note, keys=(team.public,)).failure(require_proved=False)
+    failure = seen(note, keys=(team.public,)).failure(require_verified=False)
     assert isinstance(failure, NotVerifiedError)
     assert failure.message.endswith(": none of 1 attached document is signed by a given key")
     sbom = signed(SBOM, bill(subject(), (), system=("debian", None)), team, team)
-    failure = seen(sbom, keys=(team.public,)).failure(require_proved=True)
+    failure = seen(sbom, keys=(team.public,)).failure(require_verified=True)
     assert isinstance(failure, NotVerifiedError)
     assert "was not verified on any machine" in failure.message
 
@@ -155,7 +155,7 @@ def test_the_text_tells_it_to_a_person(team: PrivateKey) -> None:
 
 
 @pytest.mark.requirement("R60")
-def test_a_record_that_nobody_signed_does_not_read_as_a_proof(team: PrivateKey) -> None:
+def test_a_record_that_nobody_signed_does_not_read_as_a_verification(team: PrivateKey) -> None:
     unsigned, by_somebody = signed(VERIFY, record(), None), signed(VERIFY, record(), team)
     for row, words in (
         (

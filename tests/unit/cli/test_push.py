@@ -13,7 +13,7 @@ from envkit.image.reference import parse_reference
 from envkit.pipeline.pushing import PushResult, Sent, Tagging, Target, targets_of_names
 from envkit.registry.push import Pushed
 from envkit.run.source import Source
-from envkit.verify.proof import Proof
+from envkit.verify.verified import VerifiedBy
 from tests.support.file_images import entry, packed, write_layout
 
 PLACE = "registry.example.com/team/train"
@@ -106,9 +106,11 @@ def test_names_are_gathered_by_repository() -> None:
 
 
 def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
-    proof = Proof(path=Path("/state/records/1.json"), verdict="PASS", started="2026-01-01T00:00:00Z", machine="h:1")
+    verified = VerifiedBy(
+        path=Path("/state/records/1.json"), verdict="PASS", started="2026-01-01T00:00:00Z", machine="h:1"
+    )
     sent = Sent(id=f"sha256:{'2' * 64}", pushed=PUSHED, tags=(MOVED,))
-    assert push._publish(PushResult(source=source(), sent=sent, proof=proof), "-") == 0
+    assert push._publish(PushResult(source=source(), sent=sent, verified_by=verified), "-") == 0
     assert json.loads(capsys.readouterr().out) == {
         "schema": "envkit.push/1",
         "image": "oci:layout",
@@ -126,15 +128,15 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
             "machine": "h:1",
         },
     }
-    assert push.document(PushResult(source=source(), sent=sent, proof=None))["proof"] is None
-    assert push._publish(PushResult(source=source(), sent=sent, proof=None), None) == 0
+    assert push.document(PushResult(source=source(), sent=sent, verified_by=None))["proof"] is None
+    assert push._publish(PushResult(source=source(), sent=sent, verified_by=None), None) == 0
     assert capsys.readouterr().out == f"{PUSHED.reference}\n"
 
 
 def test_a_tag_that_did_not_move_ends_the_command_after_its_document(tmp_path: Path) -> None:
     sent = Sent(id=DIGEST, pushed=PUSHED, tags=(TAKEN, MOVED))
     with pytest.raises(EngineError) as caught:
-        push._publish(PushResult(source=source(), sent=sent, proof=None), str(tmp_path / "pushed.json"))
+        push._publish(PushResult(source=source(), sent=sent, verified_by=None), str(tmp_path / "pushed.json"))
     assert caught.value.details == (f"{PLACE}:2 is unchanged; the image is in the registry as {PUSHED.reference}",)
     tags = json.loads((tmp_path / "pushed.json").read_bytes())["tags"]
     assert [row["tagged"] for row in tags] == [False, True]
@@ -145,7 +147,7 @@ def test_a_document_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     sent = Sent(id=DIGEST, pushed=PUSHED, tags=())
     with pytest.raises(EnvironmentProblem) as caught:
-        push._publish(PushResult(source=source(), sent=sent, proof=None), str(tmp_path / "file" / "x.json"))
+        push._publish(PushResult(source=source(), sent=sent, verified_by=None), str(tmp_path / "file" / "x.json"))
     assert f"the image itself is pushed: {PUSHED.reference}" in caught.value.message
 
 

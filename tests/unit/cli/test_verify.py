@@ -43,7 +43,7 @@ def built(made: Any) -> None:
     write_last(state_dir(), last)
 
 
-def test_without_image_the_one_built_last_is_proved(runner: Replay, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_image_the_one_built_last_is_verified(runner: Replay, capsys: pytest.CaptureFixture[str]) -> None:
     built(CPU)
     assert run(["verify", "--progress", "quiet"]) == 6
     out = capsys.readouterr().out

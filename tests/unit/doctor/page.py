@@ -1,4 +1,4 @@
-"""The tables of docs/doctor.md, made from the knowledge base: `python -m tests.unit.doctor.page` writes them anew."""
+"""The tables of docs/doctor.md, made from the knowledge base: `python -m tests.unit.doctor.page` writes them."""
 
 from __future__ import annotations
 

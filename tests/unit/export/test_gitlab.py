@@ -71,7 +71,7 @@ def test_no_gpu_job_where_there_is_nothing_for_it(images: tuple[str, ...], field
     assert "verify" not in tree
 
 
-def test_a_runner_without_user_namespaces_builds_without_a_proof() -> None:
+def test_a_runner_without_user_namespaces_builds_without_verification() -> None:
     build = pipeline(given={"proof": "none"})["build"]
     assert build["before_script"] == ['python -m pip install "$REQUIREMENT"']
     assert "--no-verify" in script(build)

@@ -62,7 +62,7 @@ def test_a_layout_that_lacks_a_layer_is_built_again(layout: Path, tmp_path: Path
     assert found(tmp_path, BuildOptions(output=f"oci:{layout}")) is None
 
 
-def test_an_image_is_owed_its_proof_until_that_ends_well(tmp_path: Path) -> None:
+def test_an_image_is_owed_its_verification_until_that_ends_well(tmp_path: Path) -> None:
     builder = EmbeddedBuilder(state=tmp_path, cache=tmp_path / "cache")
     for output, mark in (
         (f"oci:{tmp_path}/out/a", tmp_path / "out" / "a.unproved"),

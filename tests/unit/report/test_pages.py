@@ -148,7 +148,7 @@ def test_an_image_shows_layers_packages_and_verifications() -> None:
         assert drawn.count('class="tile t') == 2 * (len(known) + keys), "in both forms of the figure"
     assert "torch2.7.1+cu126BSD-3-Clause1.64 GB" in page.section("packages")
     assert "not drawn: 1." in page.section("packages")
-    assert "NVIDIA H200" in page.section("proofs")
+    assert "NVIDIA H200" in page.section("verifications")
     assert "The sizes of the layers are unknown." in Page("image unread").section("layers")
 
 

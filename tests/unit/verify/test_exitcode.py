@@ -126,7 +126,7 @@ def test_a_skipped_kernel_is_not_made_up_for_by_another_check() -> None:
     assert summarize(judged, GPU).verdict == "NOT_VERIFIED"
 
 
-def test_an_image_that_promises_nothing_is_not_proved() -> None:
+def test_an_image_that_promises_nothing_is_not_verified() -> None:
     summary = summarize([found(Verdict.PASS)], EMPTY)
     assert (summary.verdict, summary.exit_code) == ("NOT_VERIFIED", 5)
     assert summary.reasons[0].code == "NO_PLAN"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envkit.attest.proof import proof_of
+from envkit.attest.verification import verification_of
 from envkit.checks.catalog import cards, folders, machine_codes
 from envkit.fleet.verify_matrix import cell, remarks
 from envkit.fleet.verify_task import Verification
@@ -223,9 +223,9 @@ def test_a_fleet_and_an_inspection_do_not_count_it_as_the_images() -> None:
     )
     assert cell(found) == "MACHINE FAULT C24.telemetry"
     assert remarks(found)[0] == "MACHINE FAULT, exit code 9"
-    assert not proof_of(record).failed
-    assert not proof_of(record).holds
-    assert proof_of(sick(WRONG_TORCH)).failed
+    assert not verification_of(record).failed
+    assert not verification_of(record).holds
+    assert verification_of(sick(WRONG_TORCH)).failed
 
 
 def test_every_code_that_blames_the_machine_is_used_by_its_check() -> None:

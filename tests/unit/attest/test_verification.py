@@ -2,13 +2,13 @@ from typing import Any
 
 import pytest
 
-from envkit.attest.proof import exercised, proof_of, require_record_of
+from envkit.attest.verification import exercised, require_record_of, verification_of
 from envkit.ground.errors import IntegrityError
 from tests.support.attestations import CONFIG_DIGEST, MANIFEST_DIGEST, record, resealed, subject
 
 
 def test_a_record_in_short() -> None:
-    found = proof_of(record())
+    found = verification_of(record())
     assert (found.verdict, found.started, found.tier, found.suite) == ("PASS", "2026-01-01T00:00:00Z", "standard", "1")
     assert [(one.name, one.capability, one.driver) for one in found.cards] == [("NVIDIA H200", "9.0", "580.95.05")]
     assert found.holds
@@ -19,7 +19,7 @@ def test_a_record_in_short() -> None:
 def test_a_run_that_did_not_hold_proves_no_gpu(verdict: str, gpu: str) -> None:
     tree = record()
     tree["summary"] |= {"verdict": verdict, "gpu": gpu}
-    found = proof_of(tree)
+    found = verification_of(tree)
     assert not found.holds
     assert exercised(found) == ()
 
@@ -68,4 +68,4 @@ def test_a_record_that_is_not_whole() -> None:
     tree = record()
     del tree["judge"]["envkit"]
     with pytest.raises(IntegrityError, match="the record is incomplete: 'envkit'"):
-        proof_of(tree)
+        verification_of(tree)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from envkit.attest.subject import Subject
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-PROVED = ("PASS", "WARN")
+PASSED = ("PASS", "WARN")
 _EXERCISED, _ABSENT = "exercised", "absent"
 
 
@@ -29,7 +29,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Verification:
     """One run of the suite on one machine, in short."""
 
     verdict: str
@@ -53,7 +53,7 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Whether the image kept its promise there; one for GPUs that met none kept nothing."""
-        return self.verdict in PROVED and self.gpu != _ABSENT
+        return self.verdict in PASSED and self.gpu != _ABSENT
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree."""
@@ -64,7 +64,7 @@ class Proof:
             "suite": {"version": self.suite, "sha256": self.suite_sha256},
             "envkit": self.envkit,
             "runner": self.runner,
-            "gpus": [{"name": one.name, "capability": one.capability, "driver": one.driver} for one in self.cards],
+            "gpus": [{"name": card.name, "capability": card.capability, "driver": card.driver} for card in self.cards],
             "gpu": self.gpu,
             "cpu": self.cpu,
             "counts": dict(self.counts),
@@ -82,13 +82,13 @@ def require_record_of(record: Mapping[str, Any], subject: Subject, where: str) -
     """
     if record.get("schema") != SCHEMA or record.get("sha256") != _sealed(record):
         raise IntegrityError(f"{where}: the record was changed after it was written")
-    told = record.get("subject")
-    told = told if isinstance(told, Mapping) else {}
-    named = [*_DIGEST.findall(str(told.get("id") or "")), *_DIGEST.findall(str(told.get("image") or ""))[-1:]]
+    claimed = record.get("subject")
+    claimed = claimed if isinstance(claimed, Mapping) else {}
+    named = [*_DIGEST.findall(str(claimed.get("id") or "")), *_DIGEST.findall(str(claimed.get("image") or ""))[-1:]]
     own = {subject.digest, subject.id}
-    plan, label = told.get("plan"), subject.labels.get(PLAN_LABEL)
+    plan, label = claimed.get("plan"), subject.labels.get(PLAN_LABEL)
     if not named or not own.issuperset(named):
-        said = ", ".join(dict.fromkeys(named)) or f"{told.get('image')!s:.100}, without a digest"
+        said = ", ".join(dict.fromkeys(named)) or f"{claimed.get('image')!s:.100}, without a digest"
         raise IntegrityError(
             f"{where}: the record is for another image: {said}",
             hint=f"envkit verify registry:{subject.reference.place}@{subject.digest} -o FILE",
@@ -100,7 +100,7 @@ def require_record_of(record: Mapping[str, Any], subject: Subject, where: str) -
         )
 
 
-def proof_of(record: Mapping[str, Any]) -> Proof:
+def verification_of(record: Mapping[str, Any]) -> Verification:
     """What a whole record says in short.
 
     Raises:
@@ -109,7 +109,7 @@ def proof_of(record: Mapping[str, Any]) -> Proof:
     try:
         run, summary, env = record["run"], record["summary"], record["env"]
         host = env.get("host") or {}
-        return Proof(
+        return Verification(
             verdict=str(summary["verdict"]),
             started=str(run["started"]),
             tier=str(run["tier"]),
@@ -117,7 +117,7 @@ def proof_of(record: Mapping[str, Any]) -> Proof:
             suite_sha256=str(run["suite_sha256"]),
             envkit=str(record["judge"]["envkit"]),
             runner=str(run["runner"]),
-            cards=tuple(_card(one) for one in env.get("gpu") or () if isinstance(one, Mapping)),
+            cards=tuple(_card(row) for row in env.get("gpu") or () if isinstance(row, Mapping)),
             gpu=str(summary["gpu"]),
             cpu=str(host["cpu_model"]) if host.get("cpu_model") else None,
             counts={str(name): int(number) for name, number in summary["counts"].items()},
@@ -127,9 +127,9 @@ def proof_of(record: Mapping[str, Any]) -> Proof:
         raise IntegrityError(f"the record is incomplete: {error!s:.100}") from error
 
 
-def exercised(proof: Proof) -> tuple[Card, ...]:
+def exercised(one: Verification) -> tuple[Card, ...]:
     """The GPUs on which the image kept its promise."""
-    return proof.cards if proof.holds and proof.gpu == _EXERCISED else ()
+    return one.cards if one.holds and one.gpu == _EXERCISED else ()
 
 
 def _card(row: Mapping[str, Any]) -> Card:

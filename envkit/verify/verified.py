@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class VerifiedBy:
     """A record that lets an image be tagged."""
 
     path: Path
@@ -25,8 +25,8 @@ class Proof:
     machine: str | None  # fingerprint of the hardware that verified it
 
 
-def proof_in_file(name: str, ids: Sequence[str], path: Path) -> Proof:
-    """Return the record in a file as a proof.
+def verified_by_file(name: str, ids: Sequence[str], path: Path) -> VerifiedBy:
+    """Return the record in a file, if it verifies an image.
 
     Args:
         name: of the image, for messages.
@@ -47,7 +47,7 @@ def proof_in_file(name: str, ids: Sequence[str], path: Path) -> Proof:
     return _accepted(name, tree, path)
 
 
-def find_proof(name: str, ids: Sequence[str], state: Path) -> Proof:
+def verified_by_newest(name: str, ids: Sequence[str], state: Path) -> VerifiedBy:
     """Return the newest record below the state folder that verifies an image.
 
     A verification without a verdict (no GPU here) leaves an older record valid; a failed one does not.
@@ -56,18 +56,18 @@ def find_proof(name: str, ids: Sequence[str], state: Path) -> Proof:
         NotVerifiedError: there is none, or the image failed after it was verified.
     """
     damaged: list[str] = []
-    unproved: NotVerifiedError | None = None
+    refused: NotVerifiedError | None = None
     for path in records_of(state, ids):
         try:
             return _accepted(name, read_record(path), path)
         except NotVerifiedError as error:
-            unproved = unproved or error
+            refused = refused or error
             if _failed(path):
                 break
         except EnvkitError as error:
             damaged.append(error.message)
-    if unproved is not None:
-        raise unproved
+    if refused is not None:
+        raise refused
     raise NotVerifiedError(
         f"{name} is not verified: no record in {state / RECORDS} is of {_short(ids[0])}",
         hint=f"envkit verify {name}   # or --record FILE, or --unverified to tag it anyway",
@@ -75,7 +75,7 @@ def find_proof(name: str, ids: Sequence[str], state: Path) -> Proof:
     )
 
 
-def _accepted(name: str, tree: Mapping[str, Any], path: Path) -> Proof:
+def _accepted(name: str, tree: Mapping[str, Any], path: Path) -> VerifiedBy:
     verdict, code = str(tree["summary"].get("verdict")), tree["summary"].get("exit_code")
     if code != 0 or isinstance(code, bool):
         only_gpu = code == NotVerifiedError.exit_code
@@ -88,7 +88,7 @@ def _accepted(name: str, tree: Mapping[str, Any], path: Path) -> Proof:
         )
     require_consistent(tree, str(path))
     prints = tree["env"].get("fingerprint") or {}
-    return Proof(path=path, verdict=verdict, started=str(tree["run"].get("started")), machine=prints.get("hw"))
+    return VerifiedBy(path=path, verdict=verdict, started=str(tree["run"].get("started")), machine=prints.get("hw"))
 
 
 def _failed(path: Path) -> bool:
