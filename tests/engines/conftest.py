@@ -23,7 +23,7 @@ from envkit.run.runners import make
 from tests.engines.broken_worlds import Sound, sound_image
 from tests.support.file_images import Packed, write_layout
 from tests.support.heard import Heard
-from tests.world import apt, base
+from tests.world import base
 from tests.world.places import UnavailableError
 from tests.world.world import Part, World, up
 
@@ -91,7 +91,6 @@ def runner(request: pytest.FixtureRequest) -> Runner:
     """One runner. A test of a guarantee that it says it cannot give has to fail."""
     if request.param in OF_FILES:
         request.getfixturevalue("file_image")
-        apt.require(OF_FILES[request.param], request.param)
     else:
         request.getfixturevalue("place").require(*PARTS[request.param])
     found = make(request.param)
@@ -111,6 +110,8 @@ def file_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     Made without any engine, so that a user who has none can run these tests. The cache is this session's own.
     """
+    needed: tuple[Part, ...] = ("sandbox",)
+    up(needed).require(*needed)
     made = base.layer()
     folder = tmp_path_factory.mktemp("file_image")
     layer = Packed(made.path.read_bytes(), made.diff_id)

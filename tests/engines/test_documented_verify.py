@@ -17,7 +17,6 @@ import pytest
 from tests.engines.dask_cluster import cluster
 from tests.engines.pods import printed_by_pod
 from tests.support import documented
-from tests.world import apt
 from tests.world.world import up
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -120,7 +119,6 @@ def here(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Typist:
     """The image as a layout, in a registry, and under the names of the pages, built once; and what a pod printed."""
     found = up(("registry", "base", "channel"))
     found.require("registry", "base", "channel")
-    apt.require("bwrap", "bubblewrap")
     folder = tmp_path_factory.mktemp("verify")
     (folder / "image.yaml").write_text(_DEFINITION)
     (folder / "train.py").write_text(_TRAINING)

@@ -16,7 +16,6 @@ import pytest
 from tests.engines.pods import printed_by_pod
 from tests.support.file_images import digest, entry, packed
 from tests.support.kubernetes import documents, started_with
-from tests.world import apt
 from tests.world.slurm import Cluster, cluster
 from tests.world.world import up
 
@@ -46,7 +45,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     """Two images go through the arrays: `good` is built by one, `torn` is the same image with a torch that is not."""
     found = up(("registry", "base", "channel"))
     found.require("registry", "base", "channel")
-    apt.require("bwrap", "bubblewrap")
     folder = tmp_path_factory.mktemp("slurm")
     images = folder / "images"
     images.mkdir()

@@ -12,13 +12,14 @@ from typing import Literal, TypeVar, get_args
 from tests.world import apt, base, channel, engine, miniconda, podman, processes, registry
 from tests.world.places import UnavailableError, ca_bundle, cache
 
-Part = Literal["docker", "registry", "base", "channel", "miniconda", "podman"]
+Part = Literal["docker", "registry", "base", "channel", "miniconda", "podman", "sandbox"]
 PARTS: tuple[Part, ...] = get_args(Part)
 _NEEDS: Mapping[Part, tuple[Part, ...]] = {
-    "base": ("registry",),
+    "base": ("registry", "sandbox"),  # what is built on it is also run without an engine
     "miniconda": ("registry", "base", "channel"),
     "podman": ("registry",),
 }
+_SANDBOXES = {"bubblewrap": "bwrap", "proot": "proot"}  # packages that run images without an engine, and their programs
 _USUAL_SOCKET = "unix:///var/run/docker.sock"
 Made = TypeVar("Made")
 
@@ -86,6 +87,7 @@ def up(parts: Collection[Part] = PARTS, *, keep: bool = False) -> World:
             missing[part] = str(error)
             return None
 
+    make("sandbox", lambda: [apt.require(program, package) for package, program in _SANDBOXES.items()])
     docker = make("docker", lambda: engine.ensure_docker(keep=keep))
     address = make("registry", lambda: registry.up(keep=keep)) or ""
     bundle = ca_bundle()
