@@ -135,7 +135,8 @@ class Answer:
 
     def cut(self) -> None:
         """Wake a thread that waits for these contents; it gets a TransientError."""
-        with contextlib.suppress(*_FOREIGN, AttributeError):
+        # At its end, an answer has no connection: closed (ValueError), or back in the pool (RuntimeError).
+        with contextlib.suppress(*_FOREIGN, AttributeError, RuntimeError):
             self._response.raw.shutdown()
 
     def next_url(self) -> str | None:

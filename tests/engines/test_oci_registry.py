@@ -76,6 +76,13 @@ def held(where: str) -> str | None:
     return None if found is None else found.digest
 
 
+def test_an_answer_at_its_end_can_be_cut(host: str) -> None:
+    """Downloads are cut from another thread, which does not know how far they are."""
+    with Transport(policy=QUICK) as transport, transport.send("GET", f"http://{host}/v2/") as answer:
+        assert answer.read(1000) == b"{}"
+        answer.cut()
+
+
 def test_the_second_push_sends_nothing(image: spec.Image, host: str, repository: str) -> None:
     heard = Heard()
     first = send(image, f"{host}/{repository}:1", heard=heard)
