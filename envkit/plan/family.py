@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import re
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from envkit.ground.versions import minor
-from envkit.plan.requirements import ordered
 from envkit.resolve.model import Resolution
 
 CONDA_SOURCES = frozenset({"conda-forge", "conda-pytorch"})
@@ -82,8 +78,13 @@ def constrained(spec: str, constraints: tuple[str, ...], *, conda: bool) -> str:
         conda: whether the spec is one of conda, whose clauses have no `===` and whose prefixes have no operator.
     """
     parts = _RANGE.fullmatch(spec)
-    if parts is None:
+    if parts is None or not constraints:
         return spec
+    from packaging.requirements import Requirement  # noqa: PLC0415 - `envkit resolve` has no constraints to read
+    from packaging.utils import canonicalize_name  # noqa: PLC0415 - as above
+
+    from envkit.plan.requirements import ordered  # noqa: PLC0415 - as above
+
     clauses = [
         str(specifier)
         for wanted in map(Requirement, constraints)
