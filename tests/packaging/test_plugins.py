@@ -198,10 +198,11 @@ def test_the_current_folder_adds_nothing(tmp_path: Path) -> None:
     assert done.stdout.endswith("no plug-ins\n")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["resolve"]])
-def test_without_plug_ins_start_up_does_not_import_the_reader_of_metadata(words: list[str], tmp_path: Path) -> None:
-    code = f"import sys\nfrom envkit.cli.main import run\nrun({words!r})\nprint('importlib.metadata' in sys.modules)"
+@pytest.mark.parametrize("words", [["--help"], ["resolve"], ["resolve", "--cuda", "12.6"]], ids=" ".join)
+def test_what_is_typed_most_starts_without_the_readers_of_files_and_servers(words: list[str], tmp_path: Path) -> None:
+    code = f"import sys\nfrom envkit.cli.main import run\nrun({words!r})\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.splitlines()[-1] == "False"
+    heavy = {"importlib.metadata", "packaging", "yaml", "requests", "jinja2", "rattler", "docker", "subprocess"}
+    assert heavy.isdisjoint(done.stdout.splitlines()[-1].split())
