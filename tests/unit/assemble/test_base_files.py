@@ -134,7 +134,7 @@ def test_a_damaged_layer_is_named(tmp_path: Path, damage: str) -> None:
 
 def test_a_list_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base_files, "_LARGEST", 10)
-    with pytest.raises(EngineError, match=r"/etc/passwd of the base image has 11 bytes"):
+    with pytest.raises(EngineError, match=r"/etc/passwd of the base image is too large: 11 bytes"):
         base_files.read(_layers(tmp_path, packed([(entry("etc/passwd"), b"x" * 11)])))
 
 

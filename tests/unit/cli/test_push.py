@@ -56,7 +56,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (
             [f"{PLACE}:1", "--mount-from", "other.example.com/a"],
             "--mount-from 'other.example.com/a' is not a repository of registry.example.com",
-            "--mount-from registry.example.com/team/base, without a tag",
+            "use a name without a tag: --mount-from registry.example.com/team/base",
         ),
         ([f"{PLACE}:1"], "no image was built here yet", "envkit build, or name the image"),
     ],
