@@ -27,8 +27,8 @@ from envkit.ground import imagepaths
 from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import counted
 from envkit.image import zstd
-from envkit.image.deflate import most_inflated
-from envkit.image.tarstream import Entry, Kind, Readable, Source, entries
+from envkit.image.deflate import Readable, most_inflated
+from envkit.image.tarstream import Entry, Kind, Source, entries
 
 PATHS, LINK = "info/paths.json", "info/link.json"
 FAULTS: tuple[type[Exception], ...] = (zipfile.BadZipFile, EOFError, OSError, *zstd.FAULTS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envkit.assemble.compress import GZIP
 from envkit.ground.errors import IntegrityError, UsageError
-from envkit.image.docker_archive import stream, write_docker_archive
+from envkit.image.archive import stream, write_archive
 from envkit.image.layout import link, write_layout
 from envkit.image.reference import Reference, names_registry, parse_reference
 
@@ -134,7 +134,7 @@ def deliver(
         return load_into_docker(image, all_names, reporter)
     reporter.step(f"write {output.path}")
     if output.kind == "docker-archive":
-        write_docker_archive(image, output.path, all_names)
+        write_archive(image, output.path, all_names)
     else:
         write_layout(image, output.path, output.name, place=place)
     return f"{output.kind}:{output.path}"

@@ -82,7 +82,7 @@ class Registry:
         """
 
         def ask() -> Manifest | None:
-            path = f"{reference.repository}/manifests/{reference.asked}"
+            path = f"{reference.repository}/manifests/{reference.tag_or_digest}"
             with self.request("GET", path, _pull(reference.repository), headers={"Accept": _ACCEPT}) as answer:
                 if answer.status == _MISSING:
                     return None
@@ -162,7 +162,7 @@ class Registry:
         """
 
         def put() -> None:
-            path = f"{reference.repository}/manifests/{reference.asked}"
+            path = f"{reference.repository}/manifests/{reference.tag_or_digest}"
             headers = {"Content-Type": media_type}
             with self.request("PUT", path, _push(reference.repository), headers=headers, body=data) as answer:
                 if answer.status == _BAD_REQUEST and _DAMAGED.search(said := answer.said()):

@@ -68,7 +68,7 @@ class Remote:
             return read_remote(reference, documents, blobs=self._blobs)
 
     @contextlib.contextmanager
-    def at_hand(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> Iterator[None]:
+    def fetched(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> Iterator[None]:
         """See that the blobs of some layers are in the cache, and keep them there; files lie where they lie.
 
         Raises:

@@ -151,5 +151,5 @@ def test_paths_that_lead_out_stay_inside(tmp_path: Path) -> None:
 def test_a_file_below_a_whiteout_s_name_is_refused(tmp_path: Path) -> None:
     # The layer on top would repeat it without its set-user-ID bit, and with its folder: `.wh.usr` deletes /usr.
     layer = packed([(entry(".wh.usr/su", mode=0o4755), b"x")])
-    with pytest.raises(IntegrityError, match=r"holds '\.wh\.usr/su', below a name that begins with \.wh\."):
+    with pytest.raises(IntegrityError, match=r"contains '\.wh\.usr/su', below a name that begins with \.wh\."):
         base_files.read(_layers(tmp_path, layer))

@@ -54,8 +54,8 @@ def test_forms(text: str, wanted: Output) -> None:
         ),
         (
             "registry:registry.example.com/Team",
-            "--output 'registry:registry.example.com/Team' is not an image's name: 'Team' is not a repository",
-            "write HOST/NAME:TAG, in lower case: registry.example.com/team/train:1.0",
+            "--output 'registry:registry.example.com/Team' is not a valid image name: 'Team' is not a valid repository",
+            "use HOST/NAME:TAG in lower case: registry.example.com/team/train:1.0",
         ),
     ],
 )
