@@ -158,7 +158,7 @@ def test_a_tag_that_got_other_bytes_is_set_right_at_once(
     assert proxy.count("^PUT .*/manifests/1$") == 3
     assert digest_at(where) == new.digest
     proxy.faults = [Fault("^PUT .*/manifests/1$", flip_sent=place)]
-    with pytest.raises(IntegrityError, match=f"pushing .*: the registry took sha256:.* for {new.digest}"):
+    with pytest.raises(IntegrityError, match=f"pushing .*: the registry stored sha256:.* instead of {new.digest}"):
         send(new, at(proxy.address, where.repository))
 
 
