@@ -85,7 +85,9 @@ def from_reference(
     # The platform of an image without an index is stated only in its configuration.
     image_platform = f"{image.tree.get('os')}/{image.tree.get('architecture')}"
     if image_platform != wanted:
-        raise EngineError(f"{reference} is for {image_platform}, not for {platform}", hint="--base IMAGE")
+        raise EngineError(
+            f"{reference} is for {image_platform}, not for {platform}", hint="use --base with another image"
+        )
     return spec.Base(
         name=name,
         digest=outer.digest,
@@ -122,7 +124,8 @@ def _base_layer(layer: spec.Layer, reference: Reference) -> spec.Layer:
     kind = _LAYER_TYPES.get(layer.descriptor.media_type)
     if kind is None:
         raise EngineError(
-            f"{reference} has a layer of an unsupported media type: {layer.descriptor.media_type}", hint="--base IMAGE"
+            f"{reference} has a layer of an unsupported media type: {layer.descriptor.media_type}",
+            hint="use --base with another image",
         )
     return replace(layer, descriptor=replace(layer.descriptor, media_type=kind), made_by=f"base {reference}")
 
@@ -164,8 +167,8 @@ def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
         suite = SUITES.get(plan.resolution.os)
         options = [f"--base {PREFIX}debian/{suite}"] if suite and lock.base.kind != "bootstrap" else []
         raise UsageError(
-            f"the base {lock.base.reference} lacks {', '.join(lacking)}, and the embedded engine installs no system "
-            "packages",
+            f"the base {lock.base.reference} lacks {', '.join(lacking)}; the embedded engine cannot "
+            "install system packages",
             hint=" or ".join([*options, "--base IMAGE with a base that has them", "--engine docker"]),
         )
     return files

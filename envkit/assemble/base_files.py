@@ -67,12 +67,12 @@ def read(layers: Sequence[spec.Layer]) -> BaseFiles:
         except IntegrityError as error:
             raise IntegrityError(
                 f"layer {layer.digest} of the base image cannot be read: {error.message}",
-                hint="--base IMAGE, or another tag",
+                hint="use --base with another image or tag",
             ) from error
         for path, node in changes.nodes.items():
             if node.kind is Kind.FILE and node.value is None and _is_read(path, node.mode):
                 raise EngineError(
-                    f"/{path} of the base image is too large: {node.size} bytes", hint="--base with another image"
+                    f"/{path} of the base image is too large: {node.size} bytes", hint="use --base with another image"
                 )
         tree.lay(changes)
     return BaseFiles(tree)

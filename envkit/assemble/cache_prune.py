@@ -10,7 +10,7 @@
     CACHE/built                         wheels that were built from source
     CACHE/repodata                      channel data of the conda solver
     CACHE/runs                          folders of runs
-    STATE/images                        images that were built without --output
+    STATE/images                        images that were pushed or built without --output
 
 An entry is removed only while its lock is held. Folders are renamed first, so no process finds one half removed.
 """
@@ -41,7 +41,7 @@ KINDS = {
     "images": "images in the state folder",
 }
 _HEX = re.compile(r"[0-9a-f]{64}")
-_FRESH_S = 3600.0  # entries without a lock are kept this long after they were written
+_FRESH_S = 3600.0  # repodata has no lock, so it is kept this long after its last use
 _YOUNG_S = 60.0  # entries without a note are kept this long: a build writes the file first and its note afterwards
 USUAL_S = 30 * 86400.0  # the default limit: an entry unused for a month is unlikely to be used again
 

@@ -72,7 +72,7 @@ def _describe(archive: Path, *, is_python: bool) -> dict[str, Any]:
     noarch = link.get("noarch") if isinstance(link, dict) else None
     points = (noarch.get("entry_points") if isinstance(noarch, dict) else None) or []
     if not isinstance(points, list) or not all(isinstance(point, str) for point in points):
-        raise IntegrityError(f"{conda_unpack.LINK}: entry_points is not a list of texts")
+        raise IntegrityError(f"{conda_unpack.LINK}: entry_points is not a list of strings")
     return {"paths": [_row(row) for row in rows], "entry_points": points}
 
 

@@ -52,7 +52,7 @@ class EmbeddedBuilder:
     """A `Builder` that assembles images itself.
 
     Args:
-        state: folder for notes, and for images that are built without `--output`.
+        state: folder for notes, and for images that are pushed or built without `--output`.
         cache: folder of layers and downloads; by default below XDG_CACHE_HOME.
     """
 
@@ -103,7 +103,7 @@ class EmbeddedBuilder:
         check_base(lock, options.base)
         if lock.base.kind == NONE and options.base != NONE:
             raise LockError(
-                "the lock names no base image",
+                "the lock has no base image",
                 hint="envkit lock --base IMAGE; --base none builds an image with only the environment",
             )
         for note in journal.abandoned(self._state, NAME):

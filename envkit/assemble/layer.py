@@ -17,6 +17,7 @@ from envkit.ground.errors import IntegrityError
 from envkit.image import tar
 from envkit.image.deflate import PIECE, STORED_MAX, DamagedError, Inflater, check_crc, crc32, stored_header
 from envkit.image.spec import MTIME, LayerDigest
+from envkit.image.zip_entries import FETCH_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,9 +156,7 @@ class LayerWriter:
                 elif part.size or part.crc:
                     self._copy_stored(part)
             except DamagedError as error:
-                raise IntegrityError(
-                    f"{part.origin} is damaged: {error}", hint="delete the file and fetch it again from its index"
-                ) from error
+                raise IntegrityError(f"{part.origin} is damaged: {error}", hint=FETCH_AGAIN) from error
         self._padding = tar.padding(size)
 
     def close(self) -> LayerDigest:
@@ -230,7 +229,7 @@ def write_trees(trees: Sequence[Tree], writer: LayerWriter) -> None:
         owners = sorted(tree.name for tree in trees if any(file.path == clash for file in tree.files))
         raise IntegrityError(
             f"/{clash} is a file of {', '.join(owners)} and a folder of another package",
-            hint=f"leave {owners[0]} or the other package out of the environment",
+            hint=f"remove {owners[0]} or the other package from the environment",
         )
     for path in sorted(folders | files.keys(), key=order):
         if path in folders:

@@ -157,5 +157,5 @@ def _refuse_clashes(
         )
     raise IntegrityError(
         f"{clash} is {what} of the conda package {name} and a folder of {', '.join(others)}",
-        hint=f"leave {name} or {others[0]} out, or take another build: envkit lock --update {name}",
+        hint=f"remove {name} or {others[0]}, or try another build: envkit lock --update {name}",
     )

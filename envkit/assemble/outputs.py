@@ -60,7 +60,7 @@ def parse_output(text: str) -> Output:
         case "registry" if rest:
             return _registry(text, rest)
     if kind in KINDS:
-        raise UsageError(f"--output {text!r:.200}: nothing follows the colon", hint=_FORMS)
+        raise UsageError(f"--output {text!r:.200}: a value is missing after the colon", hint=_FORMS)
     raise UsageError(f"--output {text!r:.200}: unknown kind of output", hint=_FORMS)
 
 

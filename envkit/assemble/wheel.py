@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import NoReturn
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
@@ -23,7 +22,7 @@ from envkit.assemble import wheel_files
 from envkit.assemble.layer import File, Slice, Tree, read
 from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
-from envkit.image.zip_entries import Entry, entries
+from envkit.image.zip_entries import FETCH_AGAIN, Entry, entries, refuse
 from envkit.plan.model import PREFIX
 
 INSTALLER = b"envkit\n"
@@ -78,7 +77,7 @@ class _Building:
     def add(self, file: File) -> None:
         """Add a file; a path that is already there is refused."""
         if file.path in self.files:
-            _refuse(self.label, f"it would install /{file.path} twice")
+            refuse(self.label, f"it would install /{file.path} twice")
         self.files[file.path] = file
 
 
@@ -106,7 +105,7 @@ def _tree(descriptor: int, label: str, scheme: Scheme) -> Tree:
     listed = entries(descriptor, label)
     total = sum(entry.size for entry in listed)
     if total > most_inflated(os.fstat(descriptor).st_size):
-        _refuse(label, f"it unpacks to {total} bytes, more than 100 times its size")
+        refuse(label, f"it unpacks to {total} bytes, more than 100 times its size")
     members = {entry.name: _slice(descriptor, label, entry) for entry in listed if not entry.is_folder}
     name, version, info = _identity(label, members)
     _check_version(label, _text(label, members, f"{info}/WHEEL"))
@@ -133,10 +132,10 @@ def _identity(label: str, members: Mapping[str, Slice]) -> tuple[str, str, str]:
     try:
         name, version, _, _ = parse_wheel_filename(label)
     except InvalidWheelFilename as error:
-        _refuse(label, f"it is not a valid wheel name ({error})")
+        refuse(label, f"it is not a valid wheel name ({error})")
     folders = sorted({top for top, slash, _ in (key.partition("/") for key in members) if slash and _is_info(top)})
     if len(folders) != 1:
-        _refuse(label, f"it has {len(folders)} .dist-info folders instead of one")
+        refuse(label, f"it has {len(folders)} .dist-info folders instead of one")
     stem = folders[0].removesuffix(".dist-info")
     inner_name, _, inner_version = stem.rpartition("-")
     try:
@@ -144,7 +143,7 @@ def _identity(label: str, members: Mapping[str, Slice]) -> tuple[str, str, str]:
     except InvalidVersion:
         same = False
     if not same:
-        _refuse(label, f"it contains {stem!r}")
+        refuse(label, f"it contains {stem!r}")
     return canonicalize_name(name), str(version), folders[0]
 
 
@@ -155,7 +154,7 @@ def _is_info(top: str) -> bool:
 def _check_version(label: str, text: str) -> None:
     version = HeaderParser().parsestr(text).get("Wheel-Version", "")
     if version.partition(".")[0].strip() != "1":
-        _refuse(label, f"its format version is {version!r:.40}, not 1.x")
+        refuse(label, f"its format version is {version!r:.40}, not 1.x")
 
 
 def _place(building: _Building, entry: Entry, member: Slice | None, package: str, info: str) -> None:
@@ -174,7 +173,7 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
         if not key or (entry.is_folder and not rest):
             return
         if key not in roots or not slash:
-            _refuse(label, f"{entry.name!r} is in an unknown folder of {data}")
+            refuse(label, f"{entry.name!r} is in an unknown folder of {data}")
         target = f"{roots[key]}/{rest}"
         executable = executable or key == "scripts"
         building.moved[entry.name] = posixpath.relpath(f"/{target}", f"/{scheme.site_packages}")
@@ -195,7 +194,7 @@ def _script(label: str, name: str, member: Slice, interpreter: str) -> bytes | N
     if not wheel_files.needs_interpreter(_contents(member, wheel_files.PEEK)):
         return None
     if member.size > _MAX_SCRIPT:
-        _refuse(label, f"the script {name!r} has {member.size} bytes, more than {_MAX_SCRIPT}")
+        refuse(label, f"the script {name!r} has {member.size} bytes, more than {_MAX_SCRIPT}")
     return wheel_files.with_interpreter(_contents(member, None), interpreter)
 
 
@@ -209,7 +208,7 @@ def _generated(
         try:
             launchers = wheel_files.launchers(_text(building.label, members, f"{info}/entry_points.txt"))
         except ValueError as error:
-            _refuse(building.label, f"entry_points.txt: {error}")
+            refuse(building.label, f"entry_points.txt: {error}")
         for launcher in launchers:
             content = wheel_files.launcher_text(launcher, scheme.interpreter)
             files[f"{scheme.root}/bin/{launcher.name}"] = (content, True)
@@ -239,18 +238,18 @@ def _add_record(
     try:
         for number, old in enumerate(wheel_files.parse_record(text), 1):
             if number > len(members) + _MORE_ROWS:
-                _refuse(
+                refuse(
                     building.label,
                     f"RECORD has more than {number - 1} rows for {len(members)} files",
                 )
             if old[0] not in members and wheel_files.leads_out(old[0]):
-                _refuse(building.label, f"RECORD: {old[0]!r:.200} points out of site-packages")
+                refuse(building.label, f"RECORD: {old[0]!r:.200} points out of site-packages")
             new = wheel_files.installed_row(old, moved=building.moved, replaced=building.replaced, dropped=dropped)
             is_changed |= new != old
             rewritten.write("" if new is None else wheel_files.render_record((new,)).decode())
             listed.add(old[0])
     except ValueError as error:
-        _refuse(building.label, f"RECORD: {error}")
+        refuse(building.label, f"RECORD: {error}")
     unlisted = [(building.moved.get(name, name), "", "") for name in sorted(members) if name not in listed]
     tail = wheel_files.render_record((*unlisted, *added))
     parts: tuple[bytes | Slice, ...]
@@ -267,13 +266,13 @@ def _add_record(
 def _text(label: str, members: Mapping[str, Slice], name: str, most: int = _MAX_METADATA) -> str:
     """Return a metadata file of the wheel, which may have at most `most` bytes."""
     if name not in members:
-        _refuse(label, f"it has no {name}")
+        refuse(label, f"it has no {name}")
     if members[name].size > most:
-        _refuse(label, f"{name} has {members[name].size} bytes, more than {most}")
+        refuse(label, f"{name} has {members[name].size} bytes, more than {most}")
     try:
         return _contents(members[name], None).decode()
     except UnicodeDecodeError:
-        _refuse(label, f"{name} is not UTF-8")
+        refuse(label, f"{name} is not UTF-8")
 
 
 def _contents(member: Slice, limit: int | None) -> bytes:
@@ -295,11 +294,5 @@ def _contents(member: Slice, limit: int | None) -> bytes:
         else:
             check_crc(crc32(out), member.crc)
     except DamagedError as error:
-        raise IntegrityError(
-            f"{member.origin} is damaged: {error}", hint="delete the file and fetch it again from its index"
-        ) from error
+        raise IntegrityError(f"{member.origin} is damaged: {error}", hint=FETCH_AGAIN) from error
     return bytes(out)
-
-
-def _refuse(label: str, why: str) -> NoReturn:
-    raise IntegrityError(f"{label} is refused: {why}", hint="delete the file and fetch it again from its index")

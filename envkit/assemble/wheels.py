@@ -94,7 +94,7 @@ class Wheels:
         self._reporter.step(f"look for wheels in {self._own}")
         if not self._own.is_dir():
             raise EnvironmentProblem(
-                f"the wheel folder {self._own} is not a readable folder", hint="set ENVKIT_WHEEL_DIR to another folder"
+                f"the wheel folder {self._own} cannot be read", hint="set ENVKIT_WHEEL_DIR to another folder"
             )
         with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-hash") as pool:
             unknown = [wheel for wheel in wheels if wheel.sha256 not in self._files]

@@ -121,7 +121,7 @@ class Inflater:
                 raise DamagedError(f"it is not deflate data ({error})") from error
             self._left -= len(piece)
             if self._left < 0:
-                raise DamagedError("it holds more than it says")
+                raise DamagedError("it is longer than stated")
             self._crc = crc32(piece, self._crc)
             if piece:
                 yield piece

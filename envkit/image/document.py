@@ -182,7 +182,7 @@ def image_of(
         blob: returns the file of a layer.
         holder: the repository that has the layers.
         tags: the tags of the image.
-        origin: the place of the image.
+        origin: where the image was read.
 
     Raises:
         IntegrityError: a document is invalid, or the two list different layers.

@@ -108,7 +108,7 @@ class Image:
     manifest: bytes  # empty in archives of `docker save`, which have none
     config: bytes
     layers: tuple[Layer, ...]  # lowest first
-    tags: tuple[str, ...] = ()  # the tags in the place that it was read from
+    tags: tuple[str, ...] = ()  # its tags where it was read
     origin: str = ""  # where it was read, with its digest: 'oci:DIR@sha256:...'; empty for a new image
 
     @property

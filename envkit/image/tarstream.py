@@ -106,7 +106,7 @@ def entries(source: Source, *, skip: Callable[[int], None] | None = None) -> Ite
         kind, size = header[156:157], _number(header[124:136])
         if kind in b"xgLK":
             if size > _MOST_HEADER:
-                raise IntegrityError(f"a tar has a header of {size} bytes")
+                raise IntegrityError(f"a tar has a header of {size} bytes, more than {_MOST_HEADER}")
             data = source.exactly(-(-size // BLOCK) * BLOCK)[:size]
             if kind == b"x":
                 extended |= _records(data)

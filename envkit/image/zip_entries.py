@@ -16,6 +16,8 @@ from typing import NoReturn, Protocol
 from envkit.ground import imagepaths
 from envkit.ground.errors import IntegrityError
 
+FETCH_AGAIN = "delete the file and fetch it again from its index"
+"""The hint for damaged package files."""
 _END_MAGIC = b"PK\5\6"
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -116,21 +118,21 @@ def _listed(source: Source, label: str) -> tuple[tuple[Listed, ...], int]:
     position = 0
     for _ in range(count):
         if len(directory) - position < _CENTRAL.size:
-            _refuse(label, "its directory is cut short")
+            refuse(label, "its directory is cut short")
         record = _CENTRAL.unpack_from(directory, position)
         lengths = record[10:13]
         name_at = position + _CENTRAL.size
         position = name_at + sum(lengths)
         if record[0] != b"PK\1\2" or position > len(directory):
-            _refuse(label, "its directory is damaged")
+            refuse(label, "its directory is damaged")
         raw = directory[name_at : name_at + lengths[0]]
         extra = directory[name_at + lengths[0] : name_at + lengths[0] + lengths[1]]
         entry, header = _entry(label, record, raw, extra)
         if header + _LOCAL.size + len(raw) + entry.packed > start:
-            _refuse(label, f"{entry.name!r} is not at the position in the directory")
+            refuse(label, f"{entry.name!r} is not at the position in the directory")
         rows.append(Listed(entry, header, raw, record[3], record[4]))
     if position != len(directory):
-        _refuse(label, f"its directory has more than the stated {count} entries")
+        refuse(label, f"its directory has more than the stated {count} entries")
     _check_names(label, [row.entry for row in rows])
     return tuple(rows), start
 
@@ -152,7 +154,7 @@ def _directory(source: Source, label: str) -> tuple[bytes, int, int]:
     tail = source.read(tail_at, size - tail_at)
     ends = [at for at in _positions(tail) if _ends_file(tail, at)]
     if len(ends) != 1:
-        _refuse(label, "it is not a zip file or is cut short" if not ends else "it has two directories")
+        refuse(label, "it is not a zip file or is cut short" if not ends else "it has two directories")
     (_, disk, first_disk, here, count, length, start, _) = _END.unpack_from(tail, ends[0])
     end = tail_at + ends[0]
     at = ends[0] - _LOCATOR.size
@@ -160,21 +162,21 @@ def _directory(source: Source, label: str) -> tuple[bytes, int, int]:
         _, _, end64, disks = _LOCATOR.unpack_from(tail, at)
         record = source.read(end64, _END64.size) if end64 < size else b""
         if len(record) < _END64.size or record[:4] != b"PK\6\6" or disks != 1:
-            _refuse(label, "its directory is damaged")
+            refuse(label, "its directory is damaged")
         _, length64, _, _, disk64, first64, here64, count64, size64, start64 = _END64.unpack(record)
         narrow = ((count, count64, _FULL16), (here, here64, _FULL16), (length, size64, _FULL32))
         if any(a not in (b, full) for a, b, full in (*narrow, (start, start64, _FULL32))):
-            _refuse(label, "it has two directories")
+            refuse(label, "it has two directories")
         # The length of the record does not include its first 12 bytes (4.3.14.1).
         if end64 + 12 + length64 != end - _LOCATOR.size or disk64 or first64:
-            _refuse(label, "its directory is damaged")
+            refuse(label, "its directory is damaged")
         here, count, length, start, end = here64, count64, size64, start64, end64
     elif disk or first_disk:
-        _refuse(label, "it is one part of several")
+        refuse(label, "it is one part of a multi-part archive")
     if start + length != end or here != count:
-        _refuse(label, "its directory is not at the stated position")
+        refuse(label, "its directory is not at the stated position")
     if length > _MAX_DIRECTORY:
-        _refuse(label, f"its directory has {length} bytes, more than {_MAX_DIRECTORY}")
+        refuse(label, f"its directory has {length} bytes, more than {_MAX_DIRECTORY}")
     inside = start - tail_at
     directory = tail[inside : inside + length] if inside >= 0 else source.read(start, length)
     return directory, start, count
@@ -201,22 +203,22 @@ def _entry(label: str, record: tuple[int, ...], raw: bytes, extra: bytes) -> tup
     attributes, header = record[15], record[16]
     name = _name(label, raw, flags)
     if flags & (_ENCRYPTED | _STRONG | _MASKED):
-        _refuse(label, f"{name!r} is encrypted")
+        refuse(label, f"{name!r} is encrypted")
     if method not in (_STORED, _DEFLATED):
-        _refuse(label, f"{name!r} is compressed with method {method}, which wheels may not use")
+        refuse(label, f"{name!r} is compressed with method {method}, which wheels may not use")
     size, packed, header = _widened(label, name, extra, (size, packed, header))
     # On Unix, the upper half of the attributes is the mode.
     kind = stat.S_IFMT(attributes >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or disk:
-        _refuse(label, f"{name!r} is a link or a special file")
+        refuse(label, f"{name!r} is a link or a special file")
     if (kind == stat.S_IFDIR) != name.endswith("/") and kind:
-        _refuse(label, f"{name!r} is both a folder and a file")
+        refuse(label, f"{name!r} is both a folder and a file")
     if name.endswith("/") and size:
-        _refuse(label, f"{name!r} is a folder with contents")
+        refuse(label, f"{name!r} is a folder with contents")
     if method == _STORED and packed != size:
-        _refuse(label, f"{name!r} is stored without compression, but has {packed} bytes for {size}")
+        refuse(label, f"{name!r} is stored without compression, but has {packed} bytes for {size}")
     if size > packed * _MAX_RATIO:
-        _refuse(label, f"{name!r} would inflate from {packed} to {size} bytes, which deflate cannot do")
+        refuse(label, f"{name!r} would inflate from {packed} to {size} bytes, which deflate cannot do")
     entry = Entry(
         name=name, offset=0, packed=packed, size=size, crc=crc, deflated=method == _DEFLATED,
         executable=bool((attributes >> 16) & 0o111),
@@ -228,9 +230,9 @@ def _name(label: str, raw: bytes, flags: int) -> str:
     try:
         name = raw.decode("utf-8" if flags & _UTF8 else "cp437")  # cp437 without the flag, see appendix D
     except UnicodeDecodeError:
-        _refuse(label, f"the name {raw!r} is not UTF-8")
+        refuse(label, f"the name {raw!r} is not UTF-8")
     if why := imagepaths.fault(name.removesuffix("/")):
-        _refuse(label, why)
+        refuse(label, why)
     return name
 
 
@@ -243,17 +245,17 @@ def _widened(label: str, name: str, extra: bytes, values: tuple[int, int, int]) 
         body = extra[at + 4 : at + 4 + length]
         at += 4 + length
         if kind == _UNICODE_NAME_EXTRA or (kind == _ZIP64_EXTRA and seen):
-            _refuse(label, f"{name!r} has two names or two sizes")
+            refuse(label, f"{name!r} has two names or two sizes")
         if kind != _ZIP64_EXTRA:
             continue
         seen = True
         for index, value in enumerate(values):
             if value == _FULL32:
                 if len(body) < 8:  # noqa: PLR2004 - a 64-bit number
-                    _refuse(label, f"{name!r} lacks its size")
+                    refuse(label, f"{name!r} lacks its size")
                 (wide[index],), body = struct.unpack_from("<Q", body), body[8:]
     if _FULL32 in values and not seen:
-        _refuse(label, f"{name!r} lacks its size")
+        refuse(label, f"{name!r} lacks its size")
     return wide[0], wide[1], wide[2]
 
 
@@ -262,7 +264,7 @@ def _data_offset(source: Source, label: str, row: Listed) -> int:
     entry, header, raw = row.entry, row.header, row.raw
     data = source.read(header, _LOCAL.size + len(raw) + 64)
     if len(data) < _LOCAL.size + len(raw) or data[:4] != b"PK\3\4":
-        _refuse(label, f"{entry.name!r} is not at the position in the directory")
+        refuse(label, f"{entry.name!r} is not at the position in the directory")
     _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack_from(data)
     same = flags == row.flags and method == row.method and data[_LOCAL.size : _LOCAL.size + name_length] == raw
     # With a data descriptor, these three follow the data, and the local header has zeros.
@@ -272,7 +274,7 @@ def _data_offset(source: Source, label: str, row: Listed) -> int:
             size, packed, _ = _widened(label, entry.name, source.read(at, extra_length), (size, packed, 0))
         same = (crc, packed, size) == (entry.crc, entry.packed, entry.size)
     if not same:
-        _refuse(label, f"{entry.name!r} has a local header that differs from the directory")
+        refuse(label, f"{entry.name!r} has a local header that differs from the directory")
     return header + _LOCAL.size + int(name_length) + int(extra_length)
 
 
@@ -282,10 +284,10 @@ def _check_spans(label: str, spans: list[tuple[int, int, str]], directory: int) 
     end, last = 0, ""
     for begin, stop, name in spans:
         if begin < end:
-            _refuse(label, f"{name!r} overlaps {last!r}")
+            refuse(label, f"{name!r} overlaps {last!r}")
         end, last = stop, name
     if end > directory:
-        _refuse(label, f"{last!r} overlaps the directory")
+        refuse(label, f"{last!r} overlaps the directory")
 
 
 def _check_names(label: str, members: list[Entry]) -> None:
@@ -295,7 +297,7 @@ def _check_names(label: str, members: list[Entry]) -> None:
     for entry in members:
         name = entry.name.removesuffix("/")
         if name in files or (entry.is_folder and entry.name in folders):
-            _refuse(label, f"it contains {name!r} twice")
+            refuse(label, f"it contains {name!r} twice")
         if entry.is_folder:
             folders.add(entry.name)
         else:
@@ -307,8 +309,13 @@ def _check_names(label: str, members: list[Entry]) -> None:
             above.add(parent)
             parent = parent.rpartition("/")[0]
     if clash := min(above & files, default=None):
-        _refuse(label, f"{clash!r} is both a folder and a file")
+        refuse(label, f"{clash!r} is both a folder and a file")
 
 
-def _refuse(label: str, why: str) -> NoReturn:
-    raise IntegrityError(f"{label} is refused: {why}", hint="delete the file and fetch it again from its index")
+def refuse(label: str, why: str) -> NoReturn:
+    """Raise the error for a package file that is not used.
+
+    Raises:
+        IntegrityError: always.
+    """
+    raise IntegrityError(f"{label} is refused: {why}", hint=FETCH_AGAIN)

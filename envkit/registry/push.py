@@ -310,7 +310,7 @@ class Transfers:
         if upload.url is None:
             upload.url = self.registry.start_upload(repository)
         if upload.url is None:
-            raise EngineError(f"{self.reference.place} did not name an upload URL", hint="run it again")
+            raise EngineError(f"{self.reference.place} returned no upload URL", hint="run it again")
         doing = f"pushing {blob.digest} to {self.reference.place}"
         scopes = (f"repository:{repository}:pull,push",)
         kind = {"Content-Type": "application/octet-stream"}

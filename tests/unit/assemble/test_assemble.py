@@ -153,7 +153,7 @@ def test_a_wheel_with_other_bytes_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_wheels_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="nowhere is not a readable folder"):
+    with pytest.raises(EnvironmentProblem, match="nowhere cannot be read"):
         _made(tmp_path, "one", wheel_dir=tmp_path / "nowhere")
 
 

@@ -41,11 +41,11 @@ def test_forms(text: str, wanted: Output) -> None:
     [
         ("", "--output '': unknown kind of output", FORMS),
         ("out", "--output 'out': unknown kind of output", FORMS),
-        ("oci", "--output 'oci': nothing follows the colon", FORMS),
-        ("oci:", "--output 'oci:': nothing follows the colon", FORMS),
+        ("oci", "--output 'oci': a value is missing after the colon", FORMS),
+        ("oci:", "--output 'oci:': a value is missing after the colon", FORMS),
         ("oci::1", "--output 'oci::1': '1' is not a tag", "--output oci:DIR:TAG"),
         ("oci:out:a b", "--output 'oci:out:a b': 'a b' is not a tag", "--output oci:DIR:TAG"),
-        ("docker-daemon:", "--output 'docker-daemon:': nothing follows the colon", FORMS),
+        ("docker-daemon:", "--output 'docker-daemon:': a value is missing after the colon", FORMS),
         ("docker-archive::x", "--output 'docker-archive::x' has no valid path", FORMS),
         (
             "docker://registry.example.com/a",

@@ -199,7 +199,7 @@ def test_a_damaged_entry_is_found_while_it_is_written(tmp_path: Path, *, deflate
         _layer(write_wheel(tmp_path, entries))
 
 
-@pytest.mark.parametrize(("size", "message"), [(299, "it holds more than it says"), (301, "it is cut short")])
+@pytest.mark.parametrize(("size", "message"), [(299, "it is longer than stated"), (301, "it is cut short")])
 def test_a_wrong_length_is_found_while_it_is_written(tmp_path: Path, size: int, message: str) -> None:
     entries = wheel_entries({"demo/a.py": b"a = 1\n" * 50})
     entries[0] = replace(entries[0], size=size)
