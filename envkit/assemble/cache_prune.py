@@ -216,6 +216,7 @@ def _measure(path: Path, notes: Iterable[Path], seen: set[tuple[int, int]]) -> t
         with contextlib.suppress(FileNotFoundError):
             used = max(used, note.stat().st_mtime)
     for status in _files(path):
+        # Users of an entry with notes touch a note. For other entries, the access time shows the latest use.
         if not used or path.is_dir():
             used = max(used, status.st_mtime, status.st_atime if not notes else 0.0)
         if (status.st_dev, status.st_ino) not in seen:

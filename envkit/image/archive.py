@@ -116,6 +116,7 @@ def _chosen(manifest: bytes, reference: FileReference) -> dict[str, Any]:
 
 
 def _named(tags: Any, wanted: str) -> bool:
+    """Return whether one of the names is `wanted`: with its registry and path, without them, or only the tag."""
     return any(wanted in (tag, str(tag).rpartition("/")[2], str(tag).rpartition(":")[2]) for tag in tags)
 
 

@@ -244,6 +244,7 @@ def _row(name: str, text: bytes) -> Any:
 
 
 def _matters(name: str) -> bool:
+    # Cheap comparisons come before regular expressions: this is called for every path of an image.
     if name in (LOCK, PLAN, _RELEASE):
         return True
     if name.startswith("var/lib/dpkg/"):

@@ -155,7 +155,7 @@ def parents(path: str) -> Iterator[str]:
 
 
 def _add_removal(changes: Changes, path: str) -> bool:
-    """Add the removal of a whiteout; return False if the entry is not a whiteout."""
+    """Add the removal of a whiteout; return False for any other entry."""
     if imagepaths.is_note(path):
         return True
     removal = imagepaths.removal(path)

@@ -135,6 +135,7 @@ class Registry:
         """Return the size of a blob in bytes; None if the registry does not have it, -1 if the size is unknown."""
 
         def ask() -> int | None:
+            # The scopes of an upload, so that the same token is valid for sending the blob.
             with self.request("HEAD", f"{repository}/blobs/{digest}", push_scopes(repository)) as answer:
                 if answer.status == _MISSING:
                     return None

@@ -120,6 +120,7 @@ def _check_size(name: str, size: int) -> None:
 
 def _environment(ca_bundle: str | None) -> dict[str, str]:
     """Return git's environment: no prompts, only HTTP and HTTPS; logins come from the user's git configuration."""
+    # GIT_DIR and others of the caller, such as a git hook, would make git use another repository.
     variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     variables |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http", "GIT_LFS_SKIP_SMUDGE": "1"}
     variables |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
