@@ -1,4 +1,4 @@
-"""A lock and its plan as an image: base, conda packages, wheels, and a small layer on top. Nothing runs in it."""
+"""Assemble the image of a plan and its lock: base, conda packages, wheels and a small top layer. Nothing runs in it."""
 
 from __future__ import annotations
 
@@ -48,33 +48,33 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.registry.transport import Transport
 
-LAYERS = 40  # in all: engines take 127, and each costs a registry's client a request
-_LEAST = 16  # for packages, however many the base has
-_NAMED = 4  # packages that a layer's history names
+LAYERS = 40  # per image; engines allow 127, but every layer costs a registry client a request
+_LEAST = 16  # layers for packages, even on a base with many layers
+_NAMED = 4  # packages listed in a layer's history entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where an image is assembled, and with what."""
+    """The folders, connections and settings that an image is assembled with."""
 
     cache: LayerCache
-    folder: Path  # below it lie downloads, blobs of bases, and what conda packages are installed into
+    folder: Path  # holds downloads, blobs of base images, and the staging folders of conda packages
     places: Places
     mirrors: Mirrors
     transport: Transport
     log: BuildLog
     reporter: Reporter
-    state: Path | None = None  # folder for notes on what is being made
-    wheel_dir: Path | None = None  # wheels of the user's
+    state: Path | None = None  # folder for notes on running builds
+    wheel_dir: Path | None = None  # the user's own wheels
     deadline: float | None = None  # on the monotonic clock
     offline: bool = False
-    no_cache: bool = False  # take no layer from the cache
-    compression: str = GZIP  # of the layers of packages; what comes from elsewhere stays as it is
+    no_cache: bool = False  # make every layer again
+    compression: str = GZIP  # of package layers; layers of the base keep theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """An image whose layers are files of the cache."""
+    """An assembled image; its layers are files in the layer cache or blobs of the base."""
 
     image: spec.Image
     base: BaseImage
@@ -83,7 +83,7 @@ class Assembled:
     kept: Mapping[str, tuple[str, Cached]] = field(default_factory=dict)  # digest -> key in the cache, and the layer
 
     def place(self, layer: spec.Layer, target: Path) -> None:
-        """Put a layer's blob at a path: as a hard link to the cache's file where that is possible."""
+        """Put a layer's blob at a path, as a hard link to the cached file if possible."""
         if layer.digest in self.kept:
             key, cached = self.kept[layer.digest]
             self.cache.place(key, cached, target)
@@ -91,7 +91,10 @@ class Assembled:
             link(layer, target)
 
     def settle(self) -> None:
-        """Renew the stamps of the cached layers after delivery, which may have removed other names of their files."""
+        """Renew the stamps of the cached layers after delivery.
+
+        Delivery can remove other hard links to their files, which changes the ctime in the stamp.
+        """
         for key, cached in self.kept.values():
             self.cache.settle(key, cached)
 
@@ -100,31 +103,31 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
     """Assemble the image of a lock. Equal plans and locks give equal bytes.
 
     Args:
-        plan: what the image is.
-        lock: its artifacts, solved for this plan.
-        site: where and with what.
-        extra_labels: on top of the plan's.
+        plan: describes the image.
+        lock: the artifacts, solved for this plan.
+        site: folders, connections and settings.
+        extra_labels: labels in addition to those of the plan.
 
     Raises:
-        UsageError: the base lacks what the plan wants of the system.
-        LockError: the lock cannot be had any more.
-        IntegrityError: an artifact is not what the lock says, or is not sound.
-        EngineError: a server refuses, or a package needs what this engine does not do.
-        EnvironmentProblem: disk, permission, a program or a server is missing.
-        TimeLimitError: the deadline is over.
+        UsageError: the base lacks system packages or programs that the plan needs.
+        LockError: an artifact of the lock is no longer available.
+        IntegrityError: an artifact does not match the lock, or is damaged.
+        EngineError: a server refuses, or a package needs something that this engine does not do.
+        EnvironmentProblem: the disk is full, permission or a program is missing, or a server is unreachable.
+        TimeLimitError: the deadline has passed.
     """
     base, debian = NO_BASE, None
     kept: dict[str, tuple[str, Cached]] = {}
-    with contextlib.ExitStack() as beside:
+    with contextlib.ExitStack() as tasks:
         if lock.base.kind == "bootstrap":
             check_platform(lock, os.uname().machine)
-            debian = beside.enter_context(Background(partial(_debian, lock, site), site.reporter))
+            debian = tasks.enter_context(Background(partial(_debian, lock, site), site.reporter))
         elif lock.base.kind != "none":
-            base = _of_registry(lock, site)
-        # The base comes first because its number of layers limits those of the packages; Debian's root is always one.
+            base = _registry_base(lock, site)
+        # The base comes first: its layers count against the limit for packages. A Debian root is always one layer.
         below = (1 if debian is not None else len(base.layers)) + bool(plan.copy)
         for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
-        conda = beside.enter_context(Background(partial(_conda, plan, lock, site, for_conda), site.reporter))
+        conda = tasks.enter_context(Background(partial(_conda, plan, lock, site, for_conda), site.reporter))
 
         def check() -> None:
             conda.check()
@@ -132,7 +135,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
                 debian.check()
 
         wheels = _wheels(plan, lock, site)
-        of_wheels = make_layers(
+        wheel_layers = make_layers(
             wheels,
             groups(lock.wheels, for_wheels),
             cache=site.cache,
@@ -141,20 +144,20 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
             compression=site.compression,
             no_cache=site.no_cache,
         )
-        of_conda = conda.result()
+        conda_layers = conda.result()
         if debian is not None:
             base, key, cached = debian.result()
             kept[base.layers[0].digest] = key, cached
-    report_clobbered([*of_conda.contents, *wheels.listings(of_wheels)], site.reporter)
-    packages: tuple[Made[CondaPackage] | Made[Wheel], ...] = (*of_conda.layers, *of_wheels)
+    report_clobbered([*conda_layers.contents, *wheels.listings(wheel_layers)], site.reporter)
+    packages: tuple[Made[CondaPackage] | Made[Wheel], ...] = (*conda_layers.layers, *wheel_layers)
     layers = []
     for made in packages:
         names = [f"{package.name} {package.version}" for package in made.packages]
         layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
         kept[layers[-1].digest] = made.key, made.cached
     files = base_image.files_of(base, lock, plan)
-    own = top_layer.copied_items(plan)
-    layers += [_small(own, "envkit: files of the project", files, site, kept)] if own else []
+    copied = top_layer.copied_items(plan)
+    layers += [_small(copied, "envkit: files of the project", files, site, kept)] if copied else []
     top = top_layer.items(plan, lock, files)
     layers.append(_small(top, "envkit: environment, entry script, user, plan and lock", files, site, kept))
     base_record = BaseImage(
@@ -166,7 +169,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
 
 
 def budgets(below: int, *, conda: bool, wheels: bool) -> tuple[int, int]:
-    """Layers for conda packages and for wheels, on a base of so many layers and with one layer on top."""
+    """Return how many layers conda packages and wheels may use, above `below` layers and below one top layer."""
     left = max(LAYERS - below - 1, min(_LEAST, spec.MAX_LAYERS - below - 1))
     if conda and wheels:
         return left - left // 2, left // 2
@@ -174,19 +177,19 @@ def budgets(below: int, *, conda: bool, wheels: bool) -> tuple[int, int]:
 
 
 def scheme_of(plan: BuildPlan, lock: Lock) -> Scheme:
-    """Return where wheels belong: in conda's Python, or in a virtual environment."""
+    """Return where the files of wheels are installed: in conda's Python or in a virtual environment."""
     conda = kind_of(plan.template) != "wheels"
     return Scheme(python=lock.python, prefix=plan.prefix, headers=f"include/python{lock.python}" if conda else None)
 
 
 def made_by(names: Sequence[str]) -> str:
-    """Return what a layer's history says: `envkit: torch 2.7.1`, or the first few of many."""
+    """Return a layer's history entry: `envkit: torch 2.7.1`; of many packages only the first few are listed."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"envkit: {', '.join(names[:_NAMED])}{more}"
 
 
-def _of_registry(lock: Lock, site: Site) -> spec.Base:
-    """Return the base that a registry has, its layers fetched; builds beside this one fetch it once."""
+def _registry_base(lock: Lock, site: Site) -> spec.Base:
+    """Fetch the base image from its registry; parallel builds fetch it only once."""
     with site.cache.flights.all([f"base {lock.base.digest}"], site.transport.policy.check):
         return base_image.fetch_base(
             lock.base,
@@ -200,7 +203,7 @@ def _of_registry(lock: Lock, site: Site) -> spec.Base:
 
 
 def _debian(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> tuple[spec.Base, str, Cached]:
-    """Make the base of Debian's packages, while others download."""
+    """Make the base from Debian packages, in the background."""
     return from_packages(
         lock.base,
         site.cache,
@@ -230,11 +233,11 @@ def _wheels(plan: BuildPlan, lock: Lock, site: Site) -> Wheels:
     )
 
 
-def _conda(  # noqa: PLR0917 - the last two are those of every background task
+def _conda(  # noqa: PLR0917 - every background task ends with these two
     plan: BuildPlan, lock: Lock, site: Site, budget: int, reporter: Reporter, stop: threading.Event
 ) -> CondaLayers:
-    """Make the layers of the conda packages, while others download."""
-    from envkit.assemble import conda  # noqa: PLC0415 - py-rattler, for these packages alone
+    """Make the layers of the conda packages, in the background."""
+    from envkit.assemble import conda  # noqa: PLC0415 - py-rattler is needed only for conda packages
 
     return conda.conda_layers(
         lock.conda,

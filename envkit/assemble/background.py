@@ -1,4 +1,7 @@
-"""A task in a background thread. Its progress is held back until it is waited for; if either side fails, both stop."""
+"""Run a task in a background thread.
+
+Its progress is held back until the foreground waits for its result. If either side fails, both stop.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
 
 Result = TypeVar("Result")
-_PATIENCE_S = 0.1  # so soon a signal reaches the waiting thread
+_PATIENCE_S = 0.1  # the longest that a signal waits for the main thread, which handles it
 
 
 class Quiet:
-    """A reporter for the background: steps are notes and progress is dropped until `forward` takes over the bar."""
+    """A reporter for the background task: steps become notes and progress is dropped until `forward` is called."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -25,7 +28,7 @@ class Quiet:
         self._in_front = False
 
     def step(self, text: str) -> None:
-        """Name the phase; as a note while the foreground has the bar."""
+        """Report the phase, as a note while the foreground task owns the progress bar."""
         with self._lock:
             self._step = text
             if self._in_front:
@@ -34,12 +37,12 @@ class Quiet:
                 self._reporter.note(f"in parallel: {text}")
 
     def log(self, line: str) -> None:
-        """Pass a line on once in the foreground."""
+        """Pass a line on, once in the foreground."""
         if self._in_front:
             self._reporter.log(line)
 
     def advance(self, done: int, total: int | None) -> None:
-        """Pass progress on once in the foreground."""
+        """Pass progress on, once in the foreground."""
         if self._in_front:
             self._reporter.advance(done, total)
 
@@ -48,10 +51,10 @@ class Quiet:
         self._reporter.note(text)
 
     def close(self) -> None:
-        """Leave the bar to the foreground."""
+        """Do nothing: the foreground task closes the progress bar."""
 
     def forward(self) -> None:
-        """Take the bar over."""
+        """Take over the progress bar."""
         with self._lock:
             self._in_front = True
             if self._step is not None:
@@ -59,11 +62,11 @@ class Quiet:
 
 
 class Background(Generic[Result]):
-    """Runs `work` on a thread of its own; use it in a `with` statement, whose end stops the work.
+    """Runs `work` in its own thread; the end of the `with` statement stops it.
 
     Args:
-        work: gets a reporter, and an event that asks it to end soon.
-        reporter: of the work in front.
+        work: called with a reporter and an event; it ends soon after the event is set.
+        reporter: the foreground task's.
     """
 
     def __init__(self, work: Callable[[Reporter, threading.Event], Result], reporter: Reporter) -> None:
@@ -85,12 +88,12 @@ class Background(Generic[Result]):
         self._thread.join()
 
     def check(self) -> None:
-        """Raise what the work failed with, if it has failed."""
+        """Raise the error of the work if it has failed."""
         if self._error is not None:
             raise self._error
 
     def result(self) -> Result:
-        """Wait for the result, with the bar.
+        """Wait for the result while its progress is shown.
 
         Raises:
             Exception: whatever the work raised.
@@ -105,5 +108,5 @@ class Background(Generic[Result]):
     def _run(self) -> None:
         try:
             self._results.append(self._work(self._quiet, self._stop))
-        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised again by `check` and `result`
             self._error = error

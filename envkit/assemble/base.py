@@ -1,6 +1,6 @@
-"""The base of an assembled image: a registry's image by digest, a root of Debian packages, or nothing.
+"""The base of an assembled image: an image of a registry by digest, a root of Debian packages, or nothing.
 
-A registry's layers are taken as they are, byte for byte; only manifest and configuration are read.
+Layers of a registry's image are used byte for byte; only its manifest and configuration are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.registry.transport import Transport
 
-# Docker's names for the same bytes.
+# Docker has its own media types for the same bytes.
 _LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": spec.LAYER_GZIP,
     "application/vnd.docker.image.rootfs.diff.tar": spec.LAYER_TAR,
@@ -53,26 +53,27 @@ def from_reference(
     folder: Path | None = None,
     offline: bool = False,
 ) -> tuple[spec.Base, Registry]:
-    """Return the base that a registry holds, its layers not fetched yet, and that registry.
+    """Return a base image of a registry, its layers not fetched yet, and the registry.
 
     Args:
-        name: the plan's reference, registry written out; a mirror of Docker Hub is used where one is set.
-        digest: manifest or index digest that the lock names; None asks for what the tag is now.
+        name: the plan's reference, with the registry; the mirror of Docker Hub is used if one is set.
+        digest: the digest of the manifest or index in the lock; None looks up the tag.
         platform: 'linux-64' or 'linux-aarch64'.
-        mirrors: as set by the user.
-        transport: connections.
-        folder: where manifests and configurations are kept by digest; None keeps none.
-        offline: ask the registry for nothing.
+        mirrors: the user's mirrors.
+        transport: the connections.
+        folder: where manifests and configurations are cached by digest; None caches nothing.
+        offline: use only the cache.
 
     Raises:
-        EngineError: the registry has no such image, none for the platform, or refuses.
-        IntegrityError: its bytes contradict the digest.
-        EnvironmentProblem: it cannot be reached, or `offline` and something is not in the folder.
+        UsageError: the name has a digest other than `digest`.
+        EngineError: the registry has no such image, or none for the platform, or refuses.
+        IntegrityError: the bytes do not match the digest.
+        EnvironmentProblem: the registry cannot be reached, or something is missing while offline.
     """
     reference = parse_reference(mirrored(name, mirrors))
     if digest is not None:
         if reference.digest not in (None, digest):
-            raise UsageError(f"{name} has another digest than the lock's {digest}", hint="envkit lock")
+            raise UsageError(f"{name} has a different digest than the lock ({digest})", hint="envkit lock")
         reference = reference.at(digest)
     registry = Registry.of(reference, transport)
     documents = Documents(registry, folder, offline=offline)
@@ -81,14 +82,16 @@ def from_reference(
         raise EngineError(f"there is no image {reference}", hint="check the image's name and tag, or --base IMAGE")
     wanted = platforms.platform(platform).oci
     image = image_at(outer, reference, documents, platform=wanted)
-    # An image without an index names its platform only here.
+    # The platform of an image without an index is stated only in its configuration.
     image_platform = f"{image.tree.get('os')}/{image.tree.get('architecture')}"
     if image_platform != wanted:
-        raise EngineError(f"{reference} is for {image_platform}, not for {platform}", hint="--base IMAGE")
+        raise EngineError(
+            f"{reference} is for {image_platform}, not for {platform}", hint="use --base with another image"
+        )
     return spec.Base(
         name=name,
         digest=outer.digest,
-        layers=tuple(_taken(layer, reference) for layer in image.layers),
+        layers=tuple(_base_layer(layer, reference) for layer in image.layers),
         config=image.settings,
         history=tuple(image.tree.get("history") or ()),
     ), registry
@@ -102,7 +105,7 @@ def with_blobs(
     *,
     offline: bool = False,
 ) -> spec.Base:
-    """Return the same base with every layer in the folder, verified.
+    """Fetch all layers of a base into the folder, verify them, and return the base with their paths.
 
     Raises:
         As `envkit.registry.download.fetch`.
@@ -116,11 +119,14 @@ def with_blobs(
     return replace(base, layers=tuple(layers))
 
 
-def _taken(layer: spec.Layer, reference: Reference) -> spec.Layer:
-    """Return a layer of the base under the image specification's own media type."""
+def _base_layer(layer: spec.Layer, reference: Reference) -> spec.Layer:
+    """Return a layer of the base with the OCI media type."""
     kind = _LAYER_TYPES.get(layer.descriptor.media_type)
     if kind is None:
-        raise EngineError(f"{reference} has a layer of the kind {layer.descriptor.media_type}", hint="--base IMAGE")
+        raise EngineError(
+            f"{reference} has a layer of an unsupported media type: {layer.descriptor.media_type}",
+            hint="use --base with another image",
+        )
     return replace(layer, descriptor=replace(layer.descriptor, media_type=kind), made_by=f"base {reference}")
 
 
@@ -134,10 +140,10 @@ def fetch_base(
     reporter: Reporter,
     offline: bool = False,
 ) -> spec.Base:
-    """Return a registry's image by the lock's digest, its layers fetched.
+    """Return the base image that a lock names, its layers fetched.
 
     Raises:
-        As `envkit.assemble.base`.
+        As `from_reference` and `with_blobs`.
     """
     reporter.step(f"fetch the base {base.reference}")
     remote_base, registry = from_reference(
@@ -147,10 +153,10 @@ def fetch_base(
 
 
 def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
-    """Return the files of the base, and check that an image of the plan can use it.
+    """Return the files of the base after checking that it has what the plan needs.
 
     Raises:
-        UsageError: the plan needs packages of the system, or programs, that it lacks.
+        UsageError: it lacks system packages or programs that the plan needs.
         EngineError, IntegrityError: its layers cannot be read.
     """
     files = base_files.read(base.layers)
@@ -159,11 +165,11 @@ def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
     lacking = _lacking(files, lock, plan)
     if lacking:
         suite = SUITES.get(plan.resolution.os)
-        ways = [f"--base {PREFIX}debian/{suite}"] if suite and lock.base.kind != "bootstrap" else []
+        options = [f"--base {PREFIX}debian/{suite}"] if suite and lock.base.kind != "bootstrap" else []
         raise UsageError(
-            f"the base {lock.base.reference} lacks {', '.join(lacking)}, and the embedded engine installs no system "
-            "packages",
-            hint=" or ".join([*ways, "--base IMAGE with a base that has them", "--engine docker"]),
+            f"the base {lock.base.reference} lacks {', '.join(lacking)}; the embedded engine cannot "
+            "install system packages",
+            hint=" or ".join([*options, "--base IMAGE with a base that has them", "--engine docker"]),
         )
     return files
 

@@ -1,4 +1,4 @@
-"""The merged tree of a base image: its paths, and the contents of the few files that an image on top needs."""
+"""The merged file tree of a base image: all paths, and the contents of the few files that the top layer needs."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from envkit.image.tarstream import Kind, Source
 from envkit.image.tree import Interest, Node, Tree, scan
 
 _KEPT = ("etc/passwd", "etc/group")
-_SET_IDS = 0o6000
+SET_IDS = 0o6000  # setuid and setgid
 _LARGEST = 64 << 20  # bytes of one kept file
 
 
 class BaseFiles:
-    """The paths of a root file system, without leading slash; bytes are kept of those that matter."""
+    """The paths of a root file system, without a leading slash, and the contents of the files that matter."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
     def find(self, path: str) -> Node | None:
-        """Return what an absolute path leads to, links followed; None where it leads to nothing."""
+        """Return the node at an absolute path after following links; None if nothing is there."""
         return self._tree.find(path)
 
     def text(self, path: str) -> str:
-        """Return the contents of a kept file, empty where there is none."""
+        """Return the contents of a kept file; empty if there is none."""
         node = self.find(path)
         return node.value.decode(errors="surrogateescape") if node and node.value is not None else ""
 
     def packages(self) -> frozenset[str] | None:
-        """Return names of installed Debian packages and of what they provide; None where dpkg keeps no list."""
+        """Return the names of installed Debian packages and of what they provide; None if dpkg has no list."""
         names = set()
         for path, node in self._tree.nodes.items():
             if DPKG.match(path) and node.value is not None:
@@ -45,33 +45,35 @@ class BaseFiles:
         return frozenset(names) if names else None
 
     def set_ids(self) -> dict[str, Node]:
-        """Return files that run as another user or group than who runs them, and folders that give their group away."""
+        """Return the setuid and setgid files, and the setgid folders, by path."""
         kinds = (Kind.FILE, Kind.FOLDER)
-        return {path: node for path, node in self._tree.nodes.items() if node.kind in kinds and node.mode & _SET_IDS}
+        return {path: node for path, node in self._tree.nodes.items() if node.kind in kinds and node.mode & SET_IDS}
 
 
 def read(layers: Sequence[spec.Layer]) -> BaseFiles:
-    """Return the paths that remain when the layers are laid over one another.
+    """Return the file tree that the layers make together.
 
     Raises:
-        EngineError: a file that has to be kept is too large.
+        EngineError: a file whose contents are needed is too large.
         IntegrityError: a layer is damaged.
     """
     tree = Tree(implied=True)
     interest = Interest(keeps=lambda _path: True, reads=_is_read, most=_LARGEST)
     for layer in layers:
-        # The digests were checked when the blob was fetched or made; the size shows a file that was cut since.
+        # Digests were checked when the blob was fetched or made. The size shows whether the file was truncated since.
         blob_of(layer)
         try:
             changes = scan(functools.partial(_tar, layer), interest)
         except IntegrityError as error:
             raise IntegrityError(
                 f"layer {layer.digest} of the base image cannot be read: {error.message}",
-                hint="--base IMAGE, or another tag",
+                hint="use --base with another image or tag",
             ) from error
         for path, node in changes.nodes.items():
             if node.kind is Kind.FILE and node.value is None and _is_read(path, node.mode):
-                raise EngineError(f"/{path} of the base image has {node.size} bytes", hint="--base with another image")
+                raise EngineError(
+                    f"/{path} of the base image is too large: {node.size} bytes", hint="use --base with another image"
+                )
         tree.lay(changes)
     return BaseFiles(tree)
 
@@ -83,5 +85,5 @@ def _tar(layer: spec.Layer) -> Iterator[Source]:
 
 
 def _is_read(path: str, mode: int) -> bool:
-    """Whether a file's bytes are kept: what changes its user when run, and the lists of users and packages."""
-    return bool(mode & _SET_IDS) or path in _KEPT or DPKG.match(path) is not None
+    """Whether the contents of a file are kept: setuid and setgid files, and the lists of users and packages."""
+    return bool(mode & SET_IDS) or path in _KEPT or DPKG.match(path) is not None

@@ -1,4 +1,4 @@
-"""The builders by name: on engines with a daemon, and without one; and which of them builds."""
+"""Builders by name, and the choice between them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from envkit.build.model import Builder, Probe
     from envkit.ground.progress import Reporter
 
-EMBEDDED = "embedded"  # needs none of them
+EMBEDDED = "embedded"
 NAMES = (*ENGINES, EMBEDDED)
 
 
 def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
-    """Return the builder of an engine; `auto` is the first one that answers, else the embedded one, and says so.
+    """Return the builder of an engine; `auto` takes the first engine that answers, the embedded one last.
+
+    The choice is reported as a note.
 
     Raises:
         UsageError: the engine is unknown.
-        EnvironmentProblem: it, or under `auto` none, answers; the details name each engine and why.
+        EnvironmentProblem: the engine does not answer; with `auto`, none does, and the details give the reasons.
     """
     check_name(name)
     probes: list[Probe] = []
@@ -30,7 +32,8 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
         builder = _builder(candidate, docker_cli, state)
         probe = builder.probe()
         if probe.available:
-            why = "; ".join(dict.fromkeys(silent.detail for silent in probes))  # two of them ask the same daemon
+            # Without duplicates: Docker and BuildKit ask the same daemon.
+            why = "; ".join(dict.fromkeys(silent.detail for silent in probes))
             reporter.note(f"engine: {probe.detail}" + (f" ({why})" if why and candidate == EMBEDDED else ""))
             return builder
         probes.append(probe)
@@ -45,8 +48,10 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
     )
 
 
-def meant(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
-    """Return the builder that `choose` gives, to lock for it: an engine that is named need not answer for that.
+def builder_of(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
+    """Return the builder of an engine as `choose` does, but without probing an engine that is given by name.
+
+    Solving a lock does not need the engine to run.
 
     Raises:
         UsageError: the engine is unknown.
@@ -58,13 +63,13 @@ def meant(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: P
 
 
 def check_name(name: str) -> None:
-    """Refuse an unknown engine, before anything long begins.
+    """Refuse an unknown engine before anything slow starts.
 
     Raises:
         UsageError: the engine is unknown.
     """
     if name not in (*NAMES, "auto"):
-        raise UsageError(f"--engine {name!r:.80} is not an engine", hint=f"--engine auto, {', '.join(NAMES)}")
+        raise UsageError(f"--engine: unknown engine {name!r:.80}", hint=f"--engine auto, {', '.join(NAMES)}")
 
 
 def _builder(name: str, docker_cli: str, state: Path | None) -> Builder:

@@ -1,18 +1,18 @@
-"""What builds and runs keep on this machine, and its removal: what was used longest ago goes first.
+"""List what builds and runs keep on this machine, and prune it, least recently used first.
 
-    CACHE/layers/blobs, layers, new     layers made from packages, see `cache`
-    CACHE/layers/HEX, .HEX              layers unpacked to be run
-    CACHE/downloads, blobs              packages; layers that registries gave
-    CACHE/listings, conda/listings      what packages hold
-    CACHE/evidence                      what wheels say, for envkit matrix
-    CACHE/packed                        what an engine's layers compress to when they are pushed
-    CACHE/conda/staging                 what is installed meanwhile
+    CACHE/layers/blobs, layers, new     layers made from packages, see `envkit.build.layer_cache`
+    CACHE/layers/HEX, .HEX              unpacked layers for running images
+    CACHE/downloads, blobs              downloaded packages; layers from registries
+    CACHE/listings, conda/listings      lists of the files in packages
+    CACHE/evidence                      facts read from wheels, for envkit matrix
+    CACHE/packed                        digests of compressed engine layers, from earlier pushes
+    CACHE/conda/staging                 conda packages while they are installed
     CACHE/built                         wheels that were built from source
-    CACHE/repodata                      what the solver of conda packages downloaded
+    CACHE/repodata                      channel data of the conda solver
     CACHE/runs                          folders of runs
-    STATE/images                        images that no --output sent elsewhere
+    STATE/images                        images that were pushed or built without --output
 
-An entry is removed only under its lock, and after it was renamed, so nothing half removed is ever used.
+An entry is removed only while its lock is held. Folders are renamed first, so no process finds one half removed.
 """
 
 from __future__ import annotations
@@ -31,86 +31,86 @@ from envkit.ground import store
 
 KINDS = {
     "layers": "layers made from packages",
-    "unpacked": "layers unpacked to be run",
-    "downloads": "packages that were downloaded",
-    "bases": "layers of base images, and of images pulled to be run",
-    "built": "wheels that were built from source",
-    "listings": "what packages hold and layers compress to",
-    "repodata": "what the solver of conda packages downloaded",
-    "leftovers": "of runs that were killed",
+    "unpacked": "unpacked layers for running images",
+    "downloads": "downloaded packages",
+    "bases": "layers of base images and of pulled images",
+    "built": "wheels built from source",
+    "listings": "file lists of packages, digests of compressed layers",
+    "repodata": "channel data of the conda solver",
+    "leftovers": "files and folders of killed runs",
     "images": "images in the state folder",
 }
 _HEX = re.compile(r"[0-9a-f]{64}")
-_FRESH_S = 3600.0  # what no lock guards is left alone so long after it was written
-_YOUNG_S = 60.0  # what no note names yet: a build writes first and notes then
-USUAL_S = 30 * 86400.0  # what no build has used for so long, the next one will hardly use
+_FRESH_S = 3600.0  # repodata has no lock, so it is kept this long after its last use
+_YOUNG_S = 60.0  # entries without a note are kept this long: a build writes the file first and its note afterwards
+USUAL_S = 30 * 86400.0  # the default limit: an entry unused for a month is unlikely to be used again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One thing that is kept."""
+    """A file or folder of the cache or the state folder."""
 
     kind: str  # of KINDS
     path: Path
-    notes: tuple[Path, ...] = ()  # files that lead to it
+    notes: tuple[Path, ...] = ()  # files that refer to it
     size: int  # bytes
-    used: float  # seconds since 1970; to the day where the file system says it no better
+    used: float  # seconds since 1970; only to the day with the mount option relatime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What may be removed; a field that is None sets no limit. What killed runs left is always removed."""
+    """Limits for pruning; None is no limit. Leftovers of killed runs are always removed."""
 
-    keep: int | None = None  # bytes that may stay
-    older_than_s: float | None = None  # unused for so long
+    keep: int | None = None  # bytes to keep
+    older_than_s: float | None = None  # seconds since the last use
     everything: bool = False
-    images: bool = False  # images in the state folder, too
+    images: bool = False  # include images in the state folder
 
 
 @dataclass(slots=True, kw_only=True)
 class Pruned:
-    """What was done."""
+    """The result of a prune."""
 
     removed: list[Entry] = field(default_factory=list)
     in_use: list[Entry] = field(default_factory=list)
     freed: int = 0  # bytes
-    held: int = 0  # bytes of removed entries that stay on the disk, because images have the same files
+    held: int = 0  # bytes of removed entries that stay on the disk: hard links to them exist in images
 
 
 def entries(cache: Path, state: Path | None = None) -> tuple[Entry, ...]:
-    """Return everything that is kept below the two folders, what was used longest ago first. Bytes are counted once."""
+    """Return all entries of the two folders, least recently used first. Files with several names are counted once."""
     seen: set[tuple[int, int]] = set()
-    kept: list[Entry] = []
-    for kind, path, notes in _places(cache, state):
+    rows: list[Entry] = []
+    for kind, path, notes in _paths(cache, state):
         with contextlib.suppress(FileNotFoundError):
             size, used = _measure(path, notes, seen)
-            kept.append(Entry(kind=kind, path=path, notes=notes, size=size, used=used))
-    return tuple(sorted(kept, key=lambda entry: (entry.used, str(entry.path))))
+            rows.append(Entry(kind=kind, path=path, notes=notes, size=size, used=used))
+    return tuple(sorted(rows, key=lambda entry: (entry.used, str(entry.path))))
 
 
-def take_away(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
-    """Remove an entry, and give the bytes that became free and those that others hold; None where it is in use.
+def remove(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
+    """Remove an entry. Return the bytes that became free and those that other hard links keep; None if it is in use.
 
     Args:
-        entry: what to remove.
-        idle: whether `alone` says that nothing is being built.
+        entry: the entry to remove.
+        idle: whether no build is running, from `builds_excluded`.
     """
     try:
         if entry.kind == "layers":
             with store.locked(entry.path.parent):
-                return _locked_away(entry)
+                return _remove_claimed(entry)
         if entry.kind in ("unpacked", "leftovers"):
-            return _locked_away(entry)
+            return _remove_claimed(entry)
         if not idle or (entry.kind == "repodata" and time.time() - entry.used < _FRESH_S):
             return None
-        return _away(entry)
+        return _remove(entry)
     except OSError:
         return None
 
 
 @contextlib.contextmanager
-def alone(cache: Path) -> Iterator[bool]:
-    """Give whether nothing is being built; while the context lasts, builds that begin wait."""
+def builds_excluded(cache: Path) -> Iterator[bool]:
+    """Yield whether no build is running; if so, new builds wait until the context ends."""
     try:
         descriptor = os.open(cache / "layers", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -122,47 +122,47 @@ def alone(cache: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def chosen(kept: Sequence[Entry], rule: Rule, now: float) -> tuple[Entry, ...]:
-    """Return the entries that a rule removes, in order. `kept` begins with what was used longest ago."""
-    candidates = [entry for entry in kept if rule.images or entry.kind != "images"]
+def chosen(rows: Sequence[Entry], rule: Rule, now: float) -> tuple[Entry, ...]:
+    """Return the entries that a rule removes, in order. `rows` are sorted, least recently used first."""
+    candidates = [entry for entry in rows if rule.images or entry.kind != "images"]
     total = sum(entry.size for entry in candidates)
     removed = []
     for candidate in candidates:
-        old = rule.older_than_s is not None and candidate.used < now - rule.older_than_s
-        much = rule.keep is not None and total > rule.keep
-        if rule.everything or old or much or candidate.kind == "leftovers":
+        is_old = rule.older_than_s is not None and candidate.used < now - rule.older_than_s
+        too_much = rule.keep is not None and total > rule.keep
+        if rule.everything or is_old or too_much or candidate.kind == "leftovers":
             removed.append(candidate)
             total -= candidate.size
     return tuple(removed)
 
 
 def prune(cache: Path, state: Path, rule: Rule) -> Pruned:
-    """Remove what a rule says. What builds or runs use at this moment stays.
+    """Remove the entries that a rule selects, except those that a build or run is using.
 
     Args:
         cache: XDG_CACHE_HOME/envkit.
         state: XDG_STATE_HOME/envkit.
-        rule: what may be removed.
+        rule: the limits.
     """
     done = Pruned()
-    with alone(cache) as idle:
+    with builds_excluded(cache) as idle:
         for entry in chosen(entries(cache, state), rule, time.time()):
-            gone = take_away(entry, idle=idle)
-            if gone is None:
+            sizes = remove(entry, idle=idle)
+            if sizes is None:
                 done.in_use.append(entry)
                 continue
             done.removed.append(entry)
-            done.freed += gone[0]
-            done.held += gone[1]
+            done.freed += sizes[0]
+            done.held += sizes[1]
     return done
 
 
-def _places(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[Path, ...]]]:
+def _paths(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[Path, ...]]]:
     layers = cache / "layers"
     notes = _notes(layers / "layers")
     for blob in _children(layers / "blobs"):
         yield "layers", blob, tuple(notes.pop(blob.name, ()))
-    for rows in notes.values():  # their blob is gone
+    for rows in notes.values():  # notes whose blob no longer exists
         yield from (("leftovers", note, ()) for note in rows)
     for path in _children(layers):
         if _HEX.fullmatch(path.name):
@@ -190,7 +190,7 @@ def _places(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[
 
 
 def _notes(folder: Path) -> dict[str, list[Path]]:
-    """Return the notes of each blob."""
+    """Return the notes of each blob, by digest."""
     notes: dict[str, list[Path]] = {}
     for note in _children(folder):
         try:
@@ -210,12 +210,13 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _measure(path: Path, notes: Iterable[Path], seen: set[tuple[int, int]]) -> tuple[int, float]:
-    """Return bytes of all files that were not counted before, and when the newest was used."""
+    """Return the size of the files that are not in `seen` (by device and inode), and the time of the latest use."""
     size, used = 0, 0.0
     for note in notes:
         with contextlib.suppress(FileNotFoundError):
             used = max(used, note.stat().st_mtime)
     for status in _files(path):
+        # Users of an entry with notes touch a note. For other entries, the access time shows the latest use.
         if not used or path.is_dir():
             used = max(used, status.st_mtime, status.st_atime if not notes else 0.0)
         if (status.st_dev, status.st_ino) not in seen:
@@ -235,15 +236,15 @@ def _files(path: Path) -> Iterator[os.stat_result]:
                 yield os.lstat(os.path.join(folder, name))  # noqa: PTH118 - many files
 
 
-def _locked_away(entry: Entry) -> tuple[int, int] | None:
-    """Remove what its users lock."""
+def _remove_claimed(entry: Entry) -> tuple[int, int] | None:
+    """Remove an entry that its users lock, unless it is locked."""
     with store.claimed(entry.path) as status:
         if status is None or (not entry.notes and time.time() - status.st_mtime < _YOUNG_S):
             return None
-        return _away(entry)
+        return _remove(entry)
 
 
-def _away(entry: Entry) -> tuple[int, int]:
+def _remove(entry: Entry) -> tuple[int, int]:
     free = shared = 0
     for status in _files(entry.path):
         if status.st_nlink > 1:
@@ -251,7 +252,7 @@ def _away(entry: Entry) -> tuple[int, int]:
         else:
             free += status.st_size
     if entry.path.is_dir():
-        # Under this name it is swept up after a prune that is killed, and no other process finds it.
+        # No other process looks for this name, and if this prune is killed, the next one removes it as a leftover.
         hidden = entry.path.with_name(f".{entry.path.name.lstrip('.')}.{secrets.token_hex(4)}.tmp")
         entry.path.rename(hidden)
         store.remove_tree(hidden)

@@ -1,8 +1,8 @@
-"""The blob of a layer while it is made: gzip, which every engine reads, or zstd (media type tar+zstd).
+"""Write the blob of a layer: gzip, which every engine reads, or zstd (media type tar+zstd).
 
-The bytes are the same with one core and with many: what other threads compress is cut at places that depend on the
-contents alone. A gzip blob consists of many members; a zstd blob of one frame for every 4 MiB of tar, so its bytes
-depend on the version of libzstd, which is part of every key in the layer cache.
+The bytes do not depend on the number of cores: the pieces that other threads compress are cut at positions that depend
+only on the contents. A gzip blob consists of many members. A zstd blob has one frame for every 4 MiB of tar; its bytes
+depend on the version of libzstd, which is therefore part of the layer's key in the cache.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 GZIP, ZSTD = "gzip", "zstd"
 COMPRESSIONS = (GZIP, ZSTD)
 SMALL = 16 << 10  # bytes; smaller pieces are collected before they are hashed and written
-_WAITING = 16  # pieces of at most 256 KiB that wait to be hashed
-_INLINE = 16 << 10  # bytes; less is compressed before another thread could begin
-_MOST = 16 << 20  # bytes that may wait to be compressed or to be written
+_WAITING = 16  # pieces of at most 256 KiB in the queue of a hash thread
+_INLINE = 16 << 10  # bytes; compressing less takes no longer than handing it to another thread
+_MOST = 16 << 20  # bytes that may wait to be compressed or written
 _ZSTD_LEVEL = 3  # zstd's own default
 _ZSTD_FRAME = 4 << 20  # bytes of tar
 
@@ -37,16 +37,16 @@ class Digest(Protocol):
     """A running SHA-256."""
 
     def update(self, data: bytes, /) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
 
     def hexdigest(self) -> str:
-        """Return the digest of all of them."""
+        """Return the digest of all bytes so far."""
 
 
 class HashThread:
-    """A SHA-256 that a thread of its own computes, so that one large layer keeps two cores busy.
+    """A SHA-256 that is computed in its own thread, so that one large layer keeps two cores busy.
 
-    Call `close` whatever happens.
+    Always call `close`, after an error too: it ends the thread.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class HashThread:
         self._thread.start()
 
     def update(self, data: bytes, /) -> None:
-        """Take the next bytes, which must not change any more."""
+        """Add the next bytes, which must not change afterwards."""
         self._waiting.put(data)
 
     def hexdigest(self) -> str:
-        """Return the digest of all bytes; waits for the thread."""
+        """Wait for the thread and return the digest of all bytes."""
         self.close()
         return self._digest.hexdigest()
 
@@ -76,9 +76,9 @@ class HashThread:
 
 
 class Gathered:
-    """Passes bytes on to `take` and counts them; pieces below `SMALL` wait until some are together.
+    """Counts bytes and passes them on to `take`, pieces below `SMALL` joined into larger ones.
 
-    A call into a hash or a file costs as much for ten bytes as for a thousand, and a layer has a header per file.
+    Hashing or writing ten bytes costs as much as a thousand, and a layer has a header for every file.
     """
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
@@ -87,7 +87,7 @@ class Gathered:
         self.size = 0
 
     def add(self, data: bytes, *, collect: int = PIECE) -> None:
-        """Add the next bytes; small pieces wait until they are `collect` bytes together, 0 passes all of them on."""
+        """Add the next bytes. Small pieces wait until there are `collect` bytes of them; 0 passes on all that wait."""
         self.size += len(data)
         if len(data) < SMALL:
             self._small += data
@@ -101,34 +101,34 @@ class Gathered:
 
 
 class Blob:
-    """The bytes of a blob in their order: compressed by `pool` where there is one, hashed and written to `sink`.
+    """The bytes of a blob in order: compressed, in `pool` if there is one, then hashed and written to `sink`.
 
-    The tar comes in pieces: each goes through `plain`, or through `contents`, or through `inflated` beside the deflate
-    stream that holds it.
+    Each piece of the tar is given to `plain` or `contents`, or, if it is already deflated, to `stream` in deflated and
+    to `inflated` in inflated form.
     """
 
     def __init__(self, sink: Writable, digest: Digest, pool: Executor | None) -> None:
         self._sink, self._digest, self._pool = sink, digest, pool
-        self._queue: deque[tuple[Future[bytes] | bytes, int]] = deque()  # with the bytes of memory that each takes
+        self._queue: deque[tuple[Future[bytes] | bytes, int]] = deque()  # with the memory that each takes, in bytes
         self._queued = 0
         self._gathered = Gathered(self._emit)
         self._write = self._gathered.add
 
     @property
     def size(self) -> int:
-        """Bytes so far, less those that wait for a compressor."""
+        """Bytes so far, without those that wait to be compressed."""
         return self._gathered.size
 
     def plain(self, data: bytes) -> None:
-        """Add bytes of the tar that no compressor has a say in: headers, and what envkit itself writes."""
+        """Add bytes of the tar that gzip blobs store without a compressor: headers, and files that envkit writes."""
         raise NotImplementedError
 
     def contents(self, data: bytes, level: int) -> None:
-        """Add a file's bytes, compressed; `level` is zlib's."""
+        """Add bytes of a file, to be compressed; `level` is zlib's."""
         raise NotImplementedError
 
     def begin_stream(self) -> None:
-        """Begin a file that is deflated already."""
+        """Begin a file that is already deflated."""
         raise NotImplementedError
 
     def stream(self, data: bytes) -> None:
@@ -136,15 +136,15 @@ class Blob:
         raise NotImplementedError
 
     def inflated(self, data: bytes) -> None:
-        """Add the next bytes of the tar that the deflate stream holds."""
+        """Add the next bytes of the tar, as inflated from the deflate stream."""
         raise NotImplementedError
 
     def end_stream(self, crc: int, size: int) -> None:
-        """End the deflate stream; CRC-32 and size are those of what it holds."""
+        """End the deflate stream; CRC-32 and size are those of its inflated contents."""
         raise NotImplementedError
 
     def close(self) -> str:
-        """Write everything that waits, and return the SHA-256 of the blob."""
+        """Write all bytes that wait, and return the SHA-256 of the blob."""
         while self._queue:
             self._next()
         self._write(b"", collect=0)
@@ -152,14 +152,14 @@ class Blob:
 
     def put(self, data: bytes) -> None:
         """Add the next bytes of the blob."""
-        # Behind what threads still compress, these bytes wait, too: a blob has one order.
+        # A blob has one order: these bytes wait behind those that are still being compressed.
         if self._queue:
             self._append(data, len(data))
         else:
             self._write(data)
 
     def work(self, job: Callable[[bytes], bytes], data: bytes) -> None:
-        """Add what `job` makes of `data`; what it raises comes out of a later call."""
+        """Add `job(data)`, computed in the pool if it is large; its error is raised by a later call."""
         if self._pool is None or len(data) < _INLINE:
             self.put(job(data))
         else:
@@ -182,14 +182,14 @@ class Blob:
 
 
 class GzipBlob(Blob):
-    """A gzip file of many members; deflate streams are taken over as they are."""
+    """A gzip file of many members; deflate streams are copied unchanged."""
 
     def plain(self, data: bytes) -> None:
         """See `Blob`."""
         self.put(gzip_member(data))
 
     def contents(self, data: bytes, level: int) -> None:
-        """Add one member. zlib makes it: what faster compressors (ISA-L's) make can differ between processors."""
+        """Add one member, compressed by zlib: the output of faster libraries (ISA-L) can differ between processors."""
         self.work(partial(_deflated, level=level), data)
 
     def begin_stream(self) -> None:
@@ -199,7 +199,7 @@ class GzipBlob(Blob):
     stream = Blob.put
 
     def inflated(self, data: bytes) -> None:
-        """Nothing: the deflate stream holds it."""
+        """Do nothing: the deflate stream has these bytes."""
 
     def end_stream(self, crc: int, size: int) -> None:
         """See `Blob`."""
@@ -207,7 +207,7 @@ class GzipBlob(Blob):
 
 
 class ZstdBlob(Blob):
-    """Frames of the tar; what deflate streams hold is compressed again."""
+    """A zstd file of frames; the contents of deflate streams are compressed again."""
 
     def __init__(self, sink: Writable, digest: Digest, pool: Executor | None) -> None:
         super().__init__(sink, digest, pool)
@@ -226,17 +226,17 @@ class ZstdBlob(Blob):
         self.plain(data)
 
     def begin_stream(self) -> None:
-        """Nothing: the tar inside is what counts."""
+        """Do nothing: the inflated bytes are compressed instead."""
 
     def stream(self, data: bytes) -> None:
-        """Nothing, as above."""
+        """Do nothing, as `begin_stream`."""
 
     def inflated(self, data: bytes) -> None:
         """See `Blob`."""
         self.plain(data)
 
     def end_stream(self, crc: int, size: int) -> None:
-        """Nothing, as above."""
+        """Do nothing, as `begin_stream`."""
 
     def close(self) -> str:
         """See `Blob`."""
@@ -246,15 +246,19 @@ class ZstdBlob(Blob):
 
 
 def blob(compression: str) -> type[Blob]:
-    """Return what writes blobs of this compression."""
+    """Return the class that writes blobs of this compression."""
     return GzipBlob if compression == GZIP else ZstdBlob
 
 
 def recipe(compression: str) -> str | None:
-    """Return what has a say in the bytes beside the contents; None for gzip, whose keys name it themselves."""
+    """Return the compressor and its version for cache keys of layers; None for gzip.
+
+    Keys of gzip layers with conda packages include zlib's version. Those with wheels need none: the deflate streams are
+    copied.
+    """
     if compression == GZIP:
         return None
-    from envkit.image.zstd import VERSION  # noqa: PLC0415 - a library for these layers alone
+    from envkit.image.zstd import VERSION  # noqa: PLC0415 - a library that only zstd layers need
 
     return f"{compression} {VERSION}"
 
@@ -266,7 +270,7 @@ def _deflated(data: bytes, level: int) -> bytes:
 
 
 def _zstandard(data: bytes) -> bytes:
-    from envkit.image import zstd  # noqa: PLC0415 - as above
+    from envkit.image import zstd  # noqa: PLC0415 - a library that only zstd layers need
 
     return zstd.compress(data, _ZSTD_LEVEL)
 

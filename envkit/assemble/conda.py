@@ -1,7 +1,7 @@
-"""The conda packages of a lock: downloaded, installed by py-rattler, and made into layers.
+"""The conda packages of a lock: download them, install them with py-rattler, and make layers of them.
 
-Each package is installed by itself, so a layer depends on nothing but its own packages, the prefix, and what later
-packages of the lock hold, too. Link scripts never run.
+Each package is installed by itself, so a layer depends only on its own packages, the prefix, and the paths that later
+packages of the lock also have. Link scripts are never run.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import re
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,18 +41,17 @@ Group = tuple[CondaPackage, ...]
 """The packages of one layer."""
 
 Archives = Callable[[Sequence[CondaPackage], "Reporter", Callable[[], None]], Mapping[str, Path]]
-"""Gives the verified archives of the packages that are needed, by SHA-256; the last argument raises to end it."""
+"""Returns the verified archives of packages by SHA-256. The last argument is called meanwhile and raises to stop."""
 
-# Part of every key. It changes with any change of the bytes that are made here from the same packages.
+# Part of every cache key. Increase it when the same packages give other bytes.
 _VERSION = 2
 _LISTING = "envkit.conda-listing/2"
-_NAMED = 20  # shared paths that are listed; of the rest there is a count
-_TOKEN = re.compile(r"/t/[^/]+/")
+_NAMED = 20  # shared paths that are reported one by one; the rest is counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CondaLayers:
-    """The layers from the bottom up, and what each package ('numpy 2.4.6') has in the image."""
+    """The layers from the bottom up, and the files of each package ('numpy 2.4.6') in the image."""
 
     layers: tuple[Made[CondaPackage], ...] = ()
     contents: tuple[tuple[str, Contents], ...] = ()
@@ -76,21 +74,21 @@ def conda_layers(
     """Return the layers of the packages, at most `budget`.
 
     Args:
-        packages: of one lock, in any order; the one that sorts last has a path that several hold.
-        reporter: hears the bytes written, and names what the user should know.
-        stop: ends the work when another thread sets it.
-        cache: where layers are kept.
-        folder: for what is installed meanwhile and for listings of packages; best on the cache's disk.
+        packages: of one lock, in any order. A path of several packages belongs to the last one by name.
+        reporter: gets the progress in bytes, and notes for the user.
+        stop: another thread sets it to end the work.
+        cache: the layer cache.
+        folder: for staging and for listings of packages; best on the disk of the cache.
         archives: see `Archives` and `downloaded`.
-        budget: layers at most.
-        prefix: where the environment lies in the image.
+        budget: the maximum number of layers.
+        prefix: the path of the environment in the image.
         workers: threads; None = one per core.
-        no_cache: take no layer and no listing from the cache.
+        no_cache: ignore cached layers and listings.
         compression: of the blobs, one of `compress.COMPRESSIONS`.
 
     Raises:
-        IntegrityError: an archive is not the lock's, or holds what no package may.
-        EngineError: a package cannot be installed, or would be useless without the script that it runs.
+        IntegrityError: an archive is not that of the lock, or has contents that are not allowed in a package.
+        EngineError: a package cannot be installed, or consists only of a script.
         LockError: the lock lacks the Python that its packages need.
         EnvironmentProblem: the disk is full, py-rattler is missing, or a server cannot be reached.
     """
@@ -105,11 +103,11 @@ def conda_layers(
     kind = CondaPackages(
         packages,
         folder=folder,
-        archives=lambda wanted: archives(wanted, reporter, check),
+        archives=lambda missing: archives(missing, reporter, check),
         prefix=prefix,
         compression=compression,
     )
-    kind.look(cache, check, no_cache=no_cache)
+    kind.read_listings(cache, check, no_cache=no_cache)
     kind.report(reporter)
     layers = make_layers(
         kind,
@@ -150,40 +148,42 @@ class CondaPackages:
         self._paths: dict[str, tuple[conda_package.Path, ...]] = {}  # by name
         self._overlaps = overlaps(())
 
-    def look(self, cache: LayerCache, check: Callable[[], None], *, no_cache: bool) -> None:
-        """Learn every package's paths, from its kept listing or from its archive, and decide who has which."""
+    def read_listings(self, cache: LayerCache, check: Callable[[], None], *, no_cache: bool) -> None:
+        """Read the paths of every package from its cached listing or its archive, and resolve the overlaps."""
         listings = {package: None if no_cache else self._kept(package) for package in self.packages}
         unknown = [package for package in self.packages if listings[package] is None]
         if unknown:
-            # Another build that needs the same packages waits, and then finds the listings.
+            # A parallel build that needs the same packages waits here, and then finds the listings.
             with cache.flights.all([f"archive {package.sha256}" for package in unknown], check):
                 listings |= {package: None if no_cache else self._kept(package) for package in unknown}
-                listings |= self._described([package for package in unknown if listings[package] is None])
+                listings |= self._describe([package for package in unknown if listings[package] is None])
         for owner, listing in listings.items():
             assert listing is not None
             self._paths[owner.name] = placed(owner, listing, self._python)
         self._overlaps = overlaps([(package.name, self._paths[package.name]) for package in self.packages])
 
     def report(self, reporter: Reporter) -> None:
-        """Name the scripts that do not run and the paths that several packages hold.
+        """Report the scripts that are not run and the paths that several packages have.
 
         Raises:
-            EngineError: a package is nothing but such a script.
+            EngineError: a package consists only of such a script.
         """
         for package in self.packages:
             for script in conda_package.scripts(package, self._paths[package.name]):
                 if conda_package.is_only_scripts(package, self._paths[package.name]):
                     raise EngineError(
-                        f"the conda package {package.name} {package.version} is nothing but its script {script}, which "
-                        "the embedded engine does not run",
+                        f"the conda package {package.name} {package.version} consists only of its script {script}, "
+                        "which the embedded engine does not run",
                         hint="envkit build --engine docker",
                     )
-                reporter.note(f"{package.name} {package.version}: {script} does not run while the image is built")
+                reporter.note(f"{package.name} {package.version}: {script} is not run during the build")
         for path, owners in self._overlaps.clobbered[:_NAMED]:
-            reporter.note(f"{path} is in {', '.join(owners)}; the image has that of {owners[-1]}")
+            reporter.note(f"{path} is in {', '.join(owners)}; the image has the file of {owners[-1]}")
         more = len(self._overlaps.clobbered) - _NAMED
         if more > 0:
-            reporter.note(f"{more} more paths are in several packages; the image has that of the last by name")
+            reporter.note(
+                f"{more} more paths are in several packages; the image has the file of the last package by name"
+            )
 
     def key(self, group: Group) -> str:
         """See `stage.Kind`."""
@@ -191,19 +191,19 @@ class CondaPackages:
         rows = [json.dumps(self._row(package), sort_keys=True) for package in group]
         digests = [hashlib.sha256(row.encode()).hexdigest() for row in rows]
         scheme = Scheme(python=f"{python.minor} {python.site_packages}" if python else "", prefix=self._prefix)
-        # Other versions of these two may give other bytes of the same package.
+        # Other versions of these two can give other bytes for the same package.
         made_by = f"conda {_VERSION} rattler {_rattler()} zlib {zlib.ZLIB_RUNTIME_VERSION}"
         return layer_key((made_by, *digests), scheme, compression=self._compression)
 
     def provide(self, groups: Sequence[Group], progress: Progress, ready: Callable[[Group], object]) -> None:
-        """Download what no listing was read from."""
+        """Download the archives that are not here yet."""
         progress.check()
-        self._want([package for group in groups for package in group])
+        self._fetch_missing([package for group in groups for package in group])
         for group in groups:
             ready(group)
 
     def write(self, group: Group, layer: LayerWriter, progress: Progress) -> None:
-        """Install the packages and write what the installer left."""
+        """Install the packages and write the installed files."""
         with conda_install.staging(self._folder / "staging") as staging:
             staged = conda_install.install(
                 [(package, self._paths[package.name]) for package in group],
@@ -216,19 +216,18 @@ class CondaPackages:
             conda_install.write_packages(staged, self._overlaps.left_out, layer, prefix=self._prefix)
 
     def made(self, group: Group) -> None:
-        """Nothing: another image of the same channel needs the archives again."""
+        """Keep the archives: other images with packages of the same channel need them."""
 
     def contents(self, package: CondaPackage) -> Contents:
-        """Return the paths that the package has in the image; a wheel's file at such a path counts as different."""
+        """Return the paths that the package has in the image; a file of a wheel at one of them counts as different."""
         root, skipped = self._prefix.strip("/"), self._overlaps.left_out.get(package.name, frozenset())
         rows = self._paths[package.name]
         return {f"{root}/{row.path}": None for row in rows if row.kind != FOLDER and row.path not in skipped}
 
-    def _want(self, packages: Sequence[CondaPackage]) -> None:
-        """See that the packages' archives are here."""
-        lacking = [package for package in packages if package.sha256 not in self._archives]
-        if lacking:
-            self._archives |= self._fetch(lacking)
+    def _fetch_missing(self, packages: Sequence[CondaPackage]) -> None:
+        missing = [package for package in packages if package.sha256 not in self._archives]
+        if missing:
+            self._archives |= self._fetch(missing)
 
     def _kept(self, package: CondaPackage) -> Listing | None:
         tree = json_cache.read(self._folder / "listings", package.sha256, _LISTING)
@@ -237,11 +236,11 @@ class CondaPackages:
         except ValueError:
             return None
 
-    def _described(self, packages: Sequence[CondaPackage]) -> dict[CondaPackage, Listing | None]:
-        """Read what archives say of their contents, and keep it for later builds."""
+    def _describe(self, packages: Sequence[CondaPackage]) -> dict[CondaPackage, Listing | None]:
+        """Read the listings of archives and keep them for later builds."""
         if not packages:
             return {}
-        self._want(packages)
+        self._fetch_missing(packages)
         with conda_install.staging(self._folder / "staging") as staging:
             listings = conda_install.describe(packages, self._archives, staging)
         for package, listing in listings.items():
@@ -262,7 +261,7 @@ def downloaded(
     folder: Path,
     offline: bool = False,
 ) -> Mapping[str, Path]:
-    """See that the packages' archives are in the folder; return them by SHA-256. What `check` raises ends the work.
+    """Download the archives that are not in the folder; return all of them by SHA-256. `check` raises to stop.
 
     Raises:
         As `envkit.registry.download.fetch`.
@@ -273,19 +272,18 @@ def downloaded(
 
 
 def item(package: CondaPackage, places: Places, transport: Transport) -> Item:
-    """Return the download of one package; a mirror's token stays out of messages."""
-    download = from_url(
+    """Return the download of one package."""
+    return from_url(
         transport,
         name=f"{package.name} {package.version}",
         url=places.fetch_url(package.url),
         sha256=package.sha256,
         size=package.size,
     )
-    return replace(download, where=_TOKEN.sub("/t/***/", download.where))
 
 
 def _rattler() -> str:
-    """Return the version of what installs: it decides launchers, replaced prefixes and records."""
+    """Return the installer's version, which determines launchers, replaced prefixes and records."""
     try:
         return importlib.metadata.version("py-rattler")
     except importlib.metadata.PackageNotFoundError:

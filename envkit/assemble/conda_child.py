@@ -1,11 +1,11 @@
-"""Work on conda packages in a process of its own: a JSON document on stdin, one on stdout.
+"""Read and install conda packages in a separate process: a JSON request on stdin, a JSON reply on stdout.
 
-Archives are read and unpacked by `conda_unpack`, and what was unpacked and compared is installed by py-rattler, which
-never meets an archive's own links or files. Its runtime threads can outlive an interpreter that ends, so this process
-leaves without finalizing; and a fault in a package's archive ends it rather than the build.
+`conda_unpack` reads and unpacks archives, and py-rattler installs only files that were unpacked and compared, so it
+never follows links of an archive. The threads of its runtime can outlive the interpreter, so this process exits without
+finalizing. A crash caused by an archive ends this process, not the build.
 
-    {"verb": "describe", "packages": [{"archive"}]}                         -> {"listings": [{"paths", "entry_points"}]}
-    {"verb": "install", "packages": [{"archive", "folder", ...}], ...}      -> {"records": [text of conda-meta]}
+    {"command": "describe", "packages": [{"archive"}]}                      -> {"listings": [{"paths", "entry_points"}]}
+    {"command": "install", "packages": [{"archive", "folder", ...}], ...}   -> {"records": [text of conda-meta]}
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _KINDS = {"hardlink": "file", "softlink": "link", "directory": "folder"}
 
 
 def main() -> int:
-    """Do what stdin asks for; every failure is a document, too."""
-    asked = json.load(sys.stdin)
+    """Answer the request on stdin; failures are replies, too."""
+    request = json.load(sys.stdin)
     os.umask(0o022)
     try:
-        import rattler  # noqa: F401, PLC0415 - the one reason for which nothing at all can be done
+        import rattler  # noqa: F401, PLC0415 - without it, no request can be answered
     except ImportError as error:
-        answer: dict[str, Any] = {"fault": "missing", "message": str(error)}
+        reply: dict[str, Any] = {"fault": "missing", "message": str(error)}
     else:
-        answer = _answer(asked)
-    json.dump(answer, sys.stdout)
+        reply = _reply(request)
+    json.dump(reply, sys.stdout)
     return 0
 
 
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+def _reply(request: dict[str, Any]) -> dict[str, Any]:
     current: list[str] = []
     try:
-        if asked["verb"] == "describe":
-            return {"listings": _describe_all(asked["packages"], current)}
-        # Held to the end, so the folder is not swept as abandoned.
-        with store.locked(Path(asked["staging"]), shared=True):
-            return {"records": asyncio.run(_install_all(asked, current))}
+        if request["command"] == "describe":
+            return {"listings": _describe_all(request["packages"], current)}
+        # Locked until the end, so no other run removes the folder as abandoned.
+        with store.locked(Path(request["staging"]), shared=True):
+            return {"records": asyncio.run(_install_all(request, current))}
     except IntegrityError as error:
         return {"fault": "refused", "message": error.message, "package": current[-1] if current else ""}
-    except Exception as error:  # noqa: BLE001 - the caller words them
+    except Exception as error:  # noqa: BLE001 - the caller words the error
         chain = [error, error.__cause__, error.__context__]
         text = " ".join(str(cause) or type(cause).__name__ for cause in chain if cause is not None)
-        # py-rattler's errors have a text and no number.
+        # py-rattler's errors have a text and no errno.
         full = "No space left" in text or "quota exceeded" in text
         return {"fault": "full" if full else "other", "message": text, "package": current[-1] if current else ""}
 
@@ -72,7 +72,7 @@ def _describe(archive: Path, *, is_python: bool) -> dict[str, Any]:
     noarch = link.get("noarch") if isinstance(link, dict) else None
     points = (noarch.get("entry_points") if isinstance(noarch, dict) else None) or []
     if not isinstance(points, list) or not all(isinstance(point, str) for point in points):
-        raise IntegrityError(f"{conda_unpack.LINK}: entry_points is not a list of texts")
+        raise IntegrityError(f"{conda_unpack.LINK}: entry_points is not a list of strings")
     return {"paths": [_row(row) for row in rows], "entry_points": points}
 
 
@@ -83,32 +83,32 @@ def _row(row: dict[str, Any]) -> list[Any]:
     return [row["_path"], _KINDS[row["path_type"]], content, row.get("size_in_bytes") or 0]
 
 
-async def _install_all(asked: dict[str, Any], current: list[str]) -> list[str]:
+async def _install_all(request: dict[str, Any], current: list[str]) -> list[str]:
     records = []
-    for package in asked["packages"]:
+    for package in request["packages"]:
         current.append(package["name"])
-        records.append(await _install(package, asked))
+        records.append(await _install(package, request))
     return records
 
 
-async def _install(package: dict[str, Any], asked: dict[str, Any]) -> str:
-    """Install one package into a prefix of its own; a noarch one finds a Python record without files there."""
+async def _install(package: dict[str, Any], request: dict[str, Any]) -> str:
+    """Install one package into its own prefix; for noarch Python packages it has a record of Python without files."""
     import rattler  # noqa: PLC0415
 
     archive, prefix = Path(package["archive"]), Path(package["folder"])
-    packages = Path(asked["staging"]) / "pkgs"
+    packages = Path(request["staging"]) / "pkgs"
     _unpack(archive, packages / archive.name.removesuffix(".tar.bz2").removesuffix(".conda"))
     record = await rattler.RepoDataRecord.from_package_archive(archive)
-    # Where no file is: the installer takes what was unpacked and compared, or fails.
-    record.url = (Path(asked["staging"]) / "unpacked" / archive.name).as_uri()
+    # No file is at this URL: the installer has to take the unpacked package from the cache, or fails.
+    record.url = (Path(request["staging"]) / "unpacked" / archive.name).as_uri()
     record.channel = package["channel"]
     records = [record]
     (prefix / "conda-meta").mkdir(parents=True)
     stub = None
     if package["noarch"] == "python":
-        known = asked["python"]
-        records.append(_python(known, package["channel"]))
-        stub = prefix / "conda-meta" / f"python-{known['version']}-{known['build']}.json"
+        python = request["python"]
+        records.append(_python(python, package["channel"]))
+        stub = prefix / "conda-meta" / f"python-{python['version']}-{python['build']}.json"
         rattler.PrefixRecord(records[1], rattler.PrefixPaths()).write_to_path(stub, False)
     await rattler.install(
         records,
@@ -116,7 +116,7 @@ async def _install(package: dict[str, Any], asked: dict[str, Any]) -> str:
         cache_dir=packages,
         show_progress=False,
         execute_link_scripts=False,
-        alternative_target_prefix=asked["target"],
+        alternative_target_prefix=request["target"],
     )
     if stub is not None:
         stub.unlink()
@@ -127,9 +127,9 @@ async def _install(package: dict[str, Any], asked: dict[str, Any]) -> str:
 
 
 def _unpack(archive: Path, extracted: Path) -> None:
-    """Unpack a package where the installer looks for it, without the folders in its list.
+    """Unpack a package where the installer looks for it, and remove the folders from its list.
 
-    rattler 0.28 tries to copy a listed folder as if it were a file. The caller makes the folders.
+    rattler 0.28 tries to copy a listed folder as if it were a file. The layer writer makes the folders.
     """
     rows = conda_unpack.unpack(archive, extracted)
     kept = [row for row in rows if row["path_type"] != "directory"]
@@ -141,7 +141,7 @@ def _unpack(archive: Path, extracted: Path) -> None:
 def _python(python: dict[str, str], channel: str) -> Any:
     import rattler  # noqa: PLC0415
 
-    known = rattler.PackageRecord(
+    record = rattler.PackageRecord(
         name="python",
         version=python["version"],
         build=rattler.BuildString(python["build"]),
@@ -149,7 +149,7 @@ def _python(python: dict[str, str], channel: str) -> Any:
         subdir="noarch",
         python_site_packages_path=python["site_packages"],
     )
-    return rattler.RepoDataRecord(known, "python-0-0.conda", f"{channel}/noarch/python-0-0.conda", channel)
+    return rattler.RepoDataRecord(record, "python-0-0.conda", f"{channel}/noarch/python-0-0.conda", channel)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Conda packages installed by py-rattler in a temporary folder, each below a prefix of its own, and written to a layer.
+"""Install conda packages with py-rattler in a temporary folder, each in its own prefix, and write them to a layer.
 
-    archives/<n>/<file name>   the verified archives under the names that tell their format
-    pkgs/                      packages that were unpacked and compared with their lists, again for every build
+    archives/<n>/<file name>   the verified archives, named as in the channel: the suffix gives their format
+    pkgs/                      the unpacked packages, compared with their lists of paths
     <n>/                       the prefix of the n-th package
 
-Nothing extracted outlives the folder, so nothing that was changed after its digest was checked is ever used. Folders
-of runs that were killed are removed by the next one; a lock tells which those are.
+Every build unpacks the packages again, so files that were changed after their digest was checked are never used. The
+next run removes the folders of killed runs, which it recognizes by their locks.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from envkit.lock import child
 from envkit.lock.model import CondaPackage
 
 HISTORY = "conda-meta/history"
-# 1.9 times as fast as zlib's usual 6, and 4 % larger: measured with the libraries of torch 2.13.
+# 1.9 times as fast as zlib's default, 6, and 4 % larger: measured with the libraries of torch 2.13.
 _LEVEL = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A package that was installed."""
+    """An installed package in the temporary folder."""
 
     package: CondaPackage
     folder: Path
     paths: tuple[conda_package.Path, ...]
-    meta: bytes  # its file of conda-meta
+    meta: bytes  # its file in conda-meta
 
 
 @contextlib.contextmanager
 def staging(above: Path) -> Iterator[Path]:
-    """Give a fresh folder below `above`, which is removed at the end.
+    """Yield a new folder in `above` and remove it at the end.
 
     Raises:
-        EnvironmentProblem: it cannot be made or is full.
+        EnvironmentProblem: it cannot be created, or the disk is full.
     """
     try:
         above.mkdir(mode=0o700, parents=True, exist_ok=True)
         store.sweep(above.iterdir())
-        # Shared, because the child that installs takes the lock, too.
+        # A shared lock, because the child process takes it, too.
         with store.fresh_folder(above, shared=True) as folder:
             yield folder
     except OSError as error:
@@ -66,7 +66,7 @@ def staging(above: Path) -> Iterator[Path]:
 def describe(
     packages: Sequence[CondaPackage], archives: Mapping[str, Path], folder: Path
 ) -> dict[CondaPackage, Listing]:
-    """Return what the archives say of their contents; `archives` maps SHA-256 to file.
+    """Return the listings of the packages' archives; `archives` maps SHA-256 to file.
 
     Raises:
         EngineError: an archive cannot be read.
@@ -77,9 +77,9 @@ def describe(
         {**_row(requested), "archive": str(_named(requested, archives, folder, at))}
         for at, requested in enumerate(packages)
     ]
-    answer = _ask({"verb": "describe", "packages": rows}, "reading conda packages", folder)
+    reply = _ask({"command": "describe", "packages": rows}, "reading conda packages", folder)
     listings = {}
-    for package, tree in zip(packages, answer["listings"], strict=True):
+    for package, tree in zip(packages, reply["listings"], strict=True):
         listings[package] = conda_package.from_json(tree)
     return listings
 
@@ -93,13 +93,13 @@ def install(
     python: Interpreter | None,
     check: Callable[[], object] | None = None,
 ) -> tuple[Staged, ...]:
-    """Install packages, given with the paths they were said to have, as they would lie at `prefix`.
+    """Install packages, given with their listed paths, for the path `prefix` in the image.
 
-    `check` is called while they are installed; what it raises ends the installer.
+    `check` is called meanwhile; its exception ends the installer.
 
     Raises:
-        EngineError: an archive cannot be installed, or holds something else than it was said to.
-        IntegrityError: an archive holds what no package may, or something else than its own list says.
+        EngineError: a package cannot be installed, or its files are not at the listed paths.
+        IntegrityError: an archive has contents that are not allowed in a package, or differ from its own list.
         EnvironmentProblem: the disk is full, or py-rattler is missing.
     """
     rows = [
@@ -110,16 +110,18 @@ def install(
         }
         for at, (requested, _) in enumerate(packages)
     ]
-    known = python and {"version": python.version, "build": python.build, "site_packages": python.site_packages}
-    asked = {"verb": "install", "packages": rows, "staging": str(folder), "target": prefix, "python": known}
-    answer = _ask(asked, "installing conda packages", folder, check)
+    interpreter = python and {"version": python.version, "build": python.build, "site_packages": python.site_packages}
+    request = {
+        "command": "install", "packages": rows, "staging": str(folder), "target": prefix, "python": interpreter
+    }  # fmt: skip
+    reply = _ask(request, "installing conda packages", folder, check)
     staged = []
-    for at, ((package, paths), text) in enumerate(zip(packages, answer["records"], strict=True)):
+    for at, ((package, paths), text) in enumerate(zip(packages, reply["records"], strict=True)):
         record = conda_package.read_record(text.encode(), package)
-        # The layer's key, and who has a path that several packages hold, were decided from the listed paths.
+        # The key of the layer and the owners of shared paths follow from the listed paths, so they have to be right.
         if different := set(conda_package.record_paths(record)) ^ {row.path for row in paths if row.kind != FOLDER}:
             raise EngineError(
-                f"py-rattler installed other paths of {package.name} than the package lists: {min(different)}",
+                f"py-rattler installed paths of {package.name} that differ from its list: {min(different)}",
                 hint="envkit build --engine docker",
                 details=tuple(sorted(different)[1:10]),
             )
@@ -134,14 +136,14 @@ def install(
 def write_packages(
     staged: Sequence[Staged], left_out: Mapping[str, frozenset[str]], writer: LayerWriter, *, prefix: str
 ) -> None:
-    """Write the packages but for the paths that are left out of each.
+    """Write the packages, each without the paths that are left out of it.
 
-    `conda-meta/history` is an empty file in every layer: it makes the prefix an environment in conda's eyes, and a
-    layer does not depend on which others there are.
+    Every layer has an empty `conda-meta/history`: conda takes a folder with this file for an environment, and so no
+    layer depends on the others.
 
     Raises:
-        IntegrityError: a link leads out of the prefix.
-        EngineError: what was installed is not what the package lists.
+        IntegrityError: a link points out of the prefix.
+        EngineError: an installed file is not what the package lists.
     """
     root = prefix.strip("/")
     rows: dict[str, tuple[Staged, conda_package.Path]] = {}
@@ -167,13 +169,13 @@ def write_packages(
 
 
 def contained(target: str, path: str, *, folder: Path, prefix: str) -> str | None:
-    """Return a link's target as it has to be in the image, None where it leads out of the prefix.
+    """Return the target of a link as it has to be in the image; None if it points out of the prefix.
 
     Args:
-        target: what the link says.
-        path: where the link is, relative to the prefix.
-        folder: where the prefix lies while it is installed.
-        prefix: where it will lie.
+        target: the target as installed.
+        path: the path of the link, relative to the prefix.
+        folder: the prefix during the installation.
+        prefix: the prefix in the image.
     """
     if target == str(folder) or target.startswith(f"{folder}/"):
         target = prefix + target.removeprefix(str(folder))
@@ -190,7 +192,7 @@ def _row(package: CondaPackage) -> dict[str, Any]:
 
 
 def _named(package: CondaPackage, archives: Mapping[str, Path], folder: Path, at: int) -> Path:
-    """Return the archive under its own name, by which rattler knows the format."""
+    """Link the archive under its own file name, from which rattler takes the format; return that path."""
     named = folder / "archives" / str(at) / unquote(package.url.rpartition("/")[2])
     named.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -198,58 +200,58 @@ def _named(package: CondaPackage, archives: Mapping[str, Path], folder: Path, at
     return named
 
 
-def _ask(asked: dict[str, Any], what: str, folder: Path, check: Callable[[], object] | None = None) -> dict[str, Any]:
+def _ask(request: dict[str, Any], what: str, folder: Path, check: Callable[[], object] | None = None) -> dict[str, Any]:
     done = child.run(
         [sys.executable, "-P", conda_child.__file__],
         env=child.environment(None, {}),
         what=what,
-        stdin=json.dumps(asked).encode(),
+        stdin=json.dumps(request).encode(),
         folder=folder,
         check=check,
     )
     try:
-        answer = json.loads(done.stdout)
+        reply = json.loads(done.stdout)
     except ValueError as error:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise EngineError(f"{what}: py-rattler ended without an answer: {last[0]:.300}") from error
-    assert isinstance(answer, dict)
-    if "fault" in answer:
-        raise _failure(answer, what, folder)
-    return answer
+        raise EngineError(f"{what}: py-rattler ended without a result: {last[0]:.300}") from error
+    assert isinstance(reply, dict)
+    if "fault" in reply:
+        raise _failure(reply, what, folder)
+    return reply
 
 
-def _failure(answer: Mapping[str, str], what: str, folder: Path) -> EnvkitError:
-    message = " ".join(answer["message"].split())[:300]
-    if answer["fault"] == "missing":
+def _failure(reply: Mapping[str, str], what: str, folder: Path) -> EnvkitError:
+    message = " ".join(reply["message"].split())[:300]
+    if reply["fault"] == "missing":
         return EnvironmentProblem(f"py-rattler is not installed: {message}", hint="pip install 'py-rattler>=0.28'")
-    if answer["fault"] == "full":
+    if reply["fault"] == "full":
         return store.disk_full(folder.parent)
-    hint = f"envkit lock --update {answer['package']} takes another build of it"
-    if answer["fault"] == "refused":
-        return IntegrityError(f"the conda package {answer['package']} is refused: {message}", hint=hint)
-    return EngineError(f"{what}: {answer['package']}: {message}", hint=hint)
+    hint = f"envkit lock --update {reply['package']} takes another build of it"
+    if reply["fault"] == "refused":
+        return IntegrityError(f"the conda package {reply['package']} is refused: {message}", hint=hint)
+    return EngineError(f"{what}: {reply['package']}: {message}", hint=hint)
 
 
 def _check_kind(installed: Staged, row: conda_package.Path) -> None:
-    """What lies at the path has to be what the package lists."""
+    """Refuse an installed file of another kind than the package lists."""
     try:
         mode = (installed.folder / row.path).lstat().st_mode
     except OSError as error:
         raise _differs(installed, row, error.strerror or str(error)) from error
     kind = LINK if stat.S_ISLNK(mode) else FILE if stat.S_ISREG(mode) else "folder or special file"
     if kind != row.kind:
-        raise _differs(installed, row, f"it is a {kind}, listed as a {row.kind}")
+        raise _differs(installed, row, f"it is a {kind}, but is listed as a {row.kind}")
 
 
 def _write(writer: LayerWriter, path: str, installed: Staged, row: conda_package.Path, *, prefix: str) -> None:
     source = installed.folder / row.path
     if row.kind == LINK:
-        said = os.readlink(source)  # noqa: PTH115 - its text, whatever it is
-        target = contained(said, row.path, folder=installed.folder, prefix=prefix)
+        text = os.readlink(source)  # noqa: PTH115 - the unchanged text; Path would normalize it
+        target = contained(text, row.path, folder=installed.folder, prefix=prefix)
         if target is None:
             raise IntegrityError(
                 f"the conda package {installed.package.name} {installed.package.version} is refused: the link "
-                f"{row.path} leads out of the environment, to {said!r:.200}",
+                f"{row.path} points out of the environment, to {text!r:.200}",
                 hint=f"envkit lock --update {installed.package.name} takes another build of it",
             )
         writer.add_symlink(path, target)
@@ -261,7 +263,7 @@ def _write(writer: LayerWriter, path: str, installed: Staged, row: conda_package
 
 
 def _open_file(source: Path) -> IO[bytes]:
-    """Open a file, one that its package closed to its owner too."""
+    """Open a file, even if its package made it unreadable for its owner."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(source, flags)
@@ -273,6 +275,6 @@ def _open_file(source: Path) -> IO[bytes]:
 
 def _differs(installed: Staged, row: conda_package.Path, why: str) -> EngineError:
     return EngineError(
-        f"py-rattler did not install {row.path} of {installed.package.name} as the package lists it: {why}",
+        f"py-rattler did not install {row.path} of {installed.package.name} as listed: {why}",
         hint="envkit build --engine docker",
     )

@@ -1,7 +1,7 @@
-"""A conda package: what it holds and where that belongs, and its record in `conda-meta`.
+"""A conda package: its paths in the image, and its record in `conda-meta`.
 
-Both are known from the package's own list of paths and from the lock, before anything is installed. Rules: conda's
-package specification, `info/paths.json` and `info/link.json`; CEP 20 for noarch Python packages.
+The paths follow from the package's own list and the lock, before anything is installed.
+Source: conda's package specification, `info/paths.json` and `info/link.json`; CEP 20 for noarch Python packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENTRY_POINT = re.compile(r"([\w.+-]+)\s*=\s*([\w.]+\s*:\s*[\w.]+)\s*")
 _FREE_THREADED = re.compile(r"_cp\d+t$")
 _MINOR = re.compile(r"(\d+\.\d+)(?:\.|$)")
 _META = "conda-meta"
-# What tells of one installation: its caches, its mirror, how its file system links.
+# Fields of a record that describe one installation: its package cache and how it linked files.
 _OF_ONE_INSTALLATION = ("extracted_package_dir", "package_tarball_full_path", "link")
 
 
@@ -32,13 +32,13 @@ class Path:
 
     path: str
     kind: str  # FILE, LINK or FOLDER
-    content: str | None  # equal contents have equal text; None where nothing is known
+    content: str | None  # equal texts mean equal contents; None if unknown
     size: int  # bytes, before prefixes are replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A package's paths as they lie in its archive, and the commands it wants."""
+    """The paths of a package in its archive, and its entry points."""
 
     paths: tuple[Path, ...]
     entry_points: tuple[str, ...]  # 'command = module:function'
@@ -51,7 +51,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """The lock's Python: noarch packages are placed for it."""
+    """The Python of the lock, which determines the paths of noarch packages."""
 
     version: str
     build: str
@@ -61,12 +61,12 @@ class Interpreter:
         """'3.11'."""
         match = _MINOR.match(self.version)
         if match is None:
-            raise LockError(f"the lock's python has the version {self.version!r}", hint="envkit lock")
+            raise LockError(f"the python of the lock has the invalid version {self.version!r}", hint="envkit lock")
         return match[1]
 
     @property
     def site_packages(self) -> str:
-        """The folder of modules, relative to the prefix; the free-threaded build has one of its own."""
+        """The folder of modules, relative to the prefix; the free-threaded build has its own."""
         return f"lib/python{self.minor}{'t' if _FREE_THREADED.search(self.build) else ''}/site-packages"
 
 
@@ -88,11 +88,11 @@ def from_json(tree: Mapping[str, Any]) -> Listing:
 
 
 def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) -> tuple[Path, ...]:
-    """Return the paths below the prefix that the package leaves there, sorted; its own metadata is not among them.
+    """Return the installed paths of the package below the prefix, sorted, without its own metadata.
 
     Raises:
-        IntegrityError: a path leads out of the prefix, stands there twice, or poses as another package's metadata.
-        LockError: a noarch Python package without a Python.
+        IntegrityError: a path points out of the prefix, occurs twice, or is in conda-meta.
+        LockError: it is a noarch Python package, and the lock has no Python.
     """
     paths: dict[str, Path] = {}
     if package.noarch == "python" and python is None:
@@ -112,18 +112,18 @@ def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) 
 
 
 def meta_path(package: CondaPackage) -> str:
-    """Return where the package's metadata lies, relative to the prefix."""
+    """Return the path of the package's metadata, relative to the prefix."""
     return f"{_META}/{package.name}-{package.version}-{package.build}.json"
 
 
 def scripts(package: CondaPackage, paths: tuple[Path, ...]) -> tuple[str, ...]:
-    """Return the package's scripts that an installer would run, which nothing here does."""
+    """Return the package's link scripts, which installers run and envkit does not."""
     wanted = {f"bin/.{package.name}-{when}-link.sh" for when in ("pre", "post")}
     return tuple(row.path for row in paths if row.path in wanted)
 
 
 def is_only_scripts(package: CondaPackage, paths: tuple[Path, ...]) -> bool:
-    """Return whether the package holds nothing but its scripts: they would have downloaded the rest."""
+    """Return whether the package consists only of its scripts, which would download its contents."""
     start = f"bin/.{package.name}-"
     return not any(row.kind != FOLDER and not row.path.startswith(start) for row in paths)
 
@@ -132,7 +132,7 @@ def read_record(data: bytes, package: CondaPackage) -> dict[str, Any]:
     """Return the record that the installer wrote.
 
     Raises:
-        EngineError: it is not that of the package.
+        EngineError: it cannot be read, or is that of another package.
     """
     try:
         tree = json.loads(data)
@@ -140,11 +140,11 @@ def read_record(data: bytes, package: CondaPackage) -> dict[str, Any]:
         fits = (tree["name"], tree["version"], tree["build"]) == (package.name, package.version, package.build)
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(
-            f"py-rattler left no record of {package.name} that can be read", hint="pip install -U py-rattler"
+            f"py-rattler wrote no readable record of {package.name}", hint="pip install -U py-rattler"
         ) from error
     if not fits or len(set(rows)) != len(rows):
         raise EngineError(
-            f"the archive of {package.name} {package.version} {package.build} holds "
+            f"the archive of {package.name} {package.version} {package.build} contains "
             f"{tree['name']} {tree['version']} {tree['build']}",
             hint="run envkit lock again",
         )
@@ -152,16 +152,15 @@ def read_record(data: bytes, package: CondaPackage) -> dict[str, Any]:
 
 
 def record_paths(record: dict[str, Any]) -> tuple[str, ...]:
-    """Return the paths that the installer left, sorted."""
+    """Return the paths that the installer wrote, sorted."""
     return tuple(sorted(row["_path"] for row in record["paths_data"]["paths"]))
 
 
 def record_file(record: dict[str, Any], package: CondaPackage) -> bytes:
-    """Return the record's file for the image: the same bytes wherever it was installed.
+    """Return the record as a file of the image: the same bytes wherever it was installed.
 
-    What conda, mamba and SBOM scanners read (name, version, build, channel, digests, files) stays.
-
-    Address, channel and dependencies are the lock's; the archive's own dependencies can be older than the channel's.
+    It keeps what conda, mamba and SBOM scanners read: name, version, build, channel, digests and files. URL, channel
+    and dependencies are those of the lock, because channels correct dependencies without changing the archive.
     """
     kept = {key: value for key, value in record.items() if key not in _OF_ONE_INSTALLATION}
     data = {**record["paths_data"], "paths": sorted(record["paths_data"]["paths"], key=lambda row: row["_path"])}
@@ -192,11 +191,11 @@ def _place(path: str, package: CondaPackage, python: Interpreter | None) -> str:
 def _add(package: CondaPackage, paths: dict[str, Path], row: Path) -> None:
     if why := imagepaths.fault(row.path):
         _refuse(package, why)
-    # Records, history, the environment's variables (state) and pins: what is here steers every later conda command.
+    # conda-meta has records, history, variables of the environment (state) and pins, which affect all conda commands.
     if row.path.partition("/")[0] == _META:
-        _refuse(package, f"it brings {row.path}, and only an installer writes below {_META}")
+        _refuse(package, f"it contains {row.path}, and only installers may write to {_META}")
     if row.path in paths:
-        _refuse(package, f"{row.path!r} is in it twice")
+        _refuse(package, f"it contains {row.path!r} twice")
     paths[row.path] = row
 
 

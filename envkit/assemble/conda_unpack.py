@@ -1,9 +1,9 @@
-"""A conda package's archive on disk: its list of paths, and its files, unpacked so that nothing else can come in.
+"""Read and unpack the archive of a conda package so that no file from outside of it can get into the image.
 
 An installer that follows a link of the archive would copy a file of this machine into the image. So links are made
-last, when every file lies below real folders, and only where `info/paths.json` lists them as links. Each listed file
-is a regular file of the archive with the size and the SHA-256 of the list; both are taken while it is written.
-Formats: conda's package specification, `.tar.bz2` and `.conda`.
+last, when every file is below real folders, and only if `info/paths.json` lists them as links. Each listed file must be
+a regular file of the archive with the listed size and SHA-256, which are computed while it is written.
+Source: conda's package specification, `.tar.bz2` and `.conda`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from typing import Any
 from envkit.assemble.compress import Digest, HashThread
 from envkit.ground import imagepaths
 from envkit.ground.errors import IntegrityError
+from envkit.ground.progress import counted
 from envkit.image import zstd
-from envkit.image.deflate import most_inflated
-from envkit.image.tarstream import Entry, Kind, Readable, Source, entries
+from envkit.image.deflate import Readable, most_inflated
+from envkit.image.tarstream import Entry, Kind, Source, entries
 
 PATHS, LINK = "info/paths.json", "info/link.json"
 FAULTS: tuple[type[Exception], ...] = (zipfile.BadZipFile, EOFError, OSError, *zstd.FAULTS)
-"""What reading a damaged archive raises beside IntegrityError."""
-# One thread beside the one that inflates: two that create files wait for each other in ext4, and take more time.
-_WAITING, _SMALL = 64, 256 << 10  # files that wait for it, bytes of one that may wait
-_MAX_INFO = 32 << 20  # bytes of one document; the list of 12 000 files of pytorch has 3 MB
+"""The exceptions that a damaged archive raises in addition to IntegrityError."""
+# Small files are queued for a single writer thread: on ext4, two threads that create files block each other.
+_WAITING, _SMALL = 64, 256 << 10  # queued files, bytes of a queued file
+_MAX_INFO = 32 << 20  # bytes of one document; the list of pytorch's 12,000 files has 3 MB
 _PART = re.compile(r"(info|pkg)-.*\.tar\.zst", re.DOTALL)
 _FILE, _SOFT_LINK, _FOLDER = "hardlink", "softlink", "directory"
 _NAMES = {_FILE: "a file", _SOFT_LINK: "a link", _FOLDER: "a folder"}
@@ -42,7 +43,7 @@ _NAMES = {_FILE: "a file", _SOFT_LINK: "a link", _FOLDER: "a folder"}
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What was written at a path."""
+    """A file that was written."""
 
     size: int
     sha256: str
@@ -53,22 +54,22 @@ class _Tree:
     root: str
     writers: _Writers
     files: dict[str, Callable[[], _File]] = field(default_factory=dict)  # each waits until its file is written
-    links: dict[str, str] = field(default_factory=dict)  # path -> target; not made yet
+    links: dict[str, str] = field(default_factory=dict)  # path -> target; made last
     folders: set[str] = field(default_factory=set)
 
     def kind(self, path: str) -> str | None:
-        """Return what the archive has at the path, in the words of paths.json."""
+        """Return what the archive has at the path, as a path_type of paths.json."""
         if path in self.folders:
             return _FOLDER
         return _FILE if path in self.files else _SOFT_LINK if path in self.links else None
 
 
 def documents(archive: Path, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the JSON documents of these names in `info/`; those that are not there are left out.
+    """Return the JSON documents of these names in `info/`, without those that do not exist.
 
     Raises:
-        IntegrityError: one of them is too large or no JSON, or the archive is not a sound one.
-        Exception: one of `FAULTS`, where the archive is damaged.
+        IntegrityError: a document is too large or not JSON, or the archive is invalid.
+        Exception: one of `FAULTS` if the archive is damaged.
     """
     trees: dict[str, Any] = {}
     with _tars(archive, ("info",)) as tars:
@@ -83,17 +84,17 @@ def documents(archive: Path, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict[str, Any]]:
-    """Write the archive's files below `folder`, which must not exist; returns the rows of its list of paths.
+    """Unpack the archive into `folder`, which must not exist; return the rows of its list of paths.
 
-    `most` is how many bytes it may inflate to; None takes a hundred times its size, and at least 1 GiB.
+    `most` limits the unpacked bytes; None is 100 times the archive's size, and at least 1 GiB.
 
     Raises:
-        IntegrityError: the archive holds what no package may, or something else than it lists.
+        IntegrityError: the archive has contents that are not allowed in a package, or differ from its list.
         OSError: the disk is full.
-        Exception: one of `FAULTS`, where the archive is damaged.
+        Exception: one of `FAULTS` if the archive is damaged.
     """
     folder.mkdir(parents=True)
-    # While one thread inflates, another makes files: creating 12 000 of them takes as long as inflating them.
+    # Another thread creates the small files: creating 12,000 files takes as long as inflating them.
     with ThreadPoolExecutor(1) as pool, _tars(archive, ("info", "pkg"), most) as tars:
         tree = _Tree(os.fspath(folder), _Writers(pool))
         for source in tars:
@@ -103,11 +104,11 @@ def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict
             wait()
     rows = rows_of(_json(PATHS, (folder / PATHS).read_bytes()) if PATHS in tree.files else None)
     _compare(tree, rows)
-    # Links come last: while files are written, no link of the archive leads any of them to a place outside of `folder`.
+    # Links come last, so that no file is written through one to a path outside of `folder`.
     for path in tree.links:
         _make_parents(tree, path)
     for path, target in tree.links.items():
-        os.symlink(target, f"{tree.root}/{path}")  # noqa: PTH211 - its text, whatever it is
+        os.symlink(target, f"{tree.root}/{path}")  # noqa: PTH211 - the unchanged text; Path would normalize it
     return rows
 
 
@@ -115,7 +116,7 @@ def rows_of(tree: Any) -> list[dict[str, Any]]:
     """Return the rows of paths.json.
 
     Raises:
-        IntegrityError: it is missing or no such list.
+        IntegrityError: it is missing or invalid.
     """
     if tree is None:
         raise IntegrityError(f"it has no {PATHS}")
@@ -126,14 +127,14 @@ def rows_of(tree: Any) -> list[dict[str, Any]]:
         if not isinstance(row, dict) or not isinstance(row.get("_path"), str):
             raise IntegrityError(f"{PATHS} is not a list of paths")
         if row.get("path_type") not in _NAMES:
-            raise IntegrityError(f"{PATHS}: {row['_path']!r:.200} is listed as {row.get('path_type')!r:.40}")
+            raise IntegrityError(f"{PATHS}: {row['_path']!r:.200} has the unknown type {row.get('path_type')!r:.40}")
         if not isinstance(row.get("size_in_bytes", 0), int | None) or not isinstance(row.get("sha256", ""), str | None):
-            raise IntegrityError(f"{PATHS}: {row['_path']!r:.200} is listed with an odd size or hash")
+            raise IntegrityError(f"{PATHS}: {row['_path']!r:.200} has an invalid size or hash")
     return rows
 
 
 def _place(tree: _Tree, entry: Entry, source: Source) -> None:
-    """Write one entry, or keep in mind what link it is."""
+    """Write one entry; links are only recorded."""
     path = _plain(entry.name)
     if not path:
         return
@@ -143,11 +144,11 @@ def _place(tree: _Tree, entry: Entry, source: Source) -> None:
         _make_folder(tree, path)
         return
     if tree.kind(path) is not None:
-        raise IntegrityError(f"{path!r:.200} is in it twice")
+        raise IntegrityError(f"it contains {path!r:.200} twice")
     if entry.kind is Kind.LINK:
         if not entry.target or "\0" in entry.target:
-            raise IntegrityError(f"{path!r:.200} is a link to nothing")
-        # What info/ holds beside its documents (a recipe, tests) is never installed.
+            raise IntegrityError(f"{path!r:.200} is a link without a valid target")
+        # Other files in info/ (a recipe, tests) are never installed, so their links are not needed.
         if not path.startswith("info/"):
             tree.links[path] = entry.target
         return
@@ -158,36 +159,36 @@ def _place(tree: _Tree, entry: Entry, source: Source) -> None:
         tree.files[path] = _file(tree, path, entry, source)
         return
     if entry.kind is not Kind.HARD_LINK:
-        raise IntegrityError(f"{path!r:.200} is a {entry.kind.value}")
+        raise IntegrityError(f"{path!r:.200} is a {entry.kind.value}, which packages may not contain")
     _make_parents(tree, path)
     target = _plain(entry.target)
     if target not in tree.files:
-        raise IntegrityError(f"{path!r:.200} is a hard link to {entry.target!r:.200}, no file before it")
-    tree.files[target]()  # it has to be there
+        raise IntegrityError(f"{path!r:.200} is a hard link to {entry.target!r:.200}, which is not an earlier file")
+    tree.files[target]()  # the file has to be written before it can be linked
     os.link(f"{tree.root}/{target}", f"{tree.root}/{path}", follow_symlinks=False)
     tree.files[path] = tree.files[target]
 
 
 def _file(tree: _Tree, path: str, entry: Entry, source: Source) -> Callable[[], _File]:
-    """Write a file now or, when it is small, soon."""
+    """Write a file, a small one in the writer thread; return a function that waits for it."""
     full = f"{tree.root}/{path}"
     if entry.size <= _SMALL:
         return tree.writers.write(full, source.exactly(entry.size), entry.mode)
-    # Hashed on a thread of its own, so that inflating does not wait for it.
+    # The hash is computed in its own thread, so that inflating does not wait for it.
     with closing(HashThread()) as digest:
         written = _written(full, source.pieces(entry.size), entry.mode, digest)
     return lambda: written
 
 
 class _Writers:
-    """A thread that writes small files, at most a few of them in memory."""
+    """Writes small files in a thread; keeps at most `_WAITING` of them in memory."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._room = threading.BoundedSemaphore(_WAITING)
 
     def write(self, full: str, data: bytes, mode: int) -> Callable[[], _File]:
-        """Write a file soon; what is returned waits for it, and raises what went wrong."""
+        """Queue a file; return a function that waits until it is written and raises its error."""
         self._room.acquire()
         return self._pool.submit(self._write, full, data, mode).result
 
@@ -221,51 +222,52 @@ def _make_parents(tree: _Tree, path: str) -> None:
 
 
 def _make_folder(tree: _Tree, path: str) -> None:
-    """Make a folder and those above it, none of which may be a file or link of the archive."""
+    """Make a folder and its parents, none of which may be a file or link of the archive."""
     if path in tree.folders:
         return
     if (kind := tree.kind(path)) is not None:
         raise IntegrityError(f"{path!r:.200} is {_NAMES[kind]} and a folder")
     _make_parents(tree, path)
-    os.mkdir(f"{tree.root}/{path}", 0o755)  # noqa: PTH102 - a plain string, as everywhere here
+    os.mkdir(f"{tree.root}/{path}", 0o755)  # noqa: PTH102 - paths are plain strings here, for speed
     tree.folders.add(path)
 
 
 def _compare(tree: _Tree, rows: list[dict[str, Any]]) -> None:
-    """The archive has to be what its own list says."""
+    """Refuse an archive that differs from its list of paths."""
     listed_links = {listed["_path"] for listed in rows if listed["path_type"] == _SOFT_LINK}
     for row in rows:
         path, kind = row["_path"], row["path_type"]
         archive_kind = tree.kind(path)
         if archive_kind != kind and (archive_kind is not None or kind != _FOLDER):
             what = "not in the archive" if archive_kind is None else _NAMES[archive_kind]
-            raise IntegrityError(f"{path!r:.200} is listed as {_NAMES[kind]}, and it is {what}")
+            raise IntegrityError(f"{path!r:.200} is listed as {_NAMES[kind]}, but is {what}")
         if kind == _FILE:
             _compare_file(path, tree.files[path](), row)
     for path, target in tree.links.items():
         if path not in listed_links:
-            raise IntegrityError(f"{path!r:.200} is a link to {target!r:.200} that {PATHS} does not list as one")
+            raise IntegrityError(f"{path!r:.200} is a link to {target!r:.200}, which {PATHS} does not list as a link")
 
 
 def _compare_file(path: str, file: _File, row: Mapping[str, Any]) -> None:
-    """Size and hash, where the list has them: those of before 2017 may lack them, and the lock's digest covers all."""
+    """Compare size and hash if the list has them.
+
+    Packages from before 2017 may lack them; the digest in the lock still covers the whole archive.
+    """
     size, sha256 = row.get("size_in_bytes"), row.get("sha256")
     if size is not None and size != file.size:
-        raise IntegrityError(f"{path!r:.200} is not the file that {PATHS} lists: {file.size} bytes, not {size}")
+        raise IntegrityError(f"{path!r:.200} differs from {PATHS}: it has {file.size} bytes, not {size}")
     if sha256 is not None and sha256.lower() != file.sha256:
-        raise IntegrityError(
-            f"{path!r:.200} is not the file that {PATHS} lists: its SHA-256 is {file.sha256}, not {sha256:.80}"
-        )
+        raise IntegrityError(f"{path!r:.200} differs from {PATHS}: its SHA-256 is {file.sha256}, not {sha256:.80}")
 
 
 def _plain(name: str) -> str:
-    """Return a tar's name for a path without what only some writers put around it; empty for the tree itself."""
+    """Return the path of a tar entry without a leading `./` and a trailing slash; empty for the root."""
     return name.removeprefix("./").rstrip("/") if name != "." else ""
 
 
 def _small(name: str, size: int) -> int:
     if size > _MAX_INFO:
-        raise IntegrityError(f"{name:.200} has {size} bytes, and the most is {_MAX_INFO}")
+        raise IntegrityError(f"{name:.200} has {size} bytes, more than {_MAX_INFO}")
     return size
 
 
@@ -278,7 +280,7 @@ def _json(name: str, data: bytes) -> Any:
 
 @contextmanager
 def _tars(archive: Path, wanted: tuple[str, ...], most: int | None = None) -> Iterator[Iterator[Source]]:
-    """Give the tars of an archive that hold what is wanted ('info', 'pkg'), of bounded size in all."""
+    """Yield the tars of the wanted parts ('info', 'pkg'); together they may inflate to at most `most` bytes."""
     budget = _Budget(most_inflated(archive.stat().st_size) if most is None else most)
     with ExitStack() as opened:
         streams: Iterator[Readable]
@@ -286,7 +288,9 @@ def _tars(archive: Path, wanted: tuple[str, ...], most: int | None = None) -> It
             packed = opened.enter_context(zipfile.ZipFile(archive))
             parts = [(match[1], member) for member in packed.infolist() if (match := _PART.fullmatch(member.filename))]
             if sorted(part for part, _ in parts) != ["info", "pkg"]:
-                raise IntegrityError(f"it holds {len(parts)} tars, not one of info and one of the package")
+                raise IntegrityError(
+                    f"it contains {counted(len(parts), 'tar')} instead of one with info and one with the package"
+                )
             members = [dict(parts)[part] for part in wanted]
             streams = (zstd.open_zstd(opened.enter_context(packed.open(member))) for member in members)
         else:
@@ -296,7 +300,7 @@ def _tars(archive: Path, wanted: tuple[str, ...], most: int | None = None) -> It
 
 @dataclass(slots=True)
 class _Budget:
-    """The bytes that an archive may inflate to."""
+    """The limit of unpacked bytes."""
 
     most: int
     used: int = 0

@@ -1,4 +1,4 @@
-"""The engine `embedded`: images without a daemon, and without running anything in them."""
+"""The engine `embedded`: builds images without a daemon and without running anything in them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EmbeddedBuilder:
     """A `Builder` that assembles images itself.
 
     Args:
-        state: folder for notes, and for images that no `--output` sends elsewhere.
+        state: folder for notes, and for images that are pushed or built without `--output`.
         cache: folder of layers and downloads; by default below XDG_CACHE_HOME.
     """
 
@@ -61,10 +61,10 @@ class EmbeddedBuilder:
     def __init__(self, *, state: Path | None = None, cache: Path | None = None) -> None:
         self._state = state_dir() if state is None else state
         self._folder = cache_dir() if cache is None else cache
-        self._mirrors: tuple[Mirrors, Mirrors] | None = None  # as set, and with the machine's certificates
+        self._mirrors: tuple[Mirrors, Mirrors] | None = None  # as set, and with the certificates to trust
 
     def probe(self) -> Probe:
-        """Return whether it works on this machine; see `Builder`."""
+        """Return whether the engine works on this machine; see `Builder`."""
         system, machine = os.uname().sysname, os.uname().machine
         if system != "Linux" or of_machine(machine) is None:
             return Probe(
@@ -87,28 +87,28 @@ class EmbeddedBuilder:
             return locked_base.to_lock(plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter)
 
     def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
-        """Assemble the lock's image and hand it to `options.output`; see `Builder`.
+        """Assemble the image of the lock and write it to `options.output`; see `Builder`.
 
         Raises:
-            UsageError: a tag or the output is invalid, or the base lacks what the plan wants of the system.
-            LockError: there is no lock, or it is one of another plan or base.
+            UsageError: a tag or the output is invalid, or the base lacks something that the plan needs.
+            LockError: there is no lock, or it is for another plan or base.
         """
         began = time.monotonic()
         check_tags(options.tags)
         check_output(options)
-        output = parse_output(options.output) if options.output else self._own_place(plan, options.tags)
+        output = parse_output(options.output) if options.output else self._state_output(plan, options.tags)
         if lock is None:
-            raise LockError("the embedded engine needs a lock, and there is none", hint="envkit lock")
+            raise LockError("there is no lock; the embedded engine needs one", hint="envkit lock")
         require_fit(lock, plan)
         check_base(lock, options.base)
         if lock.base.kind == NONE and options.base != NONE:
             raise LockError(
-                "the lock names no base image",
-                hint="envkit lock --base IMAGE; --base none assembles the environment alone",
+                "the lock has no base image",
+                hint="envkit lock --base IMAGE; --base none builds an image with only the environment",
             )
-        for left in journal.abandoned(self._state, NAME):
-            journal.end_processes(left)
-            journal.forget(left)
+        for note in journal.abandoned(self._state, NAME):
+            journal.end_processes(note)
+            journal.forget(note)
         mirrors = self._mirrors_of(options, reporter)
         deadline = began + options.timeout_s if options.timeout_s else None
         layers = self._folder / "layers"
@@ -136,10 +136,10 @@ class EmbeddedBuilder:
             )
             _require_base(lock, site)
             made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None
-            if pusher is not None:  # what a registry gets stays here as well, to be verified
+            if pusher is not None:  # a pushed image is also kept here, so that it can be verified
                 pushed = pusher.finish(made.image, reporter)
                 reporter.note(f"pushed {pushed.reference}")
-                output = self._own_place(plan, options.tags)
+                output = self._state_output(plan, options.tags)
             location = deliver(made.image, output, options.tags, reporter, place=made.place)
             made.settle()
         return BuiltImage(
@@ -160,13 +160,13 @@ class EmbeddedBuilder:
         )
 
     def _mirrors_of(self, options: BuildOptions, reporter: Reporter) -> Mirrors:
-        """Return the mirrors with the certificates to trust, which are told of once."""
+        """Return the mirrors with the certificates to trust; the note about these is printed once."""
         if self._mirrors is None or self._mirrors[0] != options.mirrors:
             self._mirrors = options.mirrors, host_environment.certificates(options.mirrors, os.environ, reporter)[0]
         return self._mirrors[1]
 
-    def _own_place(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
-        """Return a layout of the image's own, which the next image of the same name replaces."""
+    def _state_output(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
+        """Return the image's layout in the state folder; the next image of the same name replaces it."""
         return Output(kind="oci", path=own_layout(self._state, tags[0] if tags else plan.name))
 
 
@@ -180,34 +180,34 @@ def _pusher(
     transport: Transport,
     reporter: Reporter,
 ) -> AbstractContextManager[Pusher | None]:
-    """What pushes an image to a registry, after a look whether that will take it; None where none was asked for."""
+    """Check that a registry accepts the image, and return its pusher; None for outputs that are not registries."""
     if output.reference is None:
         return nullcontext()
     registry = Registry.of(output.reference, transport)
-    reporter.step(f"look at {output.reference}")
-    # What is known of the image before it is made. An image with other values is another one.
-    sure = {"version": __version__, "plan": plan.digest, "lock": digest_of(lock)}
-    labels = {f"{LABEL_PREFIX}.{name}": value for name, value in sure.items()}
+    reporter.step(f"check {output.reference}")
+    # These labels are known before the image is made; an image with other values is a different one.
+    known = {"version": __version__, "plan": plan.digest, "lock": digest_of(lock)}
+    labels = {f"{LABEL_PREFIX}.{name}": value for name, value in known.items()}
     free = check_target(output.reference, labels, registry, replace_tag=options.replace_tag)
-    sources, place = repositories(output.reference, options.mount_from), output.reference.place
+    sources, target = repositories(output.reference, options.mount_from), output.reference.place
 
     def turn(digest: str, check: Callable[[], None]) -> AbstractContextManager[None]:
-        """Builds beside this one that have the same layer send it once."""
-        return flights.all([f"push {digest} to {place}"], check)
+        """Let parallel builds send a layer that they share only once."""
+        return flights.all([f"push {digest} to {target}"], check)
 
     return Pusher(output.reference, registry, sources=sources, replace_tag=options.replace_tag, ahead=free, turn=turn)
 
 
 def _offer(pusher: Pusher, cached: Cached) -> None:
-    # The blob alone is sent; what the history says of the layer comes with the image.
+    # Only the blob is sent now. The history entry of the layer is part of the image's configuration.
     pusher.offer(spec.layer(cached.layer, cached.path, "envkit"))
 
 
 def _require_base(lock: Lock, site: Site) -> None:
-    """A base that has to be made from packages needs a mirror."""
+    """Refuse an offline build whose base has to be made from Debian packages."""
     if site.offline and lock.base.kind == "bootstrap" and site.cache.get(layer_key(lock.base)) is None:
         raise EnvironmentProblem(
             f"offline, and {lock.base.reference} with its {len(lock.base.packages)} Debian packages is not in "
             f"{site.folder}",
-            hint="once without --offline",
+            hint="run once without --offline",
         )

@@ -1,6 +1,6 @@
-"""A layer written from front to back: a deterministic tar, and the blob that holds it.
+"""Write a layer sequentially: a deterministic tar, and the blob that contains it.
 
-Entries come in the order of `order`: every folder directly before what it holds. Only paths, contents, the executable
+Entries are sorted by `order`, so every folder comes directly before its contents. Only paths, contents, the executable
 bit and `mtime` reach the layer: owner and group are 0 without names, modes are 0755, 0644 and (links) 0777.
 """
 
@@ -17,6 +17,7 @@ from envkit.ground.errors import IntegrityError
 from envkit.image import tar
 from envkit.image.deflate import PIECE, STORED_MAX, DamagedError, Inflater, check_crc, crc32, stored_header
 from envkit.image.spec import MTIME, LayerDigest
+from envkit.image.zip_entries import FETCH_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
     from envkit.image.deflate import Writable
 
-# Part of every cache key. It changes with any change of the bytes that a writer makes from the same input.
+# Part of every cache key. Increase it when the same input gives other bytes.
 WRITER_VERSION = 2
-_CHUNK = 1 << 20  # bytes of a file that become one gzip member; as one stream, a library of torch is 0.5 % smaller
-_STORED_READ = 4 * STORED_MAX  # a multiple: every stored block but the last one of an entry is full
+_CHUNK = 1 << 20  # bytes of a file per gzip member; as a single stream, torch's libraries are 0.5 % smaller
+_STORED_READ = 4 * STORED_MAX  # a multiple of it, so that all stored blocks of an entry except the last are full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """An entry's data inside an open zip file, with what the zip promises about it."""
+    """The data of an entry in an open zip file, and its size and checksum as stated there."""
 
     descriptor: int
     origin: str  # the file and the entry, for messages
@@ -41,12 +42,12 @@ class Slice:
     packed: int  # bytes in the zip
     size: int  # bytes when inflated
     crc: int  # CRC-32 of the inflated bytes
-    deflated: bool  # False: stored as it is
+    deflated: bool  # False: stored without compression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A regular file of a layer: its parts follow one another."""
+    """A regular file of a layer, made of consecutive parts."""
 
     path: str  # relative to the image's root
     size: int  # bytes
@@ -56,19 +57,19 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """What one package leaves in the image."""
+    """The files and folders of one package in the image."""
 
     name: str
     version: str
     files: tuple[File, ...]
-    folders: tuple[str, ...]  # named by the package itself, empty ones among them
+    folders: tuple[str, ...]  # listed by the package itself, including empty ones
 
 
 class LayerWriter:
-    """Writes one layer to `sink`; use it in a `with` statement and end with `close`.
+    """Writes one layer to `sink`. Use it in a `with` statement, and call `close` at the end.
 
-    `on_bytes` gets the number of bytes of tar written since the last call; what it raises ends the writing.
-    `threaded` computes both digests on threads of their own, `pool` compresses the contents of files.
+    `on_bytes` gets the number of bytes of the tar written since the last call; its exception ends the writing.
+    `threaded` computes both digests in separate threads; `pool` compresses the contents of files.
     """
 
     def __init__(
@@ -101,16 +102,16 @@ class LayerWriter:
             thread.close()
 
     def add_dir(self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
-        """Add a folder; `owner` is user and group."""
+        """Add a folder; `owner` is the user ID and group ID."""
         self._start(path, tar.header(path, kind=tar.FOLDER, mode=mode, mtime=self._mtime, owner=owner))
 
     def add_symlink(self, path: str, target: str) -> None:
-        """Add a symbolic link; `target` is written as it is."""
-        # The mode that Linux shows for every link; it has no meaning of its own (symlink(7)).
+        """Add a symbolic link; `target` is written unchanged."""
+        # Linux shows this mode for every link and does not use it (symlink(7)).
         self._start(path, tar.header(path, kind=tar.SYMLINK, mode=0o777, mtime=self._mtime, target=target))
 
     def add_bytes(self, path: str, data: bytes, *, executable: bool = False, owner: tuple[int, int] = (0, 0)) -> None:
-        """Add a file, stored without compression: the bytes are then the same with every compressor."""
+        """Add a file, stored without a compressor, so that its bytes do not depend on the version of a library."""
         self._start(path, self._file_header(path, len(data), executable=executable, owner=owner))
         if data:
             self._plain(data)
@@ -120,7 +121,7 @@ class LayerWriter:
         """Add a file read from `stream` and compressed by zlib.
 
         Raises:
-            IntegrityError: the stream does not hold `size` bytes.
+            IntegrityError: the stream does not have `size` bytes.
         """
         self._start(path, self._file_header(path, size, executable=executable))
         done = 0
@@ -129,16 +130,18 @@ class LayerWriter:
             self._hash(data)
             self._blob.contents(data, level)
         if done != size:
-            raise IntegrityError(f"{path} has {done} bytes, not {size}", hint="start again; the file was changed")
+            raise IntegrityError(
+                f"{path} has {done} bytes, not {size}", hint="run it again; the file was changed during the build"
+            )
         self._padding = tar.padding(size)
 
     def add_parts(self, path: str, parts: tuple[bytes | Slice, ...], *, size: int, executable: bool = False) -> None:
-        """Add a file made of parts that follow one another; `size` is their sum in bytes.
+        """Add a file made of consecutive parts; `size` is their total in bytes.
 
-        Deflated data of a zip file is taken over as it is, while its length and its CRC-32 are checked.
+        Deflated data of a zip file is copied unchanged while its length and CRC-32 are checked.
 
         Raises:
-            IntegrityError: the data is not what the zip file promises.
+            IntegrityError: the data does not match the zip file's directory.
         """
         self._start(path, self._file_header(path, size, executable=executable))
         for part in parts:
@@ -149,17 +152,15 @@ class LayerWriter:
             try:
                 if part.deflated:
                     self._copy_deflated(part)
-                # An empty entry has nothing to copy; one of no bytes with a CRC is damaged, which copying it shows.
+                # An empty entry is skipped. One with a size of 0 and a CRC-32 is damaged, which the copy detects.
                 elif part.size or part.crc:
                     self._copy_stored(part)
             except DamagedError as error:
-                raise IntegrityError(
-                    f"{part.origin} is damaged: {error}", hint="delete the file and fetch it again from its index"
-                ) from error
+                raise IntegrityError(f"{part.origin} is damaged: {error}", hint=FETCH_AGAIN) from error
         self._padding = tar.padding(size)
 
     def close(self) -> LayerDigest:
-        """End the archive and return its digests. The sink stays open."""
+        """Write the end of the archive and return the digests. The sink stays open."""
         self._plain(self._padding + tar.end(self._gathered.size + len(self._padding)))
         self._hash(b"", collect=0)
         digest = self._blob.close()
@@ -172,10 +173,10 @@ class LayerWriter:
         return tar.header(path, kind=tar.FILE, mode=mode, mtime=self._mtime, size=size, owner=owner)
 
     def _start(self, path: str, header: bytes) -> None:
-        """Begin an entry: the padding of the one before and the header of this one, in one piece."""
+        """Begin an entry: write the padding of the previous one and the header of this one as one piece."""
         sort_key = order(path)
         if sort_key <= self._last:
-            raise ValueError(f"{path!r} does not sort after what was written before")
+            raise ValueError(f"{path!r} does not sort after the previous path")
         self._last = sort_key
         self._plain(self._padding + header)
         self._padding = b""
@@ -196,7 +197,7 @@ class LayerWriter:
         blob.end_stream(part.crc, part.size)
 
     def _copy_stored(self, part: Slice) -> None:
-        """Copy bytes that the zip file does not compress, as stored blocks of a deflate stream."""
+        """Copy the uncompressed bytes of a zip file as stored blocks of a deflate stream."""
         blob, crc, left = self._blob, 0, part.size
         blob.begin_stream()
         for data in read(part, _STORED_READ):
@@ -217,10 +218,10 @@ class LayerWriter:
 
 
 def write_trees(trees: Sequence[Tree], writer: LayerWriter) -> None:
-    """Write packages into one layer. A path that several of them hold is the last one's, as with installers.
+    """Write packages into one layer. A path of several packages belongs to the last one, as with installers.
 
     Raises:
-        IntegrityError: one package holds a file where another needs a folder, or data is not as promised.
+        IntegrityError: a path is a file of one package and a folder of another, or data is damaged.
     """
     files = {file.path: file for tree in trees for file in tree.files}
     folders = parents((*files, *(f"{folder}/" for tree in trees for folder in tree.folders)))
@@ -228,7 +229,7 @@ def write_trees(trees: Sequence[Tree], writer: LayerWriter) -> None:
         owners = sorted(tree.name for tree in trees if any(file.path == clash for file in tree.files))
         raise IntegrityError(
             f"/{clash} is a file of {', '.join(owners)} and a folder of another package",
-            hint=f"leave {owners[0]} or the other package out of the environment",
+            hint=f"remove {owners[0]} or the other package from the environment",
         )
     for path in sorted(folders | files.keys(), key=order):
         if path in folders:
@@ -239,7 +240,7 @@ def write_trees(trees: Sequence[Tree], writer: LayerWriter) -> None:
 
 
 def parents(paths: Iterable[str]) -> set[str]:
-    """Return every folder above the paths; a path that ends in a slash is a folder itself."""
+    """Return all parent folders of the paths; a path that ends in a slash is itself a folder."""
     folders: set[str] = set()
     for path in paths:
         above = path.rpartition("/")[0]
@@ -250,15 +251,15 @@ def parents(paths: Iterable[str]) -> set[str]:
 
 
 def order(path: str) -> bytes:
-    """Return the sort key of a layer's paths: by their bytes, a slash before all else."""
+    """Return the sort key of a path in a layer: its bytes, with the slash sorted before any other character."""
     return path.encode().replace(b"/", b"\0")
 
 
 def read(part: Slice, piece: int) -> Iterator[bytes]:
-    """Yield the packed bytes of a slice, in pieces of exactly `piece` but for the last.
+    """Yield the packed bytes of a slice in pieces of exactly `piece` bytes, except for the last.
 
     Raises:
-        DamagedError: the file ends before.
+        DamagedError: the file is too short.
     """
     for at in range(part.offset, part.offset + part.packed, piece):
         wanted = min(piece, part.offset + part.packed - at)
@@ -266,15 +267,15 @@ def read(part: Slice, piece: int) -> Iterator[bytes]:
         while len(data) < wanted:
             more = os.pread(part.descriptor, wanted - len(data), at + len(data))
             if not more:
-                raise DamagedError("the file was cut while it was read")
+                raise DamagedError("the file was truncated while it was read")
             data += more
         yield data
 
 
 def chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
-    """Yield what a stream holds in pieces of exactly `size` bytes but for the last, however the stream gives them."""
+    """Yield the contents of a stream in pieces of exactly `size` bytes, except for the last."""
     while data := stream.read(size):
-        # A piece becomes one member of the blob. A short read would move the cut, and with it the digest.
+        # Each piece becomes one member of the blob, so a short read would change the digest.
         while len(data) < size and (more := stream.read(size - len(data))):
             data += more
         yield data

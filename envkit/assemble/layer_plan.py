@@ -1,6 +1,6 @@
-"""What goes into which layer, and which package has a path that several hold. Pure.
+"""Assign packages to layers, and paths of several packages to one of them. Pure.
 
-As with installers, the last package wins: wheels in the order of installation, conda packages in the order of the lock.
+The last package wins, as with installers: wheels in the order of installation, conda packages in the order of the lock.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from envkit.assemble.conda_package import FOLDER, LINK, Path
 from envkit.assemble.layer import parents
 from envkit.ground.errors import IntegrityError, UsageError
+from envkit.ground.progress import counted
 
 if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
 
-ALONE_FROM = 4 << 20  # bytes; a package of this size is worth a layer of its own
-SHARED = 8  # layers at most for the small packages
-_NAMED = 20  # groups that are listed; of the rest there is a count
+ALONE_FROM = 4 << 20  # bytes; packages from this size on get their own layer
+SHARED = 8  # maximum number of layers for the small packages
+_NAMED = 20  # groups that are reported one by one; the rest is counted
 
 Contents = Mapping[str, str | None]
-"""The contents of files by path; equal contents have equal text, None is equal to nothing."""
+"""Fingerprints of files by path. Equal texts mean equal contents; None counts as different from everything."""
 
 
 class Package(Protocol):
-    """What the grouping looks at."""
+    """The properties of a package that the grouping uses."""
 
     @property
     def name(self) -> str:
@@ -42,18 +43,18 @@ P = TypeVar("P", bound=Package)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlaps:
-    """The conda packages that leave paths to later ones."""
+    """Paths that several conda packages have."""
 
-    left_out: Mapping[str, frozenset[str]]  # package -> paths that a later package holds, too
+    left_out: Mapping[str, frozenset[str]]  # package -> its paths that a later package also has
     clobbered: tuple[tuple[str, tuple[str, ...]], ...]  # paths with different contents, and their packages in order
 
 
 def groups(packages: Sequence[P], budget: int) -> tuple[tuple[P, ...], ...]:
-    """Return the packages of each layer, from the bottom up, in at most `budget` layers; names differ.
+    """Return the packages of each layer, from the bottom up, in at most `budget` layers; package names are unique.
 
-    Large packages are alone, the largest at the bottom: they change rarely, and what lies above a changed layer has
-    to be unpacked again. A small package belongs to the layer that its name selects, so a new version of it, or
-    another package beside it, leaves the other layers as they are.
+    Large packages get their own layers, the largest at the bottom: they change rarely, and all layers above a changed
+    one have to be unpacked again. The layer of a small package depends only on its name, so a new version of it or an
+    additional package leaves the other layers unchanged.
 
     Raises:
         UsageError: `budget` is less than one layer.
@@ -74,20 +75,20 @@ def groups(packages: Sequence[P], budget: int) -> tuple[tuple[P, ...], ...]:
 
 
 def overlaps(trees: Sequence[tuple[str, tuple[Path, ...]]]) -> Overlaps:
-    """Decide all overlaps of conda packages (name and paths), which are in the order of the lock.
+    """Resolve the overlaps of conda packages (name and paths), given in the order of the lock.
 
     Raises:
-        IntegrityError: a file or link of one package is where another needs a folder.
+        IntegrityError: a path is a file or link of one package and a folder of another.
     """
-    holders: dict[str, list[tuple[str, Path]]] = {}
+    owners: dict[str, list[tuple[str, Path]]] = {}
     for name, paths in trees:
         for path in paths:
             if path.kind != FOLDER:
-                holders.setdefault(path.path, []).append((name, path))
-    _refuse_clashes(trees, holders)
+                owners.setdefault(path.path, []).append((name, path))
+    _refuse_clashes(trees, owners)
     left_out: dict[str, set[str]] = {}
     clobbered = []
-    for shared_path, rows in sorted((file_path, rows) for file_path, rows in holders.items() if len(rows) > 1):
+    for shared_path, rows in sorted((file_path, rows) for file_path, rows in owners.items() if len(rows) > 1):
         for name, _ in rows[:-1]:
             left_out.setdefault(name, set()).add(shared_path)
         if len({(path.kind, path.content) for _, path in rows}) > 1 or rows[-1][1].content is None:
@@ -96,46 +97,52 @@ def overlaps(trees: Sequence[tuple[str, tuple[Path, ...]]]) -> Overlaps:
 
 
 def clobbered(packages: Sequence[tuple[str, Contents]]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """Return packages that hold the same paths with different contents, in the given order, and these paths; sorted."""
-    holders: dict[str, list[int]] = {}
+    """Return groups of packages with the same paths but different contents, and these paths.
+
+    Packages of a group keep their order; groups and paths are sorted.
+    """
+    owners: dict[str, list[int]] = {}
     for number, (_, files) in enumerate(packages):
         for path in files:
-            holders.setdefault(path, []).append(number)
+            owners.setdefault(path, []).append(number)
     paths: dict[tuple[int, ...], list[str]] = {}
-    for path, places in holders.items():
-        if len(places) > 1:
-            seen = {packages[index][1][path] for index in places}
+    for path, indexes in owners.items():
+        if len(indexes) > 1:
+            seen = {packages[index][1][path] for index in indexes}
             if len(seen) > 1 or None in seen:
-                paths.setdefault(tuple(places), []).append(path)
+                paths.setdefault(tuple(indexes), []).append(path)
     return tuple(
-        (tuple(packages[index][0] for index in places), tuple(sorted(paths[places]))) for places in sorted(paths)
+        (tuple(packages[index][0] for index in indexes), tuple(sorted(paths[indexes]))) for indexes in sorted(paths)
     )
 
 
 def report_clobbered(packages: Sequence[tuple[str, Contents]], reporter: Reporter) -> None:
-    """Name the packages whose files others replace."""
+    """Report the packages whose files are replaced by those of others."""
     rows = clobbered(packages)
     for names, paths in rows[:_NAMED]:
-        more = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
+        more = f" and {counted(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
+        files = "files" if len(paths) > 1 else "file"
         both = "both" if len(names) == 2 else "all"  # noqa: PLR2004 - a pair
-        reporter.note(f"{' and '.join(names)} {both} hold /{paths[0]}{more}; the image has what {names[-1]} brings")
+        reporter.note(
+            f"{' and '.join(names)} {both} contain /{paths[0]}{more}; the image has the {files} of {names[-1]}"
+        )
     if len(rows) > _NAMED:
-        reporter.note(f"{len(rows) - _NAMED} more groups of packages hold the same files")
+        reporter.note(f"{len(rows) - _NAMED} more groups of packages contain the same files")
 
 
 def _bucket(name: str, count: int) -> int:
-    # Not `hash`, which gives another number in every process.
+    # Not `hash`, whose result differs between processes.
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % count
 
 
 def _refuse_clashes(
-    trees: Sequence[tuple[str, tuple[Path, ...]]], holders: Mapping[str, Sequence[tuple[str, Path]]]
+    trees: Sequence[tuple[str, tuple[Path, ...]]], owners: Mapping[str, Sequence[tuple[str, Path]]]
 ) -> None:
     folders = parents(f"{path.path}/" if path.kind == FOLDER else path.path for _, paths in trees for path in paths)
-    clash = min(folders & holders.keys(), default=None)
+    clash = min(folders & owners.keys(), default=None)
     if clash is None:
         return
-    name, path = holders[clash][0]
+    name, path = owners[clash][0]
     below = f"{clash}/"
     others = [
         other
@@ -150,5 +157,5 @@ def _refuse_clashes(
         )
     raise IntegrityError(
         f"{clash} is {what} of the conda package {name} and a folder of {', '.join(others)}",
-        hint=f"leave {name} or {others[0]} out, or take another build: envkit lock --update {name}",
+        hint=f"remove {name} or {others[0]}, or try another build: envkit lock --update {name}",
     )

@@ -1,4 +1,4 @@
-"""Where an image goes, and how: `oci:DIR`, `docker-archive:FILE`, `docker-daemon` or `registry:REFERENCE`."""
+"""Outputs of a build: `oci:DIR`, `docker-archive:FILE`, `docker-daemon` or `registry:REFERENCE`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envkit.assemble.compress import GZIP
 from envkit.ground.errors import IntegrityError, UsageError
-from envkit.image.docker_archive import stream, write_docker_archive
+from envkit.image.archive import stream, write_archive
 from envkit.image.layout import link, write_layout
 from envkit.image.reference import Reference, names_registry, parse_reference
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 KINDS = ("oci", "docker-archive", "docker-daemon", "registry")
 _FORMS = "--output oci:DIR, docker-archive:FILE, docker-daemon or registry:HOST/NAME:TAG"
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-# What other tools call the same things.
+# Names that other tools use for these outputs.
 _FOREIGN = {"docker": "registry", "oci-layout": "oci", "docker-tar": "docker-archive", "daemon": "docker-daemon"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One destination."""
+    """A destination for an image."""
 
     kind: str  # one of KINDS
     path: Path | None = None  # the folder of a layout, the file of an archive
-    name: str | None = None  # a layout's tag, or the name an engine gives the image
+    name: str | None = None  # the tag in a layout, or the image's name in an engine
     reference: Reference | None = None  # in a registry
 
 
 def parse_output(text: str) -> Output:
-    """Return the destination that `--output` names. After the path of a layout or archive, `:NAME` may follow.
+    """Parse the value of `--output`. The path of a layout or archive may be followed by `:NAME`.
 
     Raises:
-        UsageError: it names none.
+        UsageError: the value is invalid.
     """
     kind, sign, rest = text.partition(":")
     if kind in _FOREIGN:
-        proper = _FOREIGN[kind]
+        own_kind = _FOREIGN[kind]
         raise UsageError(
-            f"--output {text!r:.200}: {kind!r} is not a kind of output",
-            hint=f"--output {proper}{sign}{rest.removeprefix('//')}",
+            f"--output {text!r:.200}: unknown kind {kind!r}",
+            hint=f"--output {own_kind}{sign}{rest.removeprefix('//')}",
         )
     match kind:
         case "oci" if rest:
@@ -60,35 +60,35 @@ def parse_output(text: str) -> Output:
         case "registry" if rest:
             return _registry(text, rest)
     if kind in KINDS:
-        raise UsageError(f"--output {text!r:.200}: nothing follows the colon", hint=_FORMS)
-    raise UsageError(f"--output {text!r:.200} is not a place for an image", hint=_FORMS)
+        raise UsageError(f"--output {text!r:.200}: a value is missing after the colon", hint=_FORMS)
+    raise UsageError(f"--output {text!r:.200}: unknown kind of output", hint=_FORMS)
 
 
 def check_output(options: BuildOptions) -> None:
-    """Look at all that was typed about the output.
+    """Check all options about the output.
 
     Raises:
-        UsageError: it names no place, or an option for registries alone is given with another place.
+        UsageError: the output is invalid, or an option for registries is given with another kind of output.
     """
     output = parse_output(options.output) if options.output else None
     if output is not None and output.kind.startswith("docker-") and options.compression != GZIP:
         raise UsageError(
-            f"--compression {options.compression} is not for {output.kind}: Docker 20.10 cannot read such layers",
-            hint="--output oci:DIR or registry:HOST/NAME:TAG; or leave --compression out",
+            f"--compression {options.compression} does not work with {output.kind}: Docker 20.10 cannot read it",
+            hint="use --output oci:DIR or registry:HOST/NAME:TAG, or omit --compression",
         )
     if output is not None and output.reference is not None:
         repositories(output.reference, options.mount_from)
         return
-    for flag, given in (("--replace-tag", options.replace_tag), ("--mount-from", options.mount_from)):
-        if given:
-            raise UsageError(f"{flag} is for images that go to a registry", hint="--output registry:HOST/NAME:TAG")
+    for flag, value in (("--replace-tag", options.replace_tag), ("--mount-from", options.mount_from)):
+        if value:
+            raise UsageError(f"{flag} requires an output in a registry", hint="--output registry:HOST/NAME:TAG")
 
 
 def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
-    """Return the repositories that --mount-from names, `team/base` or `HOST/team/base` of the output's own registry.
+    """Return the repositories of `--mount-from`: `team/base`, or `HOST/team/base` in the registry of the output.
 
     Raises:
-        UsageError: one is invalid or in another registry.
+        UsageError: a repository is invalid or in another registry.
     """
     names = []
     for text in typed:
@@ -100,7 +100,7 @@ def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
         if other is None or "." in name.partition("/")[0]:
             raise UsageError(
                 f"--mount-from {text!r:.200} is not a repository of {reference.registry}",
-                hint=f"--mount-from {reference.registry}/team/base, without a tag",
+                hint=f"use a name without a tag: --mount-from {reference.registry}/team/base",
             )
         names.append(other.repository)
     return tuple(names)
@@ -114,39 +114,39 @@ def deliver(
     *,
     place: Callable[[Layer, Path], None] = link,
 ) -> str:
-    """Write or load an image, and give the name by which it can be used from there.
+    """Write or load an image, and return its name at the destination.
 
     Args:
         image: every layer has its blob.
-        output: where to; no registry, which `envkit.registry.push` is for.
-        names: what the image is called in engines, 'name:tag' each; the output's own name comes on top.
-        reporter: hears steps and bytes.
+        output: the destination; not a registry, see `envkit.registry.push`.
+        names: the names of the image in engines, 'name:tag' each; the name in `output` is added.
+        reporter: gets steps and bytes.
         place: puts a layer's blob into a layout.
 
     Raises:
-        UsageError: a layout's folder holds something else.
-        EngineError: the engine refuses.
-        EnvironmentProblem: the disk is full, or the engine is away.
-        IntegrityError: what arrived has other bytes.
+        UsageError: the folder of the layout contains something else.
+        EngineError: the engine refuses the image.
+        EnvironmentProblem: the disk is full, or the engine cannot be reached.
+        IntegrityError: the engine has other bytes afterwards.
     """
-    called = tuple(dict.fromkeys((*names, *([output.name] if output.name else []))))
+    all_names = tuple(dict.fromkeys((*names, *([output.name] if output.name else []))))
     if output.path is None:
-        return load_into_docker(image, called, reporter)
+        return load_into_docker(image, all_names, reporter)
     reporter.step(f"write {output.path}")
     if output.kind == "docker-archive":
-        write_docker_archive(image, output.path, called)
+        write_archive(image, output.path, all_names)
     else:
         write_layout(image, output.path, output.name, place=place)
     return f"{output.kind}:{output.path}"
 
 
 def load_into_docker(image: Image, names: Sequence[str], reporter: Reporter) -> str:
-    """Load an image into the engine and give its id there.
+    """Load an image into Docker and return its ID there.
 
     Raises:
-        EnvironmentProblem: no engine answers, or its disk is full.
-        EngineError: the engine refuses the archive.
-        IntegrityError: the engine holds another image afterwards.
+        EnvironmentProblem: Docker does not answer, or its disk is full.
+        EngineError: Docker refuses the archive.
+        IntegrityError: Docker has another image afterwards.
     """
     from envkit.build.docker import DockerEngine  # noqa: PLC0415 - the SDK takes 0.2 s to import
 
@@ -161,13 +161,13 @@ def load_into_docker(image: Image, names: Sequence[str], reporter: Reporter) -> 
             yield piece
 
     engine.load(pieces())
-    # The ID is the hash of the configuration. Under another one, Docker has changed the image, and its digest in
-    # records and locks would be wrong.
+    # The ID is the hash of the configuration. With another ID, Docker has changed the image, and its digest in records
+    # would be wrong.
     loaded = engine.local(image.id)
     if loaded is None:
         raise IntegrityError(
-            f"Docker loaded the image under another id than {image.id}",
-            hint="docker images --no-trunc shows what it has",
+            f"Docker loaded the image under an ID other than {image.id}",
+            hint="docker images --no-trunc lists its images",
         )
     return loaded.id
 
@@ -196,11 +196,11 @@ def _registry(text: str, rest: str) -> Output:
     reference = parse_reference(name, what=f"--output {text!r:.200}")
     if not names_registry(name):
         raise UsageError(
-            f"--output {text!r:.200} names no registry", hint="--output registry:registry.example.com/team/train:1.0"
+            f"--output {text!r:.200} has no registry", hint="--output registry:registry.example.com/team/train:1.0"
         )
     if reference.digest:
         raise UsageError(
-            f"--output {text!r:.200} names a digest, which only the image itself decides",
+            f"--output {text!r:.200} has a digest; use a tag, because the digest follows from the image",
             hint=f"--output registry:{reference.registry}/{reference.repository}:TAG",
         )
     return Output(kind="registry", reference=reference)
@@ -209,11 +209,11 @@ def _registry(text: str, rest: str) -> Output:
 def _name(text: str, name: str) -> str:
     reference = parse_reference(name, what=f"--output {text!r:.200}")
     if reference.digest:
-        raise UsageError(f"--output {text!r:.200} names a digest", hint="write NAME:TAG")
+        raise UsageError(f"--output {text!r:.200} has a digest", hint="use NAME:TAG")
     return name if name.endswith(f":{reference.tag}") else f"{name}:{reference.tag}"
 
 
 def _path(text: str, typed: str) -> Path:
     if not typed or "\0" in typed:
-        raise UsageError(f"--output {text!r:.200} names no path", hint=_FORMS)
+        raise UsageError(f"--output {text!r:.200} has no valid path", hint=_FORMS)
     return Path(typed)

@@ -1,7 +1,7 @@
-"""The one loop that makes the layers of wheels and of conda packages.
+"""Make the layers of wheels and conda packages.
 
-A layer that is in the cache is taken from it. Of the others, this process makes those that no other process is making,
-on all cores, the largest first; then it waits for the other processes and takes what they made.
+Layers in the cache are reused. Of the others, this process makes those that no other process is making, on all cores,
+the largest first; then it waits for the other processes and uses the layers that they made.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Package(Protocol):
-    """What the loop needs to know of a package."""
+    """The properties of a package that `make_layers` uses."""
 
     @property
     def name(self) -> str:
@@ -51,29 +51,29 @@ P = TypeVar("P", bound=Package)
 
 
 class Kind(Protocol[P]):
-    """One kind of packages: what `make_layers` asks of it. A group is the packages of one layer."""
+    """A kind of packages, as `make_layers` uses it. A group is the packages of one layer."""
 
     name: str  # for messages: 'wheels'
-    threaded_from: int  # bytes to download; a smaller layer is done before a second core helps
+    threaded_from: int  # bytes to download; for smaller layers, hash threads cost more than they save
 
     def key(self, group: tuple[P, ...]) -> str:
-        """Return the name of a layer in the cache."""
+        """Return the cache key of a layer."""
 
     def provide(
         self, groups: Sequence[tuple[P, ...]], progress: Progress, ready: Callable[[tuple[P, ...]], object]
     ) -> None:
-        """Bring the files of the groups here, and call `ready` with each as soon as its files are."""
+        """Fetch the files of the groups; call `ready` with each group as soon as its files are here."""
 
     def write(self, group: tuple[P, ...], layer: LayerWriter, progress: Progress) -> None:
-        """Write the packages of one layer; called on any thread."""
+        """Write the packages of one layer; called in any thread."""
 
     def made(self, group: tuple[P, ...]) -> None:
-        """Release what the layer has made useless."""
+        """Remove files that are not needed once the layer is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made(Generic[P]):
-    """A layer of packages, with its name in the cache."""
+    """A layer of packages and its cache key."""
 
     packages: tuple[P, ...]
     key: str
@@ -81,7 +81,7 @@ class Made(Generic[P]):
 
 
 def layer_key(packages: tuple[str, ...], scheme: Scheme, *, compression: str = GZIP) -> str:
-    """Return the name in the cache of the layer that packages make, given by hash in the order of installation."""
+    """Return the cache key of a layer of packages, which are given by hash in the order of installation."""
     tree: dict[str, object] = {"writer": WRITER_VERSION, "packages": packages, "scheme": asdict(scheme), "mtime": MTIME}
     made_by = recipe(compression)
     if made_by is not None:
@@ -90,12 +90,13 @@ def layer_key(packages: tuple[str, ...], scheme: Scheme, *, compression: str = G
 
 
 class Progress:
-    """Bytes done and expected over all threads; ends all work after a failure, on request, or at the time limit.
+    """Bytes done and expected over all threads. Ends all work after a failure, on request, or at the time limit.
 
     Args:
         reporter: gets the bytes.
-        check: raises what ends the work from outside; called with every piece, on any thread.
-        quiet: say nothing until `speak`, so that a download that runs meanwhile has the reporter for itself.
+        check: raises to end the work from outside; called with every piece, in any thread.
+        deadline: on the monotonic clock.
+        quiet: report nothing until `unmute`, while a download uses the reporter.
     """
 
     def __init__(
@@ -114,12 +115,12 @@ class Progress:
         self._quiet = quiet
 
     def expect(self, count: int) -> None:
-        """Add to the bytes that will be done in all; a negative number takes away."""
+        """Add to the expected total of bytes; a negative number subtracts."""
         with self._lock:
             self._expected = (self._expected or 0) + count
 
     def add(self, count: int) -> None:
-        """Count `count` more bytes as done; see `check` for what it raises."""
+        """Add bytes that are done; raises as `check`."""
         self.check()
         with self._lock:
             self._done += count
@@ -128,10 +129,10 @@ class Progress:
                 self._reporter.advance(self._done, total)
 
     def check(self) -> None:
-        """End this thread's work where it is in vain.
+        """Raise if this thread should stop.
 
         Raises:
-            StoppedError: another piece of the work failed.
+            StoppedError: another thread failed.
             TimeLimitError: the time limit is reached.
         """
         if self._stopped:
@@ -141,12 +142,12 @@ class Progress:
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise TimeLimitError("the build reached its time limit", hint=RAISE_TIMEOUT)
 
-    def speak(self) -> None:
-        """Tell the reporter from here on."""
+    def unmute(self) -> None:
+        """Report bytes from now on."""
         self._quiet = False
 
     def stop(self) -> None:
-        """Make every further `add` raise."""
+        """Make every later `add` and `check` raise."""
         self._stopped = True
 
 
@@ -164,37 +165,37 @@ def make_layers(
     """Return the layers of the groups, in their order.
 
     Args:
-        kind: what the packages are.
+        kind: the kind of the packages.
         groups: the packages of each layer, from the bottom up.
-        cache: where layers are kept.
+        cache: the layer cache.
         progress: counts bytes and ends the work.
-        reporter: hears of a wait.
+        reporter: gets a step while waiting for another build.
         compression: of the blobs, one of `compress.COMPRESSIONS`.
-        no_cache: take no layer from the cache.
+        no_cache: make every layer again.
         workers: threads; None = one per core.
 
     Raises:
-        Exception: the first failure of a layer by itself; all other work has ended then.
+        Exception: the first failure of a layer, after all other work has ended.
     """
     keys = {group: kind.key(group) for group in groups}
     done = {} if no_cache else _cached(groups, keys, cache)
     while left := [group for group in groups if group not in done]:
-        # One lock for each layer, none for the whole cache: builds that share some of their packages make every shared
-        # layer once, and wait only for those.
+        # Each layer has its own lock instead of one for the whole cache: builds that share packages make every shared
+        # layer once, and wait only for these.
         with cache.flights.free(map(keys.__getitem__, left)) as free:
             mine = [group for group in left if keys[group] in free]
-            # Another process may have made some since they were looked up.
+            # Another process may have made some of them since the last lookup.
             done |= {} if no_cache else _cached(mine, keys, cache)
-            # The largest first: begun last, it would keep one core busy while the others have nothing left.
+            # The largest first: started last, it would keep one core busy while the others are idle.
             missing = sorted((group for group in mine if group not in done), key=lambda group: -download_size(group))
             if missing:
                 with _Workers(kind, keys, cache, progress, compression, workers or cores()) as making:
-                    # What is submitted first is made first.
+                    # The pool makes layers in the order in which they are submitted.
                     kind.provide(missing, progress, partial(making.pool.submit, making.make))  # type: ignore[call-arg]
-                    progress.speak()
+                    progress.unmute()
                 done |= making.made
         if waiting := [group for group in left if group not in done]:
-            reporter.step(f"wait for {counted(len(waiting), 'layer')} of {kind.name} that another build makes")
+            reporter.step(f"wait for {counted(len(waiting), 'layer')} of {kind.name} that another build is making")
             cache.flights.wait(keys[waiting[0]], progress.check)
             done |= {} if no_cache else _cached(waiting, keys, cache)
     return tuple(Made(packages=group, key=keys[group], cached=done[group]) for group in groups)
@@ -208,17 +209,17 @@ def download_size(group: Sequence[Package]) -> int:
 def _cached(
     groups: Sequence[tuple[P, ...]], keys: Mapping[tuple[P, ...], str], cache: LayerCache
 ) -> dict[tuple[P, ...], Cached]:
-    """Return the layers that the cache has; after a start of the machine it hashes each of them."""
+    """Return the layers that are in the cache. After a reboot the cache hashes each of them again."""
     with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-cache") as pool:
         layers = pool.map(lambda group: cache.get(keys[group]), groups)
         return {group: cached for group, cached in zip(groups, layers, strict=True) if cached is not None}
 
 
 class _Workers(Generic[P]):
-    """Threads that make layers; the `with` statement ends when all are made. The first failure ends the rest.
+    """Threads that make layers; the `with` statement ends when all are made. The first failure ends the others.
 
-    Inflating, hashing, reading and writing release the interpreter's lock. Where there are several threads, as many
-    compress.
+    Threads run in parallel because inflating, hashing, reading and writing release the interpreter's lock. With more
+    than one thread, a second pool of the same size compresses.
     """
 
     def __init__(  # noqa: PLR0917 - one caller
@@ -233,8 +234,8 @@ class _Workers(Generic[P]):
         self._kind, self._keys, self._cache, self._progress = kind, keys, cache, progress
         self._compression = compression
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="envkit-layer")
-        # A pool of its own: the thread that makes a layer waits for its compressed pieces. In one pool such threads
-        # could take every place, and the pieces that they wait for would never begin.
+        # A separate pool, because threads that make layers wait for compressed pieces. In a common pool they could
+        # occupy all threads, and the pieces that they wait for would never start.
         self._packers = ThreadPoolExecutor(threads, thread_name_prefix="envkit-deflate") if threads > 1 else None
         self._errors: list[BaseException] = []
         self.made: dict[tuple[P, ...], Cached] = {}
@@ -252,13 +253,13 @@ class _Workers(Generic[P]):
                 self._end()
                 raise
         self._end(failed=error is not None)
-        # A failure of one layer stops the others and the download: it is what happened, not that they were stopped.
+        # The failure of one layer stops the others and the download. Raise it, not their StoppedError.
         errors, self._errors = self._errors, []
         try:
             if errors and (error is None or isinstance(error, StoppedError)):
                 raise next((failure for failure in errors if not isinstance(failure, StoppedError)), errors[0])
         finally:
-            # An error knows this frame: together they would keep the cache's locks until the next collection.
+            # The errors refer to this frame. This cycle would keep the locks of the cache until a garbage collection.
             del errors
 
     def _end(self, *, failed: bool = True) -> None:

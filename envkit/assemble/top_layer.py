@@ -1,4 +1,4 @@
-"""The small layer on top: the virtual environment's frame, the entry script, the user, the plan and the lock."""
+"""The small top layer: the frame of the virtual environment, the entry script, the user, the plan and the lock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envkit.assemble.base_files import BaseFiles
+from envkit.assemble.base_files import SET_IDS, BaseFiles
 from envkit.assemble.layer import LayerWriter, order, parents
 from envkit.ground import paths
 from envkit.image.spec import MTIME, LayerDigest
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 SHARE = "usr/share/envkit"
 _HOME = "/tmp/home"  # noqa: S108 - a folder of the image, not of this machine
-_SET_IDS = 0o6000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +37,9 @@ class Item:
 
 
 def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
-    """Return what the layer holds by path, without leading slash.
+    """Return the contents of the layer by path, without a leading slash.
 
-    What in the base would change the user or group of who runs it is in it again, without that bit.
+    Setuid and setgid files of the base are added without those bits, so no program of the image changes its user.
     """
     uid, _, gid = plan.user.partition(":")
     entries: dict[str, Item] = {
@@ -48,8 +47,8 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
         f"{SHARE}/envkit.lock": Item(data=to_text(lock).encode()),
         "etc/passwd": _with_line(base.text("/etc/passwd"), f"envkit:x:{uid}:{gid}:envkit:{_HOME}:/bin/bash"),
         "etc/group": _with_line(base.text("/etc/group"), f"envkit:x:{gid}:"),
-        # As /tmp: --user and rootless engines run the image as any user, who has to be able to write here, and must not
-        # remove the files of others.
+        # The mode of /tmp: with --user or a rootless engine, any user ID has to be able to write here, without removing
+        # the files of others.
         plan.workdir.strip("/"): Item(mode=0o1777),
     }
     entries |= {path.strip("/"): Item(mode=0o1777) for path in plan.volumes}
@@ -58,15 +57,15 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
         entries[f"{SHARE}/{name}"] = Item(data=(files / name).read_bytes())
     if kind_of(plan.template) == "wheels":
         entries |= environment(plan, lock)
-    for path, entry in base.set_ids().items():
+    for path, node in base.set_ids().items():
         if not path.startswith(f"{plan.prefix.strip('/')}/"):
-            entries.setdefault(path, _without_set_ids(entry))
-    entries.pop("", None)  # the root as working folder stays as the base has it
+            entries.setdefault(path, _without_set_ids(node))
+    entries.pop("", None)  # if the working folder is /, it keeps the mode of the base
     return entries
 
 
 def copied_items(plan: BuildPlan) -> dict[str, Item]:
-    """Return the files of the project by path, without leading slash.
+    """Return the copied files of the project by path, without a leading slash.
 
     Raises:
         UsageError: as `envkit.plan.copying.files_of`.
@@ -75,7 +74,7 @@ def copied_items(plan: BuildPlan) -> dict[str, Item]:
 
 
 def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:
-    """Return the frame that `python -m venv` makes, without pip and activation scripts."""
+    """Return the virtual environment as `python -m venv` makes it, without pip and activation scripts."""
     root, python = plan.prefix.strip("/"), f"python{lock.python}"
     config = {
         "home": "/usr/bin",
@@ -95,18 +94,18 @@ def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:
 
 
 def interpreter_version(lock: Lock) -> str:
-    """Return the OS's Python as exactly as the lock knows it: '3.11.2', else '3.11'."""
+    """Return the version of the system's Python: '3.11.2' if the lock has its package, else '3.11'."""
     packages = {package.name: package.version for package in lock.base.packages}
-    # Debian puts an epoch before the version and a revision behind it: 1:3.11.2-6.
+    # Debian puts an epoch before the version and a revision after it: 1:3.11.2-6.
     return packages.get(f"python{lock.python}", lock.python).rpartition(":")[2].partition("-")[0].partition("~")[0]
 
 
-def write(found: Mapping[str, Item], base: BaseFiles, sink: Writable) -> LayerDigest:
-    """Write the layer. Folders that the base has keep its modes: they are not named again."""
-    above = {path for path in parents(found) if path not in found and not _is_folder(base, path)}
+def write(entries: Mapping[str, Item], base: BaseFiles, sink: Writable) -> LayerDigest:
+    """Write the layer. It has no entries for parent folders that the base has, so these keep their modes."""
+    above = {path for path in parents(entries) if path not in entries and not _is_folder(base, path)}
     with LayerWriter(sink, mtime=MTIME) as writer:
-        for path in sorted({*found, *above}, key=order):
-            item = found.get(path, Item(mode=0o755))
+        for path in sorted({*entries, *above}, key=order):
+            item = entries.get(path, Item(mode=0o755))
             if item.mode is not None:
                 writer.add_dir(path, mode=item.mode, owner=item.owner)
             elif item.target is not None:
@@ -116,18 +115,18 @@ def write(found: Mapping[str, Item], base: BaseFiles, sink: Writable) -> LayerDi
         return writer.close()
 
 
-def _without_set_ids(entry: Node) -> Item:
-    if entry.kind is Kind.FOLDER:
-        return Item(mode=entry.mode & ~_SET_IDS, owner=(entry.uid, entry.gid))
-    return Item(data=entry.value or b"", executable=bool(entry.mode & 0o111), owner=(entry.uid, entry.gid))
+def _without_set_ids(node: Node) -> Item:
+    if node.kind is Kind.FOLDER:
+        return Item(mode=node.mode & ~SET_IDS, owner=(node.uid, node.gid))
+    return Item(data=node.value or b"", executable=bool(node.mode & 0o111), owner=(node.uid, node.gid))
 
 
 def _is_folder(base: BaseFiles, path: str) -> bool:
-    entry = base.find(path)
-    return entry is not None and entry.kind is Kind.FOLDER
+    node = base.find(path)
+    return node is not None and node.kind is Kind.FOLDER
 
 
 def _with_line(text: str, line: str) -> Item:
-    """Return a file with a line after what it has."""
+    """Return a file of this text with a line appended."""
     start = text if not text or text.endswith("\n") else f"{text}\n"
     return Item(data=f"{start}{line}\n".encode(errors="surrogateescape"))

@@ -1,7 +1,7 @@
-"""A wheel as the tree that an installer would leave, without unpacking it.
+"""Read a wheel as the file tree that an installer would write, without unpacking it.
 
-What differs from the tree of `uv pip install`: INSTALLER says envkit; there is no REQUESTED, direct_url.json or
-uv_cache.json, which tell about one installation rather than about the package; no bytecode; the text of launchers.
+Differences from `uv pip install`: INSTALLER is envkit; REQUESTED, direct_url.json and uv_cache.json, which describe a
+single installation, do not exist; there is no bytecode; launchers have another text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import NoReturn
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
@@ -23,29 +22,29 @@ from envkit.assemble import wheel_files
 from envkit.assemble.layer import File, Slice, Tree, read
 from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
-from envkit.image.zip_entries import Entry, entries
+from envkit.image.zip_entries import FETCH_AGAIN, Entry, entries, refuse
 from envkit.plan.model import PREFIX
 
 INSTALLER = b"envkit\n"
 _OF_ONE_INSTALLATION = ("INSTALLER", "REQUESTED", "direct_url.json")
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 _MAX_METADATA = 1 << 20  # bytes of WHEEL and entry_points.txt
-_MAX_RECORD = 16 << 20  # bytes; torch 2.7.1 has 11 502 rows in 1.5 MB
-_MORE_ROWS = 1000  # of RECORD than the wheel has files
+_MAX_RECORD = 16 << 20  # bytes; torch 2.7.1 has 11,502 rows in 1.5 MB
+_MORE_ROWS = 1000  # rows that RECORD may have in addition to one for each file
 _MAX_SCRIPT = 16 << 20  # bytes of a script whose first line is rewritten, which is done in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """Where a package's parts belong in the image."""
+    """The paths in the image that wheels are installed to."""
 
     python: str  # '3.11'
     prefix: str = PREFIX
-    headers: str | None = None  # relative to the prefix; None is what a virtual environment has
+    headers: str | None = None  # relative to the prefix; None: as in a virtual environment
 
     @property
     def root(self) -> str:
-        """The prefix without its leading slash, as the paths of a layer are."""
+        """The prefix without its leading slash, as in the paths of a layer."""
         return self.prefix.strip("/")
 
     @property
@@ -55,41 +54,41 @@ class Scheme:
 
     @property
     def headers_folder(self) -> str:
-        """The folder that holds one folder of C headers per package, relative to the image's root."""
+        """The parent of the packages' folders of C headers, relative to the image's root."""
         return f"{self.root}/{self.headers or f'include/site/python{self.python}'}"
 
     @property
     def interpreter(self) -> str:
-        """What scripts name in their first line."""
+        """The path of Python for the first line of scripts."""
         return f"/{self.root}/bin/python"
 
 
 @dataclass(slots=True)
 class _Building:
-    """What is gathered while a wheel is read."""
+    """The state while a wheel is read."""
 
     label: str
     scheme: Scheme
     files: dict[str, File] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
-    moved: dict[str, str] = field(default_factory=dict)
-    replaced: dict[str, bytes] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)  # path in the wheel -> path in RECORD
+    replaced: dict[str, bytes] = field(default_factory=dict)  # path in the wheel -> new contents
 
     def add(self, file: File) -> None:
-        """Place a file, each path once."""
+        """Add a file; a path that is already there is refused."""
         if file.path in self.files:
-            _refuse(self.label, f"/{file.path} would be installed twice")
+            refuse(self.label, f"it would install /{file.path} twice")
         self.files[file.path] = file
 
 
 @contextlib.contextmanager
 def open_wheel(path: Path, scheme: Scheme, name: str | None = None) -> Iterator[Tree]:
-    """Give the tree of a wheel, whose contents can be read until the context ends.
+    """Yield the tree of a wheel. Its contents can be read until the context ends.
 
-    `name` is the wheel's file name where that of the path is another one.
+    `name` is the file name of the wheel if the path has another one.
 
     Raises:
-        IntegrityError: the file is not a sound wheel, or not the one that its name says.
+        IntegrityError: the file is damaged or not a wheel, or its contents do not match its name.
         EnvironmentProblem: it cannot be read.
     """
     try:
@@ -106,7 +105,7 @@ def _tree(descriptor: int, label: str, scheme: Scheme) -> Tree:
     listed = entries(descriptor, label)
     total = sum(entry.size for entry in listed)
     if total > most_inflated(os.fstat(descriptor).st_size):
-        _refuse(label, f"it would fill {total} bytes, more than 100 times its size")
+        refuse(label, f"it unpacks to {total} bytes, more than 100 times its size")
     members = {entry.name: _slice(descriptor, label, entry) for entry in listed if not entry.is_folder}
     name, version, info = _identity(label, members)
     _check_version(label, _text(label, members, f"{info}/WHEEL"))
@@ -129,22 +128,22 @@ def _slice(descriptor: int, label: str, entry: Entry) -> Slice:
 
 
 def _identity(label: str, members: Mapping[str, Slice]) -> tuple[str, str, str]:
-    """Normalized name, version and the metadata folder, which have to be those of the file's name."""
+    """Return the normalized name, the version and the metadata folder; they have to match the file name."""
     try:
         name, version, _, _ = parse_wheel_filename(label)
     except InvalidWheelFilename as error:
-        _refuse(label, f"its name is not that of a wheel ({error})")
+        refuse(label, f"it is not a valid wheel name ({error})")
     folders = sorted({top for top, slash, _ in (key.partition("/") for key in members) if slash and _is_info(top)})
     if len(folders) != 1:
-        _refuse(label, f"it has {len(folders)} .dist-info folders, not one")
+        refuse(label, f"it has {len(folders)} .dist-info folders instead of one")
     stem = folders[0].removesuffix(".dist-info")
-    own, _, own_version = stem.rpartition("-")
+    inner_name, _, inner_version = stem.rpartition("-")
     try:
-        same = canonicalize_name(own) == name and Version(own_version) == version
+        same = canonicalize_name(inner_name) == name and Version(inner_version) == version
     except InvalidVersion:
         same = False
     if not same:
-        _refuse(label, f"it holds {stem!r}")
+        refuse(label, f"it contains {stem!r}")
     return canonicalize_name(name), str(version), folders[0]
 
 
@@ -155,11 +154,11 @@ def _is_info(top: str) -> bool:
 def _check_version(label: str, text: str) -> None:
     version = HeaderParser().parsestr(text).get("Wheel-Version", "")
     if version.partition(".")[0].strip() != "1":
-        _refuse(label, f"its format is {version!r:.40}, and 1.x is known")
+        refuse(label, f"its format version is {version!r:.40}, not 1.x")
 
 
 def _place(building: _Building, entry: Entry, member: Slice | None, package: str, info: str) -> None:
-    """Put one entry of the zip where it belongs."""
+    """Add one entry of the zip at its path in the image."""
     scheme, label = building.scheme, building.label
     data = info.removesuffix(".dist-info") + ".data/"
     executable = entry.executable
@@ -174,15 +173,15 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
         if not key or (entry.is_folder and not rest):
             return
         if key not in roots or not slash:
-            _refuse(label, f"{entry.name!r} belongs to no known kind of data")
+            refuse(label, f"{entry.name!r} is in an unknown folder of {data}")
         target = f"{roots[key]}/{rest}"
         executable = executable or key == "scripts"
         building.moved[entry.name] = posixpath.relpath(f"/{target}", f"/{scheme.site_packages}")
         if key == "scripts" and member is not None:
-            member_text = _script(label, entry.name, member, scheme.interpreter)
-            if member_text is not None:
-                building.replaced[entry.name] = member_text
-                building.add(File(path=target, size=len(member_text), executable=True, parts=(member_text,)))
+            script = _script(label, entry.name, member, scheme.interpreter)
+            if script is not None:
+                building.replaced[entry.name] = script
+                building.add(File(path=target, size=len(script), executable=True, parts=(script,)))
                 return
     if member is None:
         building.folders.add(target.removesuffix("/"))
@@ -191,29 +190,29 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
 
 
 def _script(label: str, name: str, member: Slice, interpreter: str) -> bytes | None:
-    """Return the script with its first line rewritten, None where that line is fine."""
+    """Return the script with the interpreter in its first line; None if the line does not have to change."""
     if not wheel_files.needs_interpreter(_contents(member, wheel_files.PEEK)):
         return None
     if member.size > _MAX_SCRIPT:
-        _refuse(label, f"{name!r} is a script of {member.size} bytes, and the most is {_MAX_SCRIPT}")
+        refuse(label, f"the script {name!r} has {member.size} bytes, more than {_MAX_SCRIPT}")
     return wheel_files.with_interpreter(_contents(member, None), interpreter)
 
 
 def _generated(
     building: _Building, members: Mapping[str, Slice], info: str, package: str
 ) -> tuple[wheel_files.Row, ...]:
-    """Add what the wheel does not hold: INSTALLER and the launchers. Returns their rows."""
+    """Add the files that an installer generates, INSTALLER and launchers; return their rows for RECORD."""
     scheme = building.scheme
     files = {f"{scheme.site_packages}/{info}/INSTALLER": (INSTALLER, False)}
     if f"{info}/entry_points.txt" in members:
         try:
-            wanted = wheel_files.launchers(_text(building.label, members, f"{info}/entry_points.txt"))
+            launchers = wheel_files.launchers(_text(building.label, members, f"{info}/entry_points.txt"))
         except ValueError as error:
-            _refuse(building.label, f"entry_points.txt: {error}")
-        for launcher in wanted:
+            refuse(building.label, f"entry_points.txt: {error}")
+        for launcher in launchers:
             content = wheel_files.launcher_text(launcher, scheme.interpreter)
             files[f"{scheme.root}/bin/{launcher.name}"] = (content, True)
-            if (package, launcher.name) == ("pip", "pip"):  # every installer adds pip3.X for the Python at hand
+            if (package, launcher.name) == ("pip", "pip"):  # installers add pip3.X for the Python version
                 files[f"{scheme.root}/bin/pip{scheme.python}"] = (content, True)
     rows = []
     for path, (data, executable) in files.items():
@@ -229,58 +228,58 @@ def _add_record(
     dropped: frozenset[str],
     added: tuple[wheel_files.Row, ...],
 ) -> None:
-    """Add RECORD: the wheel's own stream followed by the added rows, or a new file where a row of it changed."""
-    own = f"{info}/RECORD"
-    text = _text(building.label, members, own, _MAX_RECORD)
-    # Signatures are made after RECORD, which therefore never lists them ("Signed wheel files").
+    """Add RECORD: the wheel's own data followed by the added rows, or a new file if one of its rows changes."""
+    record = f"{info}/RECORD"
+    text = _text(building.label, members, record, _MAX_RECORD)
+    # RECORD never lists the signatures, which are made after it ("Signed wheel files").
     listed = {*dropped, *(f"{info}/{name}" for name in _SIGNATURES)}
     rewritten = io.StringIO(newline="")
     is_changed = False
     try:
         for number, old in enumerate(wheel_files.parse_record(text), 1):
             if number > len(members) + _MORE_ROWS:
-                _refuse(
+                refuse(
                     building.label,
-                    f"RECORD: it has more than {number - 1} rows, the wheel {len(members)} files",
+                    f"RECORD has more than {number - 1} rows for {len(members)} files",
                 )
             if old[0] not in members and wheel_files.leads_out(old[0]):
-                _refuse(building.label, f"RECORD: {old[0]!r:.200} leads out of the environment")
+                refuse(building.label, f"RECORD: {old[0]!r:.200} points out of site-packages")
             new = wheel_files.installed_row(old, moved=building.moved, replaced=building.replaced, dropped=dropped)
             is_changed |= new != old
             rewritten.write("" if new is None else wheel_files.render_record((new,)).decode())
             listed.add(old[0])
     except ValueError as error:
-        _refuse(building.label, f"RECORD: {error}")
+        refuse(building.label, f"RECORD: {error}")
     unlisted = [(building.moved.get(name, name), "", "") for name in sorted(members) if name not in listed]
     tail = wheel_files.render_record((*unlisted, *added))
     parts: tuple[bytes | Slice, ...]
-    # Rows can be added to the wheel's own bytes only behind a whole line.
+    # Rows can be appended to the wheel's own data only if its last line is complete.
     if not is_changed and text.endswith("\n"):
-        parts = (members[own], tail)
-        size = members[own].size + len(tail)
+        parts = (members[record], tail)
+        size = members[record].size + len(tail)
     else:
-        whole = rewritten.getvalue().encode() + tail
-        parts, size = (whole,), len(whole)
-    building.add(File(path=f"{building.scheme.site_packages}/{own}", size=size, executable=False, parts=parts))
+        data = rewritten.getvalue().encode() + tail
+        parts, size = (data,), len(data)
+    building.add(File(path=f"{building.scheme.site_packages}/{record}", size=size, executable=False, parts=parts))
 
 
 def _text(label: str, members: Mapping[str, Slice], name: str, most: int = _MAX_METADATA) -> str:
-    """Return a metadata file of the wheel, of `most` bytes."""
+    """Return a metadata file of the wheel, which may have at most `most` bytes."""
     if name not in members:
-        _refuse(label, f"it has no {name}")
+        refuse(label, f"it has no {name}")
     if members[name].size > most:
-        _refuse(label, f"{name} has {members[name].size} bytes, and the most is {most}")
+        refuse(label, f"{name} has {members[name].size} bytes, more than {most}")
     try:
         return _contents(members[name], None).decode()
     except UnicodeDecodeError:
-        _refuse(label, f"{name} is not UTF-8")
+        refuse(label, f"{name} is not UTF-8")
 
 
 def _contents(member: Slice, limit: int | None) -> bytes:
-    """Return the first `limit` bytes of a member, or all, which are then checked.
+    """Return the first `limit` bytes of a member, or all of them; in that case the CRC-32 is checked.
 
     Raises:
-        IntegrityError: they are not what the zip file promises.
+        IntegrityError: the data does not match the zip file's directory.
     """
     out = bytearray()
     inflater = Inflater(member.size) if member.deflated else None
@@ -295,11 +294,5 @@ def _contents(member: Slice, limit: int | None) -> bytes:
         else:
             check_crc(crc32(out), member.crc)
     except DamagedError as error:
-        raise IntegrityError(
-            f"{member.origin} is damaged: {error}", hint="delete the file and fetch it again from its index"
-        ) from error
+        raise IntegrityError(f"{member.origin} is damaged: {error}", hint=FETCH_AGAIN) from error
     return bytes(out)
-
-
-def _refuse(label: str, why: str) -> NoReturn:
-    raise IntegrityError(f"{label} is refused: {why}", hint="delete the file and fetch it again from its index")

@@ -1,8 +1,9 @@
-"""What a wheel's installation writes itself: RECORD, launchers of entry points, and first lines of scripts.
+"""The files of a wheel that an installation generates or changes: RECORD, launchers, and first lines of scripts.
 
-Most rows of the wheel's own RECORD hold for the image as they are. Rows of moved or rewritten files are replaced, and
-what the installation adds is appended (Core metadata: Recording installed projects). Scripts follow the PyPA
-specifications "Entry points" and "Binary distribution format", section "Recommended installer features".
+Most rows of the wheel's own RECORD stay as they are. Rows of moved or rewritten files are replaced, and rows of
+generated files are appended.
+Source: the PyPA specifications "Recording installed projects", "Entry points" and "Binary distribution format", section
+"Recommended installer features".
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _NAME = re.compile(r"[\w.+][\w.+-]*", re.ASCII)
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(?:\[[^\]\n]*\])?")
 _SHEBANG = re.compile(rb"#!pythonw?(?=[ \t\r\n]|$)")
-_MOST = 4096  # launchers; the packages that have most bring some hundred
-_MOST_LINES = 5000  # configparser takes a time that grows with the square of the invalid lines
-PEEK = 10  # bytes that tell whether a script's first line has to be rewritten
+_MOST = 4096  # launchers; the largest packages have a few hundred
+_MOST_LINES = 5000  # configparser's time grows with the square of the number of invalid lines
+PEEK = 10  # bytes that show whether the first line of a script has to be rewritten
 
 
 def parse_record(text: str) -> Iterator[Row]:
-    """Yield the rows of a RECORD, one by one: it can be large.
+    """Yield the rows of a RECORD, which can be large.
 
     Raises:
-        ValueError: it is not a table of three columns.
+        ValueError: a row does not have three columns.
     """
     try:
         for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
@@ -60,16 +61,16 @@ def render_record(rows: Iterable[Row]) -> bytes:
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a row of a wheel names a file beyond site-packages, which an uninstaller would then remove."""
+    """Return whether a path of RECORD points out of site-packages: uninstallers remove every file that RECORD lists."""
     return path.startswith("/") or ".." in path.replace("\\", "/").split("/")
 
 
 def installed_row(
     old: Row, *, moved: Mapping[str, str], replaced: Mapping[str, bytes], dropped: frozenset[str]
 ) -> Row | None:
-    """Return a wheel's row as it is after the installation; None for what is not installed.
+    """Return the installed form of a row of a wheel's RECORD; None if the file is not installed.
 
-    `moved` gives the new path of a wheel's path, `replaced` the new contents, `dropped` what is not installed.
+    `moved` maps paths of the wheel to new paths, `replaced` to new contents; `dropped` are not installed.
     """
     path, digest, size = old
     if path in dropped:
@@ -79,7 +80,7 @@ def installed_row(
 
 
 class _CaseSensitive(configparser.ConfigParser):
-    # Names of commands keep their case, which configparser would lower.
+    # Keep the case of command names; configparser converts them to lower case by default.
     def optionxform(self, optionstr: str) -> str:
         return optionstr
 
@@ -94,10 +95,10 @@ class Launcher:
 
 
 def launchers(entry_points: str) -> tuple[Launcher, ...]:
-    """Return the launchers that an `entry_points.txt` asks for, sorted by name.
+    """Return the launchers of an `entry_points.txt`, sorted by name.
 
     Raises:
-        ValueError: the file is not INI text, a name is not that of a file, or a target is not `module:function`.
+        ValueError: the file is not INI text, a name is not a valid file name, or a target is not `module:function`.
     """
     if entry_points.count("\n") > _MOST_LINES:
         raise ValueError(f"it has more than {_MOST_LINES} lines")
@@ -111,13 +112,13 @@ def launchers(entry_points: str) -> tuple[Launcher, ...]:
         for name, value in parser.items(section) if parser.has_section(section) else ():
             target = _TARGET.fullmatch(value.strip())
             if not _NAME.fullmatch(name) or imagepaths.fault(name):
-                raise ValueError(f"{name!r:.100} is not a name for a script")
+                raise ValueError(f"{name!r:.100} is not a valid name of a script")
             if target is None:
                 raise ValueError(f"{name} = {value!r:.100} is not module:function")
             if name in scripts:
-                raise ValueError(f"{name!r} is a script twice")
+                raise ValueError(f"it lists the script {name!r} twice")
             if len(scripts) == _MOST:
-                raise ValueError(f"it asks for more than {_MOST} scripts")
+                raise ValueError(f"it lists more than {_MOST} scripts")
             scripts[name] = Launcher(name, target["module"], target["attribute"])
     return tuple(scripts[name] for name in sorted(scripts))
 
@@ -136,10 +137,10 @@ def launcher_text(launcher: Launcher, interpreter: str) -> bytes:
 
 
 def needs_interpreter(start: bytes) -> bool:
-    """Return whether a script that begins like this names `python` without a place."""
+    """Return whether the first line of a script is the placeholder `#!python` or `#!pythonw`."""
     return _SHEBANG.match(start) is not None
 
 
 def with_interpreter(script: bytes, interpreter: str) -> bytes:
-    """Return the script with the interpreter's path in its first line; the rest of that line stays."""
+    """Return the script with the interpreter's path in its first line, keeping the arguments."""
     return _SHEBANG.sub(b"#!" + interpreter.encode(), script, count=1)

@@ -1,7 +1,7 @@
-"""The wheels of a lock: found in the user's folder or downloaded, used only by their SHA-256, and made into layers.
+"""The wheels of a lock: find or download them, check their SHA-256, and make layers of them.
 
-The contents of each wheel are kept as a small file, so a build that finds all layers in the cache can still name the
-packages that hold the same paths.
+A listing of each wheel is cached, so a build that finds all its layers in the cache can still report the packages that
+contain the same paths.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from envkit.registry.transport import Transport
 
 _LISTING = "envkit.wheel-listing/1"
-_USUAL_RATIO = 2  # of unpacked to packed; a guess for the bar, until a wheel is opened
+_USUAL_RATIO = 2  # unpacked to packed size: an estimate for the progress bar until the wheel is opened
 _PIECE = 1 << 20
 
 Group = tuple[Wheel, ...]
@@ -47,13 +47,13 @@ class Wheels:
     """The wheels of one build; a `stage.Kind`.
 
     Args:
-        folder: the cache; downloads (by SHA-256) and listings lie below it.
-        own: a folder that the user filled with wheels, looked at first.
-        built: the files of wheels that were built from source, by SHA-256; no index has them.
-        places: addresses behind the mirrors.
-        transport: connections.
-        reporter: hears the steps and the download.
-        scheme: where the files belong in the image.
+        folder: the cache, with downloads (by SHA-256) and listings.
+        own: the user's folder of wheels, which is searched first.
+        built: files of wheels that were built from source, by SHA-256; no index has them.
+        places: the package sources and mirrors.
+        transport: the connections.
+        reporter: gets steps and the progress of downloads.
+        scheme: the paths in the image.
         compression: of the layers, one of `compress.COMPRESSIONS`.
         offline: download nothing.
     """
@@ -84,7 +84,7 @@ class Wheels:
         return layer_key(tuple(wheel.sha256 for wheel in group), self._scheme, compression=self._compression)
 
     def find(self, wheels: Sequence[Wheel]) -> None:
-        """Look for wheels in the user's folder; a file of the right name with other bytes does not count.
+        """Look for wheels in the user's folder; files with the right name but other bytes are ignored.
 
         Raises:
             EnvironmentProblem: the folder cannot be read.
@@ -94,24 +94,24 @@ class Wheels:
         self._reporter.step(f"look for wheels in {self._own}")
         if not self._own.is_dir():
             raise EnvironmentProblem(
-                f"the folder of wheels {self._own} cannot be read", hint="ENVKIT_WHEEL_DIR=DIR names another one"
+                f"the wheel folder {self._own} cannot be read", hint="set ENVKIT_WHEEL_DIR to another folder"
             )
         with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-hash") as pool:
             unknown = [wheel for wheel in wheels if wheel.sha256 not in self._files]
             ranked = sorted(unknown, key=lambda wheel: -wheel.size)
             paths = [self._own / wheel.file for wheel in ranked]
-            for wheel, is_it in zip(ranked, pool.map(_is_wheel, ranked, paths), strict=True):
-                if is_it:
+            for wheel, matches in zip(ranked, pool.map(_is_wheel, ranked, paths), strict=True):
+                if matches:
                     self._files[wheel.sha256] = self._own / wheel.file
 
     def provide(self, groups: Sequence[Group], progress: Progress, ready: Callable[[Group], object]) -> None:
         """Find or download the wheels.
 
         Raises:
-            IntegrityError: a download has other bytes than the lock says.
+            IntegrityError: a download does not match the lock.
             EngineError: an index refuses.
             EnvironmentProblem: the disk is full, an index cannot be reached, or the user's folder cannot be read.
-            TimeLimitError: the deadline is over, or an index is silent.
+            TimeLimitError: the deadline has passed, or an index does not answer.
         """
         wheels = [wheel for group in groups for wheel in group]
         progress.expect(sum(wheel.size * _USUAL_RATIO for wheel in wheels))
@@ -128,10 +128,10 @@ class Wheels:
         self._reporter.step(f"assemble {counted(len(groups), 'layer')} of {counted(len(wheels), 'wheel')}")
 
     def write(self, group: Group, layer: LayerWriter, progress: Progress) -> None:
-        """Write the wheels' files as an installer would leave them.
+        """Write the wheels' files as an installer would.
 
         Raises:
-            IntegrityError: a wheel is not sound.
+            IntegrityError: a wheel is damaged or invalid.
             EnvironmentProblem: a file cannot be read.
         """
         with contextlib.ExitStack() as opened:
@@ -141,18 +141,18 @@ class Wheels:
             for wheel, tree in zip(group, trees, strict=True):
                 json_cache.write(self._listings, self.key((wheel,)), _LISTING, contents(tree))
             unpacked = sum(file.size for tree in trees for file in tree.files)
-            progress.expect(unpacked - download_size(group) * _USUAL_RATIO)  # the guess of `provide` goes
+            progress.expect(unpacked - download_size(group) * _USUAL_RATIO)  # replaces the estimate of `provide`
             write_trees(trees, layer)
 
     def made(self, group: Group) -> None:
-        """Remove the downloads; what lies in the user's folder stays."""
-        # The cached layer has their contents, and a wheel of torch with CUDA has gigabytes.
+        """Remove the downloads; files in the user's folder stay."""
+        # The cached layer has their contents, and the wheels of torch with CUDA take gigabytes.
         for wheel in group:
             if self._files[wheel.sha256] == self._downloads / wheel.sha256:
                 self._files[wheel.sha256].unlink(missing_ok=True)
 
     def listings(self, layers: Sequence[Made[Wheel]]) -> list[tuple[str, Contents]]:
-        """Return the contents of the layers' wheels, of those for which they are kept."""
+        """Return the listings of the layers' wheels, as far as they are cached."""
         kept: list[tuple[str, Contents]] = []
         for wheel in (wheel for made in layers for wheel in made.packages):
             listing = json_cache.read(self._listings, self.key((wheel,)), _LISTING)
@@ -169,11 +169,11 @@ class Wheels:
         total = sum(wheel.size for wheel in wheels)
         self._reporter.step(f"download {counted(len(wheels), 'wheel')} ({total / 1e6:.0f} MB)")
 
-        def heard(done: int, total: int) -> None:
+        def on_bytes(done: int, total: int) -> None:
             progress.check()
             self._reporter.advance(done, total)
 
-        def arrived(sha256: str) -> None:
+        def on_file(sha256: str) -> None:
             self._files[sha256] = self._downloads / sha256
             for group in [group for group in waiting if self._has(group)]:
                 waiting.remove(group)
@@ -181,7 +181,7 @@ class Wheels:
 
         items = [item(wheel, self._places, self._transport) for wheel in wheels]
         policy = self._transport.policy
-        fetch(items, self._downloads, policy, heard, offline=self._offline, on_file=arrived, check=progress.check)
+        fetch(items, self._downloads, policy, on_bytes, offline=self._offline, on_file=on_file, check=progress.check)
 
 
 def item(wheel: Wheel, places: Places, transport: Transport) -> Item:
@@ -198,7 +198,7 @@ def item(wheel: Wheel, places: Places, transport: Transport) -> Item:
 
 
 def contents(tree: Tree) -> dict[str, str | None]:
-    """Return what a wheel leaves in the image; see `layer_plan.Contents`."""
+    """Return the listing of a wheel; see `layer_plan.Contents`."""
     return {file.path: _contents(file) for file in tree.files}
 
 
@@ -208,7 +208,7 @@ def _contents(file: File) -> str:
 
 
 def _is_wheel(wheel: Wheel, path: Path) -> bool:
-    """Return whether the file has the lock's bytes."""
+    """Return whether the file has the SHA-256 of the lock."""
     try:
         if path.stat().st_size != wheel.size:
             return False

@@ -86,7 +86,7 @@ def read_listing(name: str, access: Access, content: Content, *, packages: bool)
                 diff_id=layer.diff_id,
                 digest=layer.digest or None,
                 size=layer.descriptor.size,
-                unpacked=opened.read.get(index),
+                unpacked=opened.tar_sizes.get(index),
                 made_by=layer.made_by,
             )
             for index, layer in enumerate(opened.layers)

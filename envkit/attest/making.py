@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from envkit.attest.keyless import Keyless
     from envkit.attest.subject import Subject
     from envkit.ground.progress import Reporter
-    from envkit.image.packages import Found
+    from envkit.image.packages import ScanResult
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
     from envkit.registry.referrers import Artifact
@@ -158,7 +158,7 @@ def _sealed(payload: bytes, predicate_type: str, key: PrivateKey | Keyless | Non
     return artifact(payload, predicate_type, key.seal(payload), key.media_type)
 
 
-def _plan(subject: Subject, sources: Sources, contents: Found) -> BuildPlan:
+def _plan(subject: Subject, sources: Sources, contents: ScanResult) -> BuildPlan:
     label = subject.labels.get(PLAN_LABEL)
     if label is None:
         raise UsageError(
@@ -183,7 +183,7 @@ def _plan(subject: Subject, sources: Sources, contents: Found) -> BuildPlan:
     return plan
 
 
-def _lock(subject: Subject, sources: Sources, contents: Found) -> Lock | None:
+def _lock(subject: Subject, sources: Sources, contents: ScanResult) -> Lock | None:
     label, lock = subject.labels.get(LOCK_LABEL), sources.lock
     if label is None:
         if lock is not None:

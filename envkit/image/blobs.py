@@ -1,4 +1,4 @@
-"""A layer's blob as a stream of its tar's bytes, with the digests of both checked at the end."""
+"""Read a layer's blob as the bytes of its tar; the digests of both are checked at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class _Range:
-    """The bytes of a blob, hashed as they pass."""
+    """The bytes of a blob, hashed while they are read."""
 
     def __init__(self, file: IO[bytes], layer: Layer, *, hashed: bool) -> None:
         self._file, self._left = file, layer.descriptor.size
@@ -36,7 +36,7 @@ class _Range:
 
 
 class TarBytes:
-    """The uncompressed bytes of a layer, hashed as they pass."""
+    """The uncompressed bytes of a layer, hashed while they are read."""
 
     def __init__(self, pieces: Iterator[bytes], stop: threading.Event, most: int, *, hashed: bool = True) -> None:
         self._pieces, self._ready, self._at, self._stop = pieces, b"", 0, stop
@@ -45,10 +45,10 @@ class TarBytes:
         self.size = 0
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes, none at the end."""
+        """Return up to `size` bytes; none at the end."""
         while self._at == len(self._ready):
             if self._stop.is_set():
-                raise EngineError("the unpacking was given up")
+                raise EngineError("unpacking was stopped")
             piece = next(self._pieces, None)
             if piece is None:
                 return b""
@@ -57,7 +57,9 @@ class TarBytes:
                 self.hash.update(piece)
             self.size += len(piece)
             if self.size > self._most:
-                raise damaged(f"a layer inflates to more than {self._most} bytes; its blob is too small for that")
+                raise damaged(
+                    f"a layer inflates to more than {self._most} bytes, which is too much for the size of its blob"
+                )
         data = self._ready[self._at : self._at + size]
         self._at += len(data)
         return data
@@ -65,13 +67,13 @@ class TarBytes:
 
 @contextmanager
 def tar_bytes(layer: Layer, stop: threading.Event, *, verified: bool = False) -> Iterator[TarBytes]:
-    """A layer's tar. On leaving without an error everything is read and has the promised digests.
+    """Yield a layer's tar. When the context ends without an error, all of it was read and the digests match.
 
-    With `verified` the digests were checked before, as those of a base that was just fetched, and are not again.
+    With `verified` the digests are not checked, because they were before, as with a base that was just fetched.
 
     Raises:
         EngineError: the blob's file cannot be read.
-        IntegrityError: the blob or its tar is not what its digest says, or is not gzip, zstd or tar.
+        IntegrityError: the blob or its tar does not match its digest, or is not gzip, zstd or tar.
     """
     if layer.blob is None:
         raise EngineError(f"layer {layer.digest} is only in {layer.origin or 'its registry'}", hint="fetch it first")
@@ -83,18 +85,18 @@ def tar_bytes(layer: Layer, stop: threading.Event, *, verified: bool = False) ->
         file.seek(layer.offset)
         magic = file.read(4)
         raw = _Range(file, layer, hashed=not verified)
-        with contextlib.closing(_plain(raw, magic, layer)) as pieces:  # a program may have to be ended
+        with contextlib.closing(_plain(raw, magic, layer)) as pieces:
             stream = TarBytes(pieces, stop, most_inflated(layer.descriptor.size), hashed=not verified)
-            with _named(layer):
+            with _naming(layer):
                 yield stream
-            # What the reader left counts in the digests, too: the rest of the tar, then what follows it in the blob.
+            # The digests cover everything, so read the rest of the tar, then the rest of the blob.
             while stream.read(_PIECE):
                 pass
         while raw.read(1 << 20):
             pass
         if verified:
             return
-        # An archive of `docker save` promises no digest of the blob, only that of the tar.
+        # An archive of `docker save` has no digest of the blob, only that of the tar.
         if layer.digest and f"sha256:{raw.hash.hexdigest()}" != layer.digest:
             raise damaged(f"blob {layer.digest} has the digest sha256:{raw.hash.hexdigest()}")
         if f"sha256:{stream.hash.hexdigest()}" != layer.diff_id:
@@ -102,8 +104,8 @@ def tar_bytes(layer: Layer, stop: threading.Event, *, verified: bool = False) ->
 
 
 @contextmanager
-def _named(layer: Layer) -> Iterator[None]:
-    """Name the layer where its reader says what is wrong with the tar: that one knows no more than the bytes."""
+def _naming(layer: Layer) -> Iterator[None]:
+    """Add the layer to errors of the tar reader, which knows only the bytes."""
     try:
         yield
     except IntegrityError as error:
@@ -111,7 +113,7 @@ def _named(layer: Layer) -> Iterator[None]:
             raise
         raise IntegrityError(
             f"layer {layer.diff_id}: {error.message}",
-            hint="get the image from its source again; a layer like this one is never unpacked",
+            hint="get the image from its source again",
         ) from error
 
 
@@ -120,11 +122,11 @@ def _plain(raw: _Range, magic: bytes, layer: Layer) -> Generator[bytes, None, No
         return _gunzipped(raw, layer)
     if magic == _ZSTD:
         return _unzstd(raw, layer)
-    return (piece for piece in iter(lambda: raw.read(1 << 18), b""))
+    return (piece for piece in iter(lambda: raw.read(_PIECE), b""))
 
 
 def _gunzipped(raw: _Range, layer: Layer) -> Generator[bytes, None, None]:
-    """The members of a gzip file, one after the other."""
+    """Yield the contents of all members of a gzip file."""
     try:
         with open_gzip(raw) as stream:
             while piece := stream.read(_PIECE):
@@ -135,8 +137,8 @@ def _gunzipped(raw: _Range, layer: Layer) -> Generator[bytes, None, None]:
 
 
 def _unzstd(raw: _Range, layer: Layer) -> Generator[bytes, None, None]:
-    """The frames of a zstd file."""
-    from envkit.image import zstd  # noqa: PLC0415 - a library for these layers alone
+    """Yield the contents of all frames of a zstd file."""
+    from envkit.image import zstd  # noqa: PLC0415 - a library that only zstd layers need
 
     try:
         with zstd.open_zstd(raw) as stream:

@@ -1,8 +1,8 @@
-"""Deflate and gzip: streams inflated in pieces of bounded size, and gzip members written without a compressor.
+"""Deflate and gzip: inflate streams in pieces of bounded size, and write gzip members without a compressor.
 
-A gzip file may have many members (RFC 1952, 2.2). Assembled layers use that: entries of zip files are already deflated
-and become members as they are, between small members with tar headers and what envkit itself writes. The small ones
-hold text as it is and long runs of zero bytes as one match, so their bytes do not depend on the version of a library.
+A gzip file may have many members (RFC 1952, 2.2). In assembled layers the already deflated entries of zip files become
+members unchanged, between small members with tar headers and files that envkit writes. The small members store text
+uncompressed and long runs of zero bytes as matches, so their bytes do not depend on the version of a library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PIECE = 256 << 10  # bytes; what one call may yield, so a bomb costs time but never memory
+PIECE = 256 << 10  # maximum bytes of a yielded piece, so that a decompression bomb cannot fill the memory
 
 crc32 = isal_zlib.crc32
 # Deflate, no name, no time, no flags, unknown system (RFC 1952, 2.3).
@@ -38,41 +38,41 @@ _SHORTEST_MATCH = 3  # RFC 1951
 _IsalError = cast("type[Exception]", igzip_lib.IsalError)
 
 
-# What reading from `open_gzip` raises where the file is damaged.
+# The exceptions that reading from `open_gzip` raises if the file is damaged.
 GZIP_FAULTS: tuple[type[Exception], ...] = (EOFError, OSError, _IsalError, zlib.error)
 
 
 def most_inflated(size: int) -> int:
-    """Return how many bytes a package or layer of `size` bytes may inflate to: 100 times as many, and at least 1 GiB.
+    """Return the maximum unpacked size of a package or layer of `size` bytes: 100 times as much, and at least 1 GiB.
 
-    Deflate reaches 1032 times and zstd more; libraries with CUDA reach 5. What exceeds it only fills a disk.
+    CUDA libraries reach a ratio of 5. Deflate allows 1032 and zstd more, which only decompression bombs use.
     """
     return max(1 << 30, 100 * size)
 
 
 class Readable(Protocol):
-    """What bytes come from."""
+    """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes, none at the end."""
+        """Return up to `size` bytes; none at the end."""
 
 
 class Writable(Protocol):
-    """Where bytes go."""
+    """A destination of bytes."""
 
     def write(self, data: bytes, /) -> object:
-        """Take all of `data`."""
+        """Write all of `data`."""
 
 
 def open_gzip(source: Path | Readable) -> IO[bytes]:
-    """What a gzip file of any number of members holds, as a stream to read."""
+    """Return the contents of a gzip file with any number of members as a stream."""
     if hasattr(source, "read"):
         return cast("IO[bytes]", igzip.IGzipFile(fileobj=_Raw(source), mode="rb"))  # type: ignore[no-untyped-call]
     return cast("IO[bytes]", igzip.IGzipFile(source, "rb"))  # type: ignore[no-untyped-call]
 
 
 class _Raw(io.RawIOBase):
-    """Bytes that are read forwards, as the library wants them."""
+    """Adapts a `Readable` to the interface that the library requires."""
 
     def __init__(self, source: Readable) -> None:
         self._source = source
@@ -88,43 +88,44 @@ class _Raw(io.RawIOBase):
 
 
 class DamagedError(ValueError):
-    """The stream is not deflate, or not as long as promised, or its CRC-32 differs."""
+    """The stream is not deflate data, or its size or CRC-32 is wrong."""
 
 
 class Inflater:
-    """One stream: `feed` it in pieces, then `finish`."""
+    """Inflates one stream: call `feed` for each piece, then `finish`."""
 
     __slots__ = ("_crc", "_engine", "_left")
 
     def __init__(self, size: int) -> None:
-        """`size` is the number of bytes that the stream promises to inflate to."""
+        """`size` is the expected number of inflated bytes."""
         self._engine = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
         self._left = size
         self._crc = 0
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """What `data` inflates to.
+        """Yield the inflated bytes of `data`.
 
         Raises:
-            DamagedError: the stream is broken, goes on after its end, or holds more than promised.
+            DamagedError: the stream is invalid, continues after its end, or is longer than expected.
         """
-        if self._over():
+        if self._at_end():
             if len(data):
                 raise DamagedError("it goes on after its end")
             return
         while True:
             try:
-                # One byte more than promised shows a lie; a buffer of this size is what small entries cost most.
+                # One byte more than expected detects streams that are too long. Larger buffers would dominate the cost
+                # of small entries.
                 piece = self._engine.decompress(data, min(PIECE, self._left + 1))
             except _IsalError as error:
                 raise DamagedError(f"it is not deflate data ({error})") from error
             self._left -= len(piece)
             if self._left < 0:
-                raise DamagedError("it holds more than it says")
+                raise DamagedError("it is longer than stated")
             self._crc = crc32(piece, self._crc)
             if piece:
                 yield piece
-            if self._over():
+            if self._at_end():
                 if self._engine.unused_data:
                     raise DamagedError("it goes on after its end")
                 return
@@ -132,28 +133,28 @@ class Inflater:
                 return
             data = b""
 
-    def _over(self) -> bool:
+    def _at_end(self) -> bool:
         return bool(self._engine.eof)
 
     def finish(self, crc: int) -> None:
-        """The stream is over.
+        """Check the end of the stream.
 
         Raises:
-            DamagedError: it had not ended, or was shorter than promised, or its CRC-32 is not `crc`.
+            DamagedError: it has not ended, is shorter than expected, or its CRC-32 is not `crc`.
         """
-        if not self._over() or self._left:
+        if not self._at_end() or self._left:
             raise DamagedError("it is cut short")
         check_crc(self._crc, crc)
 
 
-def check_crc(seen: int, promised: int) -> None:
+def check_crc(actual: int, expected: int) -> None:
     """Compare two CRC-32s.
 
     Raises:
         DamagedError: they differ.
     """
-    if seen != promised:
-        raise DamagedError(f"its CRC-32 is {seen:08x}, not {promised:08x}")
+    if actual != expected:
+        raise DamagedError(f"its CRC-32 is {actual:08x}, not {expected:08x}")
 
 
 def gzip_member(data: bytes) -> bytes:
@@ -167,14 +168,14 @@ def gzip_trailer(crc: int, size: int) -> bytes:
 
 
 def stored_header(size: int, *, final: bool) -> bytes:
-    """Return what precedes `size` bytes (at most 65535) in a stored block."""
+    """Return the header of a stored block of `size` bytes (at most 65535)."""
     return struct.pack("<B2H", final, size, size ^ 0xFFFF)
 
 
 def squeeze(data: bytes) -> bytes:
     """Return `data` as a deflate stream: runs of zero bytes as matches, the rest as stored blocks."""
     out: list[bytes] = []
-    at, opened = 0, False  # whether the block before has written the header bits of the stored block that follows it
+    at, opened = 0, False  # opened: the previous block ends with the header bits of the next stored block
     runs = [run.span() for run in _ZEROS.finditer(data)]
     for index, (begin, end) in enumerate(runs):
         if begin > at or opened:
@@ -190,7 +191,7 @@ def squeeze(data: bytes) -> bytes:
 
 
 def _add_stored(out: list[bytes], data: bytes, *, final: bool, opened: bool) -> None:
-    """Add blocks that hold `data` as it is; the header bits of the first are there already when `opened`."""
+    """Add stored blocks of `data`; with `opened`, the header bits of the first one were already written."""
     for at in range(0, len(data) or 1, STORED_MAX):
         piece = data[at : at + STORED_MAX]
         head = stored_header(len(piece), final=final and at + STORED_MAX >= len(data))
@@ -199,11 +200,11 @@ def _add_stored(out: list[bytes], data: bytes, *, final: bool, opened: bool) -> 
 
 @functools.lru_cache(maxsize=4096)
 def _zeros(count: int, *, final: bool, follow: str) -> bytes:
-    """A block of `count` zero bytes, and the header bits of a stored block that follows and is the last or not."""
+    """Return a block of `count` zero bytes and the header bits of the next stored block ('more', 'final' or '')."""
     # Last block or not, then type 01 (fixed Huffman codes) with its low bit first (RFC 1951, 3.2.3).
     bits = [int(final), 1, 0]
     bits += _literal_zero()
-    # A match copies bytes that came before it, so the first zero byte is a literal.
+    # A match copies earlier bytes, so the first zero byte has to be a literal.
     left = count - 1
     while left >= _SHORTEST_MATCH:
         base, code, extra = next(row for row in _LENGTHS if row[0] <= left)
@@ -215,7 +216,7 @@ def _zeros(count: int, *, final: bool, follow: str) -> bytes:
     bits += _literal_zero() * left
     bits += [0] * 7  # end of block
     if follow:
-        # A stored block starts at any bit and is aligned only after its header, so its header ends in this byte.
+        # A stored block starts at any bit and is aligned only after its header, so the header bits belong to this byte.
         bits += [int(follow == "final"), 0, 0]
     bits += [0] * (-len(bits) % 8)
     return bytes(sum(bit << shift for shift, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
@@ -226,6 +227,6 @@ def _literal_zero() -> list[int]:
 
 
 def _length_code(code: int) -> list[int]:
-    """The fixed Huffman code of a length, most significant bit first."""
+    """Return the fixed Huffman code of a length, most significant bit first."""
     value, width = (code - 256, 7) if code < 280 else (0b11000000 + code - 280, 8)  # noqa: PLR2004 - RFC 1951, 3.2.6
     return [value >> shift & 1 for shift in reversed(range(width))]

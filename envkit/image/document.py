@@ -1,7 +1,7 @@
-"""Documents of images from any source: each a JSON object whose descriptors and configuration can be trusted.
+"""Parse and validate the JSON documents of images: manifests, indexes and configurations.
 
-Nothing of a registry, an archive or a layout is used before it passed here. Digests are checked by the reader that has
-the bytes; what is checked here is that they mean what the image specification says.
+Documents of registries, archives and layouts are used only after they were validated here against the image
+specification. Their readers check the digests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from envkit.image import spec
 from envkit.image.reference import is_digest
 
 MOST_BYTES = 8 << 20
-"""Bytes of a manifest, an index or a configuration."""
+"""The maximum size of a manifest, an index or a configuration, in bytes."""
 INDEXES = (spec.INDEX, spec.DOCKER_INDEX)
 MANIFESTS = (spec.MANIFEST, spec.DOCKER_MANIFEST)
 _NAME = "org.opencontainers.image.ref.name"
@@ -30,32 +30,32 @@ _AGAIN = "build or copy the image again: its files are damaged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row of an index: what it names, and what it says of that."""
+    """An entry of an index."""
 
     descriptor: spec.Descriptor
-    name: str  # that tools ask for; empty: none
-    platform: str  # 'linux/amd64', 'linux/arm64/v8'; empty: not told
+    name: str  # the tag in a layout; empty: none
+    platform: str  # 'linux/amd64', 'linux/arm64/v8'; empty: unknown
 
     @property
     def digest(self) -> str:
-        """What it names."""
+        """The digest of the manifest or index."""
         return self.descriptor.digest
 
 
 def damaged(what: str) -> IntegrityError:
-    """The error for bytes that are not what they should be."""
+    """Return the error for an image with damaged files."""
     return IntegrityError(what, hint=_AGAIN)
 
 
 def parse_json(data: bytes, where: str, *, hint: str = _AGAIN) -> dict[str, Any]:
-    """A JSON object.
+    """Return a JSON object.
 
     Raises:
-        IntegrityError: the bytes are not a JSON object; `hint` is the next step.
+        IntegrityError: the bytes are not a JSON object.
     """
     try:
         tree = json.loads(data)
-    # The parser calls itself for every level, and a hostile document can have more than Python allows.
+    # The parser is recursive, and a hostile document can be nested more deeply than Python allows.
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{where} is not JSON: {error}", hint=hint) from error
     if not isinstance(tree, dict):
@@ -64,10 +64,10 @@ def parse_json(data: bytes, where: str, *, hint: str = _AGAIN) -> dict[str, Any]
 
 
 def parse_config(data: bytes, where: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """An image's configuration and the digests of its layers' tars, bottom first.
+    """Return an image's configuration and the digests of its layers' tars, lowest first.
 
     Raises:
-        IntegrityError: it is not the JSON of an image.
+        IntegrityError: it is not a valid configuration.
     """
     tree = parse_json(data, where)
     rootfs = tree.get("rootfs")
@@ -81,15 +81,15 @@ def parse_config(data: bytes, where: str) -> tuple[Mapping[str, Any], tuple[str,
 
 
 def descriptor(tree: Any, where: str) -> spec.Descriptor:
-    """A descriptor whose digest and size can be trusted to be a digest and a size.
+    """Return a descriptor after checking the types of its fields.
 
     Raises:
         IntegrityError: the descriptor is invalid.
     """
     if not isinstance(tree, dict) or not is_digest(tree.get("digest")):
         digest = tree.get("digest") if isinstance(tree, dict) else tree
-        raise damaged(f"{where}: a descriptor without a SHA-256 digest: {digest!r:.100}")
-    # Not `isinstance`, which takes `true` for 1.
+        raise damaged(f"{where}: a descriptor has no SHA-256 digest: {digest!r:.100}")
+    # Not `isinstance`, for which `true` is an integer.
     if type(tree.get("size")) is not int or tree["size"] < 0:
         raise damaged(f"{where}: {tree['digest']} has no size")
     kind = tree.get("mediaType")
@@ -97,11 +97,11 @@ def descriptor(tree: Any, where: str) -> spec.Descriptor:
 
 
 def rows(tree: Mapping[str, Any], where: str) -> tuple[Row, ...]:
-    """The rows of an index.
+    """Return the entries of an index.
 
     Raises:
-        EngineError: it names no image.
-        IntegrityError: a row is not a descriptor.
+        EngineError: it has no entries.
+        IntegrityError: an entry is invalid.
     """
     listed = tree.get("manifests")
     if not isinstance(listed, list) or not listed:
@@ -110,52 +110,52 @@ def rows(tree: Mapping[str, Any], where: str) -> tuple[Row, ...]:
 
 
 def _row(tree: Any, where: str) -> Row:
-    named = descriptor(tree, where)
+    manifest = descriptor(tree, where)
     annotations, platform = tree.get("annotations") or {}, tree.get("platform")
     if not isinstance(annotations, dict):
-        raise damaged(f"{where}: {named.digest} has annotations that are not a mapping")
+        raise damaged(f"{where}: the annotations of {manifest.digest} are not a JSON object")
     parts = [platform.get(key) for key in ("os", "architecture", "variant")] if isinstance(platform, dict) else []
     return Row(
-        descriptor=named,
+        descriptor=manifest,
         name=str(annotations.get(_NAME) or ""),
         platform="/".join(str(part) for part in parts if part),
     )
 
 
 def is_index(tree: Mapping[str, Any]) -> bool:
-    """Whether a document lists images instead of being one."""
+    """Return whether a document is an index rather than a manifest."""
     return "manifests" in tree or tree.get("mediaType") in INDEXES
 
 
-def fitting(found: Sequence[Row], platform: str) -> Row | None:
-    """The image for a platform (`linux/amd64`), None where there is none; an index may list attachments, too."""
-    for row in found:
-        # An image for amd64/v3 does not run on every amd64, one for arm64/v8 on every arm64.
+def fitting(listed: Sequence[Row], platform: str) -> Row | None:
+    """Return the image for a platform (`linux/amd64`); None if there is none. Attachments in the index are ignored."""
+    for row in listed:
+        # An image for amd64/v3 does not run on every amd64; one for arm64/v8 runs on every arm64.
         if row.platform in (platform, f"{platform}/v8") and row.descriptor.media_type in ("", *MANIFESTS):
             return row
     return None
 
 
-def of_platform(found: Sequence[Row], where: str, platform: str | None = None) -> Row:
-    """The image of an index that is meant.
+def of_platform(listed: Sequence[Row], where: str, platform: str | None = None) -> Row:
+    """Return the image of an index for a platform.
 
     Args:
-        found: the rows.
-        where: names the index in errors.
-        platform: what it has to be for; None: this machine, or whatever the only one is for.
+        listed: the entries of the index.
+        where: the index, for errors.
+        platform: the platform; None is the only entry if there is just one, else this machine's platform.
 
     Raises:
-        EngineError: none is for that platform.
+        EngineError: there is no image for the platform.
     """
-    if platform is None and len(found) == 1:
-        return found[0]
+    if platform is None and len(listed) == 1:
+        return listed[0]
     wanted = platform or platforms.here()
-    row = fitting(found, wanted)
+    row = fitting(listed, wanted)
     if row is None:
         have = sorted(
             {
                 candidate.platform or "unknown"
-                for candidate in found
+                for candidate in listed
                 if candidate.descriptor.media_type in ("", *MANIFESTS)
             }
         )
@@ -173,54 +173,54 @@ def image_of(
     tags: tuple[str, ...] = (),
     origin: str = "",
 ) -> spec.Image:
-    """The image of a manifest and a configuration whose digests were checked.
+    """Return the image of a manifest and a configuration whose digests were checked.
 
     Args:
-        manifest: its bytes.
-        config: its bytes.
-        where: names the image in errors.
-        blob: gives the file of a layer.
-        holder: the repository that holds the layers.
-        tags: by which it was found.
-        origin: where it was found.
+        manifest: the bytes of the manifest.
+        config: the bytes of the configuration.
+        where: the image, for errors.
+        blob: returns the file of a layer.
+        holder: the repository that has the layers.
+        tags: the tags of the image.
+        origin: where the image was read.
 
     Raises:
-        IntegrityError: they do not tell of the same layers.
+        IntegrityError: a document is invalid, or the two list different layers.
     """
     tree, diff_ids = parse_config(config, f"the configuration of {where}")
     listed = parse_json(manifest, f"the manifest of {where}").get("layers")
     if not isinstance(listed, list) or len(listed) != len(diff_ids):
         raise damaged(f"{where}: the manifest's layers are not those of its configuration ({len(diff_ids)})")
-    named = [descriptor(row, f"the manifest of {where}") for row in listed]
-    if untyped := [layer.digest for layer in named if not layer.media_type]:
+    descriptors = [descriptor(row, f"the manifest of {where}") for row in listed]
+    if untyped := [layer.digest for layer in descriptors if not layer.media_type]:
         raise damaged(f"{where}: layer {untyped[0]} has no media type")
     layers = [
         spec.Layer(descriptor=layer, diff_id=diff_id, made_by=made_by, blob=blob(layer), origin=holder)
-        for layer, diff_id, made_by in zip(named, diff_ids, history(tree, len(diff_ids)), strict=True)
+        for layer, diff_id, made_by in zip(descriptors, diff_ids, history(tree, len(diff_ids)), strict=True)
     ]
     return spec.Image(manifest=manifest, config=config, layers=tuple(layers), tags=tags, origin=origin)
 
 
 def history(config: Mapping[str, Any], layers: int) -> tuple[str, ...]:
-    """What the history says of each layer, lowest first; empty texts where it tells of another number of layers."""
+    """Return the history entry of each layer, lowest first; empty texts if the numbers of entries and layers differ."""
     entries = [row for row in config.get("history") or () if not row.get("empty_layer")]
     return tuple(str(row.get("created_by") or "") for row in entries) if len(entries) == layers else ("",) * layers
 
 
 def config_fault(tree: Mapping[str, Any]) -> str | None:
-    """Return what in an image's configuration has a type that the image specification does not give it, else None.
+    """Return the first field of a configuration whose type violates the image specification; None if all are valid.
 
-    Engines refuse such an image; everything that reads configurations relies on these types.
+    Engines refuse such images, and the readers of configurations rely on these types.
     """
     settings = tree.get("config")
     if settings is not None and not isinstance(settings, dict):
         return "config is not an object"
     inner = settings or {}
     for table, names, fits, what in (
-        (tree, ("architecture", "os", "created"), _is_text, "a text"),
-        (inner, ("User", "WorkingDir"), _is_word, "a text"),
-        (inner, ("Env", "Entrypoint", "Cmd"), _are_words, "a list of texts"),
-        (inner, ("Labels",), _is_table, "an object of texts"),
+        (tree, ("architecture", "os", "created"), _is_text, "a string"),
+        (inner, ("User", "WorkingDir"), _is_word, "a valid string"),
+        (inner, ("Env", "Entrypoint", "Cmd"), _are_words, "a list of valid strings"),
+        (inner, ("Labels",), _is_table, "an object of strings"),
         (tree, ("history",), _are_objects, "a list of objects"),
     ):
         for name in names:
@@ -234,7 +234,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_word(value: object) -> bool:
-    """Whether a value can be given to a program: its words end at a zero byte, and half a character has no bytes."""
+    """Return whether a value can be a program's argument: no NUL, which would end it, and no surrogates."""
     return isinstance(value, str) and "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
@@ -255,7 +255,7 @@ def _are_objects(value: object) -> bool:
 
 
 def exposed_ports(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The ports that an image's configuration names, `8888/tcp` each, in order; its `config` member is given."""
+    """Return the sorted exposed ports, `8888/tcp` each, of the `config` member of an image's configuration."""
     exposed = settings.get("ExposedPorts")
     named = [match for port in (exposed if isinstance(exposed, dict) else ()) if (match := _PORT.fullmatch(str(port)))]
     ports = {(int(match["number"]), match["kind"] or "tcp") for match in named}
@@ -263,6 +263,6 @@ def exposed_ports(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def declared_volumes(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The folders that an image's configuration declares as volumes, in order; its `config` member is given."""
+    """Return the sorted volumes of the `config` member of an image's configuration."""
     paths = settings.get("Volumes")
     return tuple(sorted(str(path) for path in (paths if isinstance(paths, dict) else ()) if str(path).startswith("/")))

@@ -1,4 +1,4 @@
-"""An OCI image layout on disk (image-layout.md 1.0.0): written beside its place, then put there in one step."""
+"""Read and write OCI image layouts (image-layout.md 1.0.0). A layout is replaced in one step."""
 
 from __future__ import annotations
 
@@ -34,60 +34,59 @@ if TYPE_CHECKING:
 VERSION_FILE = "oci-layout"
 VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 DEFAULT_NAME = "latest"
-# An index names its children by hash, so indexes cannot form a loop; a long chain would still be read to its end.
+# Indexes refer to each other by hash, so they cannot form a loop. This limits the length of a chain.
 _MOST_DEPTH = 4
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100
 
 
 def link(layer: spec.Layer, target: Path) -> None:
-    """Give a layer's file a second name, or copy it where the file system has no links across."""
+    """Hard-link a layer's file to a path; copy it if that is not possible."""
     _link(blob_of(layer), target)
 
 
 def write_layout(
     image: spec.Image, folder: Path, name: str | None = None, *, place: Callable[[spec.Layer, Path], None] = link
 ) -> None:
-    """Write `image` as the only one of a layout. A run killed at any moment leaves the old layout or the new one.
+    """Write `image` as the only image of a layout. A run that is killed leaves the old layout or the new one.
 
     Args:
         image: every layer has its blob.
-        folder: where the layout will be.
-        name: what tools call the image (`oci:DIR:NAME`), `latest` unless given.
-        place: puts a layer's blob at a path; by default as a hard link to where it lies.
+        folder: the folder of the layout.
+        name: the image's name for tools (`oci:DIR:NAME`), by default `latest`.
+        place: puts a layer's blob at a path; by default as a hard link.
 
     Raises:
-        UsageError: `folder` holds something else, or several images.
-        IntegrityError: a layer's file has another size than its descriptor.
+        UsageError: `folder` contains something else, or several images.
+        IntegrityError: the size of a layer's file is not that of its descriptor.
         EnvironmentProblem: the disk is full or the folder cannot be written.
     """
     target = folder.absolute()
     _check_target(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # First of all: what killed runs left here may be as large as the image, and the disk may have room for one
-        # only.
+        # Leftovers of killed runs can be as large as the image. Remove them first, to make room for it.
         sweep(target.parent.glob(f".{target.name}.*.tmp"))
         with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp", mode=0o777) as stage:
             _fill(stage, image, name or DEFAULT_NAME, place)
             sync_folder(stage)
             _put(stage, target)
     except OSError as error:
-        raise out_of_order(error, target) from error
+        raise write_error(error, target) from error
 
 
 def read_layout(reference: FileReference) -> spec.Image:
-    """The image of a layout that a reference means; nothing but JSON is read.
+    """Return an image of a layout; layers are not read.
 
     Raises:
-        EngineError: there is no layout, or no image of that name in it.
-        IntegrityError: a file of it does not match its digest or size, or is missing.
-        UsageError: it holds several images and the reference names none, or is of another version.
+        EngineError: there is no layout, or it has no such image.
+        IntegrityError: a file does not match its digest or size, or is missing.
+        UsageError: it has several images and the reference selects none, or it has another version.
     """
     folder = reference.path
     if not (folder / "index.json").is_file():
         raise EngineError(
-            f"there is no image {str(reference)!r:.300}: {folder} holds no index.json",
+            f"there is no image {str(reference)!r:.300}: {folder} has no index.json",
             hint="envkit build --engine embedded --output oci:DIR",
         )
     _check_version(folder)
@@ -106,11 +105,11 @@ def read_layout(reference: FileReference) -> spec.Image:
 
 
 def blob_of(layer: spec.Layer) -> Path:
-    """The file of a layer.
+    """Return the file of a layer.
 
     Raises:
-        EngineError: it was not fetched from its registry.
-        IntegrityError: it is missing or has another size than the descriptor says.
+        EngineError: the layer was not fetched from its registry.
+        IntegrityError: the file is missing, or its size is not that of the descriptor.
     """
     if layer.blob is None:
         raise EngineError(
@@ -125,46 +124,44 @@ def blob_of(layer: spec.Layer) -> Path:
     if size != layer.descriptor.size:
         raise IntegrityError(
             f"layer {layer.digest} has {size} bytes at {layer.blob}, not {layer.descriptor.size}",
-            hint="envkit build again: the cache replaces what is damaged",
+            hint="envkit build again; the cache replaces damaged layers",
         )
     return layer.blob
 
 
-def out_of_order(error: OSError, place: Path) -> EnvironmentProblem:
+def write_error(error: OSError, path: Path) -> EnvironmentProblem:
     """Return the error for an output that cannot be written."""
     if error.errno in FULL:
-        return disk_full(
-            place, hint="envkit cache prune, or name a place on a larger disk; what stood there before is untouched"
-        )
+        return disk_full(path, hint="envkit cache prune, or write to a larger disk; an existing output is unchanged")
     return EnvironmentProblem(
-        f"{place} cannot be written: {error.strerror or error}", hint="name a folder that this user may write"
+        f"{path} cannot be written: {error.strerror or error}", hint="choose a folder that this user can write to"
     )
 
 
 def _check_target(target: Path) -> None:
     if not target.exists() and not target.is_symlink():
         return
-    hint = "name a new folder: --output oci:DIR"
+    hint = "choose a new folder: --output oci:DIR"
     if not target.is_dir() or target.is_symlink():
         raise UsageError(f"{target} is not a folder", hint=hint)
     names = {entry.name for entry in target.iterdir()}
     if not names:
         return
-    # All of the folder is replaced, so it must not hold anything of the user's.
+    # The whole folder is replaced, so it must not contain files of the user.
     if VERSION_FILE not in names or names - {VERSION_FILE, "index.json", "blobs"}:
-        raise UsageError(f"{target} exists and holds more than an OCI image layout", hint=hint)
+        raise UsageError(f"{target} exists and contains more than an OCI image layout", hint=hint)
     try:
         images = len(json.loads((target / "index.json").read_bytes())["manifests"])
     except (OSError, ValueError, KeyError, TypeError):
-        images = 1  # a damaged layout of ours is replaced
+        images = 1  # a damaged layout is replaced
     if images > 1:
-        raise UsageError(f"{target} holds {images} images, which would be lost", hint=hint)
+        raise UsageError(f"{target} has {images} images, which would be overwritten", hint=hint)
 
 
 def _fill(stage: Path, image: spec.Image, name: str, place_blob: Callable[[spec.Layer, Path], None]) -> None:
     blobs = stage / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    # Two layers may have the same bytes. Their blob has one name then, and a second write to it would fail.
+    # Layers with equal bytes have the same blob, which can be written only once.
     for layer in {image_layer.digest: image_layer for image_layer in image.layers}.values():
         place_blob(layer, blobs / layer.digest.partition(":")[2])
     for data in (image.config, image.manifest):
@@ -177,8 +174,8 @@ def _link(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source)
     except OSError as error:
-        # Another disk, a file system without hard links, too many of one file, or fs.protected_hardlinks, by which the
-        # kernel refuses links to files of other users (proc_sys_fs(5)).
+        # Another disk, a file system without hard links, too many links to the file, or fs.protected_hardlinks, with
+        # which the kernel refuses links to files of other users (proc_sys_fs(5)).
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         with source.open("rb") as reading, target.open("xb") as writing:
@@ -195,10 +192,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _put(stage: Path, target: Path) -> None:
-    """Give the stage the target's name; where something stands there, the two change places, or nearly so."""
+    """Rename the stage to the target; if that exists, swap the two if possible."""
     if not target.exists():
         stage.rename(target)
-    # A swap keeps one of the two layouts at this name at every moment; removing and renaming has a moment without.
+    # With a swap, there is a layout under this name at all times; with two renames there is none for a moment.
     elif not _exchange(stage, target):
         with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp") as old:
             target.rename(old / "old")
@@ -207,9 +204,9 @@ def _put(stage: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, other: Path) -> bool:
-    """Swap two names in one step; False where kernel or file system cannot."""
+    """Swap two names in one step; return False if the kernel or the file system cannot."""
     try:
-        # Python has no function for it; glibc has one since 2.28.
+        # Python has no function for this; glibc has one since 2.28.
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:
         return False
@@ -220,40 +217,38 @@ def _exchange(first: Path, other: Path) -> bool:
 def _check_version(folder: Path) -> None:
     path = folder / VERSION_FILE
     if path.exists() and parse_json(_small(path), str(path)).get("imageLayoutVersion") != "1.0.0":
-        raise UsageError(
-            f"{folder}: the layout is of a version that envkit cannot read", hint="skopeo copy converts it"
-        )
+        raise UsageError(f"{folder}: unsupported version of the OCI image layout", hint="skopeo copy converts it")
 
 
 def _chosen(listed: tuple[Row, ...], reference: FileReference) -> Row:
-    """The row that a reference means."""
+    """Return the entry that a reference selects."""
     names = sorted({row.name for row in listed if row.name})
     if reference.digest is not None:
-        meant = [row for row in listed if row.digest == reference.digest]
+        matches = [row for row in listed if row.digest == reference.digest]
     elif reference.tag is not None:
-        meant = [row for row in listed if row.name == reference.tag]
+        matches = [row for row in listed if row.name == reference.tag]
     else:
-        meant = list(listed)
-    if not meant:
-        have = f"it has {', '.join(names)}" if names else "it names none"
+        matches = list(listed)
+    if not matches:
+        have = f"it has {', '.join(names)}" if names else "its images have no names"
         raise EngineError(
             f"there is no image {str(reference)!r:.300} ({have})", hint=f"envkit verify oci:{reference.path}"
         )
-    if len({row.digest for row in meant}) == 1:
-        return meant[0]
-    here = fitting(meant, platforms.here())
-    if here is not None and sum(row.platform == here.platform for row in meant) == 1:
+    if len({row.digest for row in matches}) == 1:
+        return matches[0]
+    here = fitting(matches, platforms.here())
+    if here is not None and sum(row.platform == here.platform for row in matches) == 1:
         return here
-    shown = names or [row.digest for row in meant]
+    shown = names or [row.digest for row in matches]
     raise UsageError(
-        f"{reference.path} holds {len(meant)} images",
-        hint=f"name one: oci:{reference.path}:{shown[0]}" if names else f"name one: oci:{reference.path}@{shown[0]}",
+        f"{reference.path} has {len(matches)} images",
+        hint=f"choose one: oci:{reference.path}{':' if names else '@'}{shown[0]}",
         details=tuple(shown),
     )
 
 
 def _manifest(folder: Path, row: Row) -> tuple[bytes, str]:
-    """The manifest below a row, through indexes of platforms, and what errors call it."""
+    """Return the manifest of an entry, following indexes of platforms, and its name for errors."""
     for _ in range(_MOST_DEPTH):
         where = f"manifest {row.digest}"
         data = _blob_bytes(folder, row.descriptor)
@@ -261,35 +256,35 @@ def _manifest(folder: Path, row: Row) -> tuple[bytes, str]:
         if not is_index(tree):
             return data, where
         row = of_platform(rows(tree, where), where)
-    raise damaged(f"{folder}: indexes within indexes, more than {_MOST_DEPTH} deep")
+    raise damaged(f"{folder}: indexes are nested more than {_MOST_DEPTH} deep")
 
 
-def _blob(folder: Path, named: spec.Descriptor) -> Path:
-    """The file of a blob, which is there with the right size; its digest is checked when it is read."""
-    path = folder.absolute() / "blobs" / "sha256" / named.digest.removeprefix("sha256:")
+def _blob(folder: Path, blob: spec.Descriptor) -> Path:
+    """Return the file of a blob after checking its size; the digest is checked when the file is read."""
+    path = folder.absolute() / "blobs" / "sha256" / blob.digest.removeprefix("sha256:")
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise damaged(f"{folder}: blob {named.digest} cannot be read: {error.strerror}") from error
-    if size != named.size:
-        raise damaged(f"{folder}: blob {named.digest} has {size} bytes, not {named.size}")
+        raise damaged(f"{folder}: blob {blob.digest} cannot be read: {error.strerror}") from error
+    if size != blob.size:
+        raise damaged(f"{folder}: blob {blob.digest} has {size} bytes, not {blob.size}")
     return path
 
 
-def _blob_bytes(folder: Path, named: spec.Descriptor) -> bytes:
-    data = _small(_blob(folder, named))
-    if spec.sha256(data) != named.digest:
-        raise damaged(f"{folder}: blob {named.digest} has the digest {spec.sha256(data)}")
+def _blob_bytes(folder: Path, blob: spec.Descriptor) -> bytes:
+    data = _small(_blob(folder, blob))
+    if spec.sha256(data) != blob.digest:
+        raise damaged(f"{folder}: blob {blob.digest} has the digest {spec.sha256(data)}")
     return data
 
 
 def _small(path: Path) -> bytes:
-    """A JSON file, refused where it is larger than any of its kind."""
+    """Read a JSON file, which may have at most `MOST_BYTES`."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise EngineError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
     if len(data) > MOST_BYTES:
-        raise damaged(f"{path} is larger than {MOST_BYTES} bytes, too large for a JSON document of an image")
+        raise damaged(f"{path} is too large for a JSON document of an image: more than {MOST_BYTES} bytes")
     return data

@@ -1,7 +1,7 @@
-"""Open an image by its name: from a layout, an archive or a registry. Layers are read only when asked for.
+"""Open an image of a layout, an archive or a registry by its name. Layers are read only on request.
 
-Every way to name one is in `envkit.image.reference`. Registries are reached through `Registries`, which
-`envkit.registry.remote` implements, so that reading an image needs no network of its own.
+The forms of names are in `envkit.image.reference`. Registries are reached through the protocol `Registries`, which
+`envkit.registry.remote` implements: this module depends on no HTTP client.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from envkit.image.tarstream import Source
 
 
 class Registries(Protocol):
-    """Images of registries."""
+    """Access to images in registries."""
 
     def read(self, reference: Reference) -> spec.Image:
-        """Return an image's documents; its layers are named, not fetched."""
+        """Read an image's manifest and configuration; its layers are not fetched."""
 
-    def at_hand(
+    def fetched(
         self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter
     ) -> contextlib.AbstractContextManager[None]:
-        """Fetch the blobs of some layers, and keep them where the layers say for the length of a `with`."""
+        """Fetch the blobs of some layers to the paths in the layers, and keep them until the context ends."""
 
 
 class Opened:
-    """An image whose configuration is read and whose layers can be."""
+    """An image whose configuration was read and whose layers can be read."""
 
     def __init__(self, image: spec.Image, kind: str, registries: Registries | None, reporter: Reporter) -> None:
         self._registries, self._reporter = registries, reporter
         self.image = image
         self.kind = kind  # 'oci' | 'docker-archive' | 'registry'
-        self.fetched = 0  # bytes of layers that were downloaded until now
-        self.read: dict[int, int] = {}  # bytes of the tars that were read, by the layer's place
+        self.fetched = 0  # bytes of layers downloaded so far
+        self.tar_sizes: dict[int, int] = {}  # bytes of the tars read so far, by the layer's index
 
     @property
     def id(self) -> str:
-        """Digest of the configuration."""
+        """The digest of the configuration."""
         return self.image.id
 
     @property
@@ -66,67 +66,67 @@ class Opened:
 
     @property
     def digest(self) -> str | None:
-        """Digest of the manifest, None where there is none."""
+        """The digest of the manifest; None if there is none."""
         return self.image.digest if self.kind != ARCHIVE else None
 
     @property
     def layers(self) -> tuple[spec.Layer, ...]:
-        """Lowest first."""
+        """The layers, lowest first."""
         return self.image.layers
 
     @property
     def size(self) -> int:
-        """Bytes of the configuration and of all blobs, each counted once."""
+        """The size of the configuration and all blobs in bytes, equal blobs counted once."""
         sizes = {layer.digest or layer.diff_id: layer.descriptor.size for layer in self.layers}
         return sum(sizes.values()) + len(self.image.config)
 
-    def cost(self, place: int) -> int:
-        """Bytes that have to be downloaded to read a layer; 0 for what lies here."""
-        layer = self.layers[place]
+    def cost(self, index: int) -> int:
+        """Return the bytes that reading a layer would download; 0 if its blob is a local file."""
+        layer = self.layers[index]
         return 0 if self._registries is None or (layer.blob and layer.blob.is_file()) else layer.descriptor.size
 
     @contextlib.contextmanager
-    def tar(self, place: int) -> Iterator[Source]:
-        """A layer's tar. On leaving, all of it is read and has the promised digests.
+    def tar(self, index: int) -> Iterator[Source]:
+        """Yield a layer's tar. When the context ends, all of it was read and the digests match.
 
         Raises:
             EngineError: it cannot be read, or the registry refuses.
-            IntegrityError: its bytes are not what the digests promise.
+            IntegrityError: its bytes do not match the digests.
             EnvironmentProblem: the registry cannot be reached, or the disk is full.
         """
-        layer, cost = self.layers[place], self.cost(place)
-        with contextlib.ExitStack() as fetched:
+        layer, cost = self.layers[index], self.cost(index)
+        with contextlib.ExitStack() as stack:
             if self._registries is not None:
-                fetched.enter_context(self._registries.at_hand(self.image, (layer,), self._reporter))
+                stack.enter_context(self._registries.fetched(self.image, (layer,), self._reporter))
                 self.fetched += cost
             with tar_bytes(layer, threading.Event()) as stream:
                 yield Source(stream)
-            self.read[place] = stream.size
+            self.tar_sizes[index] = stream.size
 
 
 def is_registry(text: str) -> bool:
-    """Whether a text names an image of a registry, with the registry in it."""
+    """Return whether a text names an image in a registry, including the registry's host."""
     return is_remote(text) or names_registry(text)
 
 
 def read_file(reference: FileReference) -> spec.Image:
-    """The image of a layout or an archive. As `read_layout` and `read_archive`."""
+    """Read the image of a layout or an archive; see `read_layout` and `read_archive`."""
     return read_layout(reference) if reference.kind == LAYOUT else read_archive(reference)
 
 
 def open_file(reference: FileReference, reporter: Reporter) -> Opened:
-    """The same with layers that can be read."""
+    """Open the image of a layout or an archive; see `read_file`."""
     return Opened(read_file(reference), reference.kind, None, reporter)
 
 
 def open_image(text: str, registries: Registries, reporter: Reporter) -> Opened | None:
-    """The image of a name; None where the name is for an engine to know. Layers are not read yet.
+    """Open the image of a name; return None for the name of an engine's image.
 
     Raises:
         EngineError: the image does not exist, or the registry refuses.
-        IntegrityError: a document is not what its digest promises.
+        IntegrityError: a document does not match its digest.
         EnvironmentProblem: the registry cannot be reached.
-        UsageError: the place holds several images and the name is not one of them, or it is not a valid name.
+        UsageError: the name is invalid, or the file or folder has several images and the name selects none.
     """
     file = parse_file(text)
     if file is not None:
@@ -138,7 +138,7 @@ def open_image(text: str, registries: Registries, reporter: Reporter) -> Opened 
 
 
 def described(image: spec.Image, size: int) -> Mapping[str, Any]:
-    """An image's configuration in the words of `Runner.inspect`."""
+    """Return an image's configuration with the keys of `Runner.inspect`."""
     settings = image.settings
     env = settings.get("Env")
     return {

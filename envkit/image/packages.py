@@ -1,8 +1,8 @@
-"""Find the packages of an image: the one place that knows where conda, Python, Debian and RPM list them.
+"""Find the packages of an image. Only this module knows where conda, Python, Debian and RPM list them.
 
-Conda packages are what `conda-meta` says, Python distributions every `dist-info` that no conda or Debian package
-brought, Debian packages what dpkg's status says, RPM packages what rpm's database says. `look` reads all of it, with
-licenses and origins; `named` tells a package by the path of its file alone.
+Conda packages are those in `conda-meta`, Debian packages those in dpkg's status, RPM packages those in rpm's database,
+and Python distributions the `dist-info` folders that no conda or Debian package contains. `look` reads all of them
+with licenses and origins; `named` recognizes a package by the path of its file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CONDA, PYPI, DEB, RPM = "conda", "pypi", "deb", "rpm"
 LOCK, PLAN = "usr/share/envkit/envkit.lock", "usr/share/envkit/plan.json"
-"""Where envkit's images hold their own documents."""
+"""The documents in images that envkit built."""
 STATUS = "var/lib/dpkg/status"
 DIST = re.compile(
     r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/(?P<name>[!-,.0-~]{1,120})-(?P<version>[!-,.0-~]{1,80})"
@@ -40,7 +40,7 @@ CONDA_META = re.compile(
 )
 DPKG = re.compile(r"^var/lib/dpkg/(?:status|status\.d/[^/]{1,200})$")
 UNPACKED = re.compile(r"(?:^|/)pkgs/[^/]+/")
-"""Conda's archives, unpacked: nothing there is installed."""
+"""conda's package cache; packages there are not installed."""
 _CONDA = re.compile(r"^(?P<prefix>|.*/)conda-meta/[^/]{1,300}\.json$")
 _COPYRIGHT = re.compile(r"^usr/share/doc/(?P<name>[^/]{1,200})/copyright$")
 _DOC = re.compile(r"^usr/share/doc/(?P<name>[^/]{1,200})$")
@@ -51,58 +51,58 @@ _RELEASE = "usr/lib/os-release"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[a-z0-9._-]{1,60}")
-_MOST_TEXT = 64 << 20  # bytes; conda-meta of the largest packages has a few MB
-_MOST_NAMES = 6  # licenses of one Debian package; the first ones are those of most of its files
-_MOST_LICENSE = 200  # characters; longer ones are the license's own text
-_MOST_DIGITS = 15  # of a number of bytes; an image may write more
+_MOST_TEXT = 64 << 20  # bytes of a file; conda-meta files of the largest packages have a few MB
+_MOST_NAMES = 6  # licenses of one Debian package; the first ones apply to most of its files
+_MOST_LICENSE = 200  # characters; longer values are the text of a license
+_MOST_DIGITS = 15  # of a number of bytes; larger numbers in an image are wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """One installed package; what is not known is None."""
+    """An installed package; unknown fields are None."""
 
     kind: str  # CONDA | PYPI | DEB | RPM
-    name: str  # PYPI: normalized as PEP 503 has it
+    name: str  # PYPI: normalized, see PEP 503
     version: str
     build: str | None = None  # conda's build string
     subdir: str | None = None  # conda: 'linux-64' | 'noarch'
     channel: str | None = None  # conda: 'conda-forge'
     arch: str | None = None  # of Debian and RPM packages
-    url: str | None = None  # of the archive, as the lock or conda-meta has it
+    url: str | None = None  # of the archive, from the lock or conda-meta
     sha256: str | None = None  # of the archive
-    license: str | None = None  # as the package says it
-    locked: bool = False  # the image's lock names this very archive
-    unpacked: int | None = None  # bytes of its files, as its own list of them says
+    license: str | None = None  # from the package's own metadata
+    locked: bool = False  # this archive is in the image's lock
+    unpacked: int | None = None  # bytes of its files, from its own list
 
 
 @dataclass(slots=True)
-class Found:
-    """What one pass over the layers gave."""
+class ScanResult:
+    """The packages and documents of an image."""
 
     packages: tuple[Installed, ...] = ()  # sorted by kind, name and version
-    lock: bytes | None = None  # the file that envkit put into the image
+    lock: bytes | None = None  # of envkit's images
     plan: bytes | None = None
-    rpm: bool = False  # there are RPM packages that are not listed: their database cannot be read
+    rpm: bool = False  # there are RPM packages in a database that cannot be read
     system: tuple[str, str | None] = ("debian", None)  # ID and VERSION_CODENAME of os-release(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Debian:
-    """An installed Debian package, as dpkg's status has it."""
+    """An installed Debian package in dpkg's status."""
 
     name: str
-    version: str  # empty where the list has none
+    version: str  # empty if the list has none
     arch: str | None
-    provides: tuple[str, ...]  # names of what it stands for as well
+    provides: tuple[str, ...]  # names of virtual packages
     unpacked: int | None = None  # bytes
 
 
 def debian(text: bytes) -> Iterator[Debian]:
-    """Yield the installed packages of dpkg's status, or of the single files that small images have instead."""
+    """Yield the installed packages of dpkg's status, or of a file in status.d, which distroless images have instead."""
     for stanza in text.decode(errors="replace").split("\n\n"):
         # A line that starts with a blank continues the field above it.
         rows = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and not line[0].isspace())
-        # Those single files have no Status. In dpkg's status its last word is the state: `install ok installed`.
+        # Files in status.d have no Status. In dpkg's status, its last word is the state: `install ok installed`.
         name, status = rows.get("Package", "").strip(), rows.get("Status", "installed").split()
         if _NAME.fullmatch(name) and status[-1:] == ["installed"]:
             provides = tuple(part.split()[0] for part in rows.get("Provides", "").split(",") if part.strip())
@@ -113,7 +113,7 @@ def debian(text: bytes) -> Iterator[Debian]:
 
 
 def named(path: str) -> Installed | None:
-    """Return the package whose `conda-meta` file or `dist-info` folder is at a path, as far as the path tells it."""
+    """Return the package of a `conda-meta` file or `dist-info` folder, with the fields that its path contains."""
     if UNPACKED.search(path):
         return None
     if match := CONDA_META.match(path):
@@ -124,11 +124,11 @@ def named(path: str) -> Installed | None:
 
 
 def normal(name: str) -> str:
-    """A distribution's name as PEP 503 has it."""
+    """Return the normalized name of a Python distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def look(opened: Opened, reporter: Reporter) -> Found:
+def look(opened: Opened, reporter: Reporter) -> ScanResult:
     """Read every layer of an image.
 
     Raises:
@@ -145,7 +145,7 @@ def look(opened: Opened, reporter: Reporter) -> Found:
     for index in range(len(opened.layers)):
         tree.lay(scan(functools.partial(opened.tar, index), interest))
     rows = {path: node.value for path, node in tree.nodes.items() if node.value is not None or rpm.PLACE.match(path)}
-    # Packages of one source share their documentation: the folder of one is a link to that of another.
+    # Packages of the same source share documentation: the folder of one is a link to that of another.
     links = {
         match["name"]: posixpath.basename(node.target)
         for path, node in tree.nodes.items()
@@ -154,20 +154,20 @@ def look(opened: Opened, reporter: Reporter) -> Found:
     return gather(rows, links)
 
 
-def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> Found:
-    """The packages that the rows of an image's paths tell of.
+def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> ScanResult:
+    """Return the packages of an image.
 
     Args:
-        rows: path -> what `look` keeps of the file.
-        links: names below /usr/share/doc that are links -> the names that they lead to.
+        rows: path -> the value of `_row` for the file.
+        links: links in /usr/share/doc -> the names of their targets.
     """
     conda = [(path, row) for path, row in sorted(rows.items()) if isinstance(row, _Meta)]
-    brought = {f"{_prefix(path)}{folder}" for path, row in conda for folder in row.folders}
-    brought |= {folder for row in rows.values() if isinstance(row, frozenset) for folder in row}
+    owned = {f"{_prefix(path)}{folder}" for path, row in conda for folder in row.folders}
+    owned |= {folder for row in rows.values() if isinstance(row, frozenset) for folder in row}
     wheels = [
         replace(row, unpacked=rows.get(f"{match['folder']}/RECORD"))
         for path, row in rows.items()
-        if isinstance(row, Installed) and (match := DIST.match(path)) and match["folder"] not in brought
+        if isinstance(row, Installed) and (match := DIST.match(path)) and match["folder"] not in owned
     ]
     debs = [
         Installed(
@@ -185,7 +185,7 @@ def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> Found:
     ]
     listed, unlisted = _rpms(rows)
     every = {_order(package): package for package in (*(row.package for _, row in conda), *wheels, *debs, *listed)}
-    return Found(
+    return ScanResult(
         packages=tuple(every[key] for key in sorted(every)),
         lock=rows.get(LOCK),
         plan=rows.get(PLAN),
@@ -195,7 +195,7 @@ def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> Found:
 
 
 def rpms(data: bytes) -> tuple[Installed, ...] | None:
-    """Return the packages of rpm's database; None where it cannot be read."""
+    """Return the packages of an rpm database; None if it cannot be read."""
     packages = rpm.packages(data)
     if packages is None:
         return None
@@ -213,7 +213,7 @@ def rpms(data: bytes) -> tuple[Installed, ...] | None:
 
 
 def _rpms(rows: Mapping[str, Any]) -> tuple[list[Installed], bool]:
-    """RPM packages, and whether there are some that are not listed."""
+    """Return the RPM packages, and whether there are others whose database cannot be read."""
     databases = {path: row for path, row in rows.items() if path in rpm.FILES}
     read = [rpms(row) if isinstance(row, bytes) else None for row in databases.values()]
     unlisted = None in read or (not databases and any(rpm.PLACE.match(path) for path in rows))
@@ -222,14 +222,14 @@ def _rpms(rows: Mapping[str, Any]) -> tuple[list[Installed], bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """One file of conda-meta: the package, and the `dist-info` folders that it brought, below its prefix."""
+    """A file of conda-meta: the package and its `dist-info` folders, relative to the prefix."""
 
     package: Installed
     folders: tuple[str, ...]
 
 
 def _row(name: str, text: bytes) -> Any:
-    """What to keep of a file that matters; None where it is damaged."""
+    """Return what is needed of a file; None if it is damaged."""
     if name in (LOCK, PLAN, _RELEASE) or DPKG.match(name) or name in rpm.FILES:
         return text
     if _COPYRIGHT.match(name):
@@ -244,6 +244,7 @@ def _row(name: str, text: bytes) -> Any:
 
 
 def _matters(name: str) -> bool:
+    # Cheap comparisons come before regular expressions: this is called for every path of an image.
     if name in (LOCK, PLAN, _RELEASE):
         return True
     if name.startswith("var/lib/dpkg/"):
@@ -292,7 +293,7 @@ def _wheel(match: re.Match[str], text: bytes) -> Installed:
         for classifier in rows.get_all("Classifier") or ()
         if str(classifier).startswith("License ::")
     ]
-    # Newest way first: PEP 639's expression, the free text, the classifiers.
+    # Newest form first: the expression of PEP 639, the free text, the classifiers.
     licenses = [_license(rows.get("License-Expression")), _license(rows.get("License")), *map(_license, classified)]
     name = _text(rows.get("Name")) or ""
     return Installed(
@@ -304,12 +305,12 @@ def _wheel(match: re.Match[str], text: bytes) -> Installed:
 
 
 def _recorded(text: bytes) -> int:
-    """Return the bytes of the files in a wheel's RECORD: PATH,HASH,SIZE. Files made after installing have no size."""
+    """Return the total size of the files in a RECORD (PATH,HASH,SIZE). Generated files have no size."""
     return sum(_digits(line.rpartition(b",")[2].decode("ascii", "replace")) or 0 for line in text.splitlines())
 
 
 def _listed(paths: object) -> int | None:
-    """Return the bytes of the files that conda-meta lists with their sizes; None where it lists none."""
+    """Return the total size of the files that conda-meta lists with sizes; None if there are none."""
     rows = paths.get("paths") if isinstance(paths, dict) else None
     sizes = [row.get("size_in_bytes") for row in (rows if isinstance(rows, list) else ()) if isinstance(row, dict)]
     known = [size for size in sizes if isinstance(size, int) and 0 <= size < 10**_MOST_DIGITS]
@@ -317,13 +318,13 @@ def _listed(paths: object) -> int | None:
 
 
 def _digits(text: str) -> int | None:
-    """Return a number of bytes or KiB; None where the text is none."""
+    """Return a number of bytes or KiB; None if the text is not a number."""
     digits = text.strip()
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else None
 
 
 def copyright_license(text: bytes) -> str | None:
-    """Return the licenses that a Debian copyright file names: those of its `License` fields, else of its references.
+    """Return the licenses of a Debian copyright file: its `License` fields, else its references to common licenses.
 
     Source: Debian's "Machine-readable debian/copyright file", version 1.0.
     """
@@ -334,7 +335,7 @@ def copyright_license(text: bytes) -> str | None:
 
 
 def _dist_folders(text: bytes) -> frozenset[str]:
-    """The `dist-info` folders that a Debian package brought."""
+    """Return the `dist-info` folders of a Debian package."""
     if b".dist-info/METADATA" not in text:
         return frozenset()
     lines = text.decode(errors="replace").splitlines()
@@ -342,7 +343,7 @@ def _dist_folders(text: bytes) -> frozenset[str]:
 
 
 def _system(text: bytes) -> tuple[str, str | None]:
-    """Whose packages dpkg's are: `ID` and `VERSION_CODENAME`."""
+    """Return the distribution of the Debian packages: `ID` and `VERSION_CODENAME`."""
     rows = dict(line.partition("=")[::2] for line in text.decode(errors="replace").splitlines())
     values = [rows.get(name, "").strip("\"'") for name in ("ID", "VERSION_CODENAME")]
     name, codename = (value if _WORD.fullmatch(value) else None for value in values)
@@ -355,25 +356,25 @@ def _prefix(path: str) -> str:
 
 
 def _license(value: Any) -> str | None:
-    """A license's name on one line; the text of a whole license is none, and neither is a word for not knowing."""
+    """Return the name of a license on one line; None for the text of a license or a placeholder."""
     text = " ".join(str(value).split()) if value else ""
     is_name = 0 < len(text) <= _MOST_LICENSE and text.isprintable() and text.upper() not in ("UNKNOWN", "OTHER")
     return text if is_name else None
 
 
 def _channel(value: Any) -> str | None:
-    """The name of a channel, of which conda-meta may have the whole address."""
+    """Return the name of a channel; conda-meta may have its URL instead."""
     text = (_text(value) or "").rstrip("/")
     parts = [part for part in text.split("/") if part not in ("linux-64", "linux-aarch64", "noarch")]
     return parts[-1] if parts and parts[-1] else None
 
 
 def _address(value: Any) -> str | None:
-    """The address of an archive, without login and query."""
+    """Return the URL of an archive without its query; None if it contains a login."""
     text = (_text(value) or "").partition("?")[0].partition("#")[0]
     if not text.startswith(("https://", "http://")) or "@" in text.split("/")[2]:
         return None
-    return None if "/t/" in text else text  # conda's way to put a login into a path: HOST/t/TOKEN/CHANNEL
+    return None if "/t/" in text else text  # conda puts tokens into the path: HOST/t/TOKEN/CHANNEL
 
 
 def _text(value: Any) -> str | None:

@@ -1,10 +1,10 @@
-"""Names of images: in registries, as every container client reads them, and in files.
+"""Names of images in registries and files.
 
-    HOST/NAME[:TAG][@DIGEST]        an image of a registry; `registry:` before it says so where it could be another's
+    HOST/NAME[:TAG][@DIGEST]        an image of a registry; the prefix `registry:` avoids ambiguity
     oci:DIR[:TAG]   oci:DIR@DIGEST  an image of an OCI layout
-    docker-archive:FILE[:TAG]       an image of an archive that `docker save` wrote
+    docker-archive:FILE[:TAG]       an image of an archive of `docker save`
 
-Any other text is the name of an engine's image.
+Any other text is the name of an engine's image. Names in registries have the same meaning as for `docker pull`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ LAYOUT, ARCHIVE, REGISTRY = "oci", "docker-archive", "registry"
 PREFIX = f"{REGISTRY}:"
 HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
-_HUB_KEY = "https://index.docker.io/v1/"  # under which `docker login` keeps the login of Docker Hub
+_HUB_KEY = "https://index.docker.io/v1/"  # the key of Docker Hub in the file that `docker login` writes
 _HOST = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?"
 )
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_MAX_NAME = 255  # characters, as registries limit it
+_MAX_NAME = 255  # characters, the limit of registries
 _MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """An image's name; `tag` is `latest` where neither tag nor digest is written."""
+    """The name of an image in a registry; `tag` is `latest` if the name has neither a tag nor a digest."""
 
     registry: str  # 'host[:port]'; 'docker.io' for Docker Hub
     repository: str
@@ -46,8 +46,8 @@ class Reference:
         return f"{self.registry}/{self.repository}"
 
     @property
-    def asked(self) -> str:
-        """What a registry is asked for: the digest where there is one."""
+    def tag_or_digest(self) -> str:
+        """The digest if there is one, else the tag: the `<reference>` of the distribution specification."""
         return self.digest or self.tag or "latest"
 
     def __str__(self) -> str:
@@ -55,13 +55,13 @@ class Reference:
         return f"{self.place}{tag}" + (f"@{self.digest}" if self.digest else "")
 
     def at(self, digest: str) -> Reference:
-        """The same repository, by digest."""
+        """Return the reference with another digest."""
         return replace(self, digest=digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReference:
-    """Where an image lies and which one of that place is meant."""
+    """An image of a layout or an archive."""
 
     kind: str  # LAYOUT or ARCHIVE
     path: Path
@@ -69,32 +69,31 @@ class FileReference:
     digest: str | None = None  # of the manifest
 
     def __str__(self) -> str:
-        """The reference as it is typed."""
         chosen = f":{self.tag}" if self.tag else f"@{self.digest}" if self.digest else ""
         return f"{self.kind}:{self.path}{chosen}"
 
 
 def is_digest(text: object) -> bool:
-    """Whether a value is a SHA-256 digest as registries write it."""
+    """Return whether a value is a digest: `sha256:` and 64 hexadecimal digits."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def parse_reference(text: str, *, what: str | None = None) -> Reference:
-    """The reference that a text names. A first part with a dot, a port, or `localhost` is a registry.
+    """Parse the name of an image. A first part with a dot or a port, or `localhost`, is a registry.
 
     Raises:
-        UsageError: it is not a reference; `what` begins the message.
+        UsageError: it is not a valid name; the message starts with `what`.
     """
-    fault = f"{what or repr(text[:200])} is not an image's name"
-    hint = "write HOST/NAME:TAG, in lower case: registry.example.com/team/train:1.0"
+    fault = f"{what or repr(text[:200])} is not a valid image name"
+    hint = "use HOST/NAME:TAG in lower case: registry.example.com/team/train:1.0"
     rest, sign, digest = text.partition("@")
-    if "/" in digest:  # USER:PASSWORD@HOST/NAME, which is not repeated
+    if "/" in digest:  # USER:PASSWORD@HOST/NAME; the message must not show the password
         raise UsageError(
-            f"an image's name holds no login: ...@{digest!r:.100}",
-            hint="docker login HOST, or podman login HOST; envkit reads what they keep",
+            f"an image name cannot contain a login: ...@{digest!r:.100}",
+            hint="docker login HOST or podman login HOST; envkit uses these logins",
         )
     if sign and not _DIGEST.fullmatch(digest):
-        raise UsageError(f"{fault}: {digest!r:.100} is not a sha256 digest", hint="NAME@sha256:<64 digits>")
+        raise UsageError(f"{fault}: {digest!r:.100} is not a sha256 digest", hint="NAME@sha256:<64 hexadecimal digits>")
     first, _, below = rest.partition("/")
     named = names_registry(rest)
     why = refusal_of_image(rest) if named else None
@@ -102,48 +101,48 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     repository, colon, tag = rest.rpartition(":")
     if not colon:
         repository, tag = rest, ""
-    written = repository
+    typed = repository
     if registry in (HUB, f"index.{HUB}", _HUB_API):
         registry = HUB
-        # Only Docker Hub has this rule: `debian` is short for `library/debian`.
+        # Only on Docker Hub, `debian` is short for `library/debian`.
         repository = repository if "/" in repository else f"library/{repository}"
     port = registry.rpartition(":")[2]
     if not _HOST.fullmatch(registry) or (port.isdigit() and int(port) > _MAX_PORT):
-        raise UsageError(f"{fault}: {registry!r:.100} is not a registry's host", hint=hint)
+        raise UsageError(f"{fault}: {registry!r:.100} is not a valid registry host", hint=hint)
     if why is not None:
         raise UsageError(f"{fault}: {why}", hint=hint)
     if not _REPOSITORY.fullmatch(repository) or len(repository) > _MAX_NAME:
-        raise UsageError(f"{fault}: {written!r:.100} is not a repository", hint=hint)
+        raise UsageError(f"{fault}: {typed!r:.100} is not a valid repository", hint=hint)
     if colon and not _TAG.fullmatch(tag):
-        raise UsageError(f"{fault}: {tag!r:.140} is not a tag", hint=hint)
+        raise UsageError(f"{fault}: {tag!r:.140} is not a valid tag", hint=hint)
     return Reference(
         registry=registry, repository=repository, tag=tag or (None if digest else "latest"), digest=digest or None
     )
 
 
 def is_remote(text: str) -> bool:
-    """Whether a text names an image by its registry."""
+    """Return whether a text has the prefix `registry:`."""
     return text.startswith(PREFIX)
 
 
 def parse_remote(text: str) -> Reference:
-    """The image that `registry:HOST/NAME[:TAG|@DIGEST]` names.
+    """Parse `registry:HOST/NAME[:TAG|@DIGEST]`.
 
     Raises:
-        UsageError: it names none.
+        UsageError: it is not a valid name.
     """
     return parse_reference(text.removeprefix(PREFIX).removeprefix("//"), what=repr(text[:200]))
 
 
 def is_file_reference(text: str) -> bool:
-    """Whether a reference names a file or a folder instead of an engine's image."""
+    """Return whether a text has the prefix of a layout or an archive."""
     return text.startswith((f"{LAYOUT}:", f"{ARCHIVE}:"))
 
 
 def parse_file(text: str) -> FileReference | None:
-    """A reference of one of the two kinds, None for any other text.
+    """Parse the name of an image in a layout or an archive; return None for any other text.
 
-    A path that exists is taken whole, so that a colon in a folder's name is not read as a tag.
+    A path that exists is used as a whole, so that a colon in the name of a folder does not start a tag.
     """
     kind, sign, rest = text.partition(":")
     if not sign or kind not in (LAYOUT, ARCHIVE) or not rest:
@@ -153,7 +152,7 @@ def parse_file(text: str) -> FileReference | None:
     path, at, digest = rest.rpartition("@")
     if at and path and is_digest(digest):
         return FileReference(kind=kind, path=Path(path), digest=digest)
-    # A tag may hold a colon of its own (a full name, registry:port and all), so the shortest path that exists wins.
+    # A tag can contain colons (a full name with a registry's port), so the shortest path that exists is used.
     for colon in (match.start() for match in re.finditer(":", rest)):
         if colon and Path(rest[:colon]).exists():
             return FileReference(kind=kind, path=Path(rest[:colon]), tag=rest[colon + 1 :])
@@ -161,20 +160,20 @@ def parse_file(text: str) -> FileReference | None:
 
 
 def names_registry(text: str) -> bool:
-    """Whether a name begins with a registry, so that no image goes to a public one by an omission."""
+    """Return whether a name starts with a registry. Pushes require it, so no image goes to Docker Hub by mistake."""
     first, slash, _ = text.partition("/")
     return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
 def api(registry: str, *, tls: bool) -> str:
-    """The root of a registry's API. Plain HTTP is for this machine alone, and only where it speaks no TLS."""
+    """Return the root URL of a registry's API. Plain HTTP is used only for this machine, and only without TLS there."""
     if is_loopback(registry) and not tls:
         return f"http://{registry}"
     return f"https://{_HUB_API if registry == HUB else registry}"
 
 
 def login_keys(registry: str) -> tuple[str, ...]:
-    """Under which keys a client's configuration file may keep the login of a registry."""
+    """Return the possible keys of a registry's login in a client's configuration file."""
     if registry == HUB:
         return (_HUB_KEY, HUB, f"index.{HUB}", _HUB_API)
     return (
@@ -188,6 +187,6 @@ def login_keys(registry: str) -> tuple[str, ...]:
 
 
 def repository_keys(registry: str, repository: str) -> tuple[str, ...]:
-    """Under which keys a login for a part of a registry may be kept, the narrowest first."""
+    """Return the possible keys of a login for a repository or a part of its path, most specific first."""
     parts = repository.split("/")
     return tuple(f"{registry}/{'/'.join(parts[:end])}" for end in range(len(parts), 0, -1))

@@ -1,7 +1,7 @@
-"""The database of RPM packages, as distributions of the last ten years keep it: SQLite, or a Berkeley DB hash file.
+"""Read the RPM database of distributions of the last ten years: SQLite, or a Berkeley DB hash file.
 
-Both hold one header for each package, in the same format. Every number in these files is an image's word and is
-checked against the bytes that are there.
+Both contain one header per package, in the same format. The files come from images, so every number in them is checked
+against the existing bytes.
 Source: rpm's own documentation, "RPM V4 Package Format", header structure; Berkeley DB 5.3, src/dbinc/db_page.h.
 """
 
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 FILES = ("var/lib/rpm/rpmdb.sqlite", "usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/Packages")
-"""The files that hold headers; other files beside them are indexes."""
+"""The files with headers; other files in these folders are indexes."""
 PLACE = re.compile(r"^(?:var/lib|usr/lib/sysimage)/rpm/[^/]{1,200}$")
 _SQLITE = b"SQLite format 3\0"
 _NAME, _VERSION, _RELEASE, _EPOCH, _SIZE, _LICENSE, _ARCH = 1000, 1001, 1002, 1003, 1009, 1014, 1022
-_LONG_SIZE = 5009  # instead of _SIZE from 4 GiB on
+_LONG_SIZE = 5009  # replaces _SIZE from 4 GiB on
 _TEXTS = (6, 8, 9)  # a string, a list of strings, a string with translations
-_NUMBERS = {4: ">I", 5: ">Q"}  # by their format for struct
+_NUMBERS = {4: ">I", 5: ">Q"}  # type -> struct format
 _HASH_MAGIC = 0x061561  # of a Berkeley DB file with a hash table
 _HASH_PAGES = (2, 13)  # unsorted, sorted
 _PAGE, _OFF_PAGE = 26, 3
@@ -42,7 +42,7 @@ class Rpm:
 
 
 def packages(data: bytes) -> tuple[Rpm, ...] | None:
-    """Return the installed packages of a database; None where it is of another kind or damaged."""
+    """Return the installed packages of a database; None if it is damaged or of another kind."""
     try:
         headers = list(_of_sqlite(data) if data.startswith(_SQLITE) else _of_hash(data))
         installed = [package for package in map(_package, headers) if package is not None and package.name != _KEYS]
@@ -52,10 +52,10 @@ def packages(data: bytes) -> tuple[Rpm, ...] | None:
 
 
 def _of_sqlite(data: bytes) -> Iterator[bytes]:
-    # Bytes 18 and 19 say that changes are kept in a second file (2), which SQLite cannot open for one in memory.
+    # Bytes 18 and 19 are 2 for a database with a write-ahead log, which SQLite cannot open in memory; 1 is without.
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
         database.deserialize(data[:18] + b"\1\1" + data[20:])
-        # The file may name a view or a computed column `Packages`, which would run an image's own query.
+        # `Packages` can be a view or have computed columns, which run a query of the image: limit time and memory.
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(len(data), 1 << 20))
         database.set_progress_handler(lambda: 1, _MOST_STEPS)
         for (blob,) in database.execute("SELECT blob FROM Packages"):
@@ -64,8 +64,8 @@ def _of_sqlite(data: bytes) -> Iterator[bytes]:
 
 
 def _of_hash(data: bytes) -> Iterator[bytes]:
-    """The values of a hash file. Its pages are of one size; a large value lies in a chain of pages of its own."""
-    # The file has the byte order of the machine that wrote it.
+    """Yield the values of a hash file. All pages have the same size; a large value is in its own chain of pages."""
+    # The byte order is that of the machine that wrote the file.
     order = next((mark for mark in "<>" if struct.unpack_from(f"{mark}I", data, 12)[0] == _HASH_MAGIC), None)
     if order is None:
         raise ValueError("not a hash file")
@@ -78,7 +78,7 @@ def _of_hash(data: bytes) -> Iterator[bytes]:
         if page[25] in _HASH_PAGES:
             count = struct.unpack_from(f"{order}H", page, 20)[0]
             offsets = struct.unpack_from(f"{order}{count}H", page, _PAGE)
-            # Keys and values take turns, from the end of the page backwards.
+            # Keys and values alternate, from the end of the page backwards.
             for index in range(1, count, 2):
                 at = offsets[index]
                 if page[at] == _OFF_PAGE:
@@ -89,11 +89,11 @@ def _of_hash(data: bytes) -> Iterator[bytes]:
 
 
 def _chain(data: bytes, size: int, order: str, number: int) -> bytes:
-    """A value that lies in pages of its own."""
+    """Return a value that is stored in a chain of pages."""
     pieces: list[bytes] = []
     while number:
         if len(pieces) > len(data) // size:
-            raise ValueError("a chain of pages without an end")
+            raise ValueError("endless chain of pages")
         page = data[number * size : (number + 1) * size]
         used = struct.unpack_from(f"{order}H", page, 22)[0]
         pieces.append(page[_PAGE : _PAGE + used])
@@ -102,8 +102,8 @@ def _chain(data: bytes, size: int, order: str, number: int) -> bytes:
 
 
 def _package(header: bytes) -> Rpm | None:
-    """The package of a header; None for a value that is none, such as the database's own counter."""
-    if len(header) < 8:  # noqa: PLR2004 - the two counts at its start
+    """Return the package of a header; None for other values, such as the counter of the database."""
+    if len(header) < 8:  # noqa: PLR2004 - two counts at the start
         return None
     count, size = struct.unpack_from(">II", header)
     start = 8 + 16 * count

@@ -1,7 +1,7 @@
-"""An OCI image as values and as bytes: configuration, manifest and index, one fixed JSON for equal inputs.
+"""OCI images as values, and their configuration, manifest and index as bytes. Equal inputs give equal bytes.
 
-Formats: OCI image specification 1.0 (config.md, manifest.md, image-index.md); its media types are what Docker 20.10
-and every later engine reads.
+Source: OCI image specification 1.0 (config.md, manifest.md, image-index.md). Docker 20.10 and later engines read its
+media types.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER_TAR = "application/vnd.oci.image.layer.v1.tar"
 LAYER_GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 LAYER_ZSTD = "application/vnd.oci.image.layer.v1.tar+zstd"
-MAX_LAYERS = 127  # overlayfs as Docker mounts it takes no more
-# The oldest time that zip files can hold, so tools inside the image can pack what it contains.
+MAX_LAYERS = 127  # Docker cannot mount more with overlayfs
+# 1980-01-01, the earliest time in zip files, so that tools in the image can zip its files.
 MTIME = 315532800
-CREATED = "1980-01-01T00:00:00Z"  # the time of every file that envkit writes, where SOURCE_DATE_EPOCH gives no other
+CREATED = "1980-01-01T00:00:00Z"  # MTIME; used unless SOURCE_DATE_EPOCH is set
 _OCI_LABEL = "org.opencontainers.image."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """What names a blob: its media type, `sha256:` digest and size in bytes."""
+    """A reference to a blob: its media type, `sha256:` digest and size in bytes."""
 
     media_type: str
-    digest: str  # empty where nothing promises one: an archive of `docker save` names a layer by what it unpacks to
+    digest: str  # empty for layers in archives of `docker save`, which have only a diff_id
     size: int
 
     def to_json(self) -> dict[str, Any]:
-        """The descriptor as it stands in manifests and indexes."""
+        """Return the descriptor for manifests and indexes."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerDigest:
-    """What identifies a layer; both digests are bare SHA-256 in hexadecimal."""
+    """The digests and sizes of a layer; digests are hexadecimal without `sha256:`."""
 
-    digest: str  # of the compressed blob: the manifest names it
-    diff_id: str  # of the tar inside: the image configuration names it
+    digest: str  # of the compressed blob, for the manifest
+    diff_id: str  # of the tar, for the configuration
     size: int  # bytes of the blob
     tar_size: int  # bytes of the tar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer: its blob, what the tar inside hashes to, and what a reader of the history is told."""
+    """A layer of an image."""
 
     descriptor: Descriptor
     diff_id: str  # 'sha256:...' of the tar
-    made_by: str = ""  # 'envkit: torch 2.7.1'; empty: not told
-    blob: Path | None = None  # the file that it lies in, or will lie in once it is fetched; None: in no file
-    offset: int = 0  # bytes before it in that file
-    origin: str | None = None  # 'host/repository' that holds the blob: a registry can mount it from there
+    made_by: str = ""  # the history entry: 'envkit: torch 2.7.1'; empty: unknown
+    blob: Path | None = None  # the file of the blob, perhaps not fetched yet; None: there is no file
+    offset: int = 0  # where the blob starts in that file, in bytes
+    origin: str | None = None  # 'host/repository' with the blob, from which its registry can mount it
 
     @property
     def digest(self) -> str:
@@ -78,10 +78,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What an image stands on: layers below its own, and what their configuration says."""
+    """The base of an image: its layers and configuration."""
 
-    name: str  # what the user knows it as: 'docker.io/library/debian:bookworm-slim'; empty for no base
-    digest: str | None = None  # as FROM would pin it; None for a bootstrapped base or none
+    name: str  # 'docker.io/library/debian:bookworm-slim'; empty for no base
+    digest: str | None = None  # of the manifest or index; None for a bootstrapped base or none
     layers: tuple[Layer, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)  # the `config` member: Env, Labels, ...
     history: tuple[Mapping[str, Any], ...] = ()
@@ -89,7 +89,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What a container of the image starts with."""
+    """The settings of containers of an image."""
 
     env: tuple[tuple[str, str], ...]
     user: str  # 'uid:gid'
@@ -103,13 +103,13 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A whole image. `digest` names it in registries, `id` in an engine's storage."""
+    """An image. `digest` identifies it in registries, `id` in the storage of an engine."""
 
-    manifest: bytes  # empty where there is none: in an archive of `docker save`
+    manifest: bytes  # empty in archives of `docker save`, which have none
     config: bytes
     layers: tuple[Layer, ...]  # lowest first
-    tags: tuple[str, ...] = ()  # by which it was found
-    origin: str = ""  # where it was found, by digest: 'oci:DIR@sha256:...'; empty: nowhere yet
+    tags: tuple[str, ...] = ()  # its tags where it was read
+    origin: str = ""  # where it was read, with its digest: 'oci:DIR@sha256:...'; empty for a new image
 
     @property
     def tree(self) -> Mapping[str, Any]:
@@ -120,7 +120,7 @@ class Image:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """User, environment, entry point and the rest of what a container is started with."""
+        """The `config` member of the configuration: user, environment, entry point and others."""
         config = self.tree.get("config")
         return config if isinstance(config, dict) else {}
 
@@ -136,7 +136,7 @@ class Image:
 
     @property
     def media_type(self) -> str:
-        """What the manifest says it is; OCI's where it says nothing, as its specification allows."""
+        """The manifest's media type; OCI's if it states none, which the specification allows."""
         try:
             stated_type = json.loads(self.manifest).get("mediaType")
         except (ValueError, AttributeError, RecursionError):
@@ -145,24 +145,24 @@ class Image:
 
     @property
     def descriptor(self) -> Descriptor:
-        """The manifest as an index names it."""
+        """The descriptor of the manifest."""
         return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.manifest))
 
     @property
     def size(self) -> int:
-        """Bytes of all blobs, each counted once."""
+        """The size of all blobs in bytes, equal blobs counted once."""
         blobs = {layer.digest: layer.descriptor.size for layer in self.layers}
         return sum(blobs.values()) + len(self.manifest) + len(self.config)
 
 
 def layer(made: LayerDigest, blob: Path, made_by: str, compression: str = "gzip") -> Layer:
-    """A layer that was just assembled; `compression` is gzip or zstd."""
+    """Return a layer that was just assembled; `compression` is gzip or zstd."""
     descriptor = Descriptor(media_type=f"{LAYER_TAR}+{compression}", digest=f"sha256:{made.digest}", size=made.size)
     return Layer(descriptor=descriptor, diff_id=f"sha256:{made.diff_id}", made_by=made_by, blob=blob)
 
 
 def runtime_of(plan: BuildPlan) -> Runtime:
-    """What the plan says about containers."""
+    """Return the container settings of a plan."""
     return Runtime(
         env=plan.env,
         user=plan.user,
@@ -175,16 +175,16 @@ def runtime_of(plan: BuildPlan) -> Runtime:
 
 
 def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping[str, str], platform: str) -> Image:
-    """The image of `layers` on a base.
+    """Return the image of `layers` on a base.
 
-    The time of creation is the label `org.opencontainers.image.created`, which SOURCE_DATE_EPOCH sets, else a
-    constant. Labels below `org.opencontainers.image.` and the plan's digest are the manifest's annotations as well.
+    The creation time is the label `org.opencontainers.image.created`, which SOURCE_DATE_EPOCH sets, else a constant.
+    Labels below `org.opencontainers.image.` and the digest of the plan become annotations of the manifest, too.
 
     Args:
-        base: what it stands on.
-        layers: its own layers, lowest first.
-        runtime: what containers start with.
-        labels: as `envkit.build.labels.image_labels` gives them.
+        base: the base.
+        layers: the layers above the base, lowest first.
+        runtime: the settings of containers.
+        labels: from `envkit.build.labels.image_labels`.
         platform: 'linux-64' or 'linux-aarch64'.
 
     Raises:
@@ -193,8 +193,8 @@ def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping
     stack = (*base.layers, *layers)
     if len(stack) > MAX_LAYERS:
         raise EngineError(
-            f"the image has {len(stack)} layers, and engines take no more than {MAX_LAYERS}",
-            hint="--base an image with fewer layers",
+            f"the image has {len(stack)} layers, but engines support at most {MAX_LAYERS}",
+            hint="use --base with an image that has fewer layers",
         )
     created = labels.get(f"{_OCI_LABEL}created", CREATED)
     known = platforms.platform(platform)
@@ -225,23 +225,23 @@ def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping
 
 
 def index(image: Image, name: str) -> bytes:
-    """The index of a layout with one image; `name` is what tools ask for (`oci:DIR:NAME`)."""
+    """Return the index of a layout with one image; `name` is its name for tools (`oci:DIR:NAME`)."""
     row = image.descriptor.to_json() | {"annotations": {f"{_OCI_LABEL}ref.name": name}}
     return canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": [row]})
 
 
 def canonical(tree: Mapping[str, Any]) -> bytes:
-    """JSON with sorted keys, no spaces, in UTF-8."""
+    """Return JSON in UTF-8 with sorted keys and without spaces."""
     return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def sha256(data: bytes) -> str:
-    """`sha256:` and the hexadecimal digest."""
+    """Return `sha256:` and the hexadecimal digest."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _config(inherited: Mapping[str, Any], runtime: Runtime, labels: Mapping[str, str]) -> dict[str, Any]:
-    """The `config` member: as a Dockerfile on this base would leave it, so its command is not inherited."""
+    """Return the `config` member as a Dockerfile on this base would set it; the base's command is not inherited."""
     env = dict(pair.split("=", 1) for pair in inherited.get("Env") or () if "=" in pair) | dict(runtime.env)
     settings: dict[str, Any] = {
         "Env": [f"{key}={value}" for key, value in env.items()],
@@ -258,7 +258,10 @@ def _config(inherited: Mapping[str, Any], runtime: Runtime, labels: Mapping[str,
 
 
 def _history_of(base: Base) -> list[Mapping[str, Any]]:
-    """The base's own history where it tells of each layer; readers pair entries and layers by counting."""
+    """Return the base's history if it has an entry for each layer, else new entries.
+
+    Readers match entries and layers by position.
+    """
     if sum(not row.get("empty_layer") for row in base.history) == len(base.layers):
         return list(base.history)
     return [{"created_by": base_layer.made_by} for base_layer in base.layers]

@@ -1,4 +1,7 @@
-"""Tar headers: POSIX ustar, with a PAX record only for what ustar cannot hold (POSIX.1-2017, pax, 4.13)."""
+"""Write tar headers: POSIX ustar, with PAX records only for values that ustar cannot represent.
+
+Source: POSIX.1-2017, pax, 4.13.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ def header(
     target: str = "",
     owner: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """The block or blocks that precede an entry's contents. Owner and group have no names.
+    """Return the blocks before an entry's contents. Owner and group have no names.
 
-    `path` and `target` are text without surrogates; `mtime` is in seconds since 1970, `size` in bytes, `owner` user
-    and group.
+    `path` and `target` are text without surrogates; `mtime` is in seconds since 1970, `size` in bytes, and `owner` is
+    the user ID and group ID.
     """
     name, link = (path + "/" if kind == FOLDER else path).encode(), target.encode()
     records = b""
-    # Beyond ASCII, POSIX leaves the bytes of a header to the reader's character set; PAX records are UTF-8.
+    # POSIX leaves the encoding of non-ASCII names in headers to the reader; PAX records are UTF-8.
     split = _split(name) if path.isascii() else None
     if split is None:
         records += _record(b"path", name)
-        # For readers that know no PAX; the record decides for all others.
+        # Only for readers without PAX support; all others use the record.
         split = (b"", name.decode().encode("ascii", "replace")[:_NAME])
     if len(link) > _NAME or not target.isascii():
         records += _record(b"linkpath", link)
@@ -52,17 +55,17 @@ def header(
 
 
 def padding(size: int) -> bytes:
-    """The zero bytes that fill the last block of `size` bytes of contents."""
+    """Return the zero bytes that fill the last block of `size` bytes of contents."""
     return bytes(-size % BLOCK)
 
 
 def end(size: int) -> bytes:
-    """What ends an archive of `size` bytes: two empty blocks, then up to a whole record of 20 blocks."""
+    """Return the end of an archive of `size` bytes: two empty blocks, then zeros up to a full record of 20 blocks."""
     return bytes(2 * BLOCK + -(size + 2 * BLOCK) % _RECORD)
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:
-    """Prefix and name of at most 155 and 100 bytes, None where no slash allows that."""
+    """Split a path into prefix and name of at most 155 and 100 bytes; None if no slash allows it."""
     if len(name) <= _NAME:
         return b"", name
     at = name.find(b"/", len(name) - _NAME - 1, len(name) - 1)
@@ -72,7 +75,7 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """One PAX record; its length counts its own digits."""
+    """Return a PAX record. Its length field includes its own digits."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
     if len(str(length)) != len(str(rest)):
@@ -90,8 +93,8 @@ def _block(  # noqa: PLR0917 - in the order of the fields
         kind,
         link.ljust(_NAME, b"\0"),
         bytes(80),  # no names of user and group, no device numbers
-        prefix.ljust(167, b"\0"),  # 155 bytes, and 12 that fill the block
+        prefix.ljust(167, b"\0"),  # 155 bytes, and 12 to fill the block
     )
-    # While it is computed, the checksum's own eight bytes count as blanks.
+    # The checksum is computed with its own eight bytes as blanks.
     checksum = sum(front) + sum(back) + 8 * 0x20
     return b"%s%06o\x00 %s" % (front, checksum, back)

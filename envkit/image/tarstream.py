@@ -1,7 +1,7 @@
-"""A tar read forwards, strictly: what is not one of the known kinds of entry, or not exact, is an error.
+"""Read a tar sequentially and strictly: unknown kinds of entries and inexact data are errors.
 
-Formats: POSIX ustar and pax, and GNU's long names. Headers are bounded, so a hostile one costs no memory; sparse
-files, which no image's layer has, are refused.
+Formats: POSIX ustar and pax, and GNU's long names. The size of headers is limited, so a hostile tar cannot fill the
+memory. Sparse files, which layers of images do not have, are refused.
 Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"; the GNU tar manual, "Basic Tar Format".
 """
 
@@ -10,17 +10,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from envkit.ground.errors import IntegrityError
 
+if TYPE_CHECKING:
+    from envkit.image.deflate import Readable
+
 BLOCK = 512
-_MOST_HEADER = 1 << 20  # bytes; long names and attributes have thousands
-_LARGE_NUMBER = 0x80  # marks GNU's binary numbers
+_MOST_HEADER = 1 << 20  # bytes; real long names and attributes have thousands
+_LARGE_NUMBER = 0x80  # flag of GNU's binary numbers
 
 
 class Kind(enum.Enum):
-    """What an entry is."""
+    """The kind of an entry."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -32,7 +35,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry of a tar; `offset` is where its content begins."""
+    """An entry of a tar; `offset` is the position of its contents."""
 
     name: str
     kind: Kind
@@ -45,22 +48,15 @@ class Entry:
     offset: int
 
 
-class Readable(Protocol):
-    """What bytes come from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes, none at the end."""
-
-
 class Source:
-    """Bytes read forwards and exactly."""
+    """A stream that is read sequentially, in exact amounts."""
 
     def __init__(self, file: Readable) -> None:
         self._file = file
         self.position = 0
 
     def exactly(self, size: int) -> bytes:
-        """So many bytes, or an IntegrityError."""
+        """Return exactly `size` bytes; raise IntegrityError if there are fewer."""
         pieces: list[bytes] = []
         left = size
         while left:
@@ -73,7 +69,7 @@ class Source:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """So many bytes, piece by piece."""
+        """Yield exactly `size` bytes in pieces."""
         left = size
         while left:
             piece = self.exactly(min(left, 1 << 18))
@@ -81,15 +77,15 @@ class Source:
             yield piece
 
     def rest(self) -> bool:
-        """Read to the end; False when anything but zeros comes."""
-        clean = True
+        """Read to the end; return whether all bytes are zero."""
+        zeros = True
         while piece := self._file.read(1 << 18):
             self.position += len(piece)
-            clean = clean and not piece.strip(b"\0")
-        return clean
+            zeros = zeros and not piece.strip(b"\0")
+        return zeros
 
 
-# `\0` is a regular file of the oldest format, `7` a contiguous file, which systems without such files read as regular.
+# `\0` is a regular file in the oldest format; `7` is a contiguous file, which most systems read as a regular one.
 _KINDS = {
     b"0": Kind.FILE, b"\0": Kind.FILE, b"7": Kind.FILE, b"1": Kind.HARD_LINK, b"2": Kind.LINK,
     b"3": Kind.DEVICE, b"4": Kind.DEVICE, b"5": Kind.FOLDER, b"6": Kind.PIPE,
@@ -97,12 +93,12 @@ _KINDS = {
 
 
 def entries(source: Source, *, skip: Callable[[int], None] | None = None) -> Iterator[Entry]:
-    """The entries of a tar. Content that the caller does not read before going on is skipped.
+    """Yield the entries of a tar. Contents that the caller does not read are skipped.
 
-    `skip` passes over so many bytes where that is cheaper than reading them.
+    `skip`, if given, skips a number of bytes without reading them.
 
     Raises:
-        IntegrityError: the tar is damaged, or has a kind of entry that is not known.
+        IntegrityError: the tar is damaged, or has an unknown kind of entry.
     """
     extended: dict[str, str] = {}
     while (header := source.exactly(BLOCK)).strip(b"\0"):
@@ -110,7 +106,7 @@ def entries(source: Source, *, skip: Callable[[int], None] | None = None) -> Ite
         kind, size = header[156:157], _number(header[124:136])
         if kind in b"xgLK":
             if size > _MOST_HEADER:
-                raise IntegrityError(f"a tar has a header of {size} bytes")
+                raise IntegrityError(f"a tar has a header of {size} bytes, more than {_MOST_HEADER}")
             data = source.exactly(-(-size // BLOCK) * BLOCK)[:size]
             if kind == b"x":
                 extended |= _records(data)
@@ -128,7 +124,7 @@ def entries(source: Source, *, skip: Callable[[int], None] | None = None) -> Ite
 
 
 def _pass(source: Source, entry: Entry, skip: Callable[[int], None] | None) -> None:
-    """Go to the end of an entry's content, padding included."""
+    """Skip the rest of an entry's contents, including the padding."""
     if entry.kind is not Kind.FILE:
         return
     left = entry.offset + -(-entry.size // BLOCK) * BLOCK - source.position
@@ -141,7 +137,7 @@ def _pass(source: Source, entry: Entry, skip: Callable[[int], None] | None) -> N
 
 def _entry(header: bytes, extended: dict[str, str], offset: int) -> Entry:
     name = _text(header[:100])
-    # GNU's own format has times and sparse tables where ustar has the prefix.
+    # In GNU's format the bytes of ustar's prefix contain times and sparse tables.
     if header[257:262] == b"ustar" and header[257:265] != b"ustar  \0":
         prefix = _text(header[345:500])
         name = f"{prefix}/{name}" if prefix else name
@@ -150,19 +146,19 @@ def _entry(header: bytes, extended: dict[str, str], offset: int) -> Entry:
     if kind is None or any(key.startswith("GNU.sparse") for key in extended):
         raise IntegrityError(f"a tar has an entry of an unknown kind: {name[:200]!r}")
     if kind is Kind.FILE and name.endswith("/"):
-        kind = Kind.FOLDER  # as the oldest format writes folders
+        kind = Kind.FOLDER  # the oldest format writes folders this way
 
     def number(key: str, field: bytes) -> int:
         text = extended.get(key)
         try:
-            # pax times may have a fraction; entries have whole seconds.
+            # Times in pax headers can have a fraction; entries have whole seconds.
             return _number(field) if text is None else int(text.partition(".")[0])
         except ValueError:
-            raise IntegrityError(f"a tar says {key}={text[:40] if text else ''!r} of {name[:200]!r}") from None
+            raise IntegrityError(f"a tar has an invalid {key} for {name[:200]!r}: {(text or '')[:40]!r}") from None
 
     size = number("size", header[124:136])
     if size < 0:
-        raise IntegrityError(f"a tar says that {name[:200]!r} has {size} bytes")
+        raise IntegrityError(f"a tar has an invalid size for {name[:200]!r}: {size} bytes")
     return Entry(
         name=name,
         kind=kind,
@@ -177,29 +173,29 @@ def _entry(header: bytes, extended: dict[str, str], offset: int) -> Entry:
 
 
 def _check(header: bytes, position: int) -> None:
-    """The header's own checksum: the sum of its bytes, with blanks in the checksum's place."""
+    """Check the header's checksum: the sum of its bytes, with blanks in place of the checksum."""
     if _number(header[148:156]) != sum(header[:148]) + 8 * 0x20 + sum(header[156:]):
         raise IntegrityError(f"a tar has a damaged header before byte {position}")
 
 
 def _number(field: bytes) -> int:
-    """An octal number, or GNU's binary one for those that do not fit."""
+    """Return an octal number, or one in GNU's binary form for large values."""
     if field[0] & _LARGE_NUMBER:
-        # Bit 6 is the sign: times before 1970 have it. As a size, -1 is refused.
+        # Bit 6 is the sign, for times before 1970. A size of -1 is refused.
         return int.from_bytes(bytes([field[0] & 0x3F, *field[1:]])) if not field[0] & 0x40 else -1
     try:
         return int(field.split(b"\0", 1)[0].strip() or b"0", 8)
     except ValueError:
-        raise IntegrityError(f"a tar has {field!r} for a number") from None
+        raise IntegrityError(f"a tar has an invalid number: {field!r}") from None
 
 
 def _text(field: bytes) -> str:
-    # Names in a layer are bytes; what is not UTF-8 has to come out again as it was.
+    # Names in a layer are bytes; surrogateescape preserves those that are not UTF-8.
     return field.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
 
 
 def _records(data: bytes) -> dict[str, str]:
-    """The records of a pax header: `LENGTH KEY=VALUE` and a newline each."""
+    """Return the records of a pax header, each `LENGTH KEY=VALUE` and a newline."""
     records: dict[str, str] = {}
     while data:
         length, space, _ = data[:24].partition(b" ")

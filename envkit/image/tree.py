@@ -1,7 +1,7 @@
-"""The file tree that the layers of an image make together, read as streams: nothing is unpacked.
+"""The file tree that the layers of an image make together. Layers are read as streams; nothing is unpacked.
 
-A container sees the topmost layer that has something at a path, unless a layer in between hides it: by a whiteout of
-the path or of a folder above it, by an opaque folder, or by a file or link where lower layers have a folder.
+At each path, a container sees the entry of the topmost layer that has one, unless a higher layer hides it with a
+whiteout of the path or of a parent, with an opaque folder, or with a file or link where lower layers have a folder.
 Source: OCI image specification 1.1, "Image Layer Filesystem Changeset".
 """
 
@@ -23,7 +23,7 @@ _AGAIN = "build the image again, and push it"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What is at a path. A hard link is the file that it leads to."""
+    """The entry at a path. A hard link is represented as the file that it refers to."""
 
     kind: Kind
     mode: int
@@ -31,47 +31,47 @@ class Node:
     gid: int = 0
     size: int = 0  # bytes of a file
     target: str = ""  # of a symbolic link
-    value: Any = None  # what `Interest.value` made of a file's bytes
+    value: Any = None  # the result of `Interest.value` for a file
 
 
 IMPLIED = Node(Kind.FOLDER, 0o755)
-"""A folder that no layer lists, because something lies below it."""
+"""The node of a parent folder that no layer lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interest:
-    """Which paths of a layer are kept, and of which files the bytes. Paths have no leading slash."""
+    """Selects the paths of a layer to keep and the files to read. Paths have no leading slash."""
 
     keeps: Callable[[str], bool]
-    reads: Callable[[str, int], bool]  # a kept path and its mode
+    reads: Callable[[str, int], bool]  # called with a kept path and its mode
     value: Callable[[str, bytes], Any] = lambda _path, data: data
     most: int = 64 << 20  # bytes; a larger file is kept without a value
 
 
 @dataclass(slots=True)
 class Changes:
-    """What one layer puts over those below it."""
+    """The changes that one layer makes to those below it."""
 
-    nodes: dict[str, Node] = field(default_factory=dict)  # what is kept
-    covered: set[str] = field(default_factory=set)  # every path at which the layer has something other than a folder
+    nodes: dict[str, Node] = field(default_factory=dict)  # the kept paths
+    covered: set[str] = field(default_factory=set)  # all paths of the layer that are not folders
     folders: set[str] = field(default_factory=set)
-    removed: set[str] = field(default_factory=set)  # by a whiteout: the path and all below it
-    opaque: set[str] = field(default_factory=set)  # folders of which nothing below shows
-    lower: dict[str, str] = field(default_factory=dict)  # hard links to files that the layer does not have
+    removed: set[str] = field(default_factory=set)  # paths of whiteouts, which remove all below them, too
+    opaque: set[str] = field(default_factory=set)  # folders that hide their contents in lower layers
+    lower: dict[str, str] = field(default_factory=dict)  # hard links to files of lower layers
 
     def hides(self, path: str, kind: Kind) -> bool:
-        """Whether nothing shows of what a lower layer has at a path."""
+        """Return whether the changes hide a lower layer's entry at a path."""
         if path in self.removed or path in self.covered or (kind is not Kind.FOLDER and path in self.folders):
             return True
         return any(above in self.removed or above in self.covered or above in self.opaque for above in parents(path))
 
 
 class Tree:
-    """The layers that were laid over each other, as far as their paths were kept.
+    """The kept paths of merged layers.
 
     Args:
-        nodes: what is there before the first layer.
-        implied: whether folders that no layer lists are added, for trees of which every path is kept.
+        nodes: the paths before the first layer.
+        implied: whether to add parent folders that no layer lists; for trees that keep all paths.
     """
 
     def __init__(self, nodes: Mapping[str, Node] | None = None, *, implied: bool = False) -> None:
@@ -79,8 +79,8 @@ class Tree:
         self._implied = implied
 
     def lay(self, changes: Changes) -> None:
-        """Lay the next layer over those before."""
-        # Before anything is hidden: a layer may link to a lower file and remove that file's own name.
+        """Apply the changes of the next layer."""
+        # Resolve hard links before anything is hidden: a layer can link to a lower file and remove the file's own path.
         linked = {path: self.nodes.get(target) for path, target in changes.lower.items()}
         self.nodes = {path: node for path, node in self.nodes.items() if not changes.hides(path, node.kind)}
         self.nodes |= changes.nodes | {path: node for path, node in linked.items() if node is not None}
@@ -91,10 +91,10 @@ class Tree:
                         self.nodes.setdefault(above, IMPLIED)
 
     def find(self, path: str) -> Node | None:
-        """What an absolute path leads to, links followed; None where it leads to nothing."""
-        waiting, at, links = path.strip("/").split("/")[::-1], "", 0
-        while waiting:
-            part = waiting.pop()
+        """Return the node at an absolute path after following links; None if there is none."""
+        parts, at, links = path.strip("/").split("/")[::-1], "", 0
+        while parts:
+            part = parts.pop()
             if part in ("", "."):
                 continue
             if part == "..":
@@ -111,26 +111,26 @@ class Tree:
             if links > _MOST_LINKS:
                 return None
             at = "" if node.target.startswith("/") else at
-            waiting += node.target.split("/")[::-1]
+            parts += node.target.split("/")[::-1]
         return self.nodes[at] if at else IMPLIED
 
 
 def scan(tar: Callable[[], AbstractContextManager[Source]], interest: Interest) -> Changes:
-    """Read what a layer changes.
+    """Read the changes of a layer.
 
     Args:
-        tar: opens the layer's tar; once more where a file whose bytes matter is a hard link to another one.
-        interest: what is kept.
+        tar: opens the layer's tar; called twice if a file that has to be read is a hard link.
+        interest: selects the paths to keep.
 
     Raises:
-        IntegrityError: the bytes are not a tar archive, or an entry is not valid in a layer.
+        IntegrityError: the layer is not a valid tar, or an entry is not allowed in a layer.
     """
     changes, links = Changes(), dict[str, tuple[str, Node]]()
     with tar() as source:
         for entry in entries(source):
             path = clean(entry.name)
-            if path and not _note_removal(changes, path):
-                # A path that comes twice is what its last entry says, as when tar unpacks it.
+            if path and not _add_removal(changes, path):
+                # The last entry of a path wins, as when tar unpacks it.
                 changes.nodes.pop(path, None)
                 links.pop(path, None)
                 (changes.folders if entry.kind is Kind.FOLDER else changes.covered).add(path)
@@ -143,26 +143,26 @@ def scan(tar: Callable[[], AbstractContextManager[Source]], interest: Interest) 
 
 
 def clean(name: str) -> str:
-    """Return a path of a tar relative to the root and never above it; empty for the root itself."""
+    """Return a normalized path of a tar, relative to the root and never above it; empty for the root itself."""
     return posixpath.normpath(f"/{name}").lstrip("/")
 
 
 def parents(path: str) -> Iterator[str]:
-    """Yield the folders above a path, the nearest first and the root, which is empty, last."""
+    """Yield the parent folders of a path, nearest first; the last one is the root, an empty text."""
     while path := posixpath.dirname(path):
         yield path
     yield ""
 
 
-def _note_removal(changes: Changes, path: str) -> bool:
-    """Take in what a whiteout removes; False where the entry is none."""
+def _add_removal(changes: Changes, path: str) -> bool:
+    """Add the removal of a whiteout; return False for any other entry."""
     if imagepaths.is_note(path):
         return True
     removal = imagepaths.removal(path)
-    where = path if removal is None else removal.path
-    if imagepaths.is_reserved(where):
-        # A file below such a name is one for some readers and removes others for the rest.
-        raise IntegrityError(f"a layer holds {path!r:.200}, below {imagepaths.RESERVED}", hint=_AGAIN)
+    target = path if removal is None else removal.path
+    if imagepaths.is_reserved(target):
+        # Engines disagree whether a path below such a name is a file or a whiteout.
+        raise IntegrityError(f"a layer contains {path!r:.200}, below {imagepaths.RESERVED}", hint=_AGAIN)
     if removal is None:
         return False
     (changes.opaque if removal.is_opaque else changes.removed).add(removal.path)
@@ -175,7 +175,7 @@ def _resolve(
     tar: Callable[[], AbstractContextManager[Source]],
     interest: Interest,
 ) -> None:
-    """Give hard links what the files have that they lead to."""
+    """Resolve hard links to the nodes of their targets."""
     again: dict[str, list[str]] = {}
     for path in filter(interest.keeps, links):
         target = _end(path, links)
@@ -201,14 +201,15 @@ def _resolve(
     if again:
         target = min(again)
         raise IntegrityError(
-            f"a layer has {again[target][0][:200]!r} linked to {target[:200]!r}, no file of it", hint=_AGAIN
+            f"a layer has a hard link {again[target][0][:200]!r} to {target[:200]!r}, which is not a file of the layer",
+            hint=_AGAIN,
         )
 
 
 def _end(path: str, links: Mapping[str, tuple[str, Node]]) -> str:
-    """The file that a hard link leads to, by way of others where it does."""
+    """Return the final target of a hard link, which may lead through other hard links."""
     target = links[path][0]
-    # Links that lead to each other end here, and `_resolve` finds no file.
+    # The limit ends loops of links; `_resolve` then finds no file.
     for _ in range(len(links)):
         if target not in links:
             break

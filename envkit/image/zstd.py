@@ -1,4 +1,4 @@
-"""Zstandard, for layers that are compressed with it; the only module that knows the library."""
+"""Zstandard compression of layers; the only module that imports the library."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from envkit.image.deflate import Readable
 
 VERSION = ".".join(map(str, zstandard.ZSTD_VERSION))
-"""Of libzstd, which the package zstandard brings along: it decides the bytes of what is compressed."""
+"""The version of libzstd, which zstandard contains. The compressed bytes depend on it."""
 FAULTS: tuple[type[Exception], ...] = (zstandard.ZstdError,)
-"""What reading raises where the data is damaged; data that is cut short ends early instead."""
-_MOST_WINDOW = 1 << 27  # bytes, as the program zstd takes without being asked; a bomb costs time but never memory
+"""The exceptions for damaged data. Data that is cut short raises none: it just ends early."""
+_MOST_WINDOW = 1 << 27  # bytes, the default limit of the program zstd, so that a bomb cannot fill the memory
 
 
 def compress(data: bytes, level: int) -> bytes:
-    """One frame."""
+    """Return `data` as one frame."""
     return zstandard.ZstdCompressor(level=level, write_checksum=False, write_content_size=True).compress(data)
 
 
 def open_zstd(source: Readable) -> IO[bytes]:
-    """What all frames of a stream hold, as a stream to read; closing it leaves the source open."""
+    """Return the contents of all frames of a stream as a stream; closing it leaves the source open."""
     return cast(
         "IO[bytes]",
         zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).stream_reader(
-            source,  # type: ignore[arg-type]  # it calls nothing but read
+            source,  # type: ignore[arg-type]  # only `read` is called
             read_across_frames=True,
             closefd=False,
         ),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.assemble.builders import EMBEDDED, choose, meant
+from envkit.assemble.builders import EMBEDDED, builder_of, choose
 from envkit.build.builder import check_base
 from envkit.build.model import BuildOptions
 from envkit.ground import settings as known_settings
@@ -205,7 +205,7 @@ def lock_alone(request: LockRequest, reporter: Reporter) -> Lock:
         name = request.settings.get("engine") or "auto"
         if name == "auto" and (request.base == bases.NONE or request.base.startswith(bases.PREFIX)):
             name = EMBEDDED  # such a base depends on no engine, so none has to be found
-        builder = meant(name, reporter, docker_cli=request.settings.get("docker_cli") or "docker")
+        builder = builder_of(name, reporter, docker_cli=request.settings.get("docker_cli") or "docker")
         return base_from(builder, request, reporter)(plan)
 
     request.check()
@@ -300,7 +300,7 @@ class Locks:
 
     def _engine_builder(self) -> Builder:
         if self._builder is None:
-            choice = choose if self._engine == "auto" else meant
+            choice = choose if self._engine == "auto" else builder_of
             docker_cli = self._settings.get("docker_cli") or "docker"
             self._builder = choice(self._engine, self._reporter, docker_cli=docker_cli, state=state_dir())
         return self._builder

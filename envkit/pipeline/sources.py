@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import parse_wheel_filename
 
-from envkit.assemble.builders import EMBEDDED, meant
+from envkit.assemble.builders import EMBEDDED, builder_of
 from envkit.build.model import BuildOptions
 from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.paths import cache_dir, scratch, state_dir
@@ -245,7 +245,7 @@ def _means(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | None = None
 
 def _builder(shop: Shop, name: str) -> Builder:
     docker_cli = shop.settings.get("docker_cli") or "docker"
-    return meant(name, shop.reporter, docker_cli=docker_cli, state=state_dir())
+    return builder_of(name, shop.reporter, docker_cli=docker_cli, state=state_dir())
 
 
 def _no_root(plan: BuildPlan, locked: Lock | None) -> str | None:

@@ -1,18 +1,17 @@
-"""Authentication: the login of a registry, and what the registry asks for (WWW-Authenticate, RFC 9110, 11.6.1).
+"""Authentication: find the login of a registry, and parse its challenges (WWW-Authenticate, RFC 9110, 11.6.1).
 
-Logins come from the container clients' own login files or the helper programs that these name.
+Logins come from the files of other container clients, or from the credential helpers in them. The first file with a
+login for the registry is used, in this order:
 
-The files are asked in this order, and the first one that has a login for the registry gives it:
-
-1. `$REGISTRY_AUTH_FILE` (podman, buildah, skopeo), which has to exist where it is set
+1. `$REGISTRY_AUTH_FILE` (podman, buildah, skopeo), which has to exist if it is set
 2. `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json` (Docker)
 3. `$XDG_RUNTIME_DIR/containers/auth.json` (podman login)
 4. `$XDG_CONFIG_HOME/containers/auth.json`, else `~/.config/containers/auth.json`
 
-In a file, `credHelpers` come before `credsStore`, and that before `auths`; among the keys of `auths`, one that names
-the repository or a part of it (`registry.example.com/team`, containers-auth.json(5)) comes before the registry's own.
+In a file, `credHelpers` take precedence over `credsStore`, and that over `auths`; among the keys of `auths`, one with
+the repository or a part of it (`registry.example.com/team`, containers-auth.json(5)) precedes that of the registry.
 
-Nothing here ends up in a message: a login has no text form.
+Logins are excluded from `repr`, so they do not get into messages.
 """
 
 from __future__ import annotations
@@ -34,41 +33,41 @@ from envkit.image.reference import login_keys, repository_keys
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_HELPER_PATIENCE_S = 15.0  # a helper may ask a key store; one that asks a person hangs
+_HELPER_PATIENCE_S = 15.0  # enough for a key store; a helper that prompts the user would wait forever
 _HELPER_NAME = re.compile(r"[A-Za-z0-9._-]+")
-_TOKEN_USER = "<token>"  # noqa: S105 - what helpers write in place of a user when the secret is an identity token
-_MAX_FILE = 1 << 20  # bytes of a file of logins
+_TOKEN_USER = "<token>"  # noqa: S105 - the user name that helpers return with an identity token
+_MAX_FILE = 1 << 20  # bytes of a login file
 _PODMAN = "containers/auth.json"
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _PARAMETER = re.compile(rf'\s*({_WORD})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_WORD}))\s*(?:,|$)')
 _SCHEME = re.compile(rf"\s*,?\s*({_WORD})(?:\s+(?!=)|\s*,|\s*$)")
-_MAX_HEADER = 8192  # characters; the patterns below look at each
-_COUNTRY, _SHORT = 2, 3
+_MAX_HEADER = 8192  # characters of a WWW-Authenticate header
+_COUNTRY, _SHORT = 2, 3  # lengths of a country code, and at most of a label such as `co` before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A user's password, or an identity token that a token server exchanges."""
+    """A user name and password, or an identity token for a token server."""
 
     user: str = field(repr=False)
     password: str = field(default="", repr=False)
     identity_token: str = field(default="", repr=False)
 
     def basic(self) -> str:
-        """The value of an Authorization header."""
+        """Return the value of an Authorization header."""
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A login and the file that has it."""
+class StoredLogin:
+    """A login and its file."""
 
     login: Login
     path: Path
 
 
 def login_files(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """The files that are asked for a login, in their order; they need not exist."""
+    """Return the files that are searched for a login, in order; they may not exist."""
     env = os.environ if environ is None else environ
     home = Path(env.get("HOME") or "/nonexistent")
     paths = [
@@ -82,20 +81,20 @@ def login_files(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def find_login(registry: str, repository: str, environ: Mapping[str, str] | None = None) -> Found | None:
-    """The login for a repository of a registry; None where the user has none.
+def find_login(registry: str, repository: str, environ: Mapping[str, str] | None = None) -> StoredLogin | None:
+    """Return the login for a repository of a registry; None if there is none.
 
     Raises:
-        EngineError: a file is damaged, or the program it names is missing, hangs or answers nonsense.
+        EngineError: a file is damaged, or its credential helper is missing, hangs or has invalid output.
     """
     env = os.environ if environ is None else environ
     for path in login_files(env):
         tree = _read(path)
         if tree is None and str(path) == env.get("REGISTRY_AUTH_FILE"):
-            raise EngineError(f"REGISTRY_AUTH_FILE names {path}, which does not exist", hint="unset REGISTRY_AUTH_FILE")
+            raise EngineError(f"REGISTRY_AUTH_FILE is {path}, which does not exist", hint="unset REGISTRY_AUTH_FILE")
         login = _in_file(path, tree, registry, repository) if tree is not None else None
         if login is not None:
-            return Found(login, path)
+            return StoredLogin(login, path)
     return None
 
 
@@ -107,7 +106,7 @@ def _in_file(path: Path, tree: dict[str, Any], registry: str, repository: str) -
             return _ask_helper(path, helper, key)
     store = tree.get("credsStore")
     if store:
-        # Each key costs the start of a program, so only the ways to write it that clients use today are tried.
+        # Each lookup starts a program, so only the two forms of keys that current clients write are tried.
         for key in keys[:2]:
             login = _ask_helper(path, store, key)
             if login is not None:
@@ -123,9 +122,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
             tree = json.loads(file.read(_MAX_FILE))
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise EngineError(
@@ -161,7 +158,7 @@ def _stored(path: Path, key: str, row: object) -> Login | None:
         # As Docker reads it: some writers pad the password with NUL.
         password = password.rstrip("\0")
         if not colon:
-            raise _damaged(path, f"auths.{key}.auth holds no user and password")
+            raise _damaged(path, f"auths.{key}.auth has no user and password")
     if isinstance(token, str) and token:
         return Login(user=user if isinstance(user, str) else "", identity_token=token)
     if isinstance(user, str) and user and isinstance(password, str):
@@ -170,29 +167,29 @@ def _stored(path: Path, key: str, row: object) -> Login | None:
 
 
 def _ask_helper(path: Path, helper: object, key: str) -> Login | None:
-    """The login that a credential helper keeps (the docker-credential-* protocol)."""
+    """Return the login of a credential helper (the docker-credential-* protocol)."""
     if not isinstance(helper, str) or not _HELPER_NAME.fullmatch(helper):
-        raise _damaged(path, f"{helper!r:.80} is not a credential helper's name")
+        raise _damaged(path, f"{helper!r:.80} is not a valid name of a credential helper")
     program = f"docker-credential-{helper}"
     hint = f"install {program}, or remove it from {path} and log in again"
     try:
         answer = ask([program, "get"], patience_s=_HELPER_PATIENCE_S, stdin=key.encode())
     except EnvironmentProblem as error:
         raise EngineError(
-            f"{path} names {program} as the credential helper of {key}, but: {error.message}", hint=hint
+            f"{path} has {program} as the credential helper of {key}: {error.message}", hint=hint
         ) from error
     if answer.code:
-        # The protocol has no other sign of an empty answer.
+        # The protocol reports a missing login only with this text.
         if "credentials not found" in (answer.out + answer.err).lower():
             return None
-        raise EngineError(f"{program}, named in {path}, ended with code {answer.code} for {key}", hint=hint)
+        raise EngineError(f"{program} (from {path}) ended with exit code {answer.code} for {key}", hint=hint)
     try:
         tree = json.loads(answer.out)
         user, secret = tree["Username"], tree["Secret"]
     except (ValueError, KeyError, TypeError, RecursionError):
         user = secret = None
     if not isinstance(user, str) or not isinstance(secret, str):
-        raise EngineError(f"{program}, named in {path}, gave no readable login for {key}", hint=hint) from None
+        raise EngineError(f"{program} (from {path}) returned no valid login for {key}", hint=hint) from None
     if user == _TOKEN_USER:
         return Login(user="", identity_token=secret)
     return Login(user=user, password=secret)
@@ -202,19 +199,19 @@ def _damaged(path: Path, why: str) -> EngineError:
     return EngineError(f"{path}: {why}, so no registry login can be read", hint=f"fix {path}, or log in again")
 
 
-# What a registry asks for.
+# Challenges of registries.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
-    """One way to log in; `scheme` and the parameters' names are in lower case."""
+    """A challenge of a registry; the scheme and the names of parameters are in lower case."""
 
     scheme: str  # 'bearer' | 'basic' | ...
     parameters: Mapping[str, str]
 
 
 def parse_challenges(header: str) -> tuple[Challenge, ...]:
-    """Every way that a header offers; what cannot be read ends the list."""
+    """Return the challenges of a header, up to the first one that is invalid."""
     challenges: list[Challenge] = []
     text, at = header[:_MAX_HEADER], 0
     while at < len(text) and (scheme := _SCHEME.match(text, at)):
@@ -229,10 +226,10 @@ def parse_challenges(header: str) -> tuple[Challenge, ...]:
 
 
 def trusted_realm(registry: str, realm: str) -> bool:
-    """Whether a login for the registry at one URL may be shown to the token server at another.
+    """Return whether a login for the registry at one URL may be sent to the token server at another.
 
-    It has to be the same host or one of the same domain (auth.example.com for registry.example.com), and encrypted
-    unless both are this machine.
+    The server has to be the same host or in the same domain (auth.example.com for registry.example.com), and has to use
+    HTTPS if the registry does.
     """
     here, there = urlsplit(registry), urlsplit(realm)
     if there.scheme not in ("http", "https") or not there.hostname or there.username:
@@ -247,11 +244,11 @@ def trusted_realm(registry: str, realm: str) -> bool:
 
 
 def _domain(host: str) -> str | None:
-    """The domain whose owner a host belongs to; None for an address or a name without one."""
+    """Return the registrable domain of a host; None for an address or a name without a domain."""
     labels = host.split(".")
     if ":" in host or labels[-1].isdigit() or len(labels) < _COUNTRY:
         return None
-    # Names under `co.uk` and its like have different owners.
+    # Domains below `co.uk` and similar ones have different owners.
     shared = len(labels[-1]) == _COUNTRY and len(labels[-2]) <= _SHORT
     kept = 3 if shared else 2
     return ".".join(labels[-kept:]) if len(labels) >= kept else None

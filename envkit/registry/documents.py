@@ -1,4 +1,4 @@
-"""Manifests and configurations of a registry, kept in a folder by their digest so that they are asked for once."""
+"""Manifests and configurations of a registry, cached in a folder by their digest."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Documents:
     """The documents of one registry.
 
     Args:
-        registry: where they are asked for.
-        folder: files named by SHA-256; None keeps nothing.
-        offline: ask for nothing.
+        registry: the registry.
+        folder: the cache, with files named by SHA-256; None caches nothing.
+        offline: use only the cache.
     """
 
     def __init__(self, registry: Registry, folder: Path | None, *, offline: bool = False) -> None:
         self._registry, self._folder, self._offline = registry, folder, offline
 
     def manifest(self, reference: Reference) -> Manifest | None:
-        """A manifest or index; None when the registry has none.
+        """Return a manifest or index; None if the registry does not have it.
 
         Raises:
-            IntegrityError: the registry's bytes have another digest.
+            IntegrityError: the bytes do not match the digest.
             EngineError: the registry refuses.
-            EnvironmentProblem: it cannot be reached, or `offline` and the document is not kept.
+            EnvironmentProblem: it cannot be reached, or the document is not cached and `offline` is set.
         """
         data = self._kept(reference.digest)
         if data is not None and reference.digest is not None and (kind := _kind(data)) is not None:
@@ -51,7 +51,7 @@ class Documents:
         return manifest
 
     def config(self, reference: Reference, digest: str) -> bytes:
-        """The configuration of an image.
+        """Return the configuration of an image.
 
         Raises:
             As `manifest`.
@@ -60,12 +60,7 @@ class Documents:
         if data is not None:
             return data
         self._require("the configuration", reference)
-
-        def ask() -> bytes:
-            with self._registry.blob(reference.repository, digest) as answer:
-                return answer.read(MAX_MANIFEST)
-
-        data = self._registry.persist(ask)
+        data = self._registry.read_blob(reference.repository, digest)
         if spec.sha256(data) != digest:
             raise IntegrityError(
                 f"the configuration of {reference} has the digest {spec.sha256(data)}, not {digest}",
@@ -81,7 +76,7 @@ class Documents:
             )
 
     def _kept(self, digest: str | None) -> bytes | None:
-        """What the folder holds under a digest; a damaged file counts as none."""
+        """Return the cached document of a digest; None if it is missing or damaged."""
         path = self._path(digest)
         if path is None or digest is None:
             return None
@@ -95,16 +90,16 @@ class Documents:
     def _keep(self, digest: str, data: bytes) -> None:
         path = self._path(digest)
         if path is not None:
-            with contextlib.suppress(OSError):  # then it is asked for again
+            with contextlib.suppress(OSError):  # without the cached file, it is just fetched again
                 write_atomic(path, data)
 
     def _path(self, digest: str | None) -> Path | None:
-        named = _DIGEST.fullmatch(digest or "")
-        return self._folder / named[1] if named and self._folder is not None else None
+        match = _DIGEST.fullmatch(digest or "")
+        return self._folder / match[1] if match and self._folder is not None else None
 
 
 def _kind(data: bytes) -> str | None:
-    """The media type that a manifest gives itself; those that give none are asked for again."""
+    """Return the media type in a manifest; those without one are fetched again, because the registry states it."""
     try:
         media_type = json.loads(data).get("mediaType")
     except (ValueError, AttributeError, RecursionError):

@@ -1,10 +1,9 @@
-"""Files by SHA-256 into a folder: in parallel, resumed after a break, verified while they stream.
+"""Download files by SHA-256 into a folder: in parallel, with resumption, verified while they are received.
 
-    <folder>/<sha256>        a file that has this digest
-    <folder>/<sha256>.part   one that is on its way, locked by its run; a later run goes on with it
+    <folder>/<sha256>        a complete file with this digest
+    <folder>/<sha256>.part   a partial file, locked while it is downloaded; a later run resumes it
 
-A damaged or cut file is fetched again; nothing here waits for a lock that a dead process left, since the kernel
-takes those back.
+Damaged and truncated files are fetched again. Locks of dead processes never block, because the kernel releases them.
 """
 
 from __future__ import annotations
@@ -33,31 +32,31 @@ if TYPE_CHECKING:
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Answer, Transport
 
-JOBS = 6  # downloads at once; one connection seldom fills the line
+JOBS = 6  # parallel downloads; one connection rarely uses the whole bandwidth
 _PIECE = 1 << 20
-_LOOK_S = 0.1  # a signal, the time limit or a failure elsewhere ends the wait within that time
-_ENDING_S = 2.0  # for threads to end by themselves; then they are left to a server that says nothing
+_LOOK_S = 0.1  # the longest delay until a signal, the time limit or a failure ends the wait
+_ENDING_S = 2.0  # the time for threads to end; those that wait for a silent server are abandoned
 _WHOLE, _PARTIAL, _UNSATISFIABLE = 200, 206, 416
-_DAMAGED = "run it again; if it repeats, the index or mirror serves other files: envkit lock --check"
+_DAMAGED = "run it again; if it repeats, the index or mirror serves other files than the lock has: envkit lock --check"
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One file to fetch. `open` asks the server for what follows an offset."""
+    """A file to fetch. `open` requests it from an offset on."""
 
     name: str  # for messages: 'torch 2.7.1'
     sha256: str
     size: int | None  # bytes; None if unknown
-    where: str  # a URL that may be shown
+    where: str  # a URL for messages, without secrets
     open: Callable[[int], Answer]
 
 
 def from_url(
     transport: Transport, *, name: str, url: str, sha256: str, size: int | None, authorization: str | None = None
 ) -> Item:
-    """A file at a URL. A login within the URL comes before `authorization`, which is a header."""
+    """Return the file at a URL. A login in the URL takes precedence over `authorization`, an Authorization header."""
 
     def ask(offset: int) -> Answer:
         secret = authorization if split_login(url)[1] is None else None
@@ -75,7 +74,7 @@ def from_url(
 
 
 def from_registry(registry: Registry, repository: str, *, digest: str, size: int) -> Item:
-    """A blob of a registry."""
+    """Return a blob of a registry."""
     return Item(
         name=f"layer {digest[:19]} of {registry.name}/{repository}",
         sha256=digest.removeprefix("sha256:"),
@@ -95,21 +94,21 @@ def fetch(
     on_file: Callable[[str], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> dict[str, Path]:
-    """Make sure that every item is in the folder; return the files by SHA-256.
+    """Download the items that are not in the folder; return all files by SHA-256.
 
-    Files that are there are hashed before they count. `on_bytes` hears bytes done and bytes in all, `on_file` the
-    SHA-256 of every file as soon as it is there; `check` is called while nothing happens. What they raise ends the
-    downloads at once, although a server may be silent.
+    Existing files are used only after their hash was checked. `on_bytes` gets the bytes done and in total, `on_file`
+    the SHA-256 of each file as soon as it is complete, and `check` is called during waits. Their exceptions end the
+    downloads at once, even if a server is silent.
 
     Raises:
-        IntegrityError: the server's bytes have another digest or size; they are not kept.
+        IntegrityError: a server's bytes have another digest or size; they are deleted.
         EngineError: a server refuses, or is overloaded for too long.
-        EnvironmentProblem: a server cannot be reached, the disk is full, or `offline` and something is missing.
-        TimeLimitError: a server goes silent again and again, or the run's time is over.
+        EnvironmentProblem: a server cannot be reached, the disk is full, or a file is missing while offline.
+        TimeLimitError: a server is repeatedly silent, or the deadline has passed.
     """
     wanted = list({item.sha256: item for item in items}.values())
     for item in wanted:
-        if not _DIGITS.fullmatch(item.sha256):  # files are named by it, and what stands there may be replaced
+        if not _DIGITS.fullmatch(item.sha256):  # it becomes a file name, and the file may be overwritten
             raise IntegrityError(f"{item.name}: {item.sha256!r:.100} is not a SHA-256", hint=_DAMAGED)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +118,7 @@ def fetch(
     work = _Fetch(folder, policy, on_bytes, sum(item.size or 0 for item in wanted))
     if offline:
         _require(wanted, folder)
-    # The largest first: begun last, it would be downloaded alone.
+    # The largest first: started last, it would be downloaded alone at the end.
     ordered = sorted(wanted, key=lambda item: (-(item.size or 0), item.sha256))
     threads = [
         threading.Thread(target=work.run, name=f"envkit-fetch-{number}", daemon=True)
@@ -147,7 +146,7 @@ def fetch(
 
 
 def missing(items: Iterable[Item], folder: Path) -> tuple[Item, ...]:
-    """Those that are not in the folder with their size."""
+    """Return the items that are not in the folder with the right size."""
     return tuple(item for item in items if not _has(folder / item.sha256, item.size))
 
 
@@ -160,25 +159,25 @@ class _Fetch:
         self._ended: queue.SimpleQueue[tuple[Item, BaseException | None]] = queue.SimpleQueue()
 
     def run(self) -> None:
-        """Fetch what waits, one after another: the work of a thread."""
+        """Fetch waiting items one after another; runs in each thread."""
         while not self.stop.is_set():
             try:
                 item = self.waiting.get_nowait()
             except queue.Empty:
                 return
             try:
-                self.one(item)
+                self.fetch(item)
             except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
                 self._ended.put((item, error))
             else:
                 self._ended.put((item, None))
 
     def next_done(self, check: Callable[[], None] | None) -> Item:
-        """Wait for the next item that is there.
+        """Wait for the next item and return it.
 
         Raises:
-            Exception: what its thread or `check` raised.
-            TimeLimitError: the run's time is over.
+            Exception: raised by its thread or by `check`.
+            TimeLimitError: the deadline has passed.
         """
         while True:
             self.policy.check()
@@ -193,15 +192,15 @@ class _Fetch:
             return item
 
     def end(self) -> None:
-        """Make every download end, those too that wait for a silent server."""
+        """End all downloads, including those that wait for a silent server."""
         self.stop.set()
         with self._lock:
-            waiting = tuple(self._answers)
-        for answer in waiting:
+            answers = tuple(self._answers)
+        for answer in answers:
             answer.cut()
 
-    def one(self, item: Item) -> None:
-        """Fetch one item, unless it is there already."""
+    def fetch(self, item: Item) -> None:
+        """Fetch an item unless the folder has it."""
         path = self.folder / item.sha256
         try:
             if _has(path, item.size):
@@ -211,33 +210,33 @@ class _Fetch:
             with locked_part(path) as (part, file):
                 self._fill(item, file)
                 file.flush()
-                # Contents before the name: after a power cut, the name must not stand for a file with holes.
+                # Write the contents before the name, so that no file is incomplete after a power failure.
                 os.fsync(file.fileno())
                 Path(part).replace(path)
         except OSError as error:
             raise store.unusable(self.folder, error) from error
 
     def _fill(self, item: Item, file: IO[bytes]) -> None:
-        """Get all bytes of an item into the part, whose old contents may be a beginning of them."""
+        """Download an item into its part, which may have the first bytes already."""
         state = _State(file)
-        state.resume(item.size, self._heard)
+        state.resume(item.size, self._count)
         resumed = state.size > 0
         while True:
             persist(lambda: self._attempt(item, state), self.policy, sleep=self._sleep)
             fault = _fault(item, state)
             if fault is None:
                 return
-            state.restart(self._heard)
+            state.restart(self._count)
             if not resumed:
                 raise fault
-            resumed = False  # the part of an earlier run may have been damaged
+            resumed = False  # perhaps only the bytes of an earlier run were damaged
 
     def _attempt(self, item: Item, state: _State) -> None:
-        """Ask once for what is missing and take what comes."""
+        """Request the missing bytes once and write them to the part."""
         if item.size is not None and state.size == item.size:
             return
         try:
-            self._take(item, state)
+            self._receive(item, state)
         except TransientError as error:
             if self.stop.is_set():
                 raise StoppedError from error
@@ -247,31 +246,31 @@ class _Fetch:
                 error.final.args = (error.final.message,)
             raise
 
-    def _take(self, item: Item, state: _State) -> None:
+    def _receive(self, item: Item, state: _State) -> None:
         before = state.size
         with item.open(before) as answer, self._watched(answer):
-            # A server may ignore the range, and send the whole file from its beginning (RFC 9110, 14.2).
+            # A server may ignore the range and send the whole file (RFC 9110, 14.2).
             if before and not _continues(answer, before):
-                state.restart(self._heard)
+                state.restart(self._count)
                 if answer.status != _WHOLE:
-                    wrong = f"{item.name}: {item.where} cannot resume the download"
-                    raise TransientError(EngineError(wrong, hint="run it again"), wait_s=0)
-            whole = _length(answer)
-            if None not in (item.size, whole) and item.size != whole:
-                state.restart(self._heard)
-                raise _other_size(item, whole)
+                    message = f"{item.name}: {item.where} cannot resume the download"
+                    raise TransientError(EngineError(message, hint="run it again"), wait_s=0)
+            length = _length(answer)
+            if None not in (item.size, length) and item.size != length:
+                state.restart(self._count)
+                raise _other_size(item, length)
             for piece in answer.pieces():
                 if self.stop.is_set():
                     raise StoppedError
                 state.add(piece)
-                self._heard(len(piece))
-                # A server may send without end; `_fault` refuses what is too long.
+                self._count(len(piece))
+                # A server may send endless data; `_fault` refuses a file that is too long.
                 if item.size is not None and state.size > item.size:
                     return
-            promised = item.size if item.size is not None else whole
-        if promised is not None and state.size < promised:
-            broke = f"{item.name}: the connection to {item.where} broke after {state.size} of {promised} bytes"
-            raise TransientError(EnvironmentProblem(broke, hint="run it again to resume the download"))
+            expected = item.size if item.size is not None else length
+        if expected is not None and state.size < expected:
+            message = f"{item.name}: the connection to {item.where} broke after {state.size} of {expected} bytes"
+            raise TransientError(EnvironmentProblem(message, hint="run it again to resume the download"))
 
     @contextlib.contextmanager
     def _watched(self, answer: Answer) -> Iterator[None]:
@@ -288,14 +287,14 @@ class _Fetch:
         with path.open("rb") as file:
             while piece := file.read(_PIECE):
                 digest.update(piece)
-                self._heard(len(piece))
+                self._count(len(piece))
         hexdigest = digest.hexdigest()
         if hexdigest != path.name:
-            # These bytes were counted, and are fetched again.
-            self._heard(-path.stat().st_size)
+            # These bytes were counted as done, but have to be fetched again.
+            self._count(-path.stat().st_size)
         return hexdigest
 
-    def _heard(self, size: int) -> None:
+    def _count(self, size: int) -> None:
         with self._lock:
             self._done += size
             done = self._done
@@ -307,34 +306,34 @@ class _Fetch:
 
 
 class _State:
-    """The part: how many bytes it has and what they hash to."""
+    """The part of an item: its size and hash."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._digest, self.size = file, hashlib.sha256(), 0
-        self.furthest = 0  # bytes, over all tries
+        self.furthest = 0  # the largest size in any try, in bytes
 
     @property
     def sha256(self) -> str:
         return self._digest.hexdigest()
 
-    def resume(self, limit: int | None, heard: Callable[[int], None]) -> None:
-        """Take over what an earlier run wrote."""
+    def resume(self, limit: int | None, count: Callable[[int], None]) -> None:
+        """Hash the bytes that an earlier run wrote."""
         self._file.seek(0)
         while piece := self._file.read(_PIECE):
             self._digest.update(piece)
             self.size += len(piece)
-            heard(len(piece))
+            count(len(piece))
         if limit is not None and self.size > limit:
-            self.restart(heard)
+            self.restart(count)
 
     def add(self, piece: bytes) -> None:
         self._file.write(piece)
         self._digest.update(piece)
         self.size += len(piece)
 
-    def restart(self, heard: Callable[[int], None]) -> None:
-        """Forget everything."""
-        heard(-self.size)
+    def restart(self, count: Callable[[int], None]) -> None:
+        """Delete all bytes."""
+        count(-self.size)
         self._file.seek(0)
         self._file.truncate()
         self._digest, self.size = hashlib.sha256(), 0
@@ -348,7 +347,7 @@ def _continues(answer: Answer, offset: int) -> bool:
 
 
 def _length(answer: Answer) -> int | None:
-    """Bytes of the whole file, None where the server does not say."""
+    """Return the size of the whole file; None if the server does not state it."""
     if answer.status == _PARTIAL:
         match = _RANGE.fullmatch(answer.headers.get("content-range", "").strip())
         return int(match[2]) if match is not None and match[2].isdigit() else None
@@ -357,7 +356,7 @@ def _length(answer: Answer) -> int | None:
 
 
 def _fault(item: Item, state: _State) -> IntegrityError | None:
-    """What is wrong with a part that is complete."""
+    """Return the error of a complete part; None if it is right."""
     if item.size is not None and state.size != item.size:
         return _other_size(item, f"more than {item.size}" if state.size > item.size else state.size)
     if state.sha256 != item.sha256:
@@ -388,7 +387,10 @@ def _require(items: Sequence[Item], folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked_part(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """The part of a file, open and locked; one of its own where another run has the lock. Empty ones are removed."""
+    """Yield the part of a file, open and locked.
+
+    If another run has the lock, this thread gets its own part. After an error, empty parts are removed.
+    """
     part = path.with_name(f"{path.name}.part")
     file = _locked(part)
     if file is None:
@@ -411,17 +413,17 @@ def locked_part(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def _is_own(part: Path) -> bool:
-    """Whether a part belongs to one thread, because another run had the common one: no one resumes it."""
+    """Return whether a part belongs to one thread; such parts are never resumed."""
     return part.name.count(".") > 1
 
 
 def sweep_parts(folder: Path) -> None:
-    """Remove such parts of runs that were killed."""
+    """Remove the threads' own parts of killed runs."""
     store.sweep(filter(_is_own, folder.glob("*.part")))
 
 
 def _locked(part: Path) -> IO[bytes] | None:
-    """Open a part and lock it; None where another process holds it."""
-    # Needed: of two runs that fill one file, the first would give it its name while the second still writes.
+    """Open and lock a part; return None if another process has the lock."""
+    # The lock is required: with two writers, one would rename the file while the other still writes.
     descriptor = store.lock_file(part, 0o644, needed=True)
     return None if descriptor is None else os.fdopen(descriptor, "r+b")

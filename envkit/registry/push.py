@@ -1,6 +1,6 @@
-"""Push an image: the blobs that the registry lacks, the manifest by digest, then a check of what it holds.
+"""Push an image: send the blobs that the registry lacks, then the manifest by digest, and read the manifest back.
 
-Tags say that an image is good, so nothing here sets one: see `envkit.registry.tagging`.
+A tag marks a verified image, so pushes set none; see `envkit.registry.tagging`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from envkit.image.reference import Reference
     from envkit.registry.registry import Registry
 
-_JOBS = 4  # uploads at once, while other layers are still compressed
-_PATIENCE_S = 0.1  # a signal reaches the waiting thread within that time
-_WHOLE = 1 << 20  # bytes; smaller blobs are sent by one request
+_JOBS = 4  # parallel uploads, while other layers are still compressed
+_PATIENCE_S = 0.1  # the longest that a signal waits for the main thread, which handles it
+_WHOLE = 1 << 20  # bytes; smaller blobs are sent in one request
 _CREATED, _ACCEPTED, _NO_CONTENT, _UNAUTHORIZED, _MISSING = 201, 202, 204, 401, 404
 
 
@@ -48,31 +48,31 @@ def _at_once(digest: str, check: Callable[[], None]) -> AbstractContextManager[N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """What a push did; sizes in bytes."""
+    """The result of a push; sizes in bytes."""
 
     reference: str  # 'host/name@sha256:...'
     digest: str
     sent: int
     mounted: int
-    present: int  # the registry had it already
+    present: int  # already in the registry
 
 
 class Pusher:
-    """Pushes one image, from the first layer that is made; use it in a `with` statement.
+    """Pushes one image; use it in a `with` statement.
 
-    Layers may be offered from any thread while others are still being made, so sending and making overlap.
-    Nothing is reported until `finish`. The first failure ends all transfers, and the next call raises it.
+    Layers can be offered from any thread while others are still being made, so both overlap. Progress is reported only
+    in `finish`. The first failure ends all transfers, and the next call raises it.
 
     Args:
-        reference: where to; its tag is looked at and not moved.
+        reference: the destination; its tag is checked, not moved.
         registry: the registry of the reference.
-        sources: repositories of the same registry that may hold blobs, 'team/train'.
-        replace_tag: whether the tag may be another image's, to be moved later.
-        ahead: whether a layer that is offered may be sent before the image is known; else `finish` sends all.
-        fetch: gives the file of a layer that has no blob and that the registry neither holds nor takes over; it is
-            called from several threads.
-        turn: a context in which no other push to the same place sends the blob of this digest; it calls what it is
-            given while it waits for that, and lets through what that raises.
+        sources: repositories of the same registry that may have blobs, 'team/train'.
+        replace_tag: whether the tag may point to another image, because it will be moved later.
+        ahead: whether offered layers are sent at once; else `finish` sends all.
+        fetch: returns the file of a layer that has no blob and that the registry neither has nor can mount; called in
+            several threads.
+        turn: a context manager that makes other pushes of the same blob to the same repository wait. It is given the
+            digest and a function that it calls while it waits, whose exception ends the wait.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class Pusher:
         self._work = Transfers(registry, reference, sources)
         self._waiting: queue.SimpleQueue[Blob | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._given: set[str] = set()
-        self._left = 0  # blobs that are not there yet
+        self._queued: set[str] = set()
+        self._left = 0  # blobs that are not in the registry yet
         self._change = threading.Condition()
         self._failed: BaseException | None = None
 
@@ -108,47 +108,47 @@ class Pusher:
             self._waiting.put(None)
 
     def offer(self, layer: spec.Layer) -> None:
-        """Begin to send a layer and return at once; a layer that was offered before is not sent again.
+        """Start to send a layer and return at once; layers that were offered before are ignored.
 
         Raises:
-            EnvkitError: what an earlier layer's transfer failed with.
+            EnvkitError: the error of an earlier transfer.
         """
         self.check()
         if self._ahead:
-            self._give_layer(layer)
+            self._queue_layer(layer)
 
     def check(self) -> None:
-        """Raise what a transfer failed with, if one has failed."""
+        """Raise the error of a transfer if one has failed."""
         if self._failed is not None:
             raise self._failed
 
     def finish(self, image: spec.Image, reporter: Reporter) -> Pushed:
-        """Send what is left of an image, then its manifest by digest, and verify what the registry holds.
+        """Send the remaining blobs of an image, then its manifest by digest, and read the manifest back.
 
         Args:
-            image: layers without a blob must be in the registry, in the one repository of it that they name, or where
-                `fetch` finds them.
-            reporter: hears the bytes.
+            image: a layer without a blob has to be in the repository, in the repository of its `origin`, or has to be
+                returned by `fetch`.
+            reporter: gets the bytes.
 
         Raises:
-            EngineError: the registry refuses, or the tag names another image.
-            IntegrityError: the registry holds other bytes.
+            EngineError: the registry refuses, or the tag points to another image.
+            IntegrityError: the registry has other bytes.
             EnvironmentProblem: it cannot be reached.
         """
         self.check()
-        # Before any byte is sent: a tag that is taken would otherwise be found only at the end.
+        # Detect a tag of another image before anything is sent.
         check_tag(self.reference, image.digest, self.registry, replace_tag=self._replace_tag)
         layers = {layer.digest: layer for layer in image.layers}
         reporter.step(f"push {self.reference.place}")
-        self._work.speak(reporter, sum(entry.descriptor.size for entry in layers.values()) + len(image.config))
-        # The largest first: begun last, it would be sent by one connection while the others have nothing left.
+        self._work.report_to(reporter, sum(entry.descriptor.size for entry in layers.values()) + len(image.config))
+        # The largest first: started last, it would be sent by one connection while the others are idle.
         for layer in sorted(layers.values(), key=lambda entry: (-entry.descriptor.size, entry.digest)):
-            self._give_layer(layer)
-        # A registry may refuse a manifest while a blob that it names is missing (distribution-spec,
-        # MANIFEST_BLOB_UNKNOWN), so the configuration is sent like a layer, and the manifest after all of them.
-        self._give(Blob(image.id, len(image.config), None, image.config, None))
+            self._queue_layer(layer)
+        # A registry may refuse a manifest if one of its blobs is missing (distribution-spec,
+        # MANIFEST_BLOB_UNKNOWN), so the configuration is sent like a layer, and the manifest last.
+        self._queue(Blob(image.id, len(image.config), None, image.config, None))
         self._wait()
-        # By digest: nobody who pulls by tag gets an image that is not verified yet.
+        # By digest, so pulls by tag do not get an image that is not verified yet.
         target = self.reference.at(image.digest)
         self.registry.put_manifest(target, image.manifest, image.media_type)
         verify_manifest(target, image.manifest, self.registry)
@@ -160,39 +160,39 @@ class Pusher:
             present=self._work.present,
         )
 
-    def _give_layer(self, layer: spec.Layer) -> None:
+    def _queue_layer(self, layer: spec.Layer) -> None:
         path, fetch = blob_of(layer) if layer.blob is not None else None, self._fetch
-        elsewhere = None if path is not None or fetch is None else functools.partial(fetch, layer)
-        self._give(Blob(layer.digest, layer.descriptor.size, path, b"", layer.origin, elsewhere))
+        fetch_layer = None if path is not None or fetch is None else functools.partial(fetch, layer)
+        self._queue(Blob(layer.digest, layer.descriptor.size, path, b"", layer.origin, fetch_layer))
 
-    def _give(self, blob: Blob) -> None:
+    def _queue(self, blob: Blob) -> None:
         with self._change:
-            if blob.digest in self._given:
+            if blob.digest in self._queued:
                 return
-            self._given.add(blob.digest)
+            self._queued.add(blob.digest)
             self._left += 1
             self._waiting.put(blob)
             if len(self._threads) < _JOBS:
-                # As a daemon: one that waits for a silent registry must not keep a run that was interrupted.
+                # A daemon thread, so that an interrupted run does not wait for a silent registry.
                 thread = threading.Thread(target=self._run, name=f"envkit-push-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
     def _run(self) -> None:
-        """Send what waits, one after another: the work of a thread."""
+        """Send waiting blobs one after another; runs in each thread."""
         while (blob := self._waiting.get()) is not None:
             failed: BaseException | None = None
             try:
                 with self._turn(blob.digest, self._work.check):
                     self._work.blob(blob)
-            # The failure that stopped it is kept by the thread that had it.
+            # Another thread failed, and has recorded its error.
             except StoppedError:
                 pass
             except BaseException as error:  # noqa: BLE001 - raised again by the caller of offer, check or finish
                 failed = error
                 self._work.stop()
             with self._change:
-                self._failed = self._failed or failed  # a later failure may only follow from the first
+                self._failed = self._failed or failed  # later failures may be consequences of the first
                 self._left -= 1
                 self._change.notify_all()
 
@@ -205,18 +205,18 @@ class Pusher:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One blob to send."""
+    """A blob to send."""
 
     digest: str
     size: int
-    path: Path | None  # None: `data` is the blob, or only the registry has it, or `fetch` gets it
+    path: Path | None  # None: the blob is `data`, or is only in the registry, or `fetch` returns it
     data: bytes
-    origin: str | None  # 'host/repository' that holds it
+    origin: str | None  # 'host/repository' with the blob
     fetch: Callable[[], Path] | None = None
 
 
 class Transfers:
-    """The counters of one push and its way to stop; quiet until `speak`. May be used from several threads."""
+    """Sends blobs, counts bytes, and can be stopped. Safe for use from several threads."""
 
     def __init__(self, registry: Registry, reference: Reference, sources: tuple[str, ...]) -> None:
         self.registry, self.reference = registry, reference
@@ -226,11 +226,11 @@ class Transfers:
         self.sent = self.mounted = self.present = self._done = self._total = 0
 
     def stop(self) -> None:
-        """Make every transfer end at its next piece."""
+        """End every transfer at its next piece."""
         self._stop.set()
 
     def check(self) -> None:
-        """End a thread's work that is no longer needed.
+        """Raise if the transfers were stopped.
 
         Raises:
             StoppedError: `stop` was called.
@@ -238,18 +238,18 @@ class Transfers:
         if self._stop.is_set():
             raise StoppedError
 
-    def speak(self, reporter: Reporter, total: int) -> None:
-        """Report bytes from here on, out of this total."""
+    def report_to(self, reporter: Reporter, total: int) -> None:
+        """Report bytes from now on, out of this total."""
         with self._lock:
             self._reporter, self._total = reporter, total
         self._forward(0)
 
     def blob(self, blob: Blob) -> None:
-        """Make sure that the registry holds a blob.
+        """Make sure that the registry has a blob: mount it or send it if necessary.
 
         Raises:
             EngineError: the registry refuses it.
-            IntegrityError: the registry has, or received, other bytes.
+            IntegrityError: the registry has or received other bytes.
             EnvironmentProblem: the registry cannot be reached.
             StoppedError: `stop` was called.
         """
@@ -258,7 +258,7 @@ class Transfers:
         size = self.registry.blob_size(repository, blob.digest)
         if size not in (None, -1, blob.size):
             raise IntegrityError(
-                f"{self.reference.place} holds {blob.digest} with {size} bytes, not {blob.size}",
+                f"{self.reference.place} has {blob.digest} with {size} bytes, not {blob.size}",
                 hint="the registry is damaged; ask its administrators",
             )
         if size is not None:
@@ -280,27 +280,27 @@ class Transfers:
         self._count("sent", blob.size, progress=False)
 
     def _sources_of(self, blob: Blob) -> tuple[str, ...]:
-        """Repositories of this registry that may hold a blob, the likeliest first."""
+        """Return the repositories of this registry that may have a blob, most likely first."""
         origin, prefix = blob.origin or "", f"{self.reference.registry}/"
-        own = (origin.removeprefix(prefix),) if origin.startswith(prefix) else ()
-        return tuple(dict.fromkeys(name for name in (*own, *self._sources) if name != self.reference.repository))
+        known = (origin.removeprefix(prefix),) if origin.startswith(prefix) else ()
+        return tuple(dict.fromkeys(name for name in (*known, *self._sources) if name != self.reference.repository))
 
     def _mounted(self, upload: _Upload, source: str) -> bool:
-        """Whether the registry took the blob over from another repository; else it names a place for the upload."""
+        """Return whether the registry mounted the blob from another repository; if not, `upload.url` may be set."""
         start, repository = self.registry.start_upload, self.reference.repository
         try:
             upload.url = self.registry.persist(lambda: start(repository, upload.blob.digest, source))
-        except EngineError:  # some refuse what this login may not read, instead of asking for the blob
+        except EngineError:  # some registries refuse if the login cannot read the source, instead of starting an upload
             upload.url = None
             return False
         return upload.url is None
 
     def _send(self, upload: _Upload) -> None:
-        """Try once; a later try starts from the beginning, because registries drop a broken upload."""
+        """Send a blob, once. A retry starts from the beginning, because registries discard broken uploads."""
         try:
             self._send_whole(upload)
         except TransientError:
-            # The next try counts these bytes once more; without this, the progress would pass 100 %.
+            # The next try counts these bytes again; without this, the progress would exceed 100 %.
             self._forward(-upload.done)
             upload.url, upload.done = None, 0
             raise
@@ -310,7 +310,7 @@ class Transfers:
         if upload.url is None:
             upload.url = self.registry.start_upload(repository)
         if upload.url is None:
-            raise EngineError(f"{self.reference.place} did not name an upload URL", hint="run it again")
+            raise EngineError(f"{self.reference.place} returned no upload URL", hint="run it again")
         doing = f"pushing {blob.digest} to {self.reference.place}"
         scopes = (f"repository:{repository}:pull,push",)
         kind = {"Content-Type": "application/octet-stream"}
@@ -320,32 +320,32 @@ class Transfers:
             self._forward(len(data))
             upload.done = len(data)
         else:
-            # Registries differ in what they make of ranges; a blob in one piece needs none.
+            # Registries handle ranges of uploads differently; a blob in one piece needs none.
             body = Body(self._pieces(upload), blob.size)
             with self.registry.request("PATCH", upload.url, scopes, headers=kind, body=body) as answer:
                 if answer.status == _MISSING:
                     raise TransientError(EngineError(f"{doing}: the upload session expired", hint="run it again"))
-                if answer.status == _UNAUTHORIZED:  # a token that ended meanwhile; the next try asks for another one
+                if answer.status == _UNAUTHORIZED:  # an expired token; the next try requests a new one
                     hint = f"docker login {self.registry.name}"
                     raise TransientError(EngineError(f"{doing}: the registry's token expired", hint=hint))
                 self.registry.expect(answer, (_ACCEPTED, _CREATED, _NO_CONTENT), doing)
-                # Each answer may name another address for the next request, with the state of the upload in it.
+                # Each response can have a new URL for the next request, which contains the state of the upload.
                 upload.url = answer.next_url() or upload.url
-        # That address may have a query already (distribution-spec, "Pushing blobs").
+        # The URL may already have a query (distribution-spec, "Pushing blobs").
         sign = "&" if "?" in upload.url else "?"
         with self.registry.request(
             "PUT", f"{upload.url}{sign}digest={blob.digest}", scopes, headers=kind, body=data
         ) as answer:
             if answer.status != _CREATED:
-                said = answer.said()
+                message = answer.message()
                 if answer.status == _MISSING:
                     raise TransientError(EngineError(f"{doing}: the upload session expired", hint="run it again"))
-                if "DIGEST_INVALID" in said:
+                if "DIGEST_INVALID" in message:
                     raise IntegrityError(
                         f"{doing}: the registry received other bytes",
                         hint="run it again; if it repeats, check memory and disk",
                     )
-                raise EngineError(f"{doing}: the registry answers {answer.status}: {said}", hint="run it again")
+                raise EngineError(f"{doing}: the registry answers {answer.status}: {message}", hint="run it again")
 
     def _pieces(self, upload: _Upload) -> Iterator[bytes]:
         path = upload.blob.path
@@ -358,7 +358,7 @@ class Transfers:
                     yield piece
                     upload.done += len(piece)
                     self._forward(len(piece))
-        except OSError as error:  # else it would pass for one of the connection
+        except OSError as error:  # without this, it would be reported as an error of the connection
             raise EnvironmentProblem(
                 f"{path} cannot be read: {error.strerror or error}", hint="check the disk, and run it again"
             ) from error
@@ -380,7 +380,7 @@ class Transfers:
 
 
 class _Upload:
-    """How far one blob is on its way."""
+    """The state of the upload of one blob."""
 
     def __init__(self, blob: Blob) -> None:
         self.blob = blob

@@ -1,7 +1,7 @@
-"""What is attached to an image in its registry: small artifacts whose manifests name the image as their `subject`.
+"""Attachments of images in a registry: small artifacts whose manifests have the image as their `subject`.
 
-A registry lists them under /v2/NAME/referrers/DIGEST, or knows nothing of that; then those who attach keep the list
-themselves, as an index under the tag `sha256-<digits of the digest>`.
+Registries list them under /v2/NAME/referrers/DIGEST. For registries without this list, clients maintain one themselves,
+as an index with the tag `sha256-<digits of the digest>`.
 Source: OCI distribution specification 1.1, "Listing Referrers" and "Referrers Tag Schema"; image specification 1.1,
 "Guidelines for Artifact Usage".
 """
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
 from envkit.image.document import parse_json
+from envkit.image.reference import is_digest
 from envkit.registry.push import Blob, Transfers
-from envkit.registry.registry import MAX_MANIFEST
+from envkit.registry.registry import MAX_MANIFEST, pull_scopes, push_scopes
 from envkit.registry.retry import TransientError
 from envkit.registry.tagging import verify_manifest
 
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
     from envkit.registry.transport import Answer
 
 EMPTY = "application/vnd.oci.empty.v1+json"
-"""Media type of a configuration that says nothing; its bytes are `{}`."""
-MAX_BLOB = 64 << 20  # bytes of an artifact's document that is read
+"""Media type of an empty configuration, whose bytes are `{}`."""
+MAX_BLOB = 64 << 20  # maximum bytes of an attached document
 _NOTHING = b"{}"
 _FOUND, _CREATED, _ACCEPTED, _MISSING = 200, 201, 202, 404
 _MAX_REFERRERS, _MAX_PAGES = 1000, 50
-_TRIES = 12  # of entering a list that others change at the same time
-_SETTLE_S = 0.2  # after so long, what others did at the same time shows
+_TRIES = 12  # for adding to a list that other clients change at the same time
+_SETTLE_S = 0.2  # time until concurrent changes of other clients are visible
 _CHECK = "run it again; if it repeats, ask the registry's administrators"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """One document to attach to an image."""
+    """A document to attach to an image."""
 
     kind: str  # artifactType of its manifest
     media_type: str  # of the document
@@ -47,7 +48,7 @@ class Artifact:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self, subject: spec.Descriptor) -> bytes:
-        """Its manifest: the same document on the same image always has the same one."""
+        """Return its manifest. The same document for the same image always gives the same bytes."""
         return spec.canonical(
             {
                 "schemaVersion": 2,
@@ -63,17 +64,17 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Referrer:
-    """One entry of an image's list. Only what its manifest confirms is verified."""
+    """An entry in the list of an image's attachments. Its fields are not verified; the manifest is authoritative."""
 
     digest: str
     size: int
-    kind: str | None  # artifactType, where the list says it
+    kind: str | None  # artifactType, if the list has it
     annotations: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """What became of an artifact."""
+    """The result of attaching an artifact."""
 
     digest: str  # of its manifest
     listed_by: str  # 'registry' | 'tag'
@@ -81,16 +82,16 @@ class Attached:
 
 
 def fallback_tag(digest: str) -> str:
-    """The tag under which a list is kept where the registry keeps none: `sha256-...`."""
+    """Return the tag of the list of attachments in registries without the referrers API: `sha256-...`."""
     return digest.replace(":", "-", 1)
 
 
 def referrers(registry: Registry, image: Reference) -> tuple[Referrer, ...]:
-    """What is attached to an image, which is named by digest.
+    """Return the attachments of an image, given by digest.
 
     Raises:
         EngineError: the registry refuses, or its list is invalid.
-        IntegrityError: the list has another digest than its tag.
+        IntegrityError: the list does not match its digest.
         EnvironmentProblem: the registry cannot be reached.
     """
     rows = _listed_by_registry(registry, image)
@@ -101,48 +102,41 @@ def referrers(registry: Registry, image: Reference) -> tuple[Referrer, ...]:
 
 
 def read_blob(registry: Registry, image: Reference, row: Any, *, limit: int = MAX_BLOB) -> bytes:
-    """The blob that a descriptor names, in the image's repository.
+    """Return the blob of a descriptor from the image's repository.
 
     Raises:
-        IntegrityError: the descriptor is invalid, or the bytes are not what it says.
-        EngineError: the registry refuses, or lacks it.
+        IntegrityError: the descriptor is invalid, or the bytes do not match it.
+        EngineError: the registry refuses, or does not have it.
         EnvironmentProblem: the registry cannot be reached.
     """
-    digest, size = _named(row, image)
+    digest, size = _digest_and_size(row, image)
     if size > limit:
-        raise IntegrityError(
-            f"{image}: {digest} has {size} bytes, more than an attached document may have", hint=_CHECK
-        )
-
-    def ask() -> bytes:
-        with registry.blob(image.repository, digest) as answer:
-            return answer.read(limit)
-
-    data = registry.persist(ask)
+        raise IntegrityError(f"{image}: the attached document {digest} is too large: {size} bytes", hint=_CHECK)
+    data = registry.read_blob(image.repository, digest, limit)
     if spec.sha256(data) != digest or len(data) != size:
-        raise IntegrityError(f"{image}: {digest} holds other bytes ({spec.sha256(data)})", hint=_CHECK)
+        raise IntegrityError(f"{image}: {digest} has other bytes ({spec.sha256(data)})", hint=_CHECK)
     return data
 
 
 def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artifact: Artifact) -> Attached:
-    """Push an artifact and see that it is listed; one that is there already is left alone.
+    """Push an artifact and make sure that it is listed. If it is already attached, nothing is sent.
 
     Args:
-        registry: the image's.
-        image: named by digest.
-        subject: the image's manifest.
+        registry: the registry of the image.
+        image: the image, by digest.
+        subject: the descriptor of the image's manifest.
         artifact: what to attach.
 
     Raises:
-        EngineError: the registry refuses it, or others changed the list all the time.
-        IntegrityError: the registry holds other bytes than were sent.
+        EngineError: the registry refuses it, or other clients kept changing the list.
+        IntegrityError: the registry has other bytes than were sent.
         EnvironmentProblem: it cannot be reached.
     """
     data = artifact.manifest(subject)
     digest = spec.sha256(data)
     known = {row.digest for row in referrers(registry, image)}
     target = replace(image, tag=None, digest=digest)
-    # A list under a tag is kept by clients: it may name a manifest that the registry lost.
+    # A list with a tag is maintained by clients, so it can contain manifests that the registry no longer has.
     if digest in known:
         verify_manifest(target, data, registry)
         return Attached(digest=digest, listed_by="", new=False)
@@ -152,39 +146,39 @@ def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artif
     listed = _put(registry, target, data)
     verify_manifest(target, data, registry)
     if not listed:
-        _enter(registry, image, artifact, data)
+        _add_to_list(registry, image, artifact, data)
     return Attached(digest=digest, listed_by="registry" if listed else "tag", new=True)
 
 
 def _put(registry: Registry, target: Reference, data: bytes) -> bool:
-    """Store the artifact's manifest; whether the registry understood whose it is."""
+    """Store the artifact's manifest; return whether the registry lists it."""
 
     def put() -> bool:
         path = f"{target.repository}/manifests/{target.digest}"
         headers = {"Content-Type": spec.MANIFEST}
-        with registry.request("PUT", path, _scopes(target), headers=headers, body=data) as answer:
+        with registry.request("PUT", path, push_scopes(target.repository), headers=headers, body=data) as answer:
             registry.expect(answer, (_CREATED, _FOUND, _ACCEPTED), f"attaching to {target}")
-            # With this header a registry says that it lists the manifest ("Pushing Manifests with Subject").
+            # This header states that the registry lists the manifest ("Pushing Manifests with Subject").
             return "oci-subject" in answer.headers
 
     return registry.persist(put)
 
 
-def _enter(registry: Registry, image: Reference, artifact: Artifact, data: bytes) -> None:
-    """Add an artifact to the list under the image's tag, until it shows there: others may write at the same time."""
+def _add_to_list(registry: Registry, image: Reference, artifact: Artifact, data: bytes) -> None:
+    """Add an artifact to the list with the image's tag; repeat while concurrent changes of other clients remove it."""
     digest = spec.sha256(data)
-    own = _descriptor(spec.MANIFEST, data).to_json() | {"artifactType": artifact.kind}
+    entry = _descriptor(spec.MANIFEST, data).to_json() | {"artifactType": artifact.kind}
     if artifact.annotations:
-        own["annotations"] = dict(artifact.annotations)
+        entry["annotations"] = dict(artifact.annotations)
     tag = replace(image, tag=fallback_tag(image.digest or ""), digest=None)
 
-    def enter() -> None:
+    def add() -> None:
         tree = _list_under_tag(registry, image)
         rows = _index_rows(tree, str(image))
         if not _is_in(rows, digest):
-            whole = {**tree, "schemaVersion": 2, "mediaType": spec.INDEX, "manifests": [*rows, own]}
-            registry.put_manifest(tag, spec.canonical(whole), spec.INDEX)
-        # A client that read the list before this update replaces it once more, and soon.
+            index = {**tree, "schemaVersion": 2, "mediaType": spec.INDEX, "manifests": [*rows, entry]}
+            registry.put_manifest(tag, spec.canonical(index), spec.INDEX)
+        # A client that read the list before this change will soon overwrite it.
         time.sleep(_SETTLE_S)
         if not _is_in(_index_rows(_list_under_tag(registry, image), str(image)), digest):
             final = EngineError(
@@ -193,12 +187,12 @@ def _enter(registry: Registry, image: Reference, artifact: Artifact, data: bytes
             )
             raise TransientError(final, wait_s=0.0)
 
-    registry.persist(enter, tries=_TRIES)
+    registry.persist(add, tries=_TRIES)
 
 
 def _bounded(rows: list[Any], image: Reference) -> None:
     if len(rows) > _MAX_REFERRERS:
-        raise EngineError(f"{image} has {len(rows)} attached documents, more than envkit can read", hint=_CHECK)
+        raise EngineError(f"{image} has {len(rows)} attached documents, more than {_MAX_REFERRERS}", hint=_CHECK)
 
 
 def _is_in(rows: list[Any], digest: str) -> bool:
@@ -206,7 +200,7 @@ def _is_in(rows: list[Any], digest: str) -> bool:
 
 
 def _listed_by_registry(registry: Registry, image: Reference) -> list[Any] | None:
-    """The rows of a registry's own list; None where it keeps none."""
+    """Return the entries of a registry's own list; None if it has none."""
     path: str | None = f"{image.repository}/referrers/{image.digest}"
     rows: list[Any] = []
     for _ in range(_MAX_PAGES):
@@ -224,9 +218,9 @@ def _listed_by_registry(registry: Registry, image: Reference) -> list[Any] | Non
 def _page(registry: Registry, image: Reference, path: str) -> tuple[list[Any], str | None] | None:
 
     def ask() -> tuple[list[Any], str | None] | None:
-        with registry.request("GET", path, _pull(image), headers={"Accept": spec.INDEX}) as answer:
+        with registry.request("GET", path, pull_scopes(image.repository), headers={"Accept": spec.INDEX}) as answer:
             kind = answer.headers.get("content-type", "").partition(";")[0].strip()
-            # Registries without such a list answer in their own ways: no such page, no such name, a web page.
+            # Registries without this list answer with different errors, or with a web page.
             if answer.status in (400, _MISSING, 405, 406) or (answer.status == _FOUND and kind != spec.INDEX):
                 return None
             registry.expect(answer, (_FOUND,), f"asking what is attached to {image}")
@@ -239,7 +233,7 @@ def _page(registry: Registry, image: Reference, path: str) -> tuple[list[Any], s
 
 
 def _next(answer: Answer) -> str | None:
-    """The next page's URL (RFC 8288): `<URL>; rel="next"`; it leads no further than a redirect may."""
+    """Return the URL of the next page (RFC 8288): `<URL>; rel="next"`; the rules for redirects apply to it."""
     link = answer.headers.get("link", "")
     # RFC 8288 allows the value without quotes.
     if not link or 'rel="next"' not in link.replace("rel=next", 'rel="next"'):
@@ -254,7 +248,9 @@ def _list_under_tag(registry: Registry, image: Reference) -> dict[str, Any]:
         return {"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": []}
     tree = parse_json(manifest.data, f"{tag}: the list of attached documents", hint=_CHECK)
     if manifest.media_type != spec.INDEX:
-        raise EngineError(f"{tag} is {manifest.media_type or 'nothing'}, not a list of attached documents", hint=_CHECK)
+        raise EngineError(
+            f"{tag} is not a list of attached documents ({manifest.media_type or 'without a media type'})", hint=_CHECK
+        )
     return tree
 
 
@@ -266,7 +262,7 @@ def _index_rows(tree: dict[str, Any], what: str) -> list[Any]:
 
 
 def _referrer(row: Any, image: Reference) -> Referrer:
-    digest, size = _named(row, image)
+    digest, size = _digest_and_size(row, image)
     kind, annotations = row.get("artifactType"), row.get("annotations")
     return Referrer(
         digest=digest,
@@ -276,22 +272,13 @@ def _referrer(row: Any, image: Reference) -> Referrer:
     )
 
 
-def _named(row: Any, image: Reference) -> tuple[str, int]:
-    digest = str(row.get("digest")) if isinstance(row, dict) else ""
-    digits, size = digest.removeprefix("sha256:"), row.get("size") if isinstance(row, dict) else None
-    whole = len(digits) == 64 and not digits.strip("0123456789abcdef") and digest.startswith("sha256:")  # noqa: PLR2004
-    if not whole or not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise IntegrityError(f"{image}: {row!r:.120} names no document", hint=_CHECK)
-    return digest, size
+def _digest_and_size(row: Any, image: Reference) -> tuple[str, int]:
+    digest, size = (row.get("digest"), row.get("size")) if isinstance(row, dict) else (None, None)
+    # Not `isinstance`, for which `true` is an integer.
+    if not is_digest(digest) or type(size) is not int or size < 0:
+        raise IntegrityError(f"{image}: {row!r:.120} is not a valid descriptor", hint=_CHECK)
+    return str(digest), size
 
 
 def _descriptor(media_type: str, data: bytes) -> spec.Descriptor:
     return spec.Descriptor(media_type=media_type, digest=spec.sha256(data), size=len(data))
-
-
-def _pull(image: Reference) -> tuple[str, ...]:
-    return (f"repository:{image.repository}:pull",)
-
-
-def _scopes(image: Reference) -> tuple[str, ...]:
-    return (f"repository:{image.repository}:pull,push",)

@@ -1,4 +1,4 @@
-"""A container registry (OCI distribution specification 1.0): manifests, blobs, uploads, and its ways to log in."""
+"""A client for container registries (OCI distribution specification 1.0): manifests, blobs, uploads and logins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envkit.ground.errors import EngineError, EnvkitError, IntegrityError
 from envkit.ground.text import neutral
 from envkit.image import spec
 from envkit.image.reference import Reference, api
-from envkit.registry.auth import Challenge, Found, find_login, login_files, parse_challenges, trusted_realm
+from envkit.registry.auth import Challenge, StoredLogin, find_login, login_files, parse_challenges, trusted_realm
 from envkit.registry.retry import TransientError, persist
 from envkit.registry.transport import Answer, Body, Transport, is_address, same_host, speaks_tls
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Result = TypeVar("Result")
-MAX_MANIFEST = 4 << 20  # what registries accept
-# One header: proxies that merge repeated ones have made registries answer with an older kind of manifest.
+MAX_MANIFEST = 4 << 20  # bytes, the limit of registries
+# A single header, because registries behind proxies that merge repeated headers returned older kinds of manifests.
 _ACCEPT = f"{spec.MANIFEST}, {spec.DOCKER_MANIFEST}, {spec.INDEX}, {spec.DOCKER_INDEX}"
 _FOUND, _CREATED, _ACCEPTED, _PARTIAL = 200, 201, 202, 206
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _MISSING, _TOO_LARGE, _UNSATISFIABLE = 400, 401, 403, 404, 413, 416
-_MAX_TOKEN = 1 << 20  # bytes of a token server's answer
-# What registries say of a manifest that is not the one its digest or its own JSON says; a whole one never meets these.
+_MAX_TOKEN = 1 << 20  # bytes of a token server's response
+# Error codes for a manifest that was changed in transit; an intact one causes none of them.
 _DAMAGED = re.compile(r"DIGEST_INVALID|MANIFEST_INVALID|MANIFEST_UNVERIFIED|MANIFEST_BLOB_UNKNOWN")
 Parameters = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A manifest or index as the registry gave it, with the digest of its bytes."""
+    """A manifest or index of a registry, with the digest of its bytes."""
 
     data: bytes
     media_type: str
@@ -45,9 +45,9 @@ class Manifest:
 
 
 class Registry:
-    """One registry. Logins are looked up when it first asks for one; may be used from several threads.
+    """A registry; safe for use from several threads. Logins are looked up when it first requires one.
 
-    A registry on this machine is spoken to by TLS where it offers that, else in the clear; any other one by TLS alone.
+    Connections use TLS. Only a registry on this machine without TLS is used over plain HTTP.
     """
 
     def __init__(self, name: str, transport: Transport, environ: Mapping[str, str] | None = None) -> None:
@@ -56,44 +56,44 @@ class Registry:
         self._environ = environ
         self._lock = threading.Lock()
         self._known_root: str | None = None
-        self._logins: dict[str, Found | None] = {}  # by repository
+        self._logins: dict[str, StoredLogin | None] = {}  # by repository
         self._granted: dict[tuple[str, ...], str] = {}  # scopes -> Authorization header
 
     @classmethod
     def of(cls, reference: Reference, transport: Transport) -> Self:
-        """The registry of a reference."""
+        """Return the registry of a reference."""
         return cls(reference.registry, transport)
 
     @property
     def root(self) -> str:
-        """The URL below which its API is."""
+        """The root URL of the API."""
         with self._lock:
             if self._known_root is None:
                 self._known_root = api(self.name, tls=not is_loopback(self.name) or speaks_tls(self.name))
             return self._known_root
 
     def manifest(self, reference: Reference) -> Manifest | None:
-        """What the registry holds under a tag or digest; None when there is nothing.
+        """Return the manifest of a tag or digest; None if there is none.
 
         Raises:
-            IntegrityError: the bytes have another digest than was asked for or announced.
+            IntegrityError: the bytes do not match the requested or the announced digest.
             EngineError: the registry refuses.
             EnvironmentProblem: it cannot be reached.
         """
 
         def ask() -> Manifest | None:
-            path = f"{reference.repository}/manifests/{reference.asked}"
-            with self.request("GET", path, _pull(reference.repository), headers={"Accept": _ACCEPT}) as answer:
+            path = f"{reference.repository}/manifests/{reference.tag_or_digest}"
+            with self.request("GET", path, pull_scopes(reference.repository), headers={"Accept": _ACCEPT}) as answer:
                 if answer.status == _MISSING:
                     return None
                 self.expect(answer, (_FOUND,), f"reading {reference}")
                 data = answer.read(MAX_MANIFEST)
                 kind = answer.headers.get("content-type", "").partition(";")[0].strip()
                 digest, announced = spec.sha256(data), answer.headers.get("docker-content-digest")
-            for promised in (reference.digest, announced):
-                if promised and promised.startswith("sha256:") and promised != digest:
+            for expected in (reference.digest, announced):
+                if expected and expected.startswith("sha256:") and expected != digest:
                     raise IntegrityError(
-                        f"the manifest of {reference} has the digest {digest}, not {promised}",
+                        f"the manifest of {reference} has the digest {digest}, not {expected}",
                         hint="run it again; if it repeats, the registry or a proxy in front of it is damaged",
                     )
             return Manifest(data=data, media_type=kind, digest=digest)
@@ -101,27 +101,42 @@ class Registry:
         return self.persist(ask)
 
     def blob(self, repository: str, digest: str, offset: int = 0) -> Answer:
-        """The contents of a blob from `offset` on: status 200 or 206, or 416 past its end.
+        """Request a blob from `offset` on; the status is 200 or 206, or 416 past its end.
 
-        One try; the caller reads and closes it.
+        Does not retry. The caller reads and closes the answer.
 
         Raises:
-            TransientError: it may be tried again.
+            TransientError: a retry may succeed.
             EngineError: the registry has no such blob, or refuses.
         """
         headers = {"Range": f"bytes={offset}-"} if offset else {}
-        answer = self.request("GET", f"{repository}/blobs/{digest}", _pull(repository), headers=headers)
+        answer = self.request("GET", f"{repository}/blobs/{digest}", pull_scopes(repository), headers=headers)
         good = (_FOUND, _PARTIAL, _UNSATISFIABLE) if offset else (_FOUND,)
         if answer.status not in good:
             with answer:
                 self.expect(answer, good, f"fetching {digest} from {self.name}/{repository}")
         return answer
 
+    def read_blob(self, repository: str, digest: str, limit: int = MAX_MANIFEST) -> bytes:
+        """Return a blob of at most `limit` bytes; the digest is not checked.
+
+        Raises:
+            EngineError: it is larger, or the registry does not have it or refuses.
+            EnvironmentProblem: the registry cannot be reached.
+        """
+
+        def ask() -> bytes:
+            with self.blob(repository, digest) as answer:
+                return answer.read(limit)
+
+        return self.persist(ask)
+
     def blob_size(self, repository: str, digest: str) -> int | None:
-        """Bytes of a blob that the registry holds, None when it does not hold it; -1 when it does not say."""
+        """Return the size of a blob in bytes; None if the registry does not have it, -1 if the size is unknown."""
 
         def ask() -> int | None:
-            with self.request("HEAD", f"{repository}/blobs/{digest}", _push(repository)) as answer:
+            # The scopes of an upload, so that the same token is valid for sending the blob.
+            with self.request("HEAD", f"{repository}/blobs/{digest}", push_scopes(repository)) as answer:
                 if answer.status == _MISSING:
                     return None
                 self.expect(answer, (_FOUND,), f"asking {self.name}/{repository} for {digest}")
@@ -131,7 +146,7 @@ class Registry:
         return self.persist(ask)
 
     def try_upload(self, repository: str) -> None:
-        """See that the registry takes blobs for a repository: begin an upload and give it up.
+        """Check that the registry accepts blobs for a repository: start an upload and cancel it.
 
         Raises:
             EngineError: it refuses.
@@ -139,13 +154,13 @@ class Registry:
         """
         url = self.persist(lambda: self.start_upload(repository))
         if url is not None:
-            with contextlib.suppress(TransientError, EnvkitError), self.request("DELETE", url, _push(repository)):
-                pass  # one that stays is forgotten by the registry in time
+            with contextlib.suppress(TransientError, EnvkitError), self.request("DELETE", url, push_scopes(repository)):
+                pass  # uploads that are not canceled expire
 
     def start_upload(self, repository: str, digest: str | None = None, source: str | None = None) -> str | None:
-        """Where to send a blob; None when the registry took it over from the repository `source`. One try."""
+        """Return the upload URL of a blob; None if the registry mounted it from `source`. No retries."""
         query = f"?{urlencode({'mount': digest, 'from': source})}" if digest and source else ""
-        scopes = (*_push(repository), *(_pull(source) if query and source else ()))
+        scopes = (*push_scopes(repository), *(pull_scopes(source) if query and source else ()))
         with self.request("POST", f"{repository}/blobs/uploads/{query}", scopes) as answer:
             self.expect(answer, (_CREATED, _ACCEPTED), f"pushing to {self.name}/{repository}")
             if answer.status == _CREATED:
@@ -153,35 +168,35 @@ class Registry:
             return answer.leads_to(answer.headers.get("location", ""))
 
     def put_manifest(self, reference: Reference, data: bytes, media_type: str) -> None:
-        """Store a manifest under the reference's digest, or under its tag where it has none.
+        """Store a manifest by the digest of the reference, or by its tag if it has no digest.
 
         Raises:
-            IntegrityError: other bytes reached the registry.
+            IntegrityError: the registry received other bytes.
             EngineError: it refuses.
             EnvironmentProblem: it cannot be reached.
         """
 
         def put() -> None:
-            path = f"{reference.repository}/manifests/{reference.asked}"
+            path = f"{reference.repository}/manifests/{reference.tag_or_digest}"
             headers = {"Content-Type": media_type}
-            with self.request("PUT", path, _push(reference.repository), headers=headers, body=data) as answer:
-                if answer.status == _BAD_REQUEST and _DAMAGED.search(said := answer.said()):
+            with self.request("PUT", path, push_scopes(reference.repository), headers=headers, body=data) as answer:
+                if answer.status == _BAD_REQUEST and _DAMAGED.search(text := answer.message()):
                     raise IntegrityError(
-                        f"pushing {reference}: the registry received other bytes ({_errors(said)})",
+                        f"pushing {reference}: the registry received other bytes ({_errors(text)})",
                         hint="run it again; if it repeats, a proxy on the way to the registry changes data",
                     )
                 self.expect(answer, (_CREATED, _FOUND, _ACCEPTED), f"pushing {reference}")
                 announced = answer.headers.get("docker-content-digest", "")
                 if announced.startswith("sha256:") and announced != spec.sha256(data):
                     raise IntegrityError(
-                        f"pushing {reference}: the registry took {announced} for {spec.sha256(data)}",
+                        f"pushing {reference}: the registry stored {announced} instead of {spec.sha256(data)}",
                         hint="run it again; if it repeats, a proxy on the way to the registry changes data",
                     )
 
         self.persist(put)
 
     def persist(self, work: Callable[[], Result], *, tries: int | None = None) -> Result:
-        """Call `envkit.registry.retry.persist` with this registry's limits; `tries` replaces theirs."""
+        """Call `envkit.registry.retry.persist` with the limits of the transport; `tries` overrides theirs."""
         policy = self.transport.policy
         return persist(work, policy if tries is None else replace(policy, tries=tries))
 
@@ -194,9 +209,10 @@ class Registry:
         headers: Mapping[str, str] | None = None,
         body: Body | bytes | None = None,
     ) -> Answer:
-        """One request below /v2/, or to a whole URL that the registry gave; logs in when it is asked to.
+        """Send a request to a path below /v2/ or to a URL from the registry, with a login if it requires one.
 
-        Only the registry's own host sees the login. A `Body` is sent once: see that a login is there before it.
+        The login is sent only to the registry's own host. A `Body` can be sent only once, so first send another request
+        with the same scopes, which logs in.
         """
         url = path if "://" in path else f"{self.root}/v2/{quote(path, safe='/:@?=&%._-~+')}"
         own = same_host(url, self.root)
@@ -207,20 +223,20 @@ class Registry:
             return answer
         with answer:
             header = answer.headers.get("www-authenticate", "")
-            reply = answer.said() if method != "HEAD" else ""  # an answer to HEAD has no body
+            reply = answer.message() if method != "HEAD" else ""  # responses to HEAD have no body
         granted = self._authorize(parse_challenges(header), scopes, known, reply)
         return self.transport.send(method, url, headers=headers, authorization=granted, body=body, led_by=led_by)
 
     def expect(self, answer: Answer, good: tuple[int, ...], doing: str) -> None:
-        """Check a status.
+        """Raise the error of a response.
 
         Raises:
-            EngineError: it is not one of `good`.
+            EngineError: its status is not one of `good`.
         """
         if answer.status in good:
             return
-        said = "" if answer.headers.get("content-length") == "0" else _errors(answer.said())
-        text = f"{doing}: the registry answers {answer.status}" + (f": {said}" if said else "")
+        message = "" if answer.headers.get("content-length") == "0" else _errors(answer.message())
+        text = f"{doing}: the registry answers {answer.status}" + (f": {message}" if message else "")
         if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
             raise EngineError(text, hint=f"docker login {self.name}   # and check the repository's name")
         if answer.status == _TOO_LARGE:
@@ -230,41 +246,44 @@ class Registry:
         raise EngineError(text, hint="run it again; if it repeats, ask the registry's administrators")
 
     def _authorize(self, offered: tuple[Challenge, ...], scopes: tuple[str, ...], stale: str | None, reply: str) -> str:
-        """An Authorization header that the registry should take."""
+        """Return an Authorization header for the challenges of the registry."""
         root = self.root
         with self._lock:
-            # The lock is held while a token is fetched: threads that need the same one wait for it instead of asking.
+            # Hold the lock while a token is fetched, so that threads that need the same token wait for it.
             repository = scopes[0].split(":")[1]
             if repository not in self._logins:
                 self._logins[repository] = find_login(self.name, repository, self._environ)
             stored = self._logins[repository]
             known = self._granted.get(scopes)
-            if known and known != stale:  # another thread was faster
+            if known and known != stale:  # another thread has logged in meanwhile
                 return known
             for challenge in offered:
                 if challenge.scheme == "bearer" and challenge.parameters.get("realm"):
                     header = f"Bearer {self.persist(functools.partial(self._token, challenge, scopes, stored, root))}"
-                # Not after a refusal: the same user and password would be refused again.
+                # After a refusal, the same user name and password would be refused again.
                 elif challenge.scheme == "basic" and stored is not None and stored.login.user and not stale:
                     header = stored.login.basic()
                 else:
                     continue
                 self._granted[scopes] = header
                 return header
-        raise self._unwelcome(stored, reply)
+        raise self._login_error(stored, reply)
 
-    def _unwelcome(self, stored: Found | None, reply: str) -> EngineError:
-        """The registry or its token server does not take the login, or there is none."""
-        looked = " or ".join(str(path) for path in login_files(self._environ))
+    def _login_error(self, stored: StoredLogin | None, reply: str) -> EngineError:
+        """Return the error for a missing or rejected login."""
+        files = " or ".join(str(path) for path in login_files(self._environ))
         return EngineError(
             f"{self.name} requires a login"
-            + (f" and rejects the one in {stored.path}" if stored else f", and none was found in {looked}")
+            + (f" and rejects the one in {stored.path}" if stored else f", and none was found in {files}")
             + (f": {_errors(reply)}" if reply else ""),
             hint=f"docker login {self.name}",
         )
 
-    def _token(self, challenge: Challenge, scopes: tuple[str, ...], stored: Found | None, root: str) -> str:
-        """A token from the server that the registry names (distribution's token authentication)."""
+    def _token(self, challenge: Challenge, scopes: tuple[str, ...], stored: StoredLogin | None, root: str) -> str:
+        """Request a token from the token server in a challenge.
+
+        Source: the distribution project's "Token Authentication Specification".
+        """
         realm, login = challenge.parameters["realm"], stored.login if stored else None
         if not is_address(realm):
             raise EngineError(
@@ -276,11 +295,11 @@ class Registry:
                 f"{self.name} redirects the login to another host, {neutral(urlsplit(realm).netloc)[:200]}: refused",
                 hint=f"docker logout {self.name}   # to continue without a login",
             )
-        asked: Parameters = tuple(
+        query: Parameters = tuple(
             (key, challenge.parameters[key]) for key in ("service",) if key in challenge.parameters
         )
         wanted = dict.fromkeys((*scopes, *challenge.parameters.get("scope", "").split()))
-        asked += tuple(("scope", scope) for scope in _merged(tuple(wanted)))
+        query += tuple(("scope", scope) for scope in _merged(tuple(wanted)))
         if login is not None and login.identity_token:
             form = {"grant_type": "refresh_token", "refresh_token": login.identity_token, "client_id": "envkit"}
             form |= {"service": challenge.parameters.get("service", ""), "scope": " ".join(_merged(tuple(wanted)))}
@@ -289,33 +308,35 @@ class Registry:
         else:
             sign = "&" if urlsplit(realm).query else "?"
             basic = login.basic() if login is not None else None
-            answer = self.transport.send("GET", f"{realm}{sign}{urlencode(asked)}", authorization=basic, led_by=root)
+            answer = self.transport.send("GET", f"{realm}{sign}{urlencode(query)}", authorization=basic, led_by=root)
         with answer:
             if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
-                raise self._unwelcome(stored, answer.said())
+                raise self._login_error(stored, answer.message())
             if answer.status != _FOUND:
                 self.expect(answer, (_FOUND,), f"logging in to {self.name}")
             try:
                 tree = json.loads(answer.read(_MAX_TOKEN))
-                token = tree.get("token") or tree.get("access_token")  # distribution's own name, and that of OAuth 2
+                token = tree.get("token") or tree.get("access_token")  # the names in the specification and in OAuth 2
             except (ValueError, AttributeError, RecursionError):
                 token = None
-        # It becomes part of a header: a line break in it would begin another one.
+        # The token becomes part of a header, where a line break would start another header.
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
             raise EngineError(f"logging in to {self.name}: the token server returned no token", hint="run it again")
         return token
 
 
-def _pull(repository: str) -> tuple[str, ...]:
+def pull_scopes(repository: str) -> tuple[str, ...]:
+    """Return the token scopes for pulling from a repository."""
     return (f"repository:{repository}:pull",)
 
 
-def _push(repository: str) -> tuple[str, ...]:
+def push_scopes(repository: str) -> tuple[str, ...]:
+    """Return the token scopes for pulling from and pushing to a repository."""
     return (f"repository:{repository}:pull,push",)
 
 
 def _merged(scopes: tuple[str, ...]) -> tuple[str, ...]:
-    """Scopes without those that another one includes."""
+    """Merge scopes of the same repository."""
     merged: dict[str, set[str]] = {}
     for scope in scopes:
         name, _, actions = scope.rpartition(":")
@@ -324,10 +345,10 @@ def _merged(scopes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _errors(text: str) -> str:
-    """The messages of a registry's error document; the text itself when it is something else."""
+    """Return the messages of a registry's error document, or the text itself if it is not one."""
     try:
         rows = json.loads(text)["errors"]
-        said = "; ".join(f"{row.get('code', '')} {row.get('message', '')}".strip() for row in rows)
-        return neutral(said)[:300]  # what JSON wrote as an escape is a control character now
+        messages = "; ".join(f"{row.get('code', '')} {row.get('message', '')}".strip() for row in rows)
+        return neutral(messages)[:300]  # JSON escapes can decode to control characters
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return text[:300]

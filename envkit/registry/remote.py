@@ -1,4 +1,4 @@
-"""Images of registries as values: documents are read at once and kept by digest, layers are fetched when asked for."""
+"""Images of registries. Manifests and configurations are cached by digest; layers are fetched on request."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _CHECK = "check the image's name and tag, or the proxy in between"
 
 
 class Remote:
-    """Images of registries, by way of a cache: the `Registries` of `envkit.image.opening`.
+    """Images of registries with a cache; implements `envkit.image.opening.Registries`.
 
-    Blobs are kept by their digest in CACHE/blobs, where the embedded engine keeps those of base images.
+    Blobs are cached by digest in CACHE/blobs, together with those of base images.
 
     Args:
         cache: XDG_CACHE_HOME/envkit.
-        ca_bundle: PEM file of authorities to trust; None = those of this machine.
+        ca_bundle: PEM file of trusted authorities; None = those of this machine.
     """
 
     def __init__(self, cache: Path, *, ca_bundle: str | None = None) -> None:
@@ -42,7 +42,7 @@ class Remote:
         self._ca_bundle = None if ca_bundle == "none" else ca_bundle
 
     def resolve(self, reference: Reference) -> Reference:
-        """The same name with the digest that its tag has now.
+        """Return the reference with the current digest of its tag.
 
         Raises:
             As `read`.
@@ -56,11 +56,11 @@ class Remote:
         return reference.at(manifest.digest)
 
     def read(self, reference: Reference) -> spec.Image:
-        """An image's manifest and configuration; its layers are named by the files that will hold them.
+        """Read an image's manifest and configuration; its layers have the paths that they will be fetched to.
 
         Raises:
             EngineError: the registry has no such image, or none for this machine, or refuses.
-            IntegrityError: its bytes are not what their digests promise.
+            IntegrityError: a document does not match its digest.
             EnvironmentProblem: it cannot be reached.
         """
         with Transport(ca_bundle=self._ca_bundle) as transport:
@@ -68,8 +68,10 @@ class Remote:
             return read_remote(reference, documents, blobs=self._blobs)
 
     @contextlib.contextmanager
-    def at_hand(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> Iterator[None]:
-        """See that the blobs of some layers are in the cache, and keep them there; files lie where they lie.
+    def fetched(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> Iterator[None]:
+        """Fetch the blobs of some layers to the cache and protect them from pruning until the context ends.
+
+        Images of files have their layers already, so nothing is fetched for them.
 
         Raises:
             As `envkit.registry.download.fetch`.
@@ -90,8 +92,7 @@ class Remote:
 
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[None]:
-        """Keep away what prunes the cache."""
-        # The one lock of the cache: `envkit cache prune` takes it alone before it removes blobs or layers.
+        """Hold a shared lock on the cache. `envkit cache prune` needs the exclusive lock to remove blobs."""
         folder = self._cache / "layers"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with store.locked(folder, shared=True):
@@ -101,17 +102,17 @@ class Remote:
 def read_remote(
     reference: Reference, documents: Documents, *, platform: str | None = None, blobs: Path | None = None
 ) -> spec.Image:
-    """The image under a name. Every layer names the repository that holds it.
+    """Read an image of a registry. The origin of its layers is the repository.
 
     Args:
-        reference: the name.
-        documents: of the image's registry.
-        platform: which image of an index, `linux/amd64`; None: this machine's, or the only one.
-        blobs: the folder in which layers will lie by their digest; None: they have no file.
+        reference: the image.
+        documents: the documents of its registry.
+        platform: the platform to choose from an index, `linux/amd64`; None: the only one, or this machine's.
+        blobs: the folder that layers will be fetched to; None: they have no path.
 
     Raises:
         EngineError: the image does not exist, or not for the platform, or the registry refuses.
-        IntegrityError: a document contradicts its digest, or layers and configuration each other.
+        IntegrityError: a document does not match its digest, or the manifest does not match the configuration.
         EnvironmentProblem: the registry cannot be reached.
     """
     manifest = documents.manifest(reference)
@@ -121,31 +122,34 @@ def read_remote(
 
 
 def image_at(
-    found: Manifest,
+    manifest: Manifest,
     reference: Reference,
     documents: Documents,
     *,
     platform: str | None = None,
     blobs: Path | None = None,
 ) -> spec.Image:
-    """The image of a manifest or index. As `read_remote`."""
-    if found.media_type in INDEXES:
+    """Return the image of a manifest or index; see `read_remote`."""
+    if manifest.media_type in INDEXES:
         where = f"the index of {reference}"
-        row = of_platform(rows(_parsed(found, where), where), str(reference), platform)
+        row = of_platform(rows(_parsed(manifest, where), where), str(reference), platform)
         inner = documents.manifest(reference.at(row.digest))
         if inner is None:
-            raise EngineError(f"{reference} names {row.digest}, which its registry lacks", hint="push the image again")
-        # The specification allows it, and no image has it: following it would let a registry send us in circles.
+            raise EngineError(
+                f"{reference} lists {row.digest}, which is not in its registry", hint="push the image again"
+            )
+        # The specification allows nested indexes, but no image uses them, and a registry could serve an endless chain.
         if inner.media_type in INDEXES:
-            raise IntegrityError(f"{reference}: an index within an index", hint=_CHECK)
-        found = inner
-    if found.media_type not in MANIFESTS:
-        raise EngineError(f"{reference} is {found.media_type or 'nothing'}, not an image", hint=_CHECK)
-    resolved = reference.at(found.digest)
+            raise IntegrityError(f"{reference} is an index that lists another index", hint=_CHECK)
+        manifest = inner
+    if manifest.media_type not in MANIFESTS:
+        media_type = manifest.media_type or "without a media type"
+        raise EngineError(f"{reference} is not an image ({media_type})", hint=_CHECK)
+    resolved = reference.at(manifest.digest)
     where = f"the manifest of {resolved}"
-    config = documents.config(resolved, descriptor(_parsed(found, where).get("config"), where).digest)
+    config = documents.config(resolved, descriptor(_parsed(manifest, where).get("config"), where).digest)
     return image_of(
-        found.data,
+        manifest.data,
         config,
         str(resolved),
         blob=lambda row: None if blobs is None else blobs / row.digest.removeprefix("sha256:"),
@@ -160,7 +164,7 @@ def _missing(reference: Reference) -> EngineError:
 
 
 def _parsed(manifest: Manifest, where: str) -> dict[str, Any]:
-    """A document of the registry's; another answer, such as a proxy's page, is not a damaged image."""
+    """Parse a document of a registry. Invalid JSON is an EngineError: it can be a proxy's page, not a damaged image."""
     try:
         return parse_json(manifest.data, where)
     except IntegrityError as error:

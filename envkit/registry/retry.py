@@ -1,4 +1,4 @@
-"""Retries: which answers of a server are retried, how often, and after how long."""
+"""Retries: which responses are retried, how often, and after which delay."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
     from envkit.ground.errors import EnvkitError
 
 Answer = TypeVar("Answer")
-# A time-out, too many requests, and what servers and the proxies before them answer while they restart. Any other
-# refusal would be the same on the next try.
+# Time-out, too many requests, and the responses of servers and their proxies during a restart. Any other error would
+# repeat.
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Limits of trying; seconds."""
+    """Limits for retries; times in seconds."""
 
     tries: int = 5
     first_s: float = 1.0
     longest_s: float = 60.0
-    total_s: float = 900.0  # no retry begins after that
-    silence_s: float = 60.0  # a connection without data for that long counts as lost
+    total_s: float = 900.0  # no retry starts after this time
+    silence_s: float = 60.0  # a connection without data for this time is lost
     deadline: float | None = None  # of the whole run, on the monotonic clock
 
     def check(self) -> None:
-        """Raise TimeLimitError when the run's time is over."""
+        """Raise TimeLimitError if the deadline has passed."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise TimeLimitError("the build reached its time limit", hint=RAISE_TIMEOUT)
 
     def within(self, seconds: float) -> float:
-        """So many seconds, or the fewer that the run has left; never quite none."""
-        # A socket with a time limit of 0 does not block, and fails at once with another error than a time-out.
+        """Return `seconds`, or the time until the deadline if that is less; always more than 0."""
+        # A socket with a time-out of 0 is non-blocking, and fails at once with an error other than a time-out.
         return seconds if self.deadline is None else max(min(seconds, self.deadline - time.monotonic()), 0.01)
 
 
 class TransientError(Exception):
-    """It may succeed on a retry. `final` is the error for the user if it does not."""
+    """A failure that a retry may fix. `final` is the user's error if no retry succeeds."""
 
     def __init__(self, final: EnvkitError, *, wait_s: float | None = None, progressed: bool = False) -> None:
         super().__init__(final.message)
         self.final = final
-        self.wait_s = wait_s  # what the server asked for
-        self.progressed = progressed  # it got further than before, so the count of tries starts again
+        self.wait_s = wait_s  # from the server's Retry-After
+        self.progressed = progressed  # more was transferred than before, so the count of tries starts again
 
 
 def persist(
@@ -61,11 +61,11 @@ def persist(
     clock: Callable[[], float] = time.monotonic,
     chance: Callable[[], float] = random.random,
 ) -> Answer:
-    """Call `work` until it succeeds, with growing pauses between.
+    """Call `work` until it succeeds, with increasing delays.
 
     Raises:
-        EnvkitError: what `work` raises, or the `final` error of its last TransientError.
-        TimeLimitError: the run's time is over.
+        EnvkitError: raised by `work`, or the `final` error of its last TransientError.
+        TimeLimitError: the deadline has passed.
     """
     began, tries = clock(), 0
     while True:
@@ -83,16 +83,16 @@ def persist(
 
 
 def delay(tries: int, asked_s: float | None, policy: Policy, chance: float) -> float:
-    """Return the seconds until the next try: what the server asked for, else doubled, minus up to half at random."""
+    """Return the seconds until the next try: the server's value, else a doubling delay, randomly up to half less."""
     if asked_s is not None:
-        # A server that is down for maintenance may ask for hours; nobody would know why the build waits.
+        # During maintenance a server may ask for hours; users would not know why the build waits.
         return min(max(asked_s, 0.0), policy.longest_s)
-    # At random, so that builds which were refused at the same moment do not come back at the same moment.
+    # Random, so that builds that failed at the same moment do not retry at the same moment.
     return min(policy.first_s * 2.0 ** (tries - 1), policy.longest_s) * (1.0 - chance / 2)
 
 
 def retry_after(header: str | None, now: float) -> float | None:
-    """Seconds that a Retry-After header asks for (RFC 9110, 10.2.3); None where it says nothing usable.
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3); None if it is missing or invalid.
 
     Args:
         header: a number of seconds or an HTTP date.
@@ -102,7 +102,7 @@ def retry_after(header: str | None, now: float) -> float | None:
         return None
     text = header.strip()
     if text.isascii() and text.isdigit():
-        return float(text[:9])  # `delay` shortens it; no server's number is too long for a float
+        return float(text[:9])  # enough digits, because `delay` limits the result
     try:
         moment = email.utils.parsedate_to_datetime(text)
     except (TypeError, ValueError):

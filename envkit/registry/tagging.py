@@ -1,6 +1,6 @@
-"""Tags of a registry. A tag is set last, after verification, and replaces another image only with --replace-tag.
+"""Set tags in a registry: last, after verification, and replacing another image only with --replace-tag.
 
-A build pushes its image by digest; until the tag is set, it is invisible to pulls by tag.
+A build pushes its image by digest, so it is invisible to pulls by tag until the tag is set.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
-from envkit.registry.registry import MAX_MANIFEST
 from envkit.registry.retry import TransientError
 
 if TYPE_CHECKING:
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
     from envkit.registry.registry import Manifest, Registry
 
 
-_TRIES = 3  # of setting a tag whose bytes are changed on the way
+_TRIES = 3  # for setting a tag if its bytes are changed in transit
 
 
 def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_tag: bool) -> None:
-    """Refuse to move a tag away from another image than `digest`.
+    """Refuse a tag that points to an image other than `digest`.
 
     Raises:
-        EngineError: the tag names another image, or the registry refuses.
+        EngineError: the tag points to another image, or the registry refuses.
         EnvironmentProblem: the registry cannot be reached.
     """
     if replace_tag:
@@ -38,10 +37,10 @@ def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_
 
 
 def check_target(reference: Reference, labels: Mapping[str, str], registry: Registry, *, replace_tag: bool) -> bool:
-    """Check, before anything long begins, that an image can be pushed.
+    """Check that an image can be pushed, before anything slow starts.
 
-    The registry has to answer and take uploads, and its tag has to be free, or an image's that has these labels and so
-    may be the same one. Gives whether the tag may be set to any image, so that nothing more need be known of it.
+    The registry has to answer and accept uploads. The tag has to be free, or point to an image with these labels, which
+    may be the same image. Return whether the tag is free or may be replaced, so the image does not have to be compared.
 
     Raises:
         EngineError: the registry refuses, or the tag names another image.
@@ -52,35 +51,33 @@ def check_target(reference: Reference, labels: Mapping[str, str], registry: Regi
         existing = _labels(manifest, reference, registry)
         if existing is not None and any(existing.get(key) != value for key, value in labels.items()):
             raise _taken(reference, manifest)
-    # A login that may only read is found here, and not after the build.
+    # Detects a login without write access now instead of after the build.
     registry.try_upload(reference.repository)
     return manifest is None
 
 
 def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_tag: bool) -> None:
-    """Set the tag of a reference to an image of the same repository, and verify it.
+    """Set the tag of a reference to an image in the same repository, and read it back.
 
     Raises:
-        EngineError: the tag names another image, or the registry refuses.
-        IntegrityError: the registry holds other bytes than the digest says, or nothing.
+        EngineError: the tag points to another image, or the registry refuses.
+        IntegrityError: the registry no longer has the image, or has other bytes.
         EnvironmentProblem: it cannot be reached.
     """
-    # Again, although the push has looked: verification takes minutes, and another build may have set the tag since.
+    # The push checked this, too, but verification takes minutes, and another build may have set the tag since.
     check_tag(reference, digest, registry, replace_tag=replace_tag)
-    # A garbage collection of the registry removes manifests without a tag, and this one had none until now.
+    # The manifest had no tag so far, so a garbage collection of the registry may have removed it.
     manifest = registry.manifest(reference.at(digest))
     if manifest is None:
-        raise IntegrityError(
-            f"{reference.place} no longer holds {digest}", hint="run the same command to push it again"
-        )
+        raise IntegrityError(f"{reference.place} no longer has {digest}", hint="run the same command to push it again")
     _set(reference, manifest, registry)
 
 
 def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
-    """Put a manifest under a tag until the registry gives it back.
+    """Store a manifest under a tag and read it back; repeat if the bytes differ.
 
-    A registry compares what it gets with a digest only where it is asked to store by digest. Here it is not, so bytes
-    that are changed on the way would stand under the tag: they are replaced at once.
+    Registries check the digest only of manifests that are stored by digest. Stored by tag, bytes that were changed in
+    transit would stay there.
     """
 
     def put() -> None:
@@ -94,15 +91,15 @@ def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
 
 
 def verify_manifest(reference: Reference, manifest: bytes, registry: Registry) -> None:
-    """Fetch a manifest back.
+    """Read a manifest back and compare it.
 
     Raises:
-        IntegrityError: the registry gives other bytes.
+        IntegrityError: the registry has other bytes, or none.
     """
     stored = registry.manifest(reference)
     if stored is None or stored.data != manifest:
         raise IntegrityError(
-            f"{reference} was pushed as {spec.sha256(manifest)}, and the registry gives "
+            f"{reference} was pushed as {spec.sha256(manifest)}, but the registry returns "
             f"{stored.digest if stored else 'nothing'}",
             hint="run it again; if it repeats, the registry or a proxy in front of it is damaged",
         )
@@ -110,22 +107,17 @@ def verify_manifest(reference: Reference, manifest: bytes, registry: Registry) -
 
 def _taken(reference: Reference, manifest: Manifest) -> EngineError:
     return EngineError(
-        f"{reference} already names another image ({manifest.digest})",
+        f"{reference} already points to another image ({manifest.digest})",
         hint=f"--replace-tag moves the tag; the other image stays as {reference.place}@{manifest.digest}",
     )
 
 
 def _labels(manifest: Manifest, reference: Reference, registry: Registry) -> Mapping[str, str] | None:
-    """The labels of an image's configuration, None where the registry does not give it."""
+    """Return the labels of an image; None if the registry does not return its configuration."""
     try:
         digest = str(json.loads(manifest.data)["config"]["digest"])
-
-        def ask() -> bytes:
-            with registry.blob(reference.repository, digest) as answer:
-                return answer.read(MAX_MANIFEST)
-
-        labels = json.loads(registry.persist(ask))["config"]["Labels"]
-    # Unknown labels refuse nothing here: before the tag moves, `check_tag` compares digests.
+        labels = json.loads(registry.read_blob(reference.repository, digest))["config"]["Labels"]
+    # Without labels nothing is refused yet: `check_tag` compares digests before the tag moves.
     except EngineError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,6 +1,6 @@
-"""HTTP for registries and downloads: limits, redirects that leak nothing, and errors that say what to do.
+"""HTTP for registries and downloads: limits, redirects that leak no logins, and errors with a next step.
 
-The only module of the embedded engine that knows `requests`.
+The only module of the embedded engine that imports `requests`.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
 
     from requests import PreparedRequest, Response
 
-PIECE = 1 << 20  # bytes that are read at once
-_CONNECT_S = 15.0  # several tries of TCP, which repeats after 1, 3 and 7 s
-_HANDSHAKE_S = 5.0  # a server of this machine answers at once
-_HOPS = 5  # a registry redirects a blob once or twice; more is a circle
+PIECE = 1 << 20  # maximum bytes per read
+_CONNECT_S = 15.0  # several attempts of TCP, which repeats after 1, 3 and 7 s
+_HANDSHAKE_S = 5.0  # a server on this machine answers at once
+_HOPS = 5  # registries redirect a blob once or twice; more redirects are a loop
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
 _FOREIGN = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
-_DRIP = 1024  # bytes per second; less than this over the silence limit counts as silence
+_DRIP = 1024  # bytes per second; a lower rate over the silence limit counts as silence
 
 
 class Body:
-    """Bytes to send, in pieces; `requests` sends its length ahead."""
+    """Bytes to send in pieces; `requests` takes Content-Length from `len`."""
 
     def __init__(self, pieces: Iterator[bytes], size: int) -> None:
         self._pieces, self._size = pieces, size
@@ -72,7 +72,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What a server answered; a context manager that gives the connection back."""
+    """A response of a server; a context manager that releases the connection."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
@@ -90,34 +90,34 @@ class Answer:
         self._response.close()
 
     def pieces(self) -> Iterator[bytes]:
-        """The contents as they come, at most 1 MiB each.
+        """Yield the contents as they are received, at most 1 MiB each.
 
         Raises:
-            TransientError: the connection broke, or brings next to nothing.
+            TransientError: the connection broke or is too slow.
         """
-        window, brought = time.monotonic(), 0
+        window, received = time.monotonic(), 0
         while True:
             self._policy.check()
             try:
-                # What has come so far: `read` waits for a whole piece, so a slow server would look silent.
+                # `read1` returns what has arrived. `read` waits for a full piece, so slow servers would seem silent.
                 piece = self._response.raw.read1(PIECE)
             except _FOREIGN as error:
-                raise _lost(self.url, error, self._policy) from error
+                raise _connection_error(self.url, error, self._policy) from error
             if not piece:
                 return
             yield piece
-            brought += len(piece)
+            received += len(piece)
             now = time.monotonic()
             if now - window > self._policy.silence_s:
-                if brought < _DRIP * self._policy.silence_s:
+                if received < _DRIP * self._policy.silence_s:
                     raise TransientError(_silent(self.url, self._policy))
-                window, brought = now, 0
+                window, received = now, 0
 
     def read(self, limit: int) -> bytes:
-        """The whole contents, which may have `limit` bytes.
+        """Return the whole contents, at most `limit` bytes.
 
         Raises:
-            EngineError: it is longer.
+            EngineError: the contents are longer.
             TransientError: the connection broke or ended early.
         """
         data, end = bytearray(), time.monotonic() + self._policy.total_s
@@ -127,49 +127,49 @@ class Answer:
                 raise TransientError(_slow(self.url, "a document", self._policy.total_s))
             if len(data) > limit:
                 raise EngineError(f"{shown(self.url)} answers with more than {limit} bytes", hint="check the address")
-        # A connection that a proxy closes early looks like the end of the answer.
+        # If a proxy closes the connection early, that looks like the end of the response.
         length = self.headers.get("content-length", "")
         if length.isdigit() and len(data) < int(length) and self._response.request.method != "HEAD":
-            raise TransientError(_away(self.url, "the answer was cut"))
+            raise TransientError(_unreachable(self.url, "the response was cut short"))
         return bytes(data)
 
     def cut(self) -> None:
-        """Wake a thread that waits for these contents; it gets a TransientError."""
+        """Interrupt a thread that is reading the contents; it gets a TransientError."""
         # At its end, an answer has no connection: closed (ValueError), or back in the pool (RuntimeError).
         with contextlib.suppress(*_FOREIGN, AttributeError, RuntimeError):
             self._response.raw.shutdown()
 
     def next_url(self) -> str | None:
-        """Where its Location header leads, None where there is none."""
+        """Return the URL of the Location header; None if there is none."""
         location = self.headers.get("location")
         return self.leads_to(location) if location else None
 
     def leads_to(self, location: str) -> str:
-        """The URL that this answer names.
+        """Resolve a URL that this response contains.
 
         Raises:
-            EngineError: no server may lead there.
+            EngineError: servers may not redirect there.
         """
         return follow(self.url, location, self.reach)
 
-    def said(self) -> str:
-        """What a registry's error document or another short answer says, on one line."""
+    def message(self) -> str:
+        """Return the text of an error document or another short response on one line."""
         try:
             text = self.read(1 << 16).decode(errors="replace")
-        except (TransientError, EngineError):  # a limit of the whole command is raised through
+        except (TransientError, EngineError):  # not TimeLimitError, the deadline of the whole command
             return ""
         return neutral(" ".join(text.split()))[:300]
 
 
 class Transport:
-    """Connections of one run. May be used from several threads."""
+    """The connections of one run. Safe for use from several threads."""
 
     def __init__(self, *, ca_bundle: str | None = None, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
         self._ca_bundle = ca_bundle
-        self._sessions: dict[frozenset[Reach], requests.Session] = {}  # a pool of connections for each rule
+        self._sessions: dict[frozenset[Reach], requests.Session] = {}  # one for each set of allowed networks
         self._lock = threading.Lock()
-        self._met: dict[str, Reach] = {}  # hosts that were connected to without a proxy
+        self._met: dict[str, Reach] = {}  # hosts of direct connections (without a proxy)
 
     def __enter__(self) -> Self:
         return self
@@ -190,23 +190,23 @@ class Transport:
         body: Body | bytes | None = None,
         led_by: str | None = None,
     ) -> Answer:
-        """One request. A login in the URL becomes a header; `authorization` never leaves the URL's own host.
+        """Send one request. A login in the URL becomes a header.
 
-        Redirects are followed for GET and HEAD.
+        Redirects are followed for GET and HEAD. `authorization` is sent only to the host of the URL.
 
         Args:
-            method: of HTTP.
-            url: where to.
-            headers: to send.
-            authorization: the header of that name.
-            body: to send.
-            led_by: the URL of the server that named `url`; None = the user did.
+            method: the HTTP method.
+            url: the URL.
+            headers: the headers.
+            authorization: the Authorization header.
+            body: the body.
+            led_by: the URL of the server that gave `url`; None = the user gave it.
 
         Raises:
-            TransientError: no connection, a break, silence, or a status that asks for patience.
+            TransientError: no connection, a broken or silent connection, or a status that is retried.
             EnvironmentProblem: the certificate is not trusted.
-            EngineError: a server leads where none may.
-            UsageError: the user named an address that nothing comes from.
+            EngineError: a server redirects to an address that is not allowed.
+            UsageError: the user gave an address that is not allowed.
         """
         target, own = split_login(url)
         secret, allowed = authorization or own, NAMED
@@ -227,12 +227,12 @@ class Transport:
                 return answer
             with answer:
                 target = answer.leads_to(answer.headers.get("location", ""))
-                # A redirect may narrow where the next one leads, and never widens it.
+                # A redirect can restrict the networks for the next redirect, but never extend them.
                 allowed &= led_from(answer.reach)
         raise EngineError(f"{shown(url)} redirects more than {_HOPS} times", hint="check the address")
 
     def reach(self, url: str) -> Reach:
-        """How far away a URL's server is. A name counts as public until a connection has shown where it leads."""
+        """Return the network of a URL's server. A host name counts as public until a connection has resolved it."""
         name = urlsplit(url).hostname or ""
         written = written_reach(name)
         return self._met.get(name, Reach.PUBLIC) if written is None else written
@@ -247,8 +247,8 @@ class Transport:
         *,
         allowed: frozenset[Reach],
     ) -> Answer:
-        # Bytes as the server keeps them: with another encoding the length, and the ranges of a resumed download,
-        # would be those of the compressed answer.
+        # Without compression: with it, the length and the ranges of resumed downloads would be those of the compressed
+        # response.
         sent = {"User-Agent": f"envkit/{__version__}", "Accept-Encoding": "identity", **headers}
         if secret:
             sent["Authorization"] = secret
@@ -259,7 +259,7 @@ class Transport:
                 headers=sent,
                 data=body or None,
                 stream=True,
-                # `send` follows them, and judges where each one leads.
+                # `send` follows redirects after checking each address.
                 allow_redirects=False,
                 verify=self._ca_bundle,
                 timeout=(self.policy.within(_CONNECT_S), self.policy.within(self.policy.silence_s)),
@@ -271,15 +271,15 @@ class Transport:
         except _FOREIGN as error:
             if "certificate verify failed" in str(error):
                 raise _untrusted(url, error) from error
-            raise _lost(url, error, self.policy) from error
+            raise _connection_error(url, error, self.policy) from error
         response_headers = {name.lower(): value for name, value in response.headers.items()}
         answer = Answer(response.status_code, response_headers, url, response, self.policy, self.reach(url))
         if answer.status in RETRIED:
             with answer:
-                said = answer.said() if method != "HEAD" else ""
+                message = answer.message() if method != "HEAD" else ""
                 final = EngineError(
                     f"{host(url)} answers {answer.status} {neutral(response.reason or '')[:60]}"
-                    + (f": {said}" if said else ""),
+                    + (f": {message}" if message else ""),
                     hint="try again later; the server is overloaded or limits the request rate",
                 )
                 wait = retry_after(answer.headers.get("retry-after"), time.time())
@@ -287,10 +287,10 @@ class Transport:
         return answer
 
     def _session(self, allowed: frozenset[Reach], url: str) -> requests.Session:
-        """Connections that keep to a rule.
+        """Return the session for a set of allowed networks.
 
         Raises:
-            RefusedAddressError: the URL breaks it as it is written, before a proxy or a name's address matters.
+            RefusedAddressError: the URL itself is not allowed, whatever its name resolves to.
         """
         name = urlsplit(url).hostname or ""
         why = refusal(name, allowed)
@@ -303,10 +303,10 @@ class Transport:
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """Connections to addresses of a rule alone. Behind a proxy, which finds the addresses itself, URLs are judged."""
+    """Allows only connections to certain networks. Proxies resolve names themselves, so there only URLs are checked."""
 
     def __init__(self, allowed: frozenset[Reach], met: dict[str, Reach]) -> None:
-        self.direct = allowed == HERE  # proxies of the environment are for other hosts than this one
+        self.direct = allowed == HERE  # the proxies in the environment are not for this host
         self._allowed, self._met = allowed, met
         super().__init__(pool_connections=16, pool_maxsize=16, max_retries=0)
 
@@ -321,16 +321,19 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
 
 def _pools(allowed: frozenset[Reach] | None, met: dict[str, Reach]) -> dict[str, type[urllib3.HTTPConnectionPool]]:
-    """Kinds of pools whose connections keep to a rule, None for the way to a proxy, and whose answers come in time."""
+    """Return pool classes that connect only to certain networks and limit the time for the head of a response.
 
-    class Judged:
+    With None, for connections to a proxy, all networks are allowed.
+    """
+
+    class Checked:
         host: str
         port: int
         timeout: float | None
 
         def _new_conn(self) -> socket.socket:
             if allowed is None:
-                return super()._new_conn()  # type: ignore[misc,no-any-return]  # of the class it is mixed into
+                return super()._new_conn()  # type: ignore[misc,no-any-return]  # of urllib3's connection class
             try:
                 connection, met[self.host] = sockets.connect(self.host, self.port, allowed, self.timeout)
             except socket.gaierror as error:
@@ -341,10 +344,10 @@ def _pools(allowed: frozenset[Reach] | None, met: dict[str, Reach]) -> dict[str,
                 raise urllib3.exceptions.NewConnectionError(self, str(error)) from error  # type: ignore[arg-type]
             return connection
 
-    class Plain(Judged, urllib3.connection.HTTPConnection):
+    class Plain(Checked, urllib3.connection.HTTPConnection):
         response_class = sockets.Response
 
-    class Secure(Judged, urllib3.connection.HTTPSConnection):
+    class Secure(Checked, urllib3.connection.HTTPSConnection):
         response_class = sockets.Response
 
     class PlainPool(urllib3.HTTPConnectionPool):
@@ -357,7 +360,7 @@ def _pools(allowed: frozenset[Reach] | None, met: dict[str, Reach]) -> dict[str,
 
 
 def split_login(url: str) -> tuple[str, str | None]:
-    """A URL without its login, and the Authorization header that the login stands for."""
+    """Return a URL without its login, and the login as an Authorization header."""
     parts = urlsplit(url)
     if parts.username is None:
         return url, None
@@ -370,22 +373,22 @@ _CONDA_TOKEN = re.compile(r"/t/[^/]+")
 
 
 def shown(url: str) -> str:
-    """A URL as messages may show it: no login, no token of a conda server, no query, which may hold a signature."""
+    """Return a URL for messages: without login, conda token, and query, which can contain a signature."""
     parts = urlsplit(url)
     path = _CONDA_TOKEN.sub("/t/***", parts.path)
     return neutral(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, "", "")))[:300]
 
 
 def host(url: str) -> str:
-    """Host and port of a URL."""
+    """Return host and port of a URL."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def speaks_tls(address: str) -> bool:
-    """Whether a server of this machine, 'host[:port]', answers a TLS handshake. Nothing is sent to it."""
+    """Return whether a server on this machine, 'host[:port]', answers a TLS handshake. No request is sent."""
     parts = urlsplit(f"//{address}")
     context = ssl.create_default_context()
-    # This only tells the protocol; every request verifies the certificate.
+    # This only detects the protocol; requests verify the certificate.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         endpoint = (parts.hostname or "", parts.port or _PORTS["https"])
@@ -397,29 +400,29 @@ def speaks_tls(address: str) -> bool:
 
 
 def is_address(url: str) -> bool:
-    """Whether a text is a URL that can be asked for: whole, and http or https."""
+    """Return whether a text is an absolute http or https URL."""
     try:
         parts = urlsplit(url)
         return parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # half an IPv6 address, a port beyond 65535
+    except ValueError:  # an incomplete IPv6 address, a port above 65535
         return False
 
 
-def same_host(one: str, other: str) -> bool:
-    """Whether two URLs have the same scheme, host and port."""
-    return _origin(one) == _origin(other)
+def same_host(url: str, other: str) -> bool:
+    """Return whether two URLs have the same scheme, host and port."""
+    return _origin(url) == _origin(other)
 
 
 def follow(origin: str, location: str, reach: Reach) -> str:
-    """Where a server leads to: a redirect, the place of an upload, or its token server.
+    """Resolve a URL from a server: a redirect, an upload URL, or a token server.
 
     Args:
-        origin: the URL that answered.
-        location: what it names.
-        reach: how far away the server is.
+        origin: the URL of the response.
+        location: the URL in it.
+        reach: the network of the server.
 
     Raises:
-        EngineError: nowhere, or where no server may lead (`envkit.ground.addresses.led`).
+        EngineError: the URL is invalid or not allowed (`envkit.ground.addresses.led`).
     """
     try:
         return led(origin, location, reach)
@@ -446,34 +449,34 @@ def _session(adapter: _Adapter) -> requests.Session:
 
 
 def _no_login(request: PreparedRequest) -> PreparedRequest:
-    """Stands where `requests` would otherwise add a login from ~/.netrc."""
+    """Keep `requests` from adding a login of ~/.netrc."""
     return request
 
 
-def _lost(url: str, error: BaseException, policy: Policy) -> TransientError:
-    # The libraries wrap each other's errors in several ways, so the texts of the whole chain decide.
+def _connection_error(url: str, error: BaseException, policy: Policy) -> TransientError:
+    # The libraries wrap each other's errors in several ways, so search the texts of the whole chain.
     text = " ".join(map(str, _chain(error)))
     kinds: tuple[type[Any], ...] = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
     if sockets.SLOW_HEAD in text:
-        return TransientError(_slow(url, "the head of its answer", policy.silence_s))
+        return TransientError(_slow(url, "the head of its response", policy.silence_s))
     if isinstance(error, kinds) or "timed out" in text:
         return TransientError(_silent(url, policy))
     if "Name or service not known" in text or "name resolution" in text.lower() or "NameResolution" in text:
-        return TransientError(_away(url, "its name cannot be resolved"))
+        return TransientError(_unreachable(url, "its name cannot be resolved"))
     if "Connection refused" in text:
-        return TransientError(_away(url, "connection refused"))
-    broke = f"the connection to {host(url)} broke"
-    return TransientError(EnvironmentProblem(broke, hint="run it again; if it repeats, check proxies in between"))
+        return TransientError(_unreachable(url, "connection refused"))
+    message = f"the connection to {host(url)} broke"
+    return TransientError(EnvironmentProblem(message, hint="run it again; if it repeats, check proxies in between"))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what led to it."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
-def _away(url: str, why: str) -> EnvironmentProblem:
+def _unreachable(url: str, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"{host(url)} cannot be reached: {why}", hint=f"curl -I {shown(url)}   # check the network and proxies"
     )

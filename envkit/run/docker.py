@@ -20,7 +20,7 @@ from envkit.engine.stream import Stream
 from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.text import Lines
-from envkit.image.layout import out_of_order
+from envkit.image.layout import write_error
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import DATA, STRONG, RunLimits, RunResult
@@ -136,7 +136,7 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
             try:
                 file.write(piece)
             except OSError as error:
-                raise out_of_order(error, path) from error
+                raise write_error(error, path) from error
 
 
 def _memory(client: docker.APIClient) -> int | None:

@@ -23,7 +23,7 @@ from envkit.ground.progress import counted
 from envkit.ground.store import write_atomic
 from envkit.image import spec
 from envkit.image.blobs import tar_bytes
-from envkit.image.layout import out_of_order
+from envkit.image.layout import write_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,7 +105,7 @@ class Packer:
             with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-pack") as pool:
                 layer = _blob(original, path, pool)
         except OSError as error:
-            raise out_of_order(error, path) from error
+            raise write_error(error, path) from error
         self._made[original.diff_id] = path
         return layer
 

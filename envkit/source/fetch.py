@@ -1,4 +1,4 @@
-"""Sources on this machine: an sdist by its SHA-256, a commit of a git repository as the tar that git makes of it."""
+"""Fetch sources: an sdist by its SHA-256, or a commit of a git repository as the tar of `git archive`."""
 
 from __future__ import annotations
 
@@ -23,63 +23,62 @@ if TYPE_CHECKING:
     from envkit.lock.sdists import Sdist
     from envkit.registry.transport import Transport
 
-MOST_BYTES = 1 << 30  # of an archive; the largest sdists of the field have a few hundred MB
-_GIT_S = 900.0  # a repository with its history
-_LINES = 10  # of git's own words in an error
+MOST_BYTES = 1 << 30  # of an archive; the largest sdists have a few hundred MB
+_GIT_S = 900.0  # seconds for each git command
+_LINES = 10  # lines of git's output in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """One source on the disk."""
+    """The archive of a source on the disk."""
 
     name: str
-    version: str | None  # None: the build says it
+    version: str | None  # None: known only after the build
     url: str
     commit: str | None
-    path: Path  # a tar, compressed with gzip where it is an sdist
+    path: Path  # a tar; compressed with gzip if it is an sdist
     sha256: str
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The size of the file in bytes."""
         return self.path.stat().st_size
 
 
-def sdist(found: Sdist, places: Places, transport: Transport, folder: Path, reporter: Reporter) -> Archive:
-    """Download an sdist into a folder of files by SHA-256, and check its bytes.
+def sdist(source: Sdist, places: Places, transport: Transport, folder: Path, reporter: Reporter) -> Archive:
+    """Download an sdist into a folder of files by SHA-256, and verify it.
 
     Raises:
-        IntegrityError: its bytes have another digest or size.
+        IntegrityError: it has another digest or size.
         EngineError: the index refuses, or the file is larger than 1 GiB.
         EnvironmentProblem: the index cannot be reached, or the disk is full.
-        TimeLimitError: the index is silent.
+        TimeLimitError: the index does not answer.
     """
-    _bounded(found.name, found.size)
-    url = places.fetch_url(found.url)
+    _check_size(source.name, source.size)
+    url = places.fetch_url(source.url)
     item = from_url(
         transport,
-        name=f"{found.name} {found.version}",
+        name=f"{source.name} {source.version}",
         url=url,
-        sha256=found.sha256,
-        size=found.size,
+        sha256=source.sha256,
+        size=source.size,
         authorization=authorization(url, places.python_index),
     )
-    reporter.step(f"download the source of {found.name} {found.version} ({found.size / 1e6:.1f} MB)")
-    path = fetch([item], folder, transport.policy, reporter.advance)[found.sha256]
-    url = places.public(found.url)
-    return Archive(name=found.name, version=found.version, url=url, commit=None, path=path, sha256=found.sha256)
+    reporter.step(f"download the source of {source.name} {source.version} ({source.size / 1e6:.1f} MB)")
+    path = fetch([item], folder, transport.policy, reporter.advance)[source.sha256]
+    url = places.public(source.url)
+    return Archive(name=source.name, version=source.version, url=url, commit=None, path=path, sha256=source.sha256)
 
 
 def commit(name: str, url: str, commit: str, folder: Path, reporter: Reporter, *, ca_bundle: str | None) -> Archive:
-    """Fetch one commit of a repository, and write its tar into a folder.
+    """Fetch one commit of a repository and write its tar into a folder.
 
-    git checks the commit's content by its hash. Submodules are not fetched, hooks are not run, and redirects are not
-    followed.
+    git checks the contents of the commit by its hash. It fetches no submodules, runs no hooks and follows no redirects.
 
     Raises:
-        EngineError: the server refuses, or has no such commit; or the tar is larger than 1 GiB.
+        EngineError: the server refuses or does not have the commit, or the tar is larger than 1 GiB.
         EnvironmentProblem: git is missing, or the server cannot be reached.
-        TimeLimitError: it took longer than 15 minutes.
+        TimeLimitError: a git command took longer than 15 minutes.
     """
     git = shutil.which("git")
     if git is None:
@@ -92,7 +91,7 @@ def commit(name: str, url: str, commit: str, folder: Path, reporter: Reporter, *
         _git([*run, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit], env, url)
         tar = repository / "source.tar"
         _git([*run, "archive", "--format=tar", "--prefix=source/", f"--output={tar}", commit], env, url)
-        _bounded(name, tar.stat().st_size)
+        _check_size(name, tar.stat().st_size)
         with tar.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,26 +100,27 @@ def commit(name: str, url: str, commit: str, folder: Path, reporter: Reporter, *
 
 
 def same_bytes(archive: Archive, sha256: str) -> Archive:
-    """Return an archive if it has the bytes that a lock names.
+    """Return an archive after comparing its SHA-256 with that of a lock.
 
     Raises:
-        IntegrityError: it has others.
+        IntegrityError: they differ.
     """
     if archive.sha256 != sha256:
         raise IntegrityError(
             f"the tar of {archive.name} at {archive.commit} has the SHA-256 {archive.sha256}, the lock has {sha256}",
-            hint="envkit lock builds it again, with the git of this machine",
+            hint="envkit lock makes a new lock with the git of this machine",
         )
     return archive
 
 
-def _bounded(name: str, size: int) -> None:
+def _check_size(name: str, size: int) -> None:
     if size > MOST_BYTES:
-        raise EngineError(f"the source of {name} has {size} bytes, more than 1 GiB", hint="take a wheel of it")
+        raise EngineError(f"the source of {name} has {size} bytes, more than 1 GiB", hint="use a wheel instead")
 
 
 def _environment(ca_bundle: str | None) -> dict[str, str]:
-    """Git's variables: no questions, no other transport; logins come from the user's own configuration."""
+    """Return git's environment: no prompts, only HTTP and HTTPS; logins come from the user's git configuration."""
+    # GIT_DIR and others of the caller, such as a git hook, would make git use another repository.
     variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     variables |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http", "GIT_LFS_SKIP_SMUDGE": "1"}
     variables |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
@@ -128,11 +128,11 @@ def _environment(ca_bundle: str | None) -> dict[str, str]:
 
 
 def _git(argv: Sequence[str], env: dict[str, str], url: str) -> None:
-    said: list[str] = []
-    done = follow(argv, said.append, env=env, limit_s=_GIT_S)
-    lines = tuple(neutral(line) for line in said if line.strip())[-_LINES:]
+    output: list[str] = []
+    done = follow(argv, output.append, env=env, limit_s=_GIT_S)
+    lines = tuple(neutral(line) for line in output if line.strip())[-_LINES:]
     if done.timed_out:
-        raise TimeLimitError(f"git found no end within {_GIT_S:.0f} s: {url}", hint=f"git ls-remote {url}")
+        raise TimeLimitError(f"git did not finish within {_GIT_S:.0f} s: {url}", hint=f"git ls-remote {url}")
     if done.code != 0:
         raise EngineError(
             f"git cannot fetch {url}: {lines[-1] if lines else f'exit code {done.code}'}",

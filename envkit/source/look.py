@@ -1,4 +1,4 @@
-"""What a source says of itself, read without running or unpacking anything of it."""
+"""Read how a source is built from its archive, without unpacking or running anything."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from envkit.ground.errors import ConflictError, IntegrityError
 from envkit.image.tarstream import Kind, Source, entries
 
-# What PEP 518 and PEP 517 prescribe for a source without `build-system`.
+# The defaults of PEP 518 and PEP 517 for a source without `build-system`.
 _LEGACY = ("setuptools>=40.8.0",)
 _LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
-_MOST_ENTRIES = 200_000  # Linux has 90,000 files; the archive is foreign
+_MOST_ENTRIES = 200_000  # the sources of Linux have 90,000 files
 _MOST_UNPACKED = 8 << 30  # bytes
 _MOST_TEXT = 1 << 20  # bytes of pyproject.toml and of setup.py
 _READ = ("pyproject.toml", "setup.py")
@@ -34,7 +34,7 @@ _GZIP = b"\x1f\x8b"
 class Project:
     """How a source is built."""
 
-    folder: str  # of the archive, which holds everything
+    folder: str  # the top folder of the archive
     requires: tuple[str, ...]
     backend: str  # 'setuptools.build_meta'
     backend_path: tuple[str, ...]
@@ -59,8 +59,8 @@ def look(path: Path, name: str, *, commit: bool = False) -> Project:
         commit: whether it is a commit of a repository, which lacks its submodules.
 
     Raises:
-        IntegrityError: the archive is damaged, is not an sdist, or would fill the disk.
-        ConflictError: its build requirements cannot be had, or it needs submodules.
+        IntegrityError: the archive is damaged, too large, or not an sdist.
+        ConflictError: a build requirement is not usable, or the source needs submodules.
     """
     seen = _Seen()
     try:
@@ -70,13 +70,13 @@ def look(path: Path, name: str, *, commit: bool = False) -> Project:
         raise IntegrityError(f"the source of {name} cannot be read: {error}", hint="envkit lock") from error
     if len(seen.folders) != 1:
         raise IntegrityError(
-            f"the source of {name} is not an sdist: it has {len(seen.folders)} folders at its top, not one",
-            hint="take another version of it",
+            f"the source of {name} is not an sdist: it has {len(seen.folders)} top folders instead of one",
+            hint="use another version",
         )
     if commit and seen.submodules:
         raise ConflictError(
             f"the repository of {name} has submodules, which envkit does not fetch",
-            hint=f"allow_source: [{name}] takes its sdist, which has them in it",
+            hint=f"allow_source: [{name}] uses its sdist, which contains them",
         )
     return _project(seen, name)
 
@@ -90,7 +90,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             yield file
             return
         with gzip.GzipFile(fileobj=file) as inside:
-            yield inside  # type: ignore[misc] # it reads as a file does
+            yield inside  # type: ignore[misc] # it is readable like a file
 
 
 def _read(source: Source, seen: _Seen, name: str) -> None:
@@ -98,7 +98,7 @@ def _read(source: Source, seen: _Seen, name: str) -> None:
         if number >= _MOST_ENTRIES or source.position + entry.size > _MOST_UNPACKED:
             raise IntegrityError(
                 f"the source of {name} has more than {_MOST_ENTRIES} files or {_MOST_UNPACKED >> 30} GiB",
-                hint="take a wheel of it",
+                hint="use a wheel instead",
             )
         folder, _, below = entry.name.removeprefix("./").partition("/")
         if folder not in ("", "pax_global_header"):
@@ -107,7 +107,7 @@ def _read(source: Source, seen: _Seen, name: str) -> None:
         seen.submodules = seen.submodules or below == ".gitmodules"
         if below in _READ and entry.kind is Kind.FILE:
             if entry.size > _MOST_TEXT:
-                raise IntegrityError(f"{below} of {name} has {entry.size} bytes", hint="take another version of it")
+                raise IntegrityError(f"{below} of {name} is too large: {entry.size} bytes", hint="use another version")
             seen.texts[below] = source.exactly(entry.size).decode(errors="replace")
 
 
@@ -115,14 +115,14 @@ def _project(seen: _Seen, name: str) -> Project:
     try:
         tree = tomllib.loads(seen.texts.get("pyproject.toml", ""))
     except tomllib.TOMLDecodeError as error:
-        raise IntegrityError(f"pyproject.toml of {name}: {error}", hint="take another version of it") from error
+        raise IntegrityError(f"pyproject.toml of {name}: {error}", hint="use another version") from error
     system: Any = tree.get("build-system", {})
     backend: Any = system.get("build-backend", _LEGACY_BACKEND) if isinstance(system, dict) else None
     requires: Any = system.get("requires", list(_LEGACY)) if isinstance(system, dict) else None
     below: Any = system.get("backend-path", []) if isinstance(system, dict) else None
-    sound = isinstance(backend, str) and _BACKEND.fullmatch(backend) and _texts(requires) and _texts(below)
-    if not sound:
-        raise IntegrityError(f"pyproject.toml of {name}: build-system is invalid", hint="take another version of it")
+    valid = isinstance(backend, str) and _BACKEND.fullmatch(backend) and _texts(requires) and _texts(below)
+    if not valid:
+        raise IntegrityError(f"pyproject.toml of {name}: build-system is invalid", hint="use another version")
     torch = _TORCH.search(seen.texts.get("setup.py", "")) is not None
     listed, names_torch = plain(requires, name)
     return Project(
@@ -136,20 +136,22 @@ def _project(seen: _Seen, name: str) -> Project:
 
 
 def plain(requires: list[str], name: str) -> tuple[tuple[str, ...], bool]:
-    """Return requirements without torch, which is the plan's, and whether it was among them.
+    """Return the requirements without torch, which comes from the plan, and whether torch was among them.
 
     Raises:
-        ConflictError: one is not a requirement by name.
+        ConflictError: a requirement is invalid or a URL.
     """
     requirements, torch = [], False
     for text in requires:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
-            raise ConflictError(f"{name} requires {text!r:.100} to be built: {error}", hint="take a wheel") from error
+            raise ConflictError(
+                f"the build of {name} requires {text!r:.100}: {error}", hint="use a wheel instead"
+            ) from error
         if requirement.url is not None:
             raise ConflictError(
-                f"{name} requires {text!r:.100} to be built, which is a URL", hint="take another version of it"
+                f"the build of {name} requires {text!r:.100}, which is a URL", hint="use another version"
             )
         if requirement.name == "torch":
             torch = True

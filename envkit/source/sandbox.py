@@ -1,4 +1,4 @@
-"""One build of one source in a sandbox without network, and the check of the wheel that comes out."""
+"""Build a source in a sandbox without network, and check the wheel."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 _FOLDER = "/run/envkit-source"
 _SCRIPT = Path(__file__).with_name("inside.py")
-LIMIT_S = 3 * 3600.0  # large CUDA extensions take more than an hour
+LIMIT_S = 3 * 3600.0  # large CUDA extensions need more than an hour
 _MOST_WHEEL = 1 << 30  # bytes
-_LINES = 30  # of a failed build that an error shows
-# What a wheel depends on besides the source and the builder's packages. 315532800 is 1980-01-01, as dates in a zip.
-# No CFLAGS: it would replace the optimization that Python was built with. Paths that compilers write into files are the
-# same in every build, because the sandbox always unpacks a source into one folder.
+_LINES = 30  # lines of a failed build's output in the error
+# The environment of every build. 315532800 is 1980-01-01, the earliest date in a zip. CFLAGS is not set, because it
+# would replace the optimization flags of Python's own build. Paths that compilers write into files are always the same,
+# because the sandbox unpacks every source into the same folder.
 _VARIABLES = {
-    "HOME": "/tmp/home",  # noqa: S108 - of the sandbox
+    "HOME": "/tmp/home",  # noqa: S108 - a folder of the sandbox
     "LC_ALL": "C.UTF-8",
     "PATH": "/opt/env/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
     "PIP_NO_INDEX": "1",
@@ -50,17 +50,20 @@ _VARIABLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A source and what it is built with."""
+    """A source and the inputs of its build."""
 
     archive: Archive
-    project: Project  # with the requirements that its backend asked for added
-    builder: Lock  # of the image
+    project: Project  # including the requirements that its backend asked for
+    builder: Lock  # of the builder image
     nvcc: bool
-    gpu_archs: tuple[str, ...]  # compute capabilities to compile for; none: torch's own choice
+    gpu_archs: tuple[str, ...]  # compute capabilities to compile for; empty: torch's default
 
     @property
     def key(self) -> str:
-        """The name of what is built: a hash of all that decides its bytes."""
+        """The cache key of the wheel: a hash of everything that affects its bytes.
+
+        Locks contain it: after a change of inside.py, built wheels of existing locks cannot be built again.
+        """
         tree = {
             "source": self.archive.sha256,
             "name": self.archive.name,
@@ -77,7 +80,7 @@ class Job:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of the build."""
+        """The environment variables of the build."""
         if not self.project.torch or not self.nvcc:
             return dict(_VARIABLES)
         archs = {"TORCH_CUDA_ARCH_LIST": ";".join(self.gpu_archs)} if self.gpu_archs else {}
@@ -87,26 +90,26 @@ class Job:
 def build(
     job: Job, runner: Runner, image: str, folder: Path, reporter: Reporter, *, memory_mb: int | None = None
 ) -> Outcome:
-    """Build a source in an image; the wheel is written into `folder`, checked.
+    """Build a source in an image; check the wheel and write it into `folder`.
 
     Args:
-        job: what is built.
-        runner: one that gives the command no network.
-        image: what the runner calls the builder image.
+        job: the source and its inputs.
+        runner: a runner that isolates the network.
+        image: the builder image, as named by the runner.
         folder: for the wheel.
-        reporter: hears what the build prints.
-        memory_mb: MiB of the build; None = a share of the machine's.
+        reporter: gets the output of the build.
+        memory_mb: memory limit in MiB; None = a share of the machine's memory.
 
     Raises:
-        EngineError: the source's own script failed, or said nothing that can be read.
-        EnvironmentProblem: the runner shares the network, the image has no nvcc, or the sandbox cannot be made.
-        IntegrityError: what came out is not a valid wheel of this package and platform.
-        TimeLimitError: it took longer than three hours.
+        EngineError: the build script failed or returned no result.
+        EnvironmentProblem: the runner shares the network, the image has no nvcc, or the sandbox cannot be created.
+        IntegrityError: the result is not a valid wheel of this package and platform.
+        TimeLimitError: the build took longer than three hours.
     """
     if "network" in runner.isolation.missing or runner.isolation.level == "none":
         raise EnvironmentProblem(
-            f"{job.archive.name} is not built here: the runner {runner.name} shares the network with what it runs",
-            hint="--runner bubblewrap, or --runner docker",
+            f"{job.archive.name} cannot be built: the runner {runner.name} does not isolate the network",
+            hint="use --runner bubblewrap or --runner docker",
         )
     label = f"{job.archive.name} {job.archive.version or (job.archive.commit or '')[:12]}"
     reporter.step(f"build {label} from source in a sandbox ({runner.name}, without network)")
@@ -122,7 +125,7 @@ def build(
         raise EngineError(
             f"the build of {label} from source {why}",
             details=lines[-_LINES:],
-            hint="add what it lacks to the definition, or take a version of it that has a wheel",
+            hint="add the missing packages to the definition, or use a version that has a wheel",
         )
     return _outcome(job, _answer(head, label), body, folder)
 
@@ -150,16 +153,16 @@ def _answer(head: bytes, label: str) -> dict[str, Any]:
     except ValueError:
         tree = None
     if not isinstance(tree, dict):
-        raise EngineError(f"the build of {label} from source gave no answer", hint="take a wheel of it")
+        raise EngineError(f"the build of {label} from source returned no result", hint="use a wheel instead")
     return tree
 
 
 def _outcome(job: Job, answer: dict[str, Any], body: bytes, folder: Path) -> Outcome:
     if answer.get("missing") == "nvcc":
         raise EnvironmentProblem(
-            f"{job.archive.name} needs nvcc to be built, and nvcc is missing in {job.builder.base.reference}, the base "
+            f"the build of {job.archive.name} needs nvcc, which is missing in {job.builder.base.reference}, the base "
             "of the builder image",
-            hint="leave --base out: the devel flavor takes an image with the CUDA toolkit",
+            hint="omit --base: the devel flavor uses an image with the CUDA toolkit",
         )
     requires = answer.get("requires")
     if isinstance(requires, list):
@@ -174,18 +177,18 @@ def _outcome(job: Job, answer: dict[str, Any], body: bytes, folder: Path) -> Out
 
 
 def _check_name(job: Job, file: str) -> None:
-    """Refuse a wheel of another package, version or platform than was asked for."""
+    """Refuse a wheel of another package, version or platform."""
     archive, lock = job.archive, job.builder
     try:
         name, version, _, tags = parse_wheel_filename(file)
-        right = name == canonicalize_name(archive.name)
-        right = right and (archive.version is None or version == Version(archive.version))
+        matches = name == canonicalize_name(archive.name)
+        matches = matches and (archive.version is None or version == Version(archive.version))
     except (InvalidWheelFilename, InvalidVersion):
-        right, tags = False, frozenset()
-    if not right:
+        matches, tags = False, frozenset()
+    if not matches:
         raise IntegrityError(
-            f"the build of {archive.name} {archive.version or ''} from source gave {file!r:.200}",
-            hint="take another version of it",
+            f"the build of {archive.name} {archive.version or ''} from source made {file!r:.200}",
+            hint="use another version",
         )
     glibc = dict(lock.request).get("glibc")
     fitting: Sequence[object] = [
@@ -193,5 +196,5 @@ def _check_name(job: Job, file: str) -> None:
     ]
     if not fitting:
         raise IntegrityError(
-            f"{file:.200} is not for Python {lock.python} on {lock.platform}", hint="take another version of it"
+            f"{file:.200} is not for Python {lock.python} on {lock.platform}", hint="use another version"
         )

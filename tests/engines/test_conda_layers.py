@@ -181,7 +181,7 @@ def test_the_last_of_the_lock_has_what_several_hold(
     layers = build(make(ones, twos))
     assert [f"{ENV}etc/both" in members([one]) for one in layers] == [True, False]
     assert content(layers, f"{ENV}etc/both") == b"2"
-    assert heard.notes == ["etc/both is in ones, twos; the image has that of twos"]
+    assert heard.notes == ["etc/both is in ones, twos; the image has the file of twos"]
 
 
 @pytest.mark.requirement("R42")
@@ -192,7 +192,7 @@ def test_a_script_is_named_every_time_and_never_runs(
     made = make(replace(STUFF, contents=[*STUFF.contents, script]))
     for _ in range(2):
         build(made)
-        assert heard.notes == ["stuff 1.0: bin/.stuff-post-link.sh does not run while the image is built"]
+        assert heard.notes == ["stuff 1.0: bin/.stuff-post-link.sh is not run during the build"]
         heard.notes.clear()
     assert not (tmp_path / "ran").exists()
 
@@ -202,7 +202,7 @@ def test_a_package_of_a_script_alone_is_an_error(build: Build, make: Callable[..
     with pytest.raises(EngineError) as caught:
         build(make(Recipe("data", [script])))
     assert caught.value.message == (
-        "the conda package data 1.0 is nothing but its script bin/.data-post-link.sh, which the embedded engine does "
+        "the conda package data 1.0 consists only of its script bin/.data-post-link.sh, which the embedded engine does "
         "not run"
     )
     assert caught.value.hint == "envkit build --engine docker"
@@ -286,25 +286,25 @@ def test_no_file_of_the_builder_comes_into_the_image(build: Build, tmp_path: Pat
     [
         (
             [Content("share/a", b"other bytes", row={"sha256": "0" * 64})],
-            r"'share/a' is not the file that",
+            r"'share/a' differs from",
         ),
         (
             [Content("share/a", b"other bytes", row={"size_in_bytes": 3})],
-            r"'share/a' is not the file that",
+            r"'share/a' differs from",
         ),
         (
             [Content("share/a", b"", packed=False)],
-            r"'share/a' is listed as a file, and it is not in the archive",
+            r"'share/a' is listed as a file, but is not in the archive",
         ),
         (
             [Content("share/a", target="b", packed=False)],
-            r"'share/a' is listed as a link, and it is not in the archive",
+            r"'share/a' is listed as a link, but is not in the archive",
         ),
         (
             [Content("share/a", b"", kind="softlink")],
-            r"'share/a' is listed as a link, and it is a file",
+            r"'share/a' is listed as a link, but is a file",
         ),
-        ([Content("share/a", b"1"), Content("share/a", b"1", row=None)], r"'share/a' is in it twice"),
+        ([Content("share/a", b"1"), Content("share/a", b"1", row=None)], r"it contains 'share/a' twice"),
     ],
 )
 def test_a_package_holds_what_its_own_list_says(
@@ -325,7 +325,7 @@ def test_both_forms_of_an_archive_give_the_same_files(tmp_path: Path, build: Bui
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"version": "2.0"}, r"^the archive of tool 2\.0 0 holds tool 1\.0 0$"),
+        ({"version": "2.0"}, r"^the archive of tool 2\.0 0 contains tool 1\.0 0$"),
         ({"noarch": None}, r"^installing conda packages: tool: .*python"),
     ],
 )

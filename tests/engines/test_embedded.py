@@ -163,7 +163,7 @@ def test_a_base_without_the_systems_python_is_refused(tmp_path: Path) -> None:
     plan = plan_of(load(str(tmp_path / "image.yaml")), {}, facts())
     mirrors = settings.load({}, os.environ, tmp_path).mirrors()
     builder = EmbeddedBuilder(state=tmp_path / "state", cache=tmp_path / "cache")
-    with pytest.raises(UsageError, match="lacks python3, tini, and the embedded engine installs") as caught:
+    with pytest.raises(UsageError, match="lacks python3, tini; the embedded engine cannot install") as caught:
         builder.build(plan, read_lock(locked.lock), BuildOptions(mirrors=mirrors), Heard())
     assert "--base bootstrap:debian/bookworm" in (caught.value.hint or "")
 

@@ -115,7 +115,7 @@ def test_a_tag_moves_only_when_asked(image: spec.Image, host: str, repository: s
     other = image_of(tmp_path / "other", salt="other")
     with pytest.raises(EngineError) as caught:
         send(other, f"{host}/{repository}:1")
-    assert caught.value.message == f"{host}/{repository}:1 already names another image ({image.digest})"
+    assert caught.value.message == f"{host}/{repository}:1 already points to another image ({image.digest})"
     assert held(f"{host}/{repository}:1") == image.digest
     send(other, f"{host}/{repository}:1", replace_tag=True)
     assert held(f"{host}/{repository}:1") == other.digest
@@ -359,7 +359,7 @@ def test_credential_helpers(
     right = f"""[ "$(cat)" = {proxy.address} ] && echo '{{"Username":"someone","Secret":"not-a-secret"}}'"""
     assert send(image, where, environ=helper(tmp_path, right)).digest == image.digest
     for text, fault in (
-        ("echo junk not-a-secret", "gave no readable login for .*"),
+        ("echo junk not-a-secret", "returned no valid login for .*"),
         ("echo not-a-secret >&2; exit 3", "ended with code 3 for "),
     ):
         with pytest.raises(EngineError, match=fault) as caught:

@@ -13,7 +13,7 @@ import pytest
 
 from envkit.assemble.outputs import deliver, load_into_docker, parse_output
 from envkit.image import spec
-from envkit.image.docker_archive import write_docker_archive
+from envkit.image.archive import write_archive
 from envkit.image.layout import write_layout
 from envkit.image.reference import parse_reference
 from envkit.registry.registry import Registry
@@ -78,7 +78,7 @@ def test_umoci_unpacks_the_layout(image: spec.Image, tmp_path: Path) -> None:
 
 @pytest.mark.requirement("R39")
 def test_docker_loads_the_archive(image: spec.Image, docker: str, name: str, tmp_path: Path) -> None:
-    write_docker_archive(image, tmp_path / "image.tar", (name,))
+    write_archive(image, tmp_path / "image.tar", (name,))
     run(docker, "load", "--input", str(tmp_path / "image.tar"))
     found = json.loads(run(docker, "image", "inspect", name))[0]
     assert found["Id"] == image.id
@@ -152,7 +152,7 @@ def test_kill_minus_nine_leaves_one_whole_layout(tmp_path: Path) -> None:
 def test_podman_loads_the_archive_and_pulls_the_layout(
     image: spec.Image, podman: str, name: str, tmp_path: Path
 ) -> None:
-    write_docker_archive(image, tmp_path / "image.tar", (name,))
+    write_archive(image, tmp_path / "image.tar", (name,))
     assert name in run(podman, "load", "--input", str(tmp_path / "image.tar"))
     write_layout(image, tmp_path / "out")
     pulled = run(podman, "pull", "--quiet", f"oci:{tmp_path}/out").strip()

@@ -184,7 +184,7 @@ def test_a_taken_tag_is_left_and_the_others_too(push: Push, name: str, image: sp
     assert before is not None
     done = push(name, "-t", "2", "--image", "oci:layout", "--unverified")
     assert done.returncode == 8
-    assert f"error: {place}:2 already names another image ({before.digest})\n" in done.stderr
+    assert f"error: {place}:2 already points to another image ({before.digest})\n" in done.stderr
     assert f"hint: --replace-tag moves the tag; the other image stays as {place}@{before.digest}" in done.stderr
     assert held(name) is None
     moved = push(name, "-t", "2", "--image", "oci:layout", "--unverified", "--replace-tag")
@@ -229,7 +229,7 @@ def test_a_name_that_was_set_before_another_one_failed_is_told_as_set(
         assert [one.tag for one in tags] == [name, f"{name}b", taken, last]
         assert [one.why_not is None for one in tags] == [True, True, False, False]
         assert [config(held(one)) for one in (name, f"{name}b")] == [image.id] * 2
-        assert f"{taken} already names another image" in str(tags[2].why_not)
+        assert f"{taken} already points to another image" in str(tags[2].why_not)
         assert tags[3].error is tags[2].error is not None
     assert held(last) is None
 
@@ -248,6 +248,6 @@ def test_a_build_pushes_what_its_engine_made(
     assert [(one.tag, one.why_not) for one in tags] == [(name, None), (f"{name}b", None), (other, None)]
     assert [config(held(one)) for one in (name, f"{name}b", other)] == [ident] * 3
     assert any(note.startswith("pushed ") and note.endswith(" mounted") for note in heard.notes)
-    with pytest.raises(EngineError, match="already names another image"):
+    with pytest.raises(EngineError, match="already points to another image"):
         asked.begin("docker", options, plan, heard)
     run("docker", "rmi", "--force", ident)

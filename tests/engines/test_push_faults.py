@@ -20,7 +20,7 @@ import pytest
 
 from envkit.ground.errors import EnvkitError, IntegrityError
 from envkit.image import spec
-from envkit.image.docker_archive import write_docker_archive
+from envkit.image.archive import write_archive
 from envkit.image.reference import Reference, parse_reference
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy
@@ -158,7 +158,7 @@ def test_a_tag_that_got_other_bytes_is_set_right_at_once(
     assert proxy.count("^PUT .*/manifests/1$") == 3
     assert digest_at(where) == new.digest
     proxy.faults = [Fault("^PUT .*/manifests/1$", flip_sent=place)]
-    with pytest.raises(IntegrityError, match=f"pushing .*: the registry took sha256:.* for {new.digest}"):
+    with pytest.raises(IntegrityError, match=f"pushing .*: the registry stored sha256:.* instead of {new.digest}"):
         send(new, at(proxy.address, where.repository))
 
 
@@ -208,7 +208,7 @@ def test_kill_9(host: str, proxy: Proxy, folder: Path, images: tuple[spec.Image,
     where, chance = begun(host, old), random.Random(seed)
     archive = folder / "new.tar"
     if not archive.exists():
-        write_docker_archive(new, archive, ())
+        write_archive(new, archive, ())
     argv = [sys.executable, "-m", "envkit", "push", str(at(proxy.address, where.repository)), "--unverified"]
     argv += ["--image", f"docker-archive:{archive}", "--replace-tag", "--progress", "quiet"]
     environ = os.environ | {"XDG_STATE_HOME": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")}
@@ -255,7 +255,7 @@ def test_a_signal_ends_a_push_that_waits(
 ) -> None:
     old, new = images
     where = begun(host, old)
-    write_docker_archive(new, folder / "signal.tar", ())
+    write_archive(new, folder / "signal.tar", ())
     proxy.faults = [fault]
     argv = [sys.executable, "-m", "envkit", "push", str(at(proxy.address, where.repository)), "--unverified"]
     argv += ["--image", f"docker-archive:{folder}/signal.tar", "--replace-tag", "--progress", "quiet"]

@@ -199,7 +199,7 @@ def test_auto_names_every_engine_and_why(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_unknown_engine_is_a_usage_error(heard: Heard) -> None:
-    with pytest.raises(UsageError, match="'kaniko' is not an engine") as caught:
+    with pytest.raises(UsageError, match="unknown engine 'kaniko'") as caught:
         choose("kaniko", heard)
     assert "docker, buildkit, podman" in (caught.value.hint or "")
 

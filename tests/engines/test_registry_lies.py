@@ -60,7 +60,7 @@ def test_a_digest_that_is_a_path_touches_no_file(envkit: Envkit, there: Liar, tm
     there.answers["POST /v2/copy/blobs/uploads/"] = (202, {"Location": "/upload"}, b"")
     done = envkit("push", "--no-tag", f"{there.address}/copy", "--image", f"registry:{there.image}")
     assert done.returncode == 10, done.stderr
-    assert "a descriptor without a SHA-256 digest" in done.stderr
+    assert "a descriptor has no SHA-256 digest" in done.stderr
     assert [(path.name, path.read_bytes()) for path in victim.parent.iterdir() if path.is_file()] == [
         ("kept", b"words")
     ]
@@ -88,7 +88,7 @@ def test_a_descriptor_without_a_digest_names_no_image(envkit: Envkit, there: Lia
     for _ in range(2):
         done = envkit("push", "--no-tag", f"{there.address}/copy", "--image", f"registry:{there.image}")
         assert done.returncode == 10
-        assert "a descriptor without a SHA-256 digest" in done.stderr
+        assert "a descriptor has no SHA-256 digest" in done.stderr
         there.has("x", spec.canonical({"config": row, "layers": []}), "1")
 
 
@@ -155,7 +155,7 @@ def test_a_list_without_an_end_is_left_at_once(envkit: Envkit, there: Liar) -> N
     there.lists(digest, [0] * 1001, link=f'<{PLACE}/referrers/{digest}>; rel="next"')
     done = envkit("inspect", there.image)
     assert done.returncode == 8
-    assert "has 1001 attached documents, more than envkit can read" in done.stderr
+    assert "has 1001 attached documents, more than 1000" in done.stderr
     assert sum("/referrers/" in line for line in there.seen) == 1
     there.lists(digest, [], link=f'<{PLACE}/referrers/{digest}>; rel="next"')
     assert "list of attached documents does not end" in envkit("inspect", there.image).stderr

@@ -148,7 +148,7 @@ def test_another_tag_is_refused_before_anything_is_fetched(
         push(other, reference, Registry(reference.registry, transport, {}), Heard())
     early = build("--output", f"registry:{name}", "--no-verify", env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert early.code == 8
-    assert f"error: {name} already names another image ({other.digest})" in early.err
+    assert f"error: {name} already points to another image ({other.digest})" in early.err
     assert "hint: --replace-tag moves the tag" in early.err
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert held(name) == other.digest
@@ -159,7 +159,7 @@ def test_an_image_that_differs_by_a_label_is_known_once_it_is_made(build: Callab
     first = build("--output", f"registry:{name}", "--no-verify")
     late = build("--output", f"registry:{name}", "--no-verify", "--label", "com.example.run=2")
     assert late.code == 8
-    assert f"error: {name} already names another image ({first.document['digest']})" in late.err
+    assert f"error: {name} already points to another image ({first.document['digest']})" in late.err
     assert held(name) == first.document["digest"]
     moved = build("--output", f"registry:{name}", "--no-verify", "--label", "com.example.run=2", "--replace-tag")
     assert (moved.code, held(name)) == (0, moved.document["digest"])

@@ -127,13 +127,13 @@ def test_a_tag_of_another_image_is_seen_before_anything_is_sent(
     for labels in ({"io.github.envkit.plan": "sha256:other"}, {"absent": "1"}):
         with pytest.raises(EngineError) as caught:
             check_target(where, labels, through_proxy, replace_tag=False)
-        assert caught.value.message == f"{where} already names another image ({old.digest})"
+        assert caught.value.message == f"{where} already points to another image ({old.digest})"
         assert caught.value.hint == f"--replace-tag moves the tag; the other image stays as {where.place}@{old.digest}"
         assert caught.value.exit_code == 8
     assert not proxy.count("^(POST|PUT|PATCH) ")
     check_target(where, LABELS, through_proxy, replace_tag=False)
     check_target(where, {"absent": "1"}, through_proxy, replace_tag=True)
-    with Pusher(where, through_proxy) as pusher, pytest.raises(EngineError, match="already names another image"):
+    with Pusher(where, through_proxy) as pusher, pytest.raises(EngineError, match="already points to another image"):
         pusher.finish(made(tmp_path / "new"), Heard())
     assert proxy.count("^(PUT|PATCH) ") == 0
 
@@ -152,7 +152,7 @@ def test_a_registry_that_takes_no_uploads_is_found_early(
 
 
 def test_a_tag_is_not_set_to_what_is_gone(reference: Reference, target: Registry) -> None:
-    with pytest.raises(IntegrityError, match=r"no longer holds sha256:0+"):
+    with pytest.raises(IntegrityError, match=r"no longer has sha256:0+"):
         move_tag(reference, f"sha256:{'0' * 64}", target, replace_tag=False)
 
 
@@ -161,7 +161,7 @@ def test_a_tag_that_somebody_else_moved_meanwhile(reference: Reference, target: 
     with Pusher(reference, target) as pusher:
         pusher.finish(image, Heard())
     push(other, reference, target, Heard())
-    with pytest.raises(EngineError, match="already names another image"):
+    with pytest.raises(EngineError, match="already points to another image"):
         move_tag(reference, image.digest, target, replace_tag=False)
     assert digest_at(reference, target) == other.digest
 

@@ -28,7 +28,7 @@ def test_a_head_without_an_end_is_given_up(piece: Piece) -> None:
     with slow(piece) as server, Transport(policy=policy) as transport:
         with pytest.raises(TimeLimitError) as caught:
             persist(lambda: transport.send("GET", f"http://{server.address}/v2/"), policy)
-        assert caught.value.message == f"{server.address} did not finish the head of its answer within 0.3 s"
+        assert caught.value.message == f"{server.address} did not finish the head of its response within 0.3 s"
         assert server.met == 2
 
 

@@ -271,7 +271,7 @@ def a_document_that_is_listed_and_not_there(folder: Path) -> list[str]:
     return image.run()
 
 
-@refused(says=("names no document",))
+@refused(says=("is not a valid descriptor",))
 def a_listed_digest_that_is_a_path(folder: Path) -> list[str]:
     image = Image(folder)
     image.rows.append({"digest": "sha256:../../etc/passwd", "size": 2})

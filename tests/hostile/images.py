@@ -122,13 +122,13 @@ def an_index_without_images(folder: Path) -> list[str]:
     return INSPECT
 
 
-@refused(says=("without a SHA-256 digest",))
+@refused(says=("has no SHA-256 digest",))
 def a_digest_that_is_a_path(folder: Path) -> list[str]:
     Layout(folder).names({"mediaType": MANIFEST, "digest": "sha256:../../../../etc/passwd", "size": 1})
     return INSPECT
 
 
-@refused(says=("index.json", "without a SHA-256 digest"))
+@refused(says=("index.json", "has no SHA-256 digest"))
 def a_descriptor_that_is_null(folder: Path) -> list[str]:
     Layout(folder).names(None)
     return INSPECT

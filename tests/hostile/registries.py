@@ -150,7 +150,7 @@ def a_kind_that_nobody_knows(_: Path) -> list[str]:
     return said(registry(), {}, "text/html")
 
 
-@refused(says=("team/train", "names no document"))
+@refused(says=("team/train", "is not a valid descriptor"))
 def a_configuration_whose_digest_is_a_path(folder: Path) -> list[str]:
     there = holding()
     row = {"mediaType": spec.CONFIG, "digest": f"sha256:{folder}/victim", "size": 2}

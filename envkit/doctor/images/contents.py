@@ -110,7 +110,9 @@ def read_contents(opened: Opened, reporter: Reporter) -> Contents:
         changes = scan(functools.partial(opened.tar, index), interest)
         _note_secrets(contents, changes)
         tree.lay(changes)
-        contents.layers.append(LayerSize(diff_id=layer.diff_id, tar=opened.read[index], blob=layer.descriptor.size))
+        contents.layers.append(
+            LayerSize(diff_id=layer.diff_id, tar=opened.tar_sizes[index], blob=layer.descriptor.size)
+        )
         reporter.advance(index + 1, len(opened.layers))
     contents.paths = tree.nodes
     return contents

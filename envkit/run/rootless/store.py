@@ -85,7 +85,7 @@ class ImageStore:
 
     def _unpack(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> None:
         total = sum(layer.descriptor.size for layer in layers)
-        with self._remote.at_hand(image, layers, reporter):
+        with self._remote.fetched(image, layers, reporter):
             reporter.step(f"unpack {counted(len(layers), 'layer')} ({total / 1e6:.0f} MB)")
             stop = threading.Event()
             pool = ThreadPoolExecutor(min(_MOST_WORKERS, cores()), thread_name_prefix="unpack")

@@ -216,7 +216,7 @@ def test_wheels_that_hold_one_path_are_named_by_every_build(tmp_path: Path) -> N
     shared, image = "opt/env/lib/python3.11/site-packages/shared/data.txt", images[-1]
     last = [_text(one, shared) for one in image.layers if shared in _members(replace(image, layers=(one,)))][-1]
     first = {"alpha": "beta", "beta": "alpha"}[last]
-    assert heard == [[f"{first} 1.0 and {last} 1.0 both hold /{shared}; the image has what {last} 1.0 brings"]] * 3
+    assert heard == [[f"{first} 1.0 and {last} 1.0 both contain /{shared}; the image has the file of {last} 1.0"]] * 3
 
 
 def test_zstd_layers_hold_what_gzip_layers_hold_and_never_stand_in_for_them(tmp_path: Path) -> None:

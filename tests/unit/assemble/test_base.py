@@ -41,14 +41,14 @@ def test_missing_packages_are_named_with_the_base_that_has_them(tmp_path: Path) 
     found = _base(tmp_path, "bin/bash", dpkg="Package: bash\nStatus: install ok installed\n")
     with pytest.raises(UsageError) as caught:
         base.files_of(found, lock_for(plan), plan)
-    assert f"the base {plan.base} lacks python3, tini, and the embedded engine installs" in caught.value.message
+    assert f"the base {plan.base} lacks python3, tini; the embedded engine cannot install" in caught.value.message
     assert (caught.value.hint or "").startswith("--base bootstrap:debian/bookworm or --base IMAGE")
     assert "--engine docker" in (caught.value.hint or "")
 
 
 def test_without_a_list_of_packages_the_programs_count(tmp_path: Path) -> None:
     plan = _wheels()
-    with pytest.raises(UsageError, match=r"lacks /usr/bin/tini, /usr/bin/python3\.11, and"):
+    with pytest.raises(UsageError, match=r"lacks /usr/bin/tini, /usr/bin/python3\.11; the"):
         base.files_of(_base(tmp_path, "bin/bash"), lock_for(plan), plan)
     base.files_of(_base(tmp_path, "bin/bash", "usr/bin/tini", "usr/bin/python3.11"), lock_for(plan), plan)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from envkit.assemble.builders import NAMES, choose, meant
+from envkit.assemble.builders import NAMES, builder_of, choose
 from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.builder import EngineBuilder
 from envkit.ground.errors import UsageError
@@ -12,14 +12,14 @@ from tests.support.heard import Heard
 
 def test_an_engine_that_is_named_need_not_answer_to_be_locked_for() -> None:
     for name in NAMES:
-        builder = meant(name, Silent(), docker_cli="no-such-client")
+        builder = builder_of(name, Silent(), docker_cli="no-such-client")
         assert builder.name == name
         assert isinstance(builder, EmbeddedBuilder if name == "embedded" else EngineBuilder)
 
 
 def test_what_is_no_engine_is_refused_with_the_names() -> None:
-    with pytest.raises(UsageError, match="--engine 'kaniko' is not an engine") as caught:
-        meant("kaniko", Silent())
+    with pytest.raises(UsageError, match="--engine: unknown engine 'kaniko'") as caught:
+        builder_of("kaniko", Silent())
     assert caught.value.hint == "--engine auto, docker, buildkit, podman, embedded"
 
 

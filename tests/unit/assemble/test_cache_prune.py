@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.assemble.cache_prune import KINDS, Entry, Rule, alone, chosen, entries, prune, take_away
+from envkit.assemble.cache_prune import KINDS, Entry, Rule, builds_excluded, chosen, entries, prune, remove
 from envkit.build.layer_cache import LayerCache
 from envkit.image.spec import LayerDigest
 
@@ -200,7 +200,7 @@ def test_builds_beside_a_prune_never_meet_a_half(tmp_path: Path) -> None:
         thread.start()
     removed, until = 0, time.monotonic() + 10
     while removed < 20 and not faults and time.monotonic() < until:
-        removed += sum(take_away(one, idle=False) is not None for one in entries(tmp_path))
+        removed += sum(remove(one, idle=False) is not None for one in entries(tmp_path))
     ended.set()
     for thread in threads:
         thread.join()
@@ -209,11 +209,11 @@ def test_builds_beside_a_prune_never_meet_a_half(tmp_path: Path) -> None:
 
 
 def test_nothing_is_alone_beside_a_build(tmp_path: Path) -> None:
-    with alone(tmp_path / "nothing") as idle:
+    with builds_excluded(tmp_path / "nothing") as idle:
         assert idle
     cache = LayerCache(tmp_path / "layers")
-    with alone(tmp_path) as idle:
+    with builds_excluded(tmp_path) as idle:
         assert not idle
     del cache
-    with alone(tmp_path) as idle:
+    with builds_excluded(tmp_path) as idle:
         assert idle

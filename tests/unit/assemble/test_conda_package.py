@@ -72,12 +72,12 @@ def test_a_name_that_deletes_what_others_bring_is_refused(name: str) -> None:
     ["conda-meta", *(f"conda-meta/{name}" for name in ("python-3.11.7-0.json", "history", "state", "pinned", "a/b"))],
 )
 def test_nobody_brings_an_installer_s_records(name: str) -> None:
-    with pytest.raises(IntegrityError, match=f"it brings {name}, and only an installer writes below conda-meta"):
+    with pytest.raises(IntegrityError, match=f"it contains {name}, and only installers may write to conda-meta"):
         placed(locked("evil"), listing(name), None)
 
 
 def test_a_path_is_in_a_package_once() -> None:
-    with pytest.raises(IntegrityError, match=r"'lib/a' is in it twice"):
+    with pytest.raises(IntegrityError, match=r"it contains 'lib/a' twice"):
         placed(locked("evil"), listing("lib/a", "lib/a"), None)
 
 

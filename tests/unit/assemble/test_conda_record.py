@@ -61,10 +61,10 @@ def test_another_package_in_the_archive_is_an_error() -> None:
     data = json.dumps({**record("x"), "version": "9.9"}).encode()
     with pytest.raises(EngineError) as caught:
         conda_package.read_record(data, PACKAGE)
-    assert caught.value.message == "the archive of zlib 1.0 0 holds zlib 9.9 0"
+    assert caught.value.message == "the archive of zlib 1.0 0 contains zlib 9.9 0"
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"paths_data": {"paths": [{}]}}', b"\xff"])
 def test_a_record_that_is_none_is_an_error(data: bytes) -> None:
-    with pytest.raises(EngineError, match="py-rattler left no record of zlib"):
+    with pytest.raises(EngineError, match="py-rattler wrote no readable record of zlib"):
         conda_package.read_record(data, PACKAGE)

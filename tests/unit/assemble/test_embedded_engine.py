@@ -66,7 +66,7 @@ def test_the_image_goes_where_the_output_says_or_below_the_state_folder(
 def test_no_base_has_to_be_asked_for(builder: EmbeddedBuilder) -> None:
     plan = shipped_plan("cu126", template="wheels")
     lock = replace(lock_for(plan), base=LockedBase(kind="none", reference="none"))
-    with pytest.raises(LockError, match="names no base") as caught:
+    with pytest.raises(LockError, match="has no base image") as caught:
         builder.build(plan, lock, BuildOptions(), Heard())
     assert "--base none" in (caught.value.hint or "")
 

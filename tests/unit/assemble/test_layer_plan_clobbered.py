@@ -53,8 +53,8 @@ def test_pairs_are_named_once_with_the_first_path_and_how_many_more() -> None:
     one = {"opt/env/b": "1", "opt/env/a": "1", "opt/env/c": "1"}
     report_clobbered([("one 1.0", one), ("two 2.0", dict.fromkeys(one, "2")), ("three 3", {"opt/env/c": "3"})], heard)
     assert heard.notes == [
-        "one 1.0 and two 2.0 both hold /opt/env/a and 1 more files; the image has what two 2.0 brings",
-        "one 1.0 and two 2.0 and three 3 all hold /opt/env/c; the image has what three 3 brings",
+        "one 1.0 and two 2.0 both contain /opt/env/a and 1 more file; the image has the files of two 2.0",
+        "one 1.0 and two 2.0 and three 3 all contain /opt/env/c; the image has the file of three 3",
     ]
 
 
@@ -64,4 +64,4 @@ def test_a_long_list_ends() -> None:
     many = [(f"p{at}", {f"{at}-{to}": "p" for to in range(8)}) for at in range(8)]
     report_clobbered([*many, *((f"q{at}-{to}", {f"{at}-{to}": "q"}) for at, to in pairs)], heard)
     assert len(heard.notes) == 21
-    assert heard.notes[-1] == "44 more groups of packages hold the same files"
+    assert heard.notes[-1] == "44 more groups of packages contain the same files"

@@ -37,7 +37,7 @@ def test_packages_share_folders_and_the_last_one_wins() -> None:
 def test_a_file_of_one_package_is_no_folder_of_another() -> None:
     with pytest.raises(IntegrityError, match="/s/x is a file of one and a folder of another package") as caught:
         _written(_tree("one", {"s/x": b""}), _tree("two", {"s/x/y": b""}))
-    assert caught.value.hint == "leave one or the other package out of the environment"
+    assert caught.value.hint == "remove one or the other package from the environment"
 
 
 def test_parents() -> None:

@@ -39,23 +39,23 @@ def test_forms(text: str, wanted: Output) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("", "--output '' is not a place for an image", FORMS),
-        ("out", "--output 'out' is not a place for an image", FORMS),
-        ("oci", "--output 'oci': nothing follows the colon", FORMS),
-        ("oci:", "--output 'oci:': nothing follows the colon", FORMS),
+        ("", "--output '': unknown kind of output", FORMS),
+        ("out", "--output 'out': unknown kind of output", FORMS),
+        ("oci", "--output 'oci': a value is missing after the colon", FORMS),
+        ("oci:", "--output 'oci:': a value is missing after the colon", FORMS),
         ("oci::1", "--output 'oci::1': '1' is not a tag", "--output oci:DIR:TAG"),
         ("oci:out:a b", "--output 'oci:out:a b': 'a b' is not a tag", "--output oci:DIR:TAG"),
-        ("docker-daemon:", "--output 'docker-daemon:': nothing follows the colon", FORMS),
-        ("docker-archive::x", "--output 'docker-archive::x' names no path", FORMS),
+        ("docker-daemon:", "--output 'docker-daemon:': a value is missing after the colon", FORMS),
+        ("docker-archive::x", "--output 'docker-archive::x' has no valid path", FORMS),
         (
             "docker://registry.example.com/a",
-            "--output 'docker://registry.example.com/a': 'docker' is not a kind of output",
+            "--output 'docker://registry.example.com/a': unknown kind 'docker'",
             "--output registry:registry.example.com/a",
         ),
         (
             "registry:registry.example.com/Team",
-            "--output 'registry:registry.example.com/Team' is not an image's name: 'Team' is not a repository",
-            "write HOST/NAME:TAG, in lower case: registry.example.com/team/train:1.0",
+            "--output 'registry:registry.example.com/Team' is not a valid image name: 'Team' is not a valid repository",
+            "use HOST/NAME:TAG in lower case: registry.example.com/team/train:1.0",
         ),
     ],
 )
@@ -72,7 +72,7 @@ def test_an_archive_is_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_digest_is_not_for_the_user_to_choose() -> None:
-    with pytest.raises(UsageError, match="names a digest, which only the image itself decides"):
+    with pytest.raises(UsageError, match="has a digest; use a tag, because the digest follows from the image"):
         parse_output(f"registry:registry.example.com/a@sha256:{'0' * 64}")
 
 
@@ -91,7 +91,7 @@ def test_what_is_no_repository_of_it(typed: str) -> None:
     with pytest.raises(UsageError) as caught:
         repositories(parse_reference("registry.example.com/a:1"), (typed,))
     assert caught.value.message == f"--mount-from {typed!r} is not a repository of registry.example.com"
-    assert caught.value.hint == "--mount-from registry.example.com/team/base, without a tag"
+    assert caught.value.hint == "use a name without a tag: --mount-from registry.example.com/team/base"
 
 
 @pytest.mark.parametrize("output", ["docker-daemon", "docker-archive:a.tar"])
@@ -99,7 +99,7 @@ def test_docker_s_own_formats_take_no_zstd(output: str) -> None:
     with pytest.raises(UsageError) as caught:
         check_output(BuildOptions(output=output, compression="zstd"))
     kind = output.partition(":")[0]
-    assert caught.value.message == f"--compression zstd is not for {kind}: Docker 20.10 cannot read such layers"
-    assert caught.value.hint == "--output oci:DIR or registry:HOST/NAME:TAG; or leave --compression out"
+    assert caught.value.message == f"--compression zstd does not work with {kind}: Docker 20.10 cannot read it"
+    assert caught.value.hint == "use --output oci:DIR or registry:HOST/NAME:TAG, or omit --compression"
     check_output(BuildOptions(output=output))
     check_output(BuildOptions(output="oci:x", compression="zstd"))

@@ -112,7 +112,7 @@ def test_what_another_build_makes_is_waited_for_and_taken(tmp_path: Path) -> Non
     thread.join()
     assert mine.written == ["b"]
     assert len(found) == 2
-    assert heard.steps == ["wait for 1 layer of files that another build makes"]
+    assert heard.steps == ["wait for 1 layer of files that another build is making"]
 
 
 def _write_a(sink: IO[bytes]) -> LayerDigest:
@@ -203,7 +203,7 @@ def test_bytes_are_told_once_it_may_speak_and_never_exceed_their_total() -> None
     progress.expect(10)
     progress.add(4)
     assert heard.progress == []
-    progress.speak()
+    progress.unmute()
     progress.add(4)
     progress.add(4)
     assert heard.progress == [(8, 10), (12, 12)]

@@ -190,7 +190,7 @@ def test_a_variable_that_no_process_can_have_is_refused(tmp_path: Path, capsys: 
     pair = layout(tmp_path / "one", base(), own()), layout(tmp_path / "two", base(), own(), env=("A=\ud800",))
     code, out, err = run([*pair, "--json"], capsys)
     assert (code, out) == (10, "")
-    assert "config.Env is not a list of texts: ['A=\\ud800']" in err
+    assert "config.Env is not a list of valid strings: ['A=\\ud800']" in err
 
 
 def test_a_file_of_authorities_that_is_not_there(

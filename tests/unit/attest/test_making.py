@@ -5,7 +5,7 @@ import pytest
 
 from envkit.attest.making import Sources, _lock, _plan
 from envkit.ground.errors import IntegrityError, LockError, UsageError
-from envkit.image.packages import Found
+from envkit.image.packages import ScanResult
 from envkit.lock.store import digest_of, store_lock, to_text
 from envkit.plan.store import store_plan
 from tests.support.attestations import subject
@@ -19,7 +19,7 @@ NOTHING = Sources(records=())
 
 
 def test_plan_and_lock_come_from_the_image(tmp_path: Path) -> None:
-    found = Found(plan=PLAN.canonical(), lock=to_text(LOCK).encode())
+    found = ScanResult(plan=PLAN.canonical(), lock=to_text(LOCK).encode())
     assert _plan(IMAGE, NOTHING, found).digest == PLAN.digest
     assert _lock(IMAGE, NOTHING, found) == LOCK
     assert _plan(IMAGE, replace(NOTHING, state=tmp_path), found).digest == PLAN.digest
@@ -29,38 +29,38 @@ def test_or_from_what_this_machine_kept(tmp_path: Path) -> None:
     store_plan(tmp_path, PLAN)
     store_lock(tmp_path, LOCK)
     kept = replace(NOTHING, state=tmp_path)
-    assert _plan(IMAGE, kept, Found()).digest == PLAN.digest
-    assert _lock(IMAGE, kept, Found()) == LOCK
+    assert _plan(IMAGE, kept, ScanResult()).digest == PLAN.digest
+    assert _lock(IMAGE, kept, ScanResult()) == LOCK
 
 
 def test_or_from_flags_which_have_to_be_the_images() -> None:
-    assert _plan(IMAGE, replace(NOTHING, plan=PLAN), Found()) is PLAN
-    assert _lock(IMAGE, replace(NOTHING, lock=LOCK), Found()) is LOCK
+    assert _plan(IMAGE, replace(NOTHING, plan=PLAN), ScanResult()) is PLAN
+    assert _lock(IMAGE, replace(NOTHING, lock=LOCK), ScanResult()) is LOCK
     with pytest.raises(IntegrityError, match=f"but the image was built from {PLAN.digest}"):
-        _plan(IMAGE, replace(NOTHING, plan=shipped_plan("cpu")), Found())
+        _plan(IMAGE, replace(NOTHING, plan=shipped_plan("cpu")), ScanResult())
     with pytest.raises(IntegrityError, match=f"but the image was built from {digest_of(LOCK)}"):
-        _lock(IMAGE, replace(NOTHING, lock=replace(LOCK, python="3.9")), Found())
+        _lock(IMAGE, replace(NOTHING, lock=replace(LOCK, python="3.9")), ScanResult())
 
 
 def test_where_nobody_has_them_the_flag_is_named(tmp_path: Path) -> None:
     kept = replace(NOTHING, state=tmp_path)
     with pytest.raises(UsageError, match="the image contains no plan, and this machine has not kept") as caught:
-        _plan(IMAGE, kept, Found())
+        _plan(IMAGE, kept, ScanResult())
     assert "--plan plan.json" in (caught.value.hint or "")
     with pytest.raises(LockError, match="the image contains no lock, and this machine has not kept") as missing:
-        _lock(IMAGE, kept, Found())
+        _lock(IMAGE, kept, ScanResult())
     assert "--lock envkit.lock" in (missing.value.hint or "")
 
 
 def test_an_image_of_somebody_else() -> None:
     with pytest.raises(UsageError, match="has no label with its plan"):
-        _plan(subject(), replace(NOTHING, plan=PLAN), Found())
-    assert _lock(subject(), NOTHING, Found()) is None
+        _plan(subject(), replace(NOTHING, plan=PLAN), ScanResult())
+    assert _lock(subject(), NOTHING, ScanResult()) is None
     with pytest.raises(IntegrityError, match="the image has no lock label"):
-        _lock(subject(), replace(NOTHING, lock=LOCK), Found())
+        _lock(subject(), replace(NOTHING, lock=LOCK), ScanResult())
 
 
 def test_a_label_that_is_no_digest_opens_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "outside.json").write_text(to_text(LOCK))
     with pytest.raises(LockError):
-        _lock(subject(lock="../outside"), replace(NOTHING, state=tmp_path), Found())
+        _lock(subject(lock="../outside"), replace(NOTHING, state=tmp_path), ScanResult())

@@ -50,7 +50,7 @@ def test_an_empty_passphrase_is_none(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["registry.example.com/a:1", "--record", "r"], "missing --key"),
         (["registry.example.com/a:1", "--record", "r", "--key", "k", "--unsigned"], "contradict each other"),
         (["registry.example.com/a:1", "--new-key", "k"], "--new-key only makes a key pair"),
-        (["UPPER/a:1", "--record", "r", "--unsigned"], "is not an image's name"),
+        (["UPPER/a:1", "--record", "r", "--unsigned"], "is not a valid image name"),
         (["train:1", "--record", "r", "--unsigned"], "'train:1' names no registry"),
         (["team/train:1", "--record", "r", "--unsigned"], "'team/train:1' names no registry"),
         (["oci:out", "--record", "r", "--unsigned"], "'oci:out' names no registry"),

@@ -44,7 +44,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("typed", "message"),
     [
         (["--engine", "kaniko"], "--engine 'kaniko' is not one of auto, docker, buildkit, podman, embedded"),
-        (["--output", "registry:train"], "--output 'registry:train' names no registry"),
+        (["--output", "registry:train"], "--output 'registry:train' has no registry"),
         (["--engine", "docker", "--output", "oci:x"], "--output needs the embedded engine, not docker"),
         (["--tag", "Train"], "--tag 'Train' is not an image's name"),
         (["--label", "team"], "--label 'team' is not KEY=VALUE"),

@@ -38,7 +38,7 @@ def test_what_is_kept_is_shown(cache: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(["cache"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["what", "entries", "size", "last", "used", "first", "used"]
-    assert lines[1] == "downloads  2        2.5 MB  2 hours ago  3 days ago  packages that were downloaded"
+    assert lines[1] == "downloads  2        2.5 MB  2 hours ago  3 days ago  downloaded packages"
     assert lines[2].startswith("all        2        2.5 MB")
     assert str(cache) in lines[2]
 

@@ -12,18 +12,18 @@ from envkit.cli.main import run
     [
         (["--locked", "a", "--no-lock"], "--locked and --no-lock contradict each other", "give one of them"),
         (["--offline", "--no-cache"], "--offline and --no-cache contradict each other", "give one of them"),
-        (["--replace-tag"], "--replace-tag is for images that go to a registry", "--output registry:HOST/NAME:TAG"),
+        (["--replace-tag"], "--replace-tag requires an output in a registry", "--output registry:HOST/NAME:TAG"),
         (
             ["--mount-from", "team/base", "--output", "oci:out"],
-            "--mount-from is for images that go to a registry",
+            "--mount-from requires an output in a registry",
             "--output registry:HOST/NAME:TAG",
         ),
         (
             ["--mount-from", "other.example.com/base", "--output", "registry:registry.example.com/a:1"],
             "--mount-from 'other.example.com/base' is not a repository of registry.example.com",
-            "--mount-from registry.example.com/team/base, without a tag",
+            "use a name without a tag: --mount-from registry.example.com/team/base",
         ),
-        (["--output", "out"], "--output 'out' is not a place for an image", "--output oci:DIR"),
+        (["--output", "out"], "--output 'out': unknown kind of output", "--output oci:DIR"),
     ],
 )
 def test_faults_are_told_before_anything_begins(

@@ -46,9 +46,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["train:1"], "REF 'train:1' names no registry", "write HOST/NAME:TAG: registry.example.com/team/train:1.0"),
         (["team/train:1"], "REF 'team/train:1' names no registry", "write HOST/NAME:TAG: "),
-        ([f"{PLACE}/Train:1"], f"REF '{PLACE}/Train:1' is not an image's name: ", "write HOST/NAME:TAG, in lower case"),
+        ([f"{PLACE}/Train:1"], f"REF '{PLACE}/Train:1' is not a valid image name: ", "use HOST/NAME:TAG in lower case"),
         ([f"{PLACE}@{DIGEST}"], f"REF '{PLACE}@{DIGEST}' names a digest, but the digest follows", f"{PLACE}:TAG, or "),
-        ([f"{PLACE}:1", "-t", "a b"], "-t 'a b': ", "write HOST/NAME:TAG, in lower case"),
+        ([f"{PLACE}:1", "-t", "a b"], "-t 'a b': ", "use HOST/NAME:TAG in lower case"),
         (["--no-tag", f"{PLACE}:1"], f"--no-tag sets no tag, but '{PLACE}:1' has one", f"--no-tag {PLACE}"),
         (["--no-tag", PLACE, "-t", "1"], "--no-tag and --tag contradict each other", "give one of them"),
         (["--no-tag", PLACE, "--unverified"], "--no-tag and --unverified contradict", "give one of them"),
@@ -56,7 +56,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (
             [f"{PLACE}:1", "--mount-from", "other.example.com/a"],
             "--mount-from 'other.example.com/a' is not a repository of registry.example.com",
-            "--mount-from registry.example.com/team/base, without a tag",
+            "use a name without a tag: --mount-from registry.example.com/team/base",
         ),
         ([f"{PLACE}:1"], "no image was built here yet", "envkit build, or name the image"),
     ],
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_told_before_any_registry_is_asked(
 
 def test_an_image_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["push", f"{PLACE}:1", "--image", "oci:nowhere", "--progress", "quiet"]) == 8
-    assert "error: there is no image 'oci:nowhere': nowhere holds no index.json" in capsys.readouterr().err
+    assert "error: there is no image 'oci:nowhere': nowhere has no index.json" in capsys.readouterr().err
 
 
 def test_what_is_not_proved_is_not_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

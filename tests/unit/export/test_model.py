@@ -70,7 +70,7 @@ def test_a_registry_with_a_digest_is_refused() -> None:
 
 
 def test_a_registry_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="--registry 'Upper/CASE' is not an image's name"):
+    with pytest.raises(UsageError, match="--registry 'Upper/CASE' is not a valid image name"):
         order("github", registry="Upper/CASE")
 
 

@@ -31,7 +31,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"plan": "{}"}, 2, "the plan of train: None is not a plan (envkit.plan/1)"),
         ({"lock": "{}"}, 2, "the lock of train: "),
         ({"engine": "kaniko"}, 2, "--engine 'kaniko' is not one of auto, docker"),
-        ({}, 4, "the embedded engine needs a lock, and there is none"),
+        ({}, 4, "there is no lock; the embedded engine needs one"),
     ],
 )
 def test_what_a_user_can_cause_is_an_outcome(more: dict[str, Any], code: int, error: str) -> None:

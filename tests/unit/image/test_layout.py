@@ -119,7 +119,7 @@ def test_a_foreign_folder_is_not_replaced(store: Path, out: Path) -> None:
     image = image_of(store, b"one")
     write_layout(image, out)  # an empty folder may be taken
     (out / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="holds more than an OCI image layout"):
+    with pytest.raises(UsageError, match="contains more than an OCI image layout"):
         write_layout(image, out)
     with pytest.raises(UsageError, match="is not a folder"):
         write_layout(image, out / "thesis.tex")
@@ -128,7 +128,7 @@ def test_a_foreign_folder_is_not_replaced(store: Path, out: Path) -> None:
 def test_a_layout_of_several_images_is_not_replaced(store: Path, out: Path) -> None:
     write_layout(image_of(store, b"one"), out)
     (out / "index.json").write_text('{"manifests": [{}, {}]}')
-    with pytest.raises(UsageError, match="holds 2 images, which would be lost"):
+    with pytest.raises(UsageError, match="has 2 images, which would be overwritten"):
         write_layout(image_of(store, b"two"), out)
 
 
@@ -154,21 +154,21 @@ def test_damage_is_seen_when_it_is_read(store: Path, out: Path, which: str) -> N
 
 
 def test_no_layout(tmp_path: Path, store: Path, out: Path) -> None:
-    with pytest.raises(EngineError, match=r"there is no image .* holds no index.json"):
+    with pytest.raises(EngineError, match=r"there is no image .* has no index.json"):
         read_folder(tmp_path)
     write_layout(image_of(store, b"one"), out, "1.0")
     with pytest.raises(EngineError) as caught:
         read_folder(out, "2.0")
     assert caught.value.message == f"there is no image 'oci:{out}:2.0' (it has 1.0)"
     (out / "oci-layout").write_text('{"imageLayoutVersion": "2.0.0"}')
-    with pytest.raises(UsageError, match="of a version that envkit cannot read"):
+    with pytest.raises(UsageError, match="unsupported version of the OCI image layout"):
         read_folder(out)
 
 
 def test_a_descriptor_cannot_lead_out(store: Path, out: Path) -> None:
     write_layout(image_of(store, b"one"), out)
     (out / "index.json").write_text('{"manifests": [{"digest": "sha256:../../../etc/passwd", "size": 1}]}')
-    with pytest.raises(IntegrityError, match="a descriptor without a SHA-256 digest"):
+    with pytest.raises(IntegrityError, match="a descriptor has no SHA-256 digest"):
         read_folder(out)
 
 

@@ -11,7 +11,7 @@ from envkit.attest.packages import with_lock
 from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import Silent
 from envkit.image import packages
-from envkit.image.packages import Found, Installed, look
+from envkit.image.packages import Installed, ScanResult, look
 from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.locks import debian_base, lock_for
 from tests.support.plans import shipped_plan
@@ -36,18 +36,18 @@ STATUS = (
 )
 
 
-def found(folder: Path, *layers: dict[str, str]) -> Found:
+def found(folder: Path, *layers: dict[str, str]) -> ScanResult:
     return of(folder, *(packed([(entry(name), text.encode()) for name, text in layer.items()]) for layer in layers))
 
 
-def of(folder: Path, *layers: Packed) -> Found:
+def of(folder: Path, *layers: Packed) -> ScanResult:
     write_layout(folder / "layout", layers)
     opened = Access().open(f"oci:{folder / 'layout'}")
     assert opened is not None
     return look(opened, Silent())
 
 
-def names(one: Found) -> list[str]:
+def names(one: ScanResult) -> list[str]:
     return [f"{row.kind} {row.name} {row.version}" for row in one.packages]
 
 
@@ -170,10 +170,13 @@ def test_a_hard_link_to_a_symbolic_link_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([(entry("var/lib/dpkg/status", tarfile.LNKTYPE, target="srv/none"), b"")], "linked to 'srv/none', no file"),
+        (
+            [(entry("var/lib/dpkg/status", tarfile.LNKTYPE, target="srv/none"), b"")],
+            "to 'srv/none', which is not a file",
+        ),
         (
             [(entry("var/lib/dpkg/status", tarfile.LNKTYPE, target="var/lib/dpkg/status"), b"")],
-            "linked to 'var/lib/dpkg/status', no file",
+            "to 'var/lib/dpkg/status', which is not a file",
         ),
         ([(entry(".wh."), b"")], "removes a file without a name, below ''"),
         ([(entry("opt/env/.wh..."), b"")], "removes a file without a name, below 'opt/env'"),

@@ -78,16 +78,16 @@ def test_a_layout_tells_its_image(tmp_path: Path) -> None:
 def test_of_several_images_one_has_to_be_named(tmp_path: Path) -> None:
     write_layout(tmp_path, [layer()], tag="one")
     write_layout(tmp_path, [layer(b"two")], tag="two")
-    with pytest.raises(UsageError, match="holds 2 images") as caught:
+    with pytest.raises(UsageError, match="has 2 images") as caught:
         layout(tmp_path)
-    assert caught.value.hint == f"name one: oci:{tmp_path}:one"
+    assert caught.value.hint == f"choose one: oci:{tmp_path}:one"
     assert layout(tmp_path, ":two").tags == ("two",)
     with pytest.raises(EngineError, match=r"there is no image .*it has one, two"):
         layout(tmp_path, ":three")
 
 
 def test_no_layout_is_no_image(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"there is no image .*holds no index.json"):
+    with pytest.raises(EngineError, match=r"there is no image .*has no index.json"):
         layout(tmp_path / "nothing")
 
 

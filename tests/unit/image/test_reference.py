@@ -30,30 +30,30 @@ def test_forms(text: str, full: str) -> None:
 
 
 def test_a_digest_is_what_is_asked_for() -> None:
-    assert parse_reference(f"registry.example.com/a:1@{DIGEST}").asked == DIGEST
-    assert parse_reference("registry.example.com/a:1").at(DIGEST).asked == DIGEST
+    assert parse_reference(f"registry.example.com/a:1@{DIGEST}").tag_or_digest == DIGEST
+    assert parse_reference("registry.example.com/a:1").at(DIGEST).tag_or_digest == DIGEST
 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", "'' is not a repository"),
-        ("a b", "'a b' is not a repository"),
-        ("registry.example.com/a:", "'' is not a tag"),
+        ("", "'' is not a valid repository"),
+        ("a b", "'a b' is not a valid repository"),
+        ("registry.example.com/a:", "'' is not a valid tag"),
         ("registry.example.com/a@sha256:12", "'sha256:12' is not a sha256 digest"),
-        ("exam_ple.com/a", "'exam_ple.com' is not a registry's host"),
-        ("registry.example.com:65536/a", "'registry.example.com:65536' is not a registry's host"),
-        ("registry.example.com/../a", "'../a' is not a repository"),
+        ("exam_ple.com/a", "'exam_ple.com' is not a valid registry host"),
+        ("registry.example.com:65536/a", "'registry.example.com:65536' is not a valid registry host"),
+        ("registry.example.com/../a", "'../a' is not a valid repository"),
     ],
 )
 def test_faults(text: str, fault: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_reference(text)
-    assert caught.value.message == f"{text!r} is not an image's name: {fault}"
+    assert caught.value.message == f"{text!r} is not a valid image name: {fault}"
 
 
 def test_a_login_is_not_repeated() -> None:
-    with pytest.raises(UsageError, match="an image's name holds no login") as caught:
+    with pytest.raises(UsageError, match="an image name cannot contain a login") as caught:
         parse_reference("me:hunter2@registry.example.com/a:1", what="REF 'me:hunter2@registry.example.com/a:1'")
     assert "hunter2" not in caught.value.message
 

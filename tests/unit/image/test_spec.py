@@ -140,7 +140,7 @@ def test_more_layers_than_engines_take() -> None:
     build(layers=(LAYER,) * 127)
     with pytest.raises(EngineError) as caught:
         build(layers=(LAYER,) * 128)
-    assert caught.value.message == "the image has 128 layers, and engines take no more than 127"
+    assert caught.value.message == "the image has 128 layers, but engines support at most 127"
 
 
 def test_what_a_plan_says_about_containers() -> None:
@@ -171,19 +171,19 @@ def test_a_manifest_says_what_it_is(*, manifest: bytes, kind: str) -> None:
     ("tree", "words"),
     [
         ({"config": []}, "config is not an object"),
-        ({"config": {"Labels": ["a"]}}, "config.Labels is not an object of texts: ['a']"),
-        ({"config": {"Labels": {"io.github.envkit.plan": 7}}}, "config.Labels is not an object of texts"),
-        ({"config": {"Cmd": 3}}, "config.Cmd is not a list of texts: 3"),
-        ({"config": {"Cmd": "sh"}}, "config.Cmd is not a list of texts"),
-        ({"config": {"Entrypoint": 1.5}}, "config.Entrypoint is not a list of texts"),
-        ({"config": {"Env": [None]}}, "config.Env is not a list of texts"),
-        ({"config": {"Env": ["A=\0"]}}, "config.Env is not a list of texts"),
-        ({"config": {"WorkingDir": "/a\0b"}}, "config.WorkingDir is not a text"),
-        ({"config": {"WorkingDir": "/\ud800"}}, "config.WorkingDir is not a text"),
-        ({"config": {"User": 0}}, "config.User is not a text: 0"),
+        ({"config": {"Labels": ["a"]}}, "config.Labels is not an object of strings: ['a']"),
+        ({"config": {"Labels": {"io.github.envkit.plan": 7}}}, "config.Labels is not an object of strings"),
+        ({"config": {"Cmd": 3}}, "config.Cmd is not a list of valid strings: 3"),
+        ({"config": {"Cmd": "sh"}}, "config.Cmd is not a list of valid strings"),
+        ({"config": {"Entrypoint": 1.5}}, "config.Entrypoint is not a list of valid strings"),
+        ({"config": {"Env": [None]}}, "config.Env is not a list of valid strings"),
+        ({"config": {"Env": ["A=\0"]}}, "config.Env is not a list of valid strings"),
+        ({"config": {"WorkingDir": "/a\0b"}}, "config.WorkingDir is not a valid string"),
+        ({"config": {"WorkingDir": "/\ud800"}}, "config.WorkingDir is not a valid string"),
+        ({"config": {"User": 0}}, "config.User is not a valid string: 0"),
         ({"history": 1.5}, "history is not a list of objects: 1.5"),
         ({"history": [7]}, "history is not a list of objects"),
-        ({"architecture": ["amd64"]}, "architecture is not a text"),
+        ({"architecture": ["amd64"]}, "architecture is not a string"),
     ],
 )
 def test_a_configuration_of_other_types(tree: dict[str, Any], words: str) -> None:

@@ -70,8 +70,8 @@ def test_what_follows_the_end_is_refused() -> None:
         ("x", b"garbage", "damaged pax header"),
         ("x", b"12 path=\0\0\n\n", "name with a zero byte"),
         ("x", b"22 GNU.sparse.major=1\n", "unknown kind"),
-        ("x", b"13 size=-100\n", "has -100 bytes"),
-        ("x", b"11 size=ab\n", "says size='ab'"),
+        ("x", b"13 size=-100\n", "invalid size for 'a': -100"),
+        ("x", b"11 size=ab\n", "invalid size for 'a': 'ab'"),
     ],
 )
 def test_hostile_headers_are_refused(field: str, value: bytes, said: str) -> None:

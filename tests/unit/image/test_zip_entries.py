@@ -63,9 +63,12 @@ def test_an_empty_archive_has_no_entries(tmp_path: Path) -> None:
 
 
 HOSTILE = {
-    "duplicate": ([A, A], "'a.py' is in it twice"),
-    "duplicate folder": ([Raw(name="d/", deflated=False), Raw(name="d/", deflated=False)], "'d' is in it twice"),
-    "file and folder": ([Raw(name="d"), Raw(name="d/", deflated=False)], "'d' is in it twice|both a folder and a file"),
+    "duplicate": ([A, A], "it contains 'a.py' twice"),
+    "duplicate folder": ([Raw(name="d/", deflated=False), Raw(name="d/", deflated=False)], "it contains 'd' twice"),
+    "file and folder": (
+        [Raw(name="d"), Raw(name="d/", deflated=False)],
+        "it contains 'd' twice|both a folder and a file",
+    ),
     "file above a file": ([Raw(name="d"), Raw(name="d/e/f")], "'d' is both a folder and a file"),
     "traversal": ([Raw(name="../a")], "'../a' is not a valid path"),
     "traversal inside": ([Raw(name="a/../../b")], "is not a valid path"),
@@ -84,19 +87,25 @@ HOSTILE = {
     "whiteout of a folder": ([Raw(name=".wh.victim")], r"begins with \.wh\."),
     "whiteout as a folder": ([Raw(name=".wh.victim/a")], r"begins with \.wh\."),
     "whiteout below data": ([Raw(name="a-1.data/data/.wh.lib")], r"begins with \.wh\."),
-    "not utf-8": ([Raw(name=b"\xff\xfe", flags=0x800)], "is not a name in UTF-8"),
+    "not utf-8": ([Raw(name=b"\xff\xfe", flags=0x800)], "is not UTF-8"),
     "symlink": ([Raw(name="link", data=b"/etc", mode=0o120777)], "'link' is a link or a special file"),
     "device": ([Raw(name="dev", mode=0o020644)], "'dev' is a link or a special file"),
     "folder with data": ([Raw(name="d/", data=b"x")], "'d/' is a folder with contents"),
     "folder mode on a file": ([Raw(name="d", mode=0o40755)], "'d' is both a folder and a file"),
     "encrypted": ([Raw(name="a", flags=1)], "'a' is encrypted"),
-    "other method": ([Raw(name="a", method=12)], "'a' is compressed by method 12"),
-    "stored length": ([Raw(name="a", data=b"abc", deflated=False, size=4)], "'a' is stored, yet has 3 bytes for 4"),
-    "bomb": ([Raw(name="a", data=b"abc", size=1 << 31)], "claims to inflate from 5 to 2147483648 bytes"),
-    "two names": ([Raw(name="a", local_name=b"b")], "'a' is described in two ways"),
+    "other method": ([Raw(name="a", method=12)], "'a' is compressed with method 12"),
+    "stored length": (
+        [Raw(name="a", data=b"abc", deflated=False, size=4)],
+        "'a' is stored without compression, but has 3 bytes for 4",
+    ),
+    "bomb": ([Raw(name="a", data=b"abc", size=1 << 31)], "would inflate from 5 to 2147483648 bytes"),
+    "two names": ([Raw(name="a", local_name=b"b")], "'a' has a local header that differs from the directory"),
     "unicode name": ([Raw(name="a", extra=b"\x75\x70\x01\0x")], "'a' has two names or two sizes"),
-    "overlap": ([A, Raw(name="b.py", data=A.data, local_name=b"a.py", offset=0)], "'b.py' is described in two ways"),
-    "elsewhere": ([A, Raw(name="b.py", offset=7)], "'b.py' is not where the directory says"),
+    "overlap": (
+        [A, Raw(name="b.py", data=A.data, local_name=b"a.py", offset=0)],
+        "'b.py' has a local header that differs from the directory",
+    ),
+    "elsewhere": ([A, Raw(name="b.py", offset=7)], "'b.py' is not at the position in the directory"),
 }
 
 
@@ -128,10 +137,10 @@ def test_entries_on_top_of_each_other_are_refused(tmp_path: Path) -> None:
         (raw_zip([A, B])[:-1], "not a zip file or is cut short"),
         (raw_zip([A, B])[:60], "not a zip file or is cut short"),
         (raw_zip([A, B]) + b"more", "not a zip file or is cut short"),
-        (b"before" + raw_zip([A, B]), "its directory is not where it says"),
-        (raw_zip([A, B], count=1), "its directory holds more than the 1 entries"),
+        (b"before" + raw_zip([A, B]), "its directory is not at the stated position"),
+        (raw_zip([A, B], count=1), "its directory has more than the stated 1 entries"),
         (raw_zip([A, B], count=3), "its directory is cut short"),
-        (raw_zip([A], comment=raw_zip([B])[-22:]), "two directories|not where it says"),
+        (raw_zip([A], comment=raw_zip([B])[-22:]), "two directories|not at the stated position"),
     ],
 )
 def test_a_damaged_file_is_refused(data: bytes, message: str, tmp_path: Path) -> None:

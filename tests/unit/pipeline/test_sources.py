@@ -41,7 +41,7 @@ class Engine:
 
 @pytest.fixture
 def no_docker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sources, "meant", lambda name, *_, **__: Engine(name, available=False))
+    monkeypatch.setattr(sources, "builder_of", lambda name, *_, **__: Engine(name, available=False))
     return iter(())
 
 
@@ -130,7 +130,7 @@ class Sandbox:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "meant", lambda name, *_, **__: Engine(name, available=True))
+    monkeypatch.setattr(sources, "builder_of", lambda name, *_, **__: Engine(name, available=True))
     monkeypatch.setattr(sources, "_no_root", lambda *_: None)
 
 

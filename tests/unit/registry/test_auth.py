@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import EngineError
-from envkit.registry.auth import Found, Login, find_login, login_files
+from envkit.registry.auth import Login, StoredLogin, find_login, login_files
 
 HOST = "registry.example.com"
 
@@ -54,13 +54,15 @@ def test_the_first_file_with_a_login_for_the_registry_counts(tmp_path: Path, fir
         path.parent.mkdir(parents=True, exist_ok=True)
         key = HOST if number >= first else "other.example.com"
         path.write_text(json.dumps({"auths": {key: auth(f"user{number}:word")}}))
-    assert find_login(HOST, "team/train", environ) == Found(Login(user=f"user{first}", password="word"), files[first])
+    assert find_login(HOST, "team/train", environ) == StoredLogin(
+        Login(user=f"user{first}", password="word"), files[first]
+    )
 
 
 def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(EngineError) as caught:
         find_login(HOST, "a", {"REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")})
-    assert caught.value.message == f"REGISTRY_AUTH_FILE names {tmp_path}/auth.json, which does not exist"
+    assert caught.value.message == f"REGISTRY_AUTH_FILE is {tmp_path}/auth.json, which does not exist"
     assert caught.value.hint == "unset REGISTRY_AUTH_FILE"
 
 
@@ -104,7 +106,7 @@ def test_identity_token(tmp_path: Path) -> None:
 
 def test_a_login_has_no_text_form() -> None:
     assert "word" not in repr(Login(user="someone", password="word", identity_token="word"))
-    assert "someone" not in repr(Found(Login(user="someone"), Path("auth.json")))
+    assert "someone" not in repr(StoredLogin(Login(user="someone"), Path("auth.json")))
 
 
 @pytest.mark.requirement("R55")
@@ -123,13 +125,13 @@ def test_a_login_has_no_text_form() -> None:
         ),
         (
             {"auths": {HOST: auth("x")}},
-            f": auths.{HOST}.auth holds no user and password, so no registry login can be read",
+            f": auths.{HOST}.auth has no user and password, so no registry login can be read",
         ),
         (
             {"credHelpers": {HOST: "../x"}},
-            ": '../x' is not a credential helper's name, so no registry login can be read",
+            ": '../x' is not a valid name of a credential helper, so no registry login can be read",
         ),
-        ({"credsStore": ["x"]}, ": ['x'] is not a credential helper's name, so no registry login can be read"),
+        ({"credsStore": ["x"]}, ": ['x'] is not a valid name of a credential helper, so no registry login can be read"),
     ],
 )
 def test_faults_name_the_file(tmp_path: Path, content: object, why: str | None) -> None:

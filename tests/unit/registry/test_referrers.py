@@ -72,7 +72,7 @@ def test_an_entry_of_the_list() -> None:
     ],
 )
 def test_an_entry_that_names_nothing(row: object) -> None:
-    with pytest.raises(IntegrityError, match="names no document"):
+    with pytest.raises(IntegrityError, match="is not a valid descriptor"):
         _referrer(row, IMAGE)
 
 

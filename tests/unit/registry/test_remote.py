@@ -48,7 +48,7 @@ def test_references(text: str) -> None:
 
 def test_other_texts_are_none() -> None:
     assert not is_remote(PLACE)
-    with pytest.raises(UsageError, match="'registry:Team' is not an image's name"):
+    with pytest.raises(UsageError, match="'registry:Team' is not a valid image name"):
         parse_remote("registry:Team")
 
 

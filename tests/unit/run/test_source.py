@@ -63,7 +63,7 @@ def test_a_layout_of_several_images_has_to_be_named(tmp_path: Path, transport: T
     layout = tmp_path / "layout"
     for tag, text in (("1", b"1"), ("2", b"2")):
         write_layout(layout, [packed([(entry("a"), text)])], tag=tag)
-    with pytest.raises(UsageError, match="holds 2 images"):
+    with pytest.raises(UsageError, match="has 2 images"):
         find_source(f"oci:{layout}", tmp_path, transport, Silent())
     with pytest.raises(EngineError, match=r"there is no image .*:3' \(it has 1, 2\)"):
         find_source(f"oci:{layout}:3", tmp_path, transport, Silent())

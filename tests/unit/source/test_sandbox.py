@@ -133,12 +133,12 @@ def test_gpus_decide_what_is_compiled(tmp_path: Path) -> None:
             {"missing": "nvcc"},
             b"",
             EnvironmentProblem,
-            "fastsum needs nvcc to be built, and nvcc is missing in bootstr",
+            "the build of fastsum needs nvcc, which is missing in bootstr",
         ),
-        ([], b"", EngineError, "gave no answer"),
-        ({"file": "other-1.2-py3-none-any.whl"}, _wheel("other"), IntegrityError, "gave 'other-1.2-py3-none-any.whl'"),
-        ({"file": "fastsum-1.3-py3-none-any.whl"}, _wheel(), IntegrityError, "gave 'fastsum-1.3"),
-        ({"file": "../fastsum-1.2-py3-none-any.whl"}, _wheel(), IntegrityError, "gave"),
+        ([], b"", EngineError, "returned no result"),
+        ({"file": "other-1.2-py3-none-any.whl"}, _wheel("other"), IntegrityError, "made 'other-1.2-py3-none-any.whl'"),
+        ({"file": "fastsum-1.3-py3-none-any.whl"}, _wheel(), IntegrityError, "made 'fastsum-1.3"),
+        ({"file": "../fastsum-1.2-py3-none-any.whl"}, _wheel(), IntegrityError, "made"),
         ({"file": "fastsum-1.2-cp312-cp312-linux_x86_64.whl"}, _wheel(), IntegrityError, "is not for Python 3.11"),
         ({"file": FILE}, b"no zip", IntegrityError, FILE),
         ({"file": FILE}, _wheel()[:-30], IntegrityError, FILE),
@@ -160,7 +160,7 @@ def test_a_build_that_fails_shows_its_last_lines_without_escapes(tmp_path: Path)
 
 def test_a_runner_that_shares_the_network_builds_nothing(tmp_path: Path) -> None:
     runner = Answers(name="proot", isolation=Isolation(level="weak", missing=("network",)))
-    with pytest.raises(EnvironmentProblem, match="the runner proot shares the network"):
+    with pytest.raises(EnvironmentProblem, match="the runner proot does not isolate the network"):
         _build(runner, tmp_path)
     assert runner.seen == {}
 

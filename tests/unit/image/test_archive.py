@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import EnvironmentProblem, IntegrityError
-from envkit.image.docker_archive import stream, write_docker_archive
+from envkit.image.archive import stream, write_archive
 from tests.unit.image.test_layout import image_of
 
 
@@ -32,13 +32,13 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     target = tmp_path / "out" / "image.tar"
     image = image_of(tmp_path, b"one")
-    write_docker_archive(image, target, ())
+    write_archive(image, target, ())
     before = target.read_bytes()
     blob = image.layers[0].blob
     assert blob is not None
     blob.unlink()
     with pytest.raises(IntegrityError, match="cannot be read: No such file or directory"):
-        write_docker_archive(image, target, ("a:1",))
+        write_archive(image, target, ("a:1",))
     assert target.read_bytes() == before
     assert [path.name for path in target.parent.iterdir()] == ["image.tar"]
 
@@ -47,4 +47,4 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     image = image_of(tmp_path, b"one")
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem, match="cannot be written: "):
-        write_docker_archive(image, tmp_path / "file" / "image.tar", ())
+        write_archive(image, tmp_path / "file" / "image.tar", ())
