@@ -76,25 +76,25 @@ class RenderFlags:
     "--out",
     metavar="DIR",
     shell_complete=shell_values.folders,
-    help="Write the whole build context into a folder instead of stdout.",
+    help="Write the whole build context to a folder instead of stdout.",
 )
 @option(Section.OUTPUT, "--only", type=click.Choice(list(_ONLY)), help="Print one file.")
 @option(
     Section.OUTPUT,
     "--inline",
     is_flag=True,
-    help="Print one Dockerfile that holds the build context, for `docker build -`.",
+    help="Print one Dockerfile that contains the build context, for `docker build -`.",
 )
-@option(Section.OUTPUT, "--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")
-@option(Section.OUTPUT, "--show-blocks", is_flag=True, help="List the blocks that a template of your own can override.")
+@option(Section.OUTPUT, "--check", is_flag=True, help="Lint the rendered files; exit 2 on errors.")
+@option(Section.OUTPUT, "--show-blocks", is_flag=True, help="List the blocks that your own template can override.")
 @option(Section.OUTPUT, "--list-images", is_flag=True, help="List the shipped image definitions.")
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @gathered(RenderFlags)
 def command(flags: RenderFlags) -> None:
     """Write the Dockerfile and environment.yml of an image definition.
 
-    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
-    envkit init reads. Flags override it.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a project file or folder that envkit
+    init can read. Flags override it.
 
     \b
     envkit render                            the default image, on stdout
@@ -128,14 +128,14 @@ def command(flags: RenderFlags) -> None:
     elif flags.as_json:
         _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": _texts(made)})
     elif flags.only:
-        click.echo(_one(made, flags.only, plan), nl=False)
+        click.echo(_file(made, flags.only, plan), nl=False)
     else:
         shown = [file for file in ("Dockerfile", "environment.yml") if file in made.files]
         click.echo("\n".join(f"# file: {file}\n{made.files[file].decode()}" for file in shown), nl=False)
 
 
 def _lock(flags: RenderFlags, plan: BuildPlan) -> Lock | None:
-    """Read the lock in --locked, which has to fit the plan."""
+    """Read the lock that --locked names and check that it fits the plan."""
     from envkit.lock.request import require_fit
     from envkit.lock.store import read_lock
 
@@ -147,7 +147,6 @@ def _lock(flags: RenderFlags, plan: BuildPlan) -> Lock | None:
 
 
 def _rendered(flags: RenderFlags, plan: BuildPlan, lock: Lock | None, settings: Settings, mirrors: Mirrors) -> Rendered:
-    """Render the plan."""
     from envkit.plan.definition import shipped
     from envkit.plan.planner import DEFAULT
     from envkit.render.render import render
@@ -169,7 +168,7 @@ def _templates(settings: Settings) -> tuple[Path, ...]:
     return tuple(Path(text) for text in [settings.get("templates")] if text)
 
 
-def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
+def _file(made: Rendered, only: str, plan: BuildPlan) -> str:
     file = _ONLY[only]
     if file not in made.files:
         if made.locked:
@@ -179,7 +178,7 @@ def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
 
 
 def _complete(made: Rendered, lock: Lock | None, mirrors: Mirrors) -> dict[str, bytes]:
-    """Return every file of the build context, with those that an engine adds."""
+    """Return every file of the build context, including those that the engines add to the rendered ones."""
     from envkit.ground.paths import cache_dir
     from envkit.lock.built import context_files
 
@@ -190,7 +189,6 @@ def _complete(made: Rendered, lock: Lock | None, mirrors: Mirrors) -> dict[str, 
 
 
 def _print_inline(flags: RenderFlags, plan: BuildPlan, made: Rendered, files: dict[str, bytes]) -> None:
-    """Print the Dockerfile that holds all of its build context."""
     from envkit.render.inline import inline
 
     text = inline(made, files)
@@ -201,7 +199,7 @@ def _print_inline(flags: RenderFlags, plan: BuildPlan, made: Rendered, files: di
 
 
 def _write(folder: Path, made: Rendered, files: dict[str, bytes]) -> None:
-    """Write every file of the build context, none of them through a link that leads elsewhere."""
+    """Write every file of the build context; existing symbolic links are refused, because they may lead elsewhere."""
     from envkit.ground.progress import counted
     from envkit.ground.store import write_atomic
 

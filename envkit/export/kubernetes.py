@@ -16,9 +16,11 @@ from envkit.verify.question import Question, question_of
 _QUANTITY = r"[1-9][0-9]*(?:\.[0-9]+)?(?:[KMGT]i?)?"
 _LABEL = r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?"
 OPTIONS: Mapping[str, Option] = {
-    "namespace": Option(default="", about="a namespace [default: that of kubectl]", pattern=f"|{_LABEL}"),
+    "namespace": Option(
+        default="", about="namespace of the resources [default: that of kubectl]", pattern=f"|{_LABEL}"
+    ),
     "login": Option(
-        default="", about="a secret with a registry login (kubernetes.io/dockerconfigjson)", pattern=f"|{_LABEL}"
+        default="", about="secret with a registry login (kubernetes.io/dockerconfigjson)", pattern=f"|{_LABEL}"
     ),
     "nodes": Option(
         default="1", about="number of nodes on which the Job verifies each image", pattern=r"[1-9][0-9]{0,3}"
@@ -26,10 +28,10 @@ OPTIONS: Mapping[str, Option] = {
     "cpus": Option(default="4", about="CPUs of one pod", pattern=r"[1-9][0-9]{0,3}"),
     "memory": Option(default="16Gi", about="memory of one pod, /dev/shm included", pattern=_QUANTITY),
     "storage": Option(default="60Gi", about="disk of one build, caches included", pattern=_QUANTITY),
-    "runtime_class": Option(default="", about="a runtime class with GPUs, such as nvidia", pattern=f"|{_LABEL}"),
+    "runtime_class": Option(default="", about="runtime class for GPUs, such as nvidia", pattern=f"|{_LABEL}"),
     "builder": Option(
         default="docker.io/library/python:3.12-slim",
-        about="an image with Python and pip in which envkit is installed",
+        about="image with Python and pip in which envkit is installed",
         pattern=r"[A-Za-z0-9][A-Za-z0-9._/:@-]*",
     ),
     "only": Option(
@@ -40,16 +42,17 @@ _FILES = ("verify.yaml", "verify-every-node.yaml", "build.yaml", "plans/question
 
 
 def export(order: Order) -> Mapping[str, str]:
-    """Jobs that verify, DaemonSets that verify, a Job that builds, and the ConfigMaps that these read.
+    """Return the Jobs and DaemonSets that verify, the Job that builds, and the ConfigMaps that their pods read.
 
     Raises:
-        UsageError: there is no registry, another engine is asked for, or a ConfigMap would become too large.
+        UsageError: there is no registry, the engine needs a daemon, or a ConfigMap would be too large.
     """
     if order.registry is None:
         raise UsageError("--registry is required", hint="--registry registry.example.com/team/train")
     if order.engine != "embedded":
         raise UsageError(
-            f"{order.engine} needs a daemon, which an unprivileged pod does not have", hint="remove --engine"
+            f"--engine {order.engine} needs a daemon, which an unprivileged pod does not have",
+            hint="leave out --engine",
         )
     only = tuple(name for name in order.options["only"].split(",") if name)
     questions = [
@@ -71,11 +74,11 @@ def _values(order: Order, questions: list[Question]) -> dict[str, Any]:
     }
     return {
         **shared,
-        "v": shared,  # for macros, which see nothing else
+        "v": shared,  # passed to the macros, because imported macros do not see the template's variables
         "command": order.command,
         "minutes": order.minutes,
         "seconds": order.minutes * 60,
-        # All of them, in as many turns as there are.
+        # Time limit of the whole build Job: it builds `jobs` images at once, so this many rounds.
         "build_seconds": order.minutes * 60 * -(-len(cells) // order.jobs),
         "jobs": min(order.jobs, len(cells)),
         "count": len(cells),

@@ -1,4 +1,4 @@
-"""Parts of pods: valid Kubernetes names, commands without variable expansion, and the data that pods read."""
+"""Parts of Kubernetes manifests: names, commands without variable expansion, and the ConfigMaps that pods read."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from envkit.verify.question import EXIT_MARK, KEY, Question, questions_json
 
 FOLDER = "/run/envkit"
 PAYLOAD = "payload.pyz"
-INSTALLED = "/opt/installed"
-"""Where a build's pod has envkit."""
-# A ConfigMap holds 1 MiB in all; keys and metadata need some of it.
+INSTALLED = "/opt/installed"  # the folder in a build's pod into which the init container installs envkit
+# A ConfigMap is limited to 1 MiB in total; this leaves room for keys and metadata.
 _MAX_DATA = 1000 * 1024
-_SLUG = 30  # characters; with prefix and digest a name stays within 52
-# `kubectl logs` mixes both streams, and what torch says must not get between the lines of the document. Its end becomes
-# the message of `kubectl describe pod`.
+_SLUG = 30  # characters; with prefix and digest, a name stays within 52 characters
+# `kubectl logs` mixes both streams, so stderr goes to a file: a warning of torch between the lines of the document
+# would damage it. The last 3000 bytes of stderr become the message in `kubectl describe pod`.
 _RUN = (
     'read -r nonce <"$1"; shift; "$@" 2>/tmp/envkit.stderr; code=$?; '
     "tail -c 3000 /tmp/envkit.stderr >/dev/termination-log; "
@@ -41,9 +40,9 @@ BUILD = (
 
 
 def resource_name(prefix: str, name: str) -> str:
-    """A name for a resource of a cell: a DNS label of at most 52 characters, so that the pods of a Job have room too.
+    """Return the name of a cell's resource: a DNS label of at most 52 characters, to leave room for a pod's suffix.
 
-    What a label cannot hold is replaced, and a digest keeps such names apart.
+    Characters that a label cannot contain are replaced, and a digest keeps such names distinct.
     """
     slug = repository(name)
     if slug == name and len(slug) <= _SLUG:
@@ -52,27 +51,27 @@ def resource_name(prefix: str, name: str) -> str:
 
 
 def literal(word: str) -> str:
-    """A word of `command` or `args` that Kubernetes, which expands `$(NAME)`, gives to the process as it is."""
+    """Return a word of `command` or `args`, escaped so that Kubernetes does not expand `$(NAME)` in it."""
     return re.sub(r"\$(?=[$(])", "$$", word)
 
 
 def question_argv(index: int, question: Question, prefix: str, *, stay: bool) -> list[str]:
-    """The command of a pod that asks the image it runs in; it ends with the payload's code, or stays."""
+    """Return the command of a pod that runs the payload in its image, then exits with its code, or sleeps (`stay`)."""
     payload, spec = f"{FOLDER}/{PAYLOAD}", f"{FOLDER}/{index}.json"
     python = (f"{prefix}/bin/python", *question.arguments(payload, spec))
     return ["/bin/sh", "-c", _STAY if stay else _ONCE, "envkit", f"{FOLDER}/{index}.nonce", *python]
 
 
 def build_argv(images: Sequence[tuple[str, str]]) -> list[str]:
-    """The command of a pod that builds the image of its index; `images` are pairs of a name and a base."""
+    """Return the command of a pod that builds the image of its index; `images` are pairs of a name and a base."""
     return ["/bin/sh", "-c", BUILD, "envkit", *(word for pair in images for word in pair)]
 
 
 def question_data(questions: Sequence[Question]) -> dict[str, str]:
-    """Keys of the ConfigMap that the pods of a verification read, and the host that judges them.
+    """Return the data of the ConfigMap that the pods of a verification read, and `envkit verify --questions`.
 
     Raises:
-        UsageError: a ConfigMap does not hold that much.
+        UsageError: it exceeds the limit of a ConfigMap.
     """
     data = {KEY: questions_json(questions)}
     for index, question in enumerate(questions):
@@ -81,38 +80,38 @@ def question_data(questions: Sequence[Question]) -> dict[str, str]:
 
 
 def plan_data(cells: Sequence[Cell]) -> dict[str, str]:
-    """Keys of the ConfigMap that the pods of a build read.
+    """Return the data of the ConfigMap that the pods of a build read.
 
     Raises:
-        UsageError: a ConfigMap does not hold that much.
+        UsageError: it exceeds the limit of a ConfigMap.
     """
     return _fitting({f"{index}.json": json.dumps(cell.plan.to_json()) for index, cell in enumerate(cells)}, 0)
 
 
 @cache
 def payload_text() -> str:
-    """The payload as a ConfigMap's binaryData has it."""
+    """Return the payload in base64, for a ConfigMap's binaryData."""
     return base64.b64encode(payload_archive()).decode()
 
 
 def architecture(cell: Cell) -> str:
-    """The label `kubernetes.io/arch` of the nodes that run a cell's image."""
+    """Return the label `kubernetes.io/arch` of the nodes that can run a cell's image."""
     return platform(cell.plan.resolution.platform).architecture
 
 
 def user_of(cell: Cell) -> tuple[int, int]:
-    """User and group of a pod: the image's own, and others where that is root, which no pod here is."""
+    """Return the UID and GID of a pod: those of the image, or 54321 instead of root, because no pod runs as root."""
     user, _, group = cell.plan.user.partition(":")
     uid = int(user) if user.isdigit() else 0
     gid = int(group) if group.isdigit() else uid
     return (uid, gid) if uid else (_NOBODY, _NOBODY)
 
 
-_NOBODY = 54321  # a user that images and packages do not create
+_NOBODY = 54321  # a UID that images and packages do not use
 
 
 def listed(words: Sequence[str]) -> list[str]:
-    """Words of a command as YAML scalars."""
+    """Return the words of a command as YAML scalars."""
     return [yaml(literal(word)) for word in words]
 
 

@@ -199,7 +199,7 @@ def test_the_login_is_a_docker_configuration() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"registry": None}, "--registry is required"), ({"engine": "docker"}, "docker needs a daemon")],
+    [({"registry": None}, "--registry is required"), ({"engine": "docker"}, "--engine docker needs a daemon")],
 )
 def test_what_a_cluster_cannot_do_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
