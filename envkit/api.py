@@ -274,24 +274,24 @@ def build(
         TimeLimitError: the build took longer than `options.timeout_s`.
     """
     loaded = _settings(settings, reporter)
-    asked = _build_options(options or BuildOptions(), loaded)
-    engine = building.engine_name(loaded, asked)
+    checked = _build_options(options or BuildOptions(), loaded)
+    engine = building.engine_name(loaded, checked)
     if verify:
         verification.check_runner(loaded)
     request = BuildRequest(
         plan=plan,
-        options=with_default_tag(plan, building.options_here(asked, loaded, plan.name)),
+        options=with_default_tag(plan, building.options_here(checked, loaded, plan.name)),
         settings=loaded,
         engine=engine,
         locked=None if locked is None else str(locked),
         verify=verify,
         allow_cpu=allow_cpu,
     )
-    limit = Deadline(asked.timeout_s, lambda: "build")
-    done = build_image(request, PushAfterBuild(settings=loaded), reporter, limit, Watcher())
-    if done.record is not None:
-        verification.keep_record(done.record, state_dir())
-    return done
+    deadline = Deadline(checked.timeout_s, lambda: "build")
+    result = build_image(request, PushAfterBuild(settings=loaded), reporter, deadline, Watcher())
+    if result.record is not None:
+        verification.keep_record(result.record, state_dir())
+    return result
 
 
 def verify(
@@ -326,13 +326,13 @@ def verify(
         EnvironmentProblem: no runner works here.
         TimeLimitError: the verification took longer than `options.timeout_s`.
     """
-    asked = options or VerifyOptions()
-    verification.check_gpu_rules(allow_cpu=asked.allow_cpu, require_gpu=asked.require_gpu)
-    select(tier or "quick", asked.only, asked.skip)
+    chosen = options or VerifyOptions()
+    verification.check_gpu_rules(allow_cpu=chosen.allow_cpu, require_gpu=chosen.require_gpu)
+    select(tier or "quick", chosen.only, chosen.skip)
     loaded = _settings(settings, reporter)
     name, engine, own = verification.named_or_last(image, plan, loaded)
-    asked = replace(asked, argv=asked.argv or tuple(sys.argv))
-    request = VerifyRequest(image=name, options=asked, plan=own, engine=engine, gpus=gpus, tier=tier)
+    chosen = replace(chosen, argv=chosen.argv or tuple(sys.argv))
+    request = VerifyRequest(image=name, options=chosen, plan=own, engine=engine, gpus=gpus, tier=tier)
     with ExitStack() as until:
         record = verification.verify(verification.subject_of(request, loaded, reporter, until), reporter)
     verification.keep_record(record, state_dir())

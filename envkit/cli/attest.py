@@ -226,8 +226,13 @@ def _show(subject: Subject, result: Result, signer: str | None, *, as_json: bool
             "id": subject.id,
             "signer": signer,
             "attached": [
-                {"kind": made.kind, "digest": made.digest, "new": made.new, "listed_by": made.listed_by or None}
-                for made in result.made
+                {
+                    "kind": attachment.kind,
+                    "digest": attachment.digest,
+                    "new": attachment.new,
+                    "listed_by": attachment.listed_by or None,
+                }
+                for attachment in result.made
             ],
             "packages": dict(result.packages),
             "locked": result.locked,

@@ -132,10 +132,10 @@ def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
             for image in (first, second)
         ]
         least = Rule.shipped().launches
-        made = gather(
+        launched = gather(
             subjects, reporter, launches=flags.launches, seed=flags.seed, least=least, keep=_keeper(flags.keep)
         )
-    sides = [Side(name=image, records=records) for image, records in zip((first, second), made, strict=True)]
+    sides = [Side(name=image, records=records) for image, records in zip((first, second), launched, strict=True)]
     # Notes, not an error: a difference in the environment may come from the images, which are what is compared.
     notes = disagreements([record for side in sides for record in side.records])
     return compared(sides[0], sides[1], interleaved=True, seed=flags.seed, notes=notes)

@@ -186,18 +186,18 @@ def command(shell: str) -> None:
     click.echo("\n".join([*lines[:start], *notes, *lines[start:]]))
 
 
-def answer(group: click.Group, asked: str) -> int:
+def answer(group: click.Group, instruction: str) -> int:
     """Print the completions that a shell's script requests by its variables; return the exit code.
 
     Args:
         group: the commands.
-        asked: the value of COMPLETE, such as `bash_complete`.
+        instruction: the value of COMPLETE, such as `bash_complete`.
     """
     from click.shell_completion import add_completion_class, shell_complete
 
     try:
         add_completion_class(_bash())
-        return shell_complete(group, {}, PROGRAM, COMPLETE, asked)
+        return shell_complete(group, {}, PROGRAM, COMPLETE, instruction)
     except (click.ClickException, Ending, LookupError, OSError, ValueError):
         # The command line is incomplete, so errors are normal; a message would garble the line that is being typed.
         return 1

@@ -65,13 +65,13 @@ class DoctorFlags:
             UsageError: two options contradict each other, one needs --image, or --python is not a program.
         """
         typed = {"--log": self.log, "--image": self.image, "--record": self.record, "--file": self.file}
-        asked = [name for name, value in typed.items() if value is not None]
-        if len(asked) > 1:
-            raise UsageError(f"{' and '.join(asked)} contradict each other", hint=f"envkit doctor {asked[0]} ...")
+        targets = [name for name, value in typed.items() if value is not None]
+        if len(targets) > 1:
+            raise UsageError(f"{' and '.join(targets)} contradict each other", hint=f"envkit doctor {targets[0]} ...")
         if self.runner is not None and self.image is None:
             raise UsageError("--runner needs --image", hint="envkit doctor --image REF --runner docker")
-        if self.python is not None and asked:
-            raise UsageError(f"--python is for this machine, not for {asked[0]}", hint="envkit doctor --python PATH")
+        if self.python is not None and targets:
+            raise UsageError(f"--python is for this machine, not for {targets[0]}", hint="envkit doctor --python PATH")
         if self.python is not None and shutil.which(self.python) is None:
             message = f"--python {self.python}: no such program, or not executable"
             raise UsageError(message, hint="--python venv/bin/python")

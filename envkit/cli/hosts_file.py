@@ -36,12 +36,12 @@ def read_text(name: str, option: str) -> str:
     return data.decode(errors="replace")
 
 
-def machine(name: str, asked: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+def machine(name: str, typed: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
     """Return the fields `gpu`, `driver` and `platform` of a request for the machines of a file.
 
     Args:
         name: path of the file, or `-` for stdin.
-        asked: the fields of the request; fields that are given override the file.
+        typed: the fields of the request; fields that are given override the file.
         facts: for the names of GPUs.
 
     Raises:
@@ -53,7 +53,7 @@ def machine(name: str, asked: Mapping[str, Any], facts: Facts) -> dict[str, Any]
 
     where = "stdin" if name == "-" else name
     inventory = read_inventory(read_text(name, "--for-host"), facts, where=where)
-    given = Completion(driver=asked["driver"], gpus=tuple(asked["gpu"] or ()), platform=asked["platform"])
+    given = Completion(driver=typed["driver"], gpus=tuple(typed["gpu"] or ()), platform=typed["platform"])
     host_classes = classes(inventory, facts, given)
     if len(host_classes) > 1:
         kinds = " / ".join(host_class.title for host_class in host_classes[:3])
@@ -65,4 +65,4 @@ def machine(name: str, asked: Mapping[str, Any], facts: Facts) -> dict[str, Any]
     # A GPU whose name in the file is not in the facts is described by its compute capability.
     names = [card.typed if gpus.find(card.typed, facts.gpus, short=True) is card.gpu else card.sm for card in own.cards]
     fields = {"gpu": tuple(names), "driver": own.driver, "platform": own.platform}
-    return {field: asked[field] or value for field, value in fields.items()}
+    return {field: typed[field] or value for field, value in fields.items()}

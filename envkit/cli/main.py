@@ -170,8 +170,8 @@ def run(arguments: Sequence[str]) -> int:
     signals.raise_on(*signals.ENDING)
     verbosity = Verbosity()
     try:
-        if asked := os.environ.get(COMPLETE):
-            return answer(envkit, asked)
+        if instruction := os.environ.get(COMPLETE):
+            return answer(envkit, instruction)
         if any(word.startswith("--json") for word in arguments):
             from envkit.cli.output import check_json
 

@@ -138,8 +138,8 @@ class RequestOptions:
         Raises:
             EnvironmentProblem: `auto` was typed and this host has no NVIDIA driver or GPU.
         """
-        asked = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
-        return fields_here(asked, facts, note, here=self.here, detail=note if verbosity().verbose else None)
+        typed = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
+        return fields_here(typed, facts, note, here=self.here, detail=note if verbosity().verbose else None)
 
     def facts(self) -> Facts:
         """Load the facts, overridden by the rows from `--facts`, ENVKIT_FACTS or the settings file.

@@ -162,17 +162,17 @@ class LiveTable(ProgressTable):
         from rich.table import Table
         from rich.text import Text
 
-        made = Table(box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
         for column in ("image", "state", "s", "what"):
-            made.add_column(column, no_wrap=True, overflow="ellipsis")
+            table.add_column(column, no_wrap=True, overflow="ellipsis")
         with self.lock:
             for name, row in self.shown():
                 what = row.step + (f" {amount(row.done, row.total, None)}" if row.done else "")
                 seconds = "" if row.began is None else f"{row.seconds or self.clock() - row.began:.0f}"
-                made.add_row(*(Text(neutral(cell)) for cell in (name, word(row.status), seconds, what)))
+                table.add_row(*(Text(neutral(cell)) for cell in (name, word(row.status), seconds, what)))
             done = sum(row.seconds is not None for row in self.rows.values())
-        made.add_row(Text(f"{done} of {len(self.rows)} done"), "", "", "")
-        return made
+        table.add_row(Text(f"{done} of {len(self.rows)} done"), "", "", "")
+        return table
 
     def shown(self) -> list[tuple[str, _Row]]:
         """Return all rows, or if there are many, those in progress, failed or not verified."""

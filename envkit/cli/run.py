@@ -240,16 +240,16 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
         with closing(flags.progress.reporter()) as reporter:
             # Keep a loaded image if the command is only printed, because the user runs it later.
             loaded = until if flags.printed is None else None
-            made = ready(_request(flags, opens_shell=opens_shell), settings, reporter, loaded)
+            prepared = ready(_request(flags, opens_shell=opens_shell), settings, reporter, loaded)
         if flags.printed is not None:
-            click.echo(_line(flags, made))
+            click.echo(_line(flags, prepared))
             return 0
         if flags.progress.mode != "quiet":
-            for line in made.lines:
+            for line in prepared.lines:
                 click.echo(neutral(line), err=True)
         sys.stdout.flush()
         docker = settings.get("docker_cli") or "docker"
-        return attach(made.runner, made.session, reporter, secrets=made.secrets, docker=docker)
+        return attach(prepared.runner, prepared.session, reporter, secrets=prepared.secrets, docker=docker)
 
 
 def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:
@@ -271,7 +271,7 @@ def _runner(flags: RunFlags) -> str | None:
     return flags.session.runner
 
 
-def _line(flags: RunFlags, made: Ready) -> str:
+def _line(flags: RunFlags, prepared: Ready) -> str:
     """Return the session as a command line or Compose service that the user can run.
 
     Raises:
@@ -280,23 +280,23 @@ def _line(flags: RunFlags, made: Ready) -> str:
     from envkit.run.attach import CLIENTS, line
     from envkit.run.command_line import compose_service, srun_words
 
-    session = made.session
-    form = made.runner.name if flags.printed == _HERE else str(flags.printed)
+    session = prepared.session
+    form = prepared.runner.name if flags.printed == _HERE else str(flags.printed)
     if form == "srun":
-        return shlex.join(srun_words(session, _typed(made)))
-    if made.runner.name not in CLIENTS:
+        return shlex.join(srun_words(session, _typed(prepared)))
+    if prepared.runner.name not in CLIENTS:
         raise UsageError(
-            f"{session.image} runs with {made.runner.name}, which has no command line of its own",
+            f"{session.image} runs with {prepared.runner.name}, which has no command line of its own",
             hint="--print srun, or --runner podman --print",
         )
     if form == "compose":
-        return compose_service(session, made.runner.name)
+        return compose_service(session, prepared.runner.name)
     return shlex.join(line(session, form))
 
 
-def _typed(made: Ready) -> list[str]:
+def _typed(prepared: Ready) -> list[str]:
     """Return the options of `envkit run` for the same session on another machine with the same folders."""
-    session = made.session
+    session = prepared.session
     words = [f"--shm-size={session.shm_mb}MiB", *([f"--gpus={session.gpus}"] if session.gpus else ["--gpus=none"])]
     words += [f"--network={session.network}"] if session.network != "default" else []
     workspace = [mount.source for mount in session.mounts if not mount.read_only]

@@ -82,12 +82,12 @@ class WatchFlags:
             UsageError: the options are not one of the forms in the help.
         """
         choices = {"COMMAND": self.argv or None, "--advise-only": self.pid, "--compare": self.compare}
-        asked = [name for name, value in choices.items() if value is not None]
-        if not asked:
+        modes = [name for name, value in choices.items() if value is not None]
+        if not modes:
             words = self.words or ("python", "train.py")
             raise UsageError("missing COMMAND", hint=f"envkit watch -- {shlex.join(words)}")
-        if len(asked) > 1:
-            raise UsageError(f"{' and '.join(asked)} contradict each other", hint="give one of them")
+        if len(modes) > 1:
+            raise UsageError(f"{' and '.join(modes)} contradict each other", hint="give one of them")
         command = shlex.join(self.argv or ("COMMAND",))
         if len(self.words) > 1 or (self.words and not self.argv):
             word = self.words[-1]
@@ -171,16 +171,18 @@ def _run_inside(flags: WatchFlags, stdout: int | None) -> Record:
     progress = ProgressOptions(progress="auto", quiet=flags.quiet, verbose=False)
     with ExitStack() as until:
         with closing(progress.reporter()) as reporter:
-            made = ready(flags.session.request(flags.image, flags.argv, terminal=terminal), settings, reporter, until)
+            prepared = ready(
+                flags.session.request(flags.image, flags.argv, terminal=terminal), settings, reporter, until
+            )
         if not flags.quiet:
-            for line in made.lines:
+            for line in prepared.lines:
                 click.echo(neutral(line), err=True)
         docker = settings.get("docker_cli") or "docker"
 
         def start(session: Session) -> int:
-            return attach(made.runner, session, reporter, secrets=made.secrets, docker=docker)
+            return attach(prepared.runner, session, reporter, secrets=prepared.secrets, docker=docker)
 
-        return running.run_inside(made, start, flags.argv, stdout=stdout)
+        return running.run_inside(prepared, start, flags.argv, stdout=stdout)
 
 
 def _compare(first: Path, second: Path, target: str | None) -> int:

@@ -30,14 +30,14 @@ def build_context(order: Order, cell: Cell) -> dict[str, str]:
             f"{cell.name}: its definition has `copy`, but exported build contexts cannot contain files of the project",
             hint="leave out copy, or build with `envkit build`",
         )
-    made = render(
+    rendered = render(
         cell.plan,
         flavour="buildkit",
         mirrors=order.mirrors,
         template_dirs=order.template_dirs,
         base=base or None,
     )
-    files = {name: data.decode() for name, data in made.files.items()}
+    files = {name: data.decode() for name, data in rendered.files.items()}
     if order.mirrors.ca_bundle:
         files["ca-bundle.pem"] = order.ca_bundle
     return files
