@@ -257,7 +257,7 @@ def build(
         locked: a lock file; None: `envkit.lock` in this folder if it fits, else a lock that is solved now.
         options: tags, labels, `output` and more; mirrors and folders come from the settings.
         verify: whether to verify the image after the build.
-        allow_cpu: accept a CUDA image without a GPU (exit code 0); the record says so.
+        allow_cpu: exit code 0 for a CUDA image without a GPU, which is still reported as NOT_VERIFIED.
         settings: `engine`, `runner`, mirrors, indexes.
         reporter: receives the steps and the engine's output.
 

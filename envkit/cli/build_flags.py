@@ -239,7 +239,7 @@ build_options = applied(
             "--engine",
             metavar="NAME",
             shell_complete=shell_values.engines,
-            help="auto, docker, buildkit, podman or embedded. [auto]",
+            help="Engine: auto, docker, buildkit, podman or embedded. [auto]",
         ),
         option(
             Section.BUILD,
@@ -313,7 +313,7 @@ build_options = applied(
             Section.CHECKS,
             "--allow-cpu",
             is_flag=True,
-            help="Exit 0 for a CUDA image without a GPU; the record says so.",
+            help="Exit 0 for a CUDA image without a GPU (still reported as NOT VERIFIED).",
         ),
         document_options(f"the result (schema {SCHEMA}; several images: {REPORT_SCHEMA})", "--metadata-file"),
         report_option,

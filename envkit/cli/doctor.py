@@ -115,7 +115,10 @@ class DoctorFlags:
 @timeout_option()
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
 @option(
-    Section.GENERAL, "--progress", type=click.Choice(MODES), help="Progress on stderr. [auto with --image, else quiet]"
+    Section.GENERAL,
+    "--progress",
+    type=click.Choice(MODES),
+    help="Progress output on stderr. [auto with --image, else quiet]",
 )
 @quiet_option()
 @verbose_option("Show the sources of each finding.")

@@ -202,7 +202,7 @@ verify_options = applied(
             Section.CHECKS,
             "--allow-cpu",
             is_flag=True,
-            help="Exit 0 for a CUDA image without a GPU; the record says so.",
+            help="Exit 0 for a CUDA image without a GPU (still reported as NOT VERIFIED).",
         ),
         option(
             Section.CHECKS, "--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, also for CPU images."
