@@ -91,9 +91,9 @@ def _write_overlay(update: Update, facts: Facts, path: Path) -> None:
     from envkit.ground.errors import UsageError
     from envkit.ground.store import unusable, write_atomic
 
-    if (written := version_beside(path)) > facts.version:
+    if (made := version_beside(path)) > facts.version:
         raise UsageError(
-            f"{path} was made with version {written} of the facts, but this envkit has version {facts.version}",
+            f"{path} was made with version {made} of the facts, but this envkit has version {facts.version}",
             hint="upgrade envkit, or name another file",
         )
     text = text_of(
