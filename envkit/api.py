@@ -9,9 +9,9 @@
     print(result.record.verdict)
 
 Every function returns a frozen value and prints nothing. Errors are those of the command line: subclasses of
-`EnvkitError` with a `message`, a `hint` and the `exit_code` of the command. They name options (`--cuda`), which are the
-arguments of the same names. A definition may be a project's file (`requirements.txt`); a line of it that is not taken
-over is a warning (`warnings`). `settings` has the keys that `envkit config` lists; they override variables and files.
+`EnvkitError` with a `message`, a `hint` and the `exit_code` of the command. Messages name options (`--cuda`), which are
+the arguments of the same names. A definition may be a project file (`requirements.txt`); lines that are not taken over
+become warnings (`warnings`). `settings` has the keys that `envkit config` lists; they override variables and files.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ _SILENT = Silent()
 
 
 class Wanted(TypedDict, total=False):
-    """What an image has to fulfill. Every key is optional; what is left out becomes the newest that fits the rest.
+    """The constraints on an image. Every key is optional; anything left out becomes the newest compatible version.
 
-    Versions are text: the number 12.10 would be 12.1.
+    Versions are strings, because the number 12.10 would be 12.1.
     """
 
     torch: str  # exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'
@@ -108,14 +108,14 @@ class Wanted(TypedDict, total=False):
     python: str  # 3.11, or '>=3.10,<3.13'
     driver: str  # NVIDIA driver of the machine that runs the image; 'auto': this host's
     gpu: str | Sequence[str]  # GPUs of that machine: 'A100', 'RTX 4090', 'sm_86'; 'auto': this host's
-    os: str  # of the image: debian12, ubuntu22.04, rockylinux9
+    os: str  # OS of the image: debian12, ubuntu22.04, rockylinux9
     platform: str  # linux-64 or linux-aarch64
     source: str  # auto, pytorch, pypi, conda-forge or conda-pytorch
-    template: str  # miniconda or wheels, or an own template miniconda-NAME or wheels-NAME
+    template: str  # miniconda or wheels, or your own template miniconda-NAME or wheels-NAME
     cpu: bool  # use a build without CUDA
-    max_size: str  # most bytes to download: '3GB'
-    supported_only: bool  # use only a Python before its end of life and a torch of the two newest minor versions
-    allow_forward_compat: bool  # accept a CUDA that the driver runs only with a cuda-compat package in the image
+    max_size: str  # maximum download size of torch and its dependencies: '3GB'
+    supported_only: bool  # use only a Python that is not end-of-life and one of the two newest minor versions of torch
+    allow_forward_compat: bool  # accept a CUDA version that needs a cuda-compat package in the image
 
 
 def resolve(
@@ -128,21 +128,21 @@ def resolve(
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS. Opens no socket.
 
     Args:
-        definition: a shipped image (`cu126`), the path of an image definition, or a file or folder of a project that
-            `envkit init` reads; `wanted` overrides its request. None: `wanted` alone.
+        definition: a shipped image (`cu126`), the path of an image definition, or a project file or folder that
+            `envkit init` can read; `wanted` overrides its request. None: only `wanted`.
         here: resolve for this machine, the same as `gpu="auto", driver="auto"`.
-        settings: `facts` names a file with rows of your own.
+        settings: `facts` names a file with your own rows.
         wanted: see `Wanted`.
 
     Returns:
-        The newest combination that fits. `reasons` says why each field has its value; `to_json()` is the document of
+        The newest compatible combination. `reasons` explains the value of each field; `to_json()` is the document of
         `envkit resolve --json` without its `facts`, `download` and `support`.
 
     Raises:
         UsageError: the definition or a value is invalid.
-        Unresolvable: no combination fits; its `conflict` has the smallest set of clashing constraints and changes that
-            resolve. It is a ConflictError.
-        EnvironmentProblem: this machine has no NVIDIA driver or GPU to resolve for.
+        Unresolvable: nothing is compatible; its `conflict` has the smallest set of clashing constraints, and changes
+            that resolve. It is a ConflictError.
+        EnvironmentProblem: `auto` or `here` is given, and this machine has no NVIDIA driver or GPU.
     """
     facts = facts_of(_settings(settings, _SILENT))
     fields = fields_here(_fields(wanted), facts, warnings.warn, here=here)
@@ -156,7 +156,7 @@ def plan(
     settings: SettingValues | None = None,
     **wanted: Unpack[Wanted],
 ) -> BuildPlan:
-    """Return everything that decides an image's content. Opens no socket.
+    """Return the plan of an image: everything that determines its content. Opens no socket.
 
     Args:
         definition: as for `resolve`; None: the image `default`.
@@ -169,8 +169,8 @@ def plan(
         `envkit render --only plan`.
 
     Raises:
-        UsageError, ConflictError, EnvironmentProblem: as `resolve`; a ConflictError also for a line of the definition's
-            requirements files that contradicts the answer.
+        UsageError, ConflictError, EnvironmentProblem: as for `resolve`; a ConflictError also if a requirements file of
+            the definition contradicts the resolution.
     """
     facts = facts_of(_settings(settings, _SILENT))
     fields = fields_here(_fields(wanted), facts, warnings.warn, here=here)
@@ -190,11 +190,11 @@ def lock(
     """Solve a plan's packages, each with its URL, SHA-256 and size in bytes. Downloads no package.
 
     Args:
-        plan: what `plan` returned.
-        base: the base image, `bootstrap:debian/bookworm`, or `none` for a lock of the packages alone.
+        plan: as returned by `plan`.
+        base: the base image, `bootstrap:debian/bookworm`, or `none` for a lock of the packages only.
         old: the current lock; its versions are kept.
-        update: packages that may move away from `old`.
-        as_of: nothing newer than this date (UTC) or RFC 3339 time is considered.
+        update: packages whose versions may differ from `old`.
+        as_of: ignore anything published after this date (UTC) or RFC 3339 time.
         settings: mirrors, indexes, `engine`, `facts`.
         reporter: receives the steps.
 
@@ -204,9 +204,9 @@ def lock(
 
     Raises:
         UsageError: the base, the date or a setting is invalid.
-        ConflictError: nothing satisfies the plan's packages.
-        EngineError: the registry has no such base, or refuses.
-        EnvironmentProblem: an index, a channel or the registry does not answer.
+        ConflictError: the plan's packages cannot be solved.
+        EngineError: the registry does not have the base, or refuses access.
+        EnvironmentProblem: an index, a channel or the registry does not respond.
         TimeLimitError: a solver did not finish in time.
     """
     request = LockRequest(
@@ -224,18 +224,18 @@ def read_lock(path: str | Path) -> Lock:
     """Read a lock file.
 
     Raises:
-        LockError: there is none.
+        LockError: the file does not exist.
         UsageError: it is not a lock.
-        IntegrityError: its seal does not fit, or an artifact has no SHA-256.
+        IntegrityError: its seal does not match, or an artifact has no SHA-256.
     """
     return _read_lock(Path(path))
 
 
 def write_lock(lock: Lock, path: str | Path) -> bool:
-    """Write a lock file in one step; return whether it changed.
+    """Write a lock file atomically; return whether it changed.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the file cannot be written.
     """
     return _write_lock(Path(path), lock)
 
@@ -253,11 +253,11 @@ def build(
     """Build an image and verify it, as `envkit build` does.
 
     Args:
-        plan: what `plan` returned.
-        locked: a lock file; None: `envkit.lock` of this folder if it fits, else one that is solved now.
+        plan: as returned by `plan`.
+        locked: a lock file; None: `envkit.lock` in this folder if it fits, else a lock that is solved now.
         options: tags, labels, `output` and more; mirrors and folders come from the settings.
-        verify: whether the image is verified after the build.
-        allow_cpu: count a CUDA image without a GPU as verified; the record says so.
+        verify: whether to verify the image after the build.
+        allow_cpu: exit code 0 for a CUDA image without a GPU, which is still reported as NOT_VERIFIED.
         settings: `engine`, `runner`, mirrors, indexes.
         reporter: receives the steps and the engine's output.
 
@@ -267,31 +267,31 @@ def build(
 
     Raises:
         UsageError: an option or a setting is invalid.
-        LockError: the lock is missing or was made for another plan.
+        LockError: the lock is missing or belongs to another plan.
         EngineError: the build, a pull or a push failed.
-        EnvironmentProblem: no engine or runner works here, or a source does not answer.
-        IntegrityError: something downloaded is not what the lock promises.
-        TimeLimitError: `options.timeout_s` is over.
+        EnvironmentProblem: no engine or runner works here, or a source does not respond.
+        IntegrityError: a download does not match its hash in the lock.
+        TimeLimitError: the build took longer than `options.timeout_s`.
     """
     loaded = _settings(settings, reporter)
-    asked = _build_options(options or BuildOptions(), loaded)
-    engine = building.engine_name(loaded, asked)
+    checked = _build_options(options or BuildOptions(), loaded)
+    engine = building.engine_name(loaded, checked)
     if verify:
         verification.check_runner(loaded)
     request = BuildRequest(
         plan=plan,
-        options=with_default_tag(plan, building.options_here(asked, loaded, plan.name)),
+        options=with_default_tag(plan, building.options_here(checked, loaded, plan.name)),
         settings=loaded,
         engine=engine,
         locked=None if locked is None else str(locked),
         verify=verify,
         allow_cpu=allow_cpu,
     )
-    limit = Deadline(asked.timeout_s, lambda: "build")
-    done = build_image(request, PushAfterBuild(settings=loaded), reporter, limit, Watcher())
-    if done.record is not None:
-        verification.keep_record(done.record, state_dir())
-    return done
+    deadline = Deadline(checked.timeout_s, lambda: "build")
+    result = build_image(request, PushAfterBuild(settings=loaded), reporter, deadline, Watcher())
+    if result.record is not None:
+        verification.keep_record(result.record, state_dir())
+    return result
 
 
 def verify(
@@ -304,35 +304,35 @@ def verify(
     settings: SettingValues | None = None,
     reporter: Reporter = _SILENT,
 ) -> Record:
-    """Run the smoke benchmark inside an image and judge it, as `envkit verify` does.
+    """Run the smoke benchmark inside an image and judge the result, as `envkit verify` does.
 
     Args:
         image: a name or ID in an engine, `oci:DIR`, `docker-archive:FILE` or `registry:HOST/NAME:TAG`; None: the image
-            built last.
-        plan: what the image has to fulfill; None: the plan that was kept when it was built here.
+            that was built last.
+        plan: the plan of the image; None: the plan that was kept when it was built on this machine.
         tier: quick, standard or deep; None: the plan's.
         gpus: all, none or device numbers; None: all, if there are any.
         options: which checks run (`only`, `skip`), `allow_cpu`, `require_gpu`, `timeout_s` in seconds.
         settings: `runner`, `run_memory`.
-        reporter: receives the steps and the checks as they begin.
+        reporter: receives the steps, and each check when it starts.
 
     Returns:
-        The record: `verdict`, `exit_code` (0 verified, 5 not verified, 6 failed, 9 machine fault), and
+        The record: `verdict`, `exit_code` (0 verified, 5 not verified, 6 failed, 9 fault of the machine), and
         `tree`, the document of `envkit verify --json`. It is also kept in the state folder.
 
     Raises:
-        UsageError: no image is named and none was built here, or a check, a tier or an option does not exist.
-        EngineError: an engine or a registry refuses the image.
+        UsageError: no image is named and none was built on this machine, or a check, a tier or an option is unknown.
+        EngineError: an engine or a registry does not provide the image.
         EnvironmentProblem: no runner works here.
-        TimeLimitError: `options.timeout_s` is over.
+        TimeLimitError: the verification took longer than `options.timeout_s`.
     """
-    asked = options or VerifyOptions()
-    verification.check_gpu_rules(allow_cpu=asked.allow_cpu, require_gpu=asked.require_gpu)
-    select(tier or "quick", asked.only, asked.skip)
+    chosen = options or VerifyOptions()
+    verification.check_gpu_rules(allow_cpu=chosen.allow_cpu, require_gpu=chosen.require_gpu)
+    select(tier or "quick", chosen.only, chosen.skip)
     loaded = _settings(settings, reporter)
     name, engine, own = verification.named_or_last(image, plan, loaded)
-    asked = replace(asked, argv=asked.argv or tuple(sys.argv))
-    request = VerifyRequest(image=name, options=asked, plan=own, engine=engine, gpus=gpus, tier=tier)
+    chosen = replace(chosen, argv=chosen.argv or tuple(sys.argv))
+    request = VerifyRequest(image=name, options=chosen, plan=own, engine=engine, gpus=gpus, tier=tier)
     with ExitStack() as until:
         record = verification.verify(verification.subject_of(request, loaded, reporter, until), reporter)
     verification.keep_record(record, state_dir())
@@ -355,31 +355,31 @@ def _settings(given: SettingValues | None, reporter: Reporter) -> known_settings
 
 
 def _name(definition: str | Path | None) -> str | None:
-    """Return what a definition is called; a `Path` is never the name of a shipped image."""
+    """Return a definition as the command line takes it; a `Path` is never the name of a shipped image."""
     if not isinstance(definition, Path):
         return definition
     return str(definition) if definition.is_absolute() else f"./{definition}"
 
 
 def _fields(wanted: Wanted) -> dict[str, object]:
-    """Return the request's fields, each of which has to be one and to have its type.
+    """Return the fields of the request after checking their names and types.
 
     Raises:
-        TypeError: an argument does not exist.
-        UsageError: a value is not text.
+        TypeError: an argument is unknown.
+        UsageError: a value that must be a string is not.
     """
     for key, value in wanted.items():
         if key not in Wanted.__annotations__:
             raise TypeError(f"unexpected keyword argument {key!r}")
         texts = [value] if key != "gpu" or isinstance(value, str) else list(value)  # type: ignore[call-overload]
         if key not in _FLAGS and not all(isinstance(text, str) or value is None for text in texts):
-            raise UsageError(f"--{key}: {value!r:.80} is not text", hint=f'{key}="12.6"' if key == "cuda" else None)
+            raise UsageError(f"--{key}: {value!r:.80} is not a string", hint=f'{key}="12.6"' if key == "cuda" else None)
     gpu = wanted.get("gpu")
     return {**wanted, "gpu": (gpu,) if isinstance(gpu, str) else tuple(gpu or ())}
 
 
 def _build_options(options: BuildOptions, settings: known_settings.Settings) -> BuildOptions:
-    """Return the options after the checks of the command line.
+    """Return the options after the same checks as on the command line.
 
     Raises:
         UsageError: a label, the compression or the output is invalid.

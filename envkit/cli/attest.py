@@ -37,14 +37,14 @@ _FILE = click.Path(path_type=Path)
 _HELP = """Attach SBOM, provenance and verification records to IMAGE in its registry.
 
 \b
-envkit attest --new-key team.key                            make a key pair: team.key and team.key.pub
-envkit attest HOST/NAME:TAG --record r.json --key team.key  sign and attach; again on each machine
+envkit attest --new-key team.key                            create a key pair: team.key and team.key.pub
+envkit attest HOST/NAME:TAG --record r.json --key team.key  sign and attach; repeat on each machine
 envkit inspect HOST/NAME:TAG --key team.key.pub             show what was attached, and by whom
 
-IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST. Attached are a bill of materials (CycloneDX), the provenance (SLSA), and
-each record of `envkit verify --json`; the record has to be of this image.
+IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST. The SBOM is in CycloneDX format, the provenance in SLSA format. Records are
+those of `envkit verify -o FILE` or --json, and must be of this image.
 
-Exit codes: 0 attached, 4 no lock, 8 registry refused, 10 a record, plan or lock is of another image.
+Exit codes: 0 attached, 4 no lock, 8 registry refused, 10 a record, plan or lock belongs to another image.
 """
 
 
@@ -79,7 +79,7 @@ class AttestFlags:
         reference = parse_reference(self.image.removeprefix("registry:"))
         if not is_registry(self.image) or is_file_reference(self.image):
             raise UsageError(
-                f"{self.image!r:.200} names no registry, and attestations are stored beside the image in one",
+                f"{self.image!r:.200} is not in a registry, and attestations are stored in the registry of the image",
                 hint="write HOST/NAME:TAG: registry.example.com/team/train:1.0",
             )
         if not self.records:
@@ -89,12 +89,12 @@ class AttestFlags:
         if not (self.key_file or self.keyless or self.unsigned):
             raise UsageError(
                 "missing --key",
-                hint="--key FILE (envkit attest --new-key FILE makes one), --keyless, or --unsigned",
+                hint="--key FILE (envkit attest --new-key FILE creates one), --keyless, or --unsigned",
             )
         return reference
 
     def sources(self) -> Sources:
-        """Read what is attached.
+        """Read the records, the plan and the lock.
 
         Raises:
             UsageError: a file cannot be read.
@@ -124,20 +124,23 @@ class AttestFlags:
     metavar="FILE",
     help="Verification record; repeatable.",
 )
-@option(Section.SIGNATURES, "--key", "key_file", type=_FILE, metavar="FILE", help="Private key that signs.")
+@option(Section.SIGNATURES, "--key", "key_file", type=_FILE, metavar="FILE", help="Private key to sign with.")
 @option(
-    Section.SIGNATURES, "--keyless", is_flag=True, help="Sign by sigstore, with your identity at an identity provider."
+    Section.SIGNATURES,
+    "--keyless",
+    is_flag=True,
+    help="Sign with sigstore, using your identity at an identity provider.",
 )
-@option(Section.SIGNATURES, "--unsigned", is_flag=True, help="Attach without a signature: nobody can tell who made it.")
+@option(Section.SIGNATURES, "--unsigned", is_flag=True, help="Attach unsigned: anyone could have written it.")
 @option(Section.INPUT, "--plan", "plan_file", type=_FILE, metavar="FILE", help="Plan of the image.")
 @option(Section.INPUT, "--lock", "lock_file", type=_FILE, metavar="FILE", help="Lock of the image.")
-@option(Section.SIGNATURES, "--new-key", type=_FILE, metavar="FILE", help="Make a key pair and exit.")
+@option(Section.SIGNATURES, "--new-key", type=_FILE, metavar="FILE", help="Create a key pair and exit.")
 @option(
     Section.SIGNATURES,
     "--passphrase-file",
     type=_FILE,
     metavar="FILE",
-    help="File whose first line is the private key's passphrase. [a prompt, if needed; new keys have none]",
+    help="File whose first line is the private key's passphrase. [prompt if needed; none for new keys]",
 )
 @timeout_option()
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.attest/1).")
@@ -155,7 +158,7 @@ def command(flags: AttestFlags) -> None:
     if flags.new_key is not None:
         if flags.image is not None or flags.records or flags.key_file is not None:
             hint = f"envkit attest --new-key {flags.new_key}"
-            raise UsageError("--new-key only makes a key pair; leave the other options out", hint=hint)
+            raise UsageError("--new-key only creates a key pair; leave out the other options", hint=hint)
         _new_pair(flags.new_key, flags.passphrase_file, as_json=flags.as_json)
         return
     reference, sources = flags.reference(), flags.sources()
@@ -223,8 +226,13 @@ def _show(subject: Subject, result: Result, signer: str | None, *, as_json: bool
             "id": subject.id,
             "signer": signer,
             "attached": [
-                {"kind": made.kind, "digest": made.digest, "new": made.new, "listed_by": made.listed_by or None}
-                for made in result.made
+                {
+                    "kind": attachment.kind,
+                    "digest": attachment.digest,
+                    "new": attachment.new,
+                    "listed_by": attachment.listed_by or None,
+                }
+                for attachment in result.made
             ],
             "packages": dict(result.packages),
             "locked": result.locked,
@@ -238,11 +246,11 @@ def _show(subject: Subject, result: Result, signer: str | None, *, as_json: bool
                 attachment.listed_by, "already there"
             )
             click.echo(f"  {attachment.kind:<10}  {attachment.digest}  {what}")
-        click.echo(f"  signed by {signer}" if signer is not None else "  unsigned: nobody can tell who made it")
+        click.echo(f"  signed by {signer}" if signer is not None else "  unsigned: anyone could have written it")
     if not result.locked:
         tell("note: the image was built without a lock, so packages are listed without hashes")
     if result.absent:
-        some = ", ".join(result.absent[:5]) + (", ..." if len(result.absent) > len(result.absent[:5]) else "")
-        tell(f"note: the lock names {len(result.absent)} packages that are not in the image: {some}")
+        names = ", ".join(result.absent[:5]) + (", ..." if len(result.absent) > len(result.absent[:5]) else "")
+        tell(f"note: the lock contains {len(result.absent)} packages that are not in the image: {names}")
     if result.rpm:
-        tell("note: RPM packages are not listed: their database cannot be read")
+        tell("note: RPM packages are not listed, because their database cannot be read")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 _SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
-_AGAIN = "run the same command again: it continues with the finished downloads and layers"
+_AGAIN = "run the same command again; finished downloads and layers are reused"
 
 
 @new_command("build")
@@ -33,18 +33,18 @@ _AGAIN = "run the same command again: it continues with the finished downloads a
 @build_options
 @gathered(BuildFlags)
 def command(flags: BuildFlags) -> int:
-    """Build images and verify them. The exit code is that of the verification (see `envkit verify --help`).
+    """Build images and verify them. The exit code is that of verification (see `envkit verify --help`).
 
-    Packages come from a lock, by hash: from --locked FILE, from envkit.lock in this folder if it fits, or from one
-    that is solved now.
+    Packages are installed by hash from a lock: --locked FILE, envkit.lock in this folder if it fits, or a lock that is
+    solved now.
 
-    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
-    envkit init reads. Flags override it. Several images are all built, even if some fail; the exit code is the most
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a project file or folder that envkit
+    init can read. Flags override it. With several images, all are built even if some fail; the exit code is the most
     severe one.
 
     \b
     envkit build                                  the default image
-    envkit build --cuda 12.6 -t train:cu126       from flags alone
+    envkit build --cuda 12.6 -t train:cu126       from flags only
     envkit build images/train.yaml --engine podman
     envkit build --output registry:registry.example.com/team/train:1   tagged after verification
     envkit build --matrix matrix.yaml --output registry:registry.example.com/team/train   every combination
@@ -77,7 +77,7 @@ def _build_one(flags: BuildFlags, settings: Settings, options: BuildOptions, fai
 
     reporter = flags.progress.reporter()
     deadline = deadline_of(flags.timeout, reporter)
-    engine = engine_name(settings, options)  # refuses options of another engine, before anything is resolved
+    engine = engine_name(settings, options)  # first, because it refuses options that the engine does not have
     plan = flags.plan()
     request = BuildRequest(
         plan=plan,
@@ -120,7 +120,7 @@ def _build_one(flags: BuildFlags, settings: Settings, options: BuildOptions, fai
 
 
 def _show(plan: BuildPlan) -> None:
-    """Show what was resolved and why, before anything long begins."""
+    """Show the resolved versions with their reasons before the build starts."""
     from envkit.ground.text import neutral
 
     resolution = plan.resolution
@@ -137,10 +137,10 @@ def _show(plan: BuildPlan) -> None:
 
 
 def _show_cost(lock: Lock, reporter: Reporter) -> None:
-    """Show what the lock costs, before anything is downloaded."""
+    """Show the download sizes of the lock before anything is downloaded."""
     from envkit.cli.lock import COLUMNS, size_rows
 
-    reporter.close()  # a progress bar would stand in the middle of the table
+    reporter.close()  # otherwise a progress bar would be drawn into the table
     for line in aligned([COLUMNS, *size_rows(lock)]):
         tell(f"  {line}")
 
@@ -149,7 +149,7 @@ def _publish(request: BuildRequest, result: BuildResult, target: str | None, rep
     """Write the record, the reports and the document; return the exit code of the verification.
 
     Raises:
-        EnvironmentProblem: one of them cannot be written; the others are.
+        EnvironmentProblem: one of them cannot be written; the others are written first.
     """
     from envkit.ground.paths import state_dir
     from envkit.pipeline.verification import keep_record
@@ -162,18 +162,18 @@ def _publish(request: BuildRequest, result: BuildResult, target: str | None, rep
     elif record is not None:
         try:
             code = publish(record, state_dir(), reports=reports)
-        except EnvironmentProblem as error:  # the document of the build is written all the same
+        except EnvironmentProblem as error:  # raised below, after the document of the build is written
             unwritten = error
     if target is None and record is None:
         click.echo(built.pushed or built.place or built.id)
-    write_document(document(request, result), target, done=f"the image itself is built: {built.id}")
+    write_document(document(request, result), target, done=f"the image was built: {built.id}")
     if unwritten is not None:
         raise unwritten
     return code
 
 
 def document(request: BuildRequest, result: BuildResult) -> dict[str, Any]:
-    """Return what was built, as data."""
+    """Return the JSON document of a build (`envkit.build/1`)."""
     plan, built, record = request.plan, result.image, result.record
     return {
         "schema": SCHEMA,
@@ -206,22 +206,25 @@ def document(request: BuildRequest, result: BuildResult) -> dict[str, Any]:
 
 
 def _show_times(timer: StepTimer) -> None:
-    tell(f"time by step ({timer.total():.0f} s in all):")
+    tell(f"time by step ({timer.total():.0f} s in total):")
     for line in aligned([[f"{seconds:6.1f} s", text] for text, seconds in timer.rows()]):
         tell(f"  {line}")
 
 
 def _show_next(built: BuiltImage) -> None:
-    """Show how to run an image, and how to take one out of envkit's own folder; its layers are cached there."""
+    """Show how to run an image, and how to send one that is in the state folder elsewhere.
+
+    Building it again with another --output is fast, because all of its layers are cached.
+    """
     if built.pushed is None:
         tell("run it: envkit run -- COMMAND   (envkit shell opens a shell in it)")
     if built.pushed is not None or built.place is None or not built.place.startswith("oci:"):
         return
-    again = "--no-verify --output"
+    flags = "--no-verify --output"
     rows = [
-        ["Docker", f"{again} docker-daemon"],
-        ["a registry", f"{again} registry:HOST/NAME:TAG"],
-        ["a file", f"{again} docker-archive:FILE.tar"],
+        ["Docker", f"{flags} docker-daemon"],
+        ["a registry", f"{flags} registry:HOST/NAME:TAG"],
+        ["a file", f"{flags} docker-archive:FILE.tar"],
     ]
     tell(f"image: {built.place}. To send it elsewhere, run again with:")
     for line in aligned(rows):

@@ -1,4 +1,4 @@
-"""The options of `envkit build`, as one frozen dataclass, and what they say about the build."""
+"""The options of `envkit build` as one frozen dataclass, and the requests that follow from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PUSH_EXAMPLE = "envkit build -t registry.example.com/team/train:1.0 --push"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManyFlags:
-    """The options that name several images, and say how they are built."""
+    """The options for builds of several images."""
 
     every: bool  # --all
     matrix: Path | None
@@ -56,7 +56,7 @@ class ManyFlags:
 _many_options = applied(
     (
         option(
-            Section.MANY, "--all", "every", is_flag=True, help="Build every image of ./images, or every shipped image."
+            Section.MANY, "--all", "every", is_flag=True, help="Build every image in ./images, or every shipped image."
         ),
         option(
             Section.MANY,
@@ -66,13 +66,20 @@ _many_options = applied(
             help="Build every combination of a matrix file.",
         ),
         option(
-            Section.MANY, "--jobs", type=click.IntRange(min=1), metavar="N", help="Parallel builds. [as many as fit]"
+            Section.MANY,
+            "--jobs",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Parallel builds. [from CPUs, memory and disk]",
         ),
         option(
             Section.MANY, "--resume", is_flag=True, help="Build only what failed or was not reached in the last run."
         ),
         option(
-            Section.MANY, "--skip-impossible", is_flag=True, help="Skip combinations of the matrix that do not exist."
+            Section.MANY,
+            "--skip-impossible",
+            is_flag=True,
+            help="Skip combinations of the matrix that have no compatible versions.",
         ),
         option(
             Section.MANY,
@@ -84,7 +91,7 @@ _many_options = applied(
             Section.MANY,
             "--cross-check",
             metavar="N|all",
-            help="With --scheduler: build N images again on a second worker and compare their digests. [1]",
+            help="With --scheduler: rebuild N images on a second worker and compare the digests. [1]",
         ),
     )
 )
@@ -122,22 +129,22 @@ class BuildFlags:
 
     @property
     def builds_several(self) -> bool:
-        """Whether this is more than one build on this machine."""
+        """Whether the command builds several images, or builds on a cluster."""
         many = self.many
         return len(self.definitions) > 1 or many.every or many.matrix is not None or many.scheduler is not None
 
     @property
     def definition(self) -> str | None:
-        """The only definition."""
+        """The definition of a single image, None for the default image."""
         return self.definitions[0] if self.definitions else None
 
     def settings(self) -> Settings:
-        """Load the settings with those that options give."""
+        """Load the settings, overridden by the options."""
         own = {"engine": self.engine, "build_network": self.network, "preset": self.preset}
         return load_settings({**own, "facts": self.request.facts_file})
 
     def options(self, settings: Settings) -> BuildOptions:
-        """Return how to build, whichever image.
+        """Return the options of the build, which are the same for every image.
 
         Raises:
             UsageError: an option is invalid.
@@ -174,16 +181,19 @@ class BuildFlags:
         if self.plan_file is None:
             return self.request.plan(self.definition)
         if self.definition is not None or not self.request.is_empty:
-            raise UsageError("--plan fixes everything about the image", hint="leave out the definition and its flags")
+            raise UsageError(
+                "--plan cannot be combined with a definition or its flags",
+                hint="leave out the definition and its flags",
+            )
         from envkit.plan.store import read_plan
 
         return read_plan(self.plan_file)
 
     def push_after(self, settings: Settings) -> PushAfterBuild:
-        """Return where the image goes after the build.
+        """Return the registry tags that the image is pushed to after the build.
 
         Raises:
-            UsageError: a tag names no registry, there is none, or --output contradicts.
+            UsageError: a tag does not name a registry, there is no tag, or --output is given, too.
         """
         from envkit.pipeline.pushing import PushAfterBuild, RegistryOptions, parse_name, targets_of_names
 
@@ -209,7 +219,7 @@ build_options = applied(
             "plan_file",
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="Build this plan.json; no other flags apply.",
+            help="Build this plan.json; no other request flags are allowed.",
         ),
         option(
             Section.LOCK,
@@ -222,14 +232,14 @@ build_options = applied(
             Section.LOCK,
             "--no-lock",
             is_flag=True,
-            help="Solve inside the build, without hashes: if only the engine has a network.",
+            help="Solve inside the build, without hashes, if only the engine has network access.",
         ),
         option(
             Section.BUILD,
             "--engine",
             metavar="NAME",
             shell_complete=shell_values.engines,
-            help="auto, docker, buildkit, podman or embedded. [auto]",
+            help="Engine: auto, docker, buildkit, podman or embedded. [auto]",
         ),
         option(
             Section.BUILD,
@@ -241,12 +251,15 @@ build_options = applied(
         option(
             Section.PUBLISH,
             "--output",
-            metavar="PLACE",
+            metavar="DEST",
             help="Embedded engine: oci:DIR, docker-archive:FILE, docker-daemon or registry:REF. "
-            "[a layout in the state folder]",
+            "[an OCI layout in the state folder]",
         ),
         option(
-            Section.PUBLISH, "--push", is_flag=True, help="Push to each -t HOST/NAME:TAG; tags move after verification."
+            Section.PUBLISH,
+            "--push",
+            is_flag=True,
+            help="Push to every -t HOST/NAME:TAG; tags are set after verification.",
         ),
         registry_options,
         option(
@@ -254,13 +267,13 @@ build_options = applied(
             "--compression",
             type=click.Choice(["gzip", "zstd"]),
             default="gzip",
-            help="Embedded engine: layers. [gzip]",
+            help="Embedded engine: compression of the layers. [gzip]",
         ),
         option(
             Section.BUILD,
             "--offline",
             is_flag=True,
-            help="Embedded engine: download nothing; list what no cache holds.",
+            help="Embedded engine: use cached files only and list what is missing.",
         ),
         option(
             Section.PUBLISH,
@@ -274,13 +287,15 @@ build_options = applied(
         option(
             Section.PUBLISH, "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Add a label; repeatable."
         ),
-        option(Section.BUILD, "--no-cache", is_flag=True, help="Rebuild every step, and a bootstrapped base image."),
+        option(
+            Section.BUILD, "--no-cache", is_flag=True, help="Rebuild every step, including a bootstrapped base image."
+        ),
         option(
             Section.BUILD,
             "--network",
             metavar="NAME",
             shell_complete=shell_values.networks,
-            help="Network of build steps: auto, default, host or none. [auto]",
+            help="Network for build steps: auto, default, host or none. [auto]",
         ),
         preset_option,
         option(
@@ -291,16 +306,16 @@ build_options = applied(
             metavar="ID=FILE",
             help="Secret file for BuildKit's secret mounts; repeatable.",
         ),
-        timeout_option("Time limit of the build, without verification."),
+        timeout_option("Time limit of the build, not counting verification."),
         progress_options("Show the engine's output while it builds."),
         option(Section.CHECKS, "--no-verify", is_flag=True, help="Skip verification; print the image ID instead."),
         option(
             Section.CHECKS,
             "--allow-cpu",
             is_flag=True,
-            help="Exit 0 for a CUDA image without a GPU; the record says so.",
+            help="Exit 0 for a CUDA image without a GPU (still reported as NOT VERIFIED).",
         ),
-        document_options(f"the result (schema {SCHEMA}, of several images {REPORT_SCHEMA})", "--metadata-file"),
+        document_options(f"the result (schema {SCHEMA}; several images: {REPORT_SCHEMA})", "--metadata-file"),
         report_option,
     )
 )
@@ -310,7 +325,7 @@ def _secret(text: str) -> tuple[str, Path]:
     ident, sign, file = text.partition("=")
     path = Path(file)
     if not sign or not ident.replace("-", "").replace("_", "").isalnum() or "," in file:
-        raise UsageError("--secret is ID=FILE", hint="--secret netrc=$HOME/.netrc")
+        raise UsageError("--secret must be ID=FILE", hint="--secret netrc=$HOME/.netrc")
     if not path.is_file():
         raise UsageError(f"--secret {ident}: {file} is not a file", hint="--secret netrc=$HOME/.netrc")
     return ident, path.absolute()

@@ -1,4 +1,4 @@
-"""`envkit build` of several images: by name, of a folder, of a matrix; on this machine or on a cluster."""
+"""`envkit build` of several images: by name, from a folder or a matrix; on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def check_choice(flags: BuildFlags) -> None:
         UsageError: images are named in two ways, or an option for several images is given with one.
     """
     many = flags.many
-    named = {"names": flags.definitions, "--all": many.every, "--matrix": many.matrix}
-    ways = [name for name, given in named.items() if given]
-    if len(ways) > 1:
-        raise UsageError(f"{' and '.join(ways)} each name the images to build", hint="give one of them")
+    selectors = {"names": flags.definitions, "--all": many.every, "--matrix": many.matrix}
+    given = [name for name, value in selectors.items() if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} each select the images to build", hint="give one of them")
     if many.cross_check is not None and many.scheduler is None:
         raise UsageError("--cross-check needs --scheduler", hint="--scheduler tcp://HOST:PORT")
     if flags.builds_several:
         return
     several = {"--jobs": many.jobs, "--resume": many.resume, "--skip-impossible": many.skip_impossible}
-    for flag, given in several.items():
-        if given:
+    for flag, value in several.items():
+        if value:
             raise UsageError(f"{flag} is for several images", hint="envkit build a b c, --all, or --matrix FILE")
 
 
 def check_single(flags: BuildFlags) -> None:
-    """Refuse options for one image.
+    """Refuse options that several images cannot share.
 
     Raises:
-        UsageError: an option was given that several images cannot share.
+        UsageError: such an option was given.
     """
     single = {
         "-t": (flags.tags, "--output registry:HOST/NAME gives each image its own tag"),
@@ -70,8 +70,8 @@ def check_single(flags: BuildFlags) -> None:
         ),
         "--push": (flags.push, "--output registry:HOST/NAME pushes each image"),
     }
-    for flag, (given, hint) in single.items():
-        if given:
+    for flag, (value, hint) in single.items():
+        if value:
             raise UsageError(f"{flag} is for one image", hint=hint)
 
 
@@ -80,7 +80,7 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
 
     Raises:
         UsageError: options, the matrix or a definition are invalid.
-        ConflictError: a cell is impossible and may not be skipped, or none is left.
+        ConflictError: a cell is impossible and --skip-impossible is not given, or all cells are impossible.
         EnvironmentProblem: no engine, no disk space, no cluster.
     """
     from envkit.cli.cache import keep_within
@@ -90,15 +90,16 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     from envkit.pipeline.building import engine_name
 
     began, many = time.monotonic(), flags.many
-    # On a cluster every engine's image is sent to the registry from its worker.
-    own = replace(options, output=None, replace_tag=False, mount_from=()) if many.scheduler else options
+    # On a cluster, each worker pushes its image to the registry after the build, so the engine itself needs no support
+    # for these options.
+    engine_options = replace(options, output=None, replace_tag=False, mount_from=()) if many.scheduler else options
     matrix = named_images(flags)
     request = FleetRequest(
         found=cells.Expanded(cells=(), impossible=()),
         where=matrix.where,
         settings=settings,
         options=options,
-        engine=engine_name(settings, own),
+        engine=engine_name(settings, engine_options),
         verify=not flags.no_verify,
         no_lock=flags.no_lock,
         allow_cpu=flags.allow_cpu,
@@ -119,18 +120,18 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
             run.build()
             keep_within(settings.get("cache_limit"), Remarks(table))
     finally:
-        # Also after an interruption: the document then says what is done.
+        # Also after an interruption, so that the document lists the images that were built.
         if run.outcomes:
-            took = time.monotonic() - began
-            publish(run, document, seconds=took, skip=many.skip_impossible, pages=flags.reports)
+            seconds = time.monotonic() - began
+            publish(run, document, seconds=seconds, skip=many.skip_impossible, pages=flags.reports)
     return report.exit_code(run.outcomes, expanded.impossible, skip=many.skip_impossible)
 
 
 def named_images(flags: BuildFlags) -> Matrix:
-    """Return the matrix that was named, or one of the images alone.
+    """Return the matrix file, or a matrix without axes of the images that were named.
 
     Raises:
-        UsageError: the file is invalid, or `--all` finds nothing.
+        UsageError: the matrix file is invalid.
     """
     from envkit.fleet.matrix import Matrix, read_matrix
     from envkit.plan.definition import shipped
@@ -151,11 +152,11 @@ def _refuse_impossible(expanded: Expanded, *, skip: bool) -> None:
             tell(f"skipped: {cell.name}: {cell.reason}")
         return
     first, *others = expanded.impossible
-    left = f"--skip-impossible builds the other {len(expanded.cells)}" if expanded.cells else first.hint
+    hint = f"--skip-impossible builds the other {len(expanded.cells)}" if expanded.cells else first.hint
     raise ConflictError(
         f"{first.name} is impossible: {first.reason}",
         details=tuple(f"{other.name}: {other.reason}" for other in others),
-        hint=left or "envkit matrix list",
+        hint=hint or "envkit matrix list",
     )
 
 
@@ -189,8 +190,8 @@ def publish(
         jobs=run.jobs,
         skip=skip,
     )
-    write_document(tree, target, done="the images are built")
-    write_pages(tree, pages, done="the images are built")
+    write_document(tree, target, done="the images were built")
+    write_pages(tree, pages, done="the images were built")
 
 
 def _show_failures(outcomes: Sequence[Outcome]) -> None:

@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 SCHEMA = "envkit.cache/1"
 PRUNE_SCHEMA = "envkit.cache-prune/1"
 _DAY_S = 86400
-_ASKED_FROM = 1_000_000_000  # bytes; a terminal is asked before more than this is removed
+_CONFIRM_FROM = 1_000_000_000  # bytes; on a terminal, removing more needs a confirmation
 
 _HELP = """Show and prune the caches of builds and runs on this machine.
 
 Nothing is removed automatically unless the setting cache_limit names a size.
 
 \b
-envkit cache                        show what is kept, and where
-envkit cache prune                  remove what was unused for 30 days, and leftovers of killed runs
-envkit cache prune --keep 20GB      remove until 20 GB are left, least recently used first
-envkit cache prune --all            remove everything that no build uses now
+envkit cache                        show the entries by kind, with their folders
+envkit cache prune                  remove entries unused for 30 days
+envkit cache prune --keep 20GB      remove entries until 20 GB are left
+envkit cache prune --all            remove everything that is not in use
 """
 
 
 def keep_within(limit: str | None, reporter: Reporter) -> None:
-    """Prune the cache to the size of the setting `cache_limit`, if it is set, after a build has ended.
+    """Prune the cache after a build to the size that the setting `cache_limit` gives, if it is set.
 
     Raises:
         UsageError: the setting is not a size.
@@ -48,14 +48,14 @@ def keep_within(limit: str | None, reporter: Reporter) -> None:
         return
     done = _prune(Rule(keep=parse_size(limit, "cache_limit")))
     if done.removed:
-        reporter.note(f"cache_limit {limit}: {'; '.join(_told(done).splitlines())}")
+        reporter.note(f"cache_limit {limit}: {'; '.join(_summary_of(done).splitlines())}")
 
 
 @new_group("cache", help=_HELP, invoke_without_command=True)
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    """Show what is kept."""
+    """Show the entries by kind."""
     if ctx.invoked_subcommand is not None:
         return
     from envkit.assemble.cache_prune import KINDS, entries
@@ -96,7 +96,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     "--older-than",
     type=click.FloatRange(min=0),
     metavar="DAYS",
-    help="Remove what was unused for this many days.",
+    help="Remove entries unused for this many days.",
 )
 @option(Section.SELECTION, "--all", "everything", is_flag=True, help="Remove everything.")
 @option(Section.SELECTION, "--images", is_flag=True, help="Also prune images in the state folder.")
@@ -105,10 +105,11 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 def prune_command(
     *, keep: str | None, older_than: float | None, everything: bool, images: bool, yes: bool, as_json: bool
 ) -> None:
-    """Remove what is kept, least recently used first.
+    """Remove entries, least recently used first.
 
-    Without an option that is what was not used for 30 days. What a build or a run uses now stays, and so do images,
-    unless --images is given. A removed layer is made again when a build needs it.
+    Without options, remove entries unused for 30 days. Leftovers of killed runs are always removed. Entries that a
+    build or run is using are kept, and so are images unless --images is given. A removed layer is rebuilt when a build
+    needs it.
     """
     from envkit.assemble.cache_prune import USUAL_S, Rule
     from envkit.ground.errors import UsageError
@@ -120,7 +121,7 @@ def prune_command(
     if limit is None and age is None and not everything:
         age = USUAL_S
     rule = Rule(keep=limit, older_than_s=age, everything=everything, images=images)
-    if not yes and not _agreed(rule):
+    if not yes and not _confirmed(rule):
         click.echo("nothing was removed", err=True)
         return
     done = _prune(rule)
@@ -134,7 +135,7 @@ def prune_command(
         }
         click.echo(json.dumps(tree, indent=2))
     else:
-        click.echo(_told(done))
+        click.echo(_summary_of(done))
 
 
 def _prune(rule: Any) -> Pruned:
@@ -143,16 +144,16 @@ def _prune(rule: Any) -> Pruned:
     return prune(*_folders(), rule)
 
 
-def _agreed(rule: Any) -> bool:
-    """Whether the rule may be applied: asked on a terminal where more than 1 GB goes, taken as said elsewhere."""
+def _confirmed(rule: Any) -> bool:
+    """Return whether to apply the rule; on a terminal, ask the user first if it would remove more than 1 GB."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     from envkit.assemble.cache_prune import chosen, entries
 
-    going = chosen(entries(*_folders()), rule, time.time())
-    if _bytes(going) <= _ASKED_FROM:
+    removed = chosen(entries(*_folders()), rule, time.time())
+    if _bytes(removed) <= _CONFIRM_FROM:
         return True
-    return click.confirm(f"Remove {len(going)} entries ({_text(_bytes(going))})?", err=True)
+    return click.confirm(f"Remove {len(removed)} entries ({_text(_bytes(removed))})?", err=True)
 
 
 def _folders() -> tuple[Path, Path]:
@@ -161,17 +162,17 @@ def _folders() -> tuple[Path, Path]:
     return cache_dir(), state_dir()
 
 
-def _told(done: Pruned) -> str:
+def _summary_of(done: Pruned) -> str:
     lines = [f"removed {len(done.removed)} entries, freed {_text(done.freed)}"]
     if done.held:
-        lines.append(f"{_text(done.held)} of them are also used by images and stay on disk")
+        lines.append(f"another {_text(done.held)} stays on disk, because images use the same files")
     if done.in_use:
         lines.append(f"{len(done.in_use)} entries ({_text(_bytes(done.in_use))}) are in use and were kept")
     return "\n".join(lines)
 
 
 def _summary(rows: Sequence[Entry]) -> dict[str, Any]:
-    """Entries of one kind; they are sorted by time."""
+    """Return the number, size and times of the entries of one kind, which are sorted by time of last use."""
     used = {"first_used": int(rows[0].used), "last_used": int(rows[-1].used)} if rows else {}
     return {"entries": len(rows), "bytes": _bytes(rows), **used}
 

@@ -1,4 +1,4 @@
-"""`envkit compare`: launch two images in turns, or read recorded launches, and show what changed."""
+"""`envkit compare`: launch two images alternately, or read recorded launches, and show which metrics changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CompareFlags:
     metavar="N",
     default=0,
     show_default=True,
-    help="Seed of the order in which the sides run.",
+    help="Seed for the order of the launches.",
 )
 @runner_options(tier="quick")
 @option(
@@ -69,7 +69,7 @@ class CompareFlags:
     "--keep",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Keep the records in DIR/a and DIR/b.",
+    help="Save the records in DIR/a and DIR/b.",
 )
 @page_option("Write a page with the intervals and the launches.")
 @document_options("the result (schema envkit.compare/1)")
@@ -78,16 +78,17 @@ class CompareFlags:
 def command(flags: CompareFlags) -> int:
     """Check whether B is slower than A.
 
-    A and B are images, which are launched in turns, or records: a .json file of `envkit verify`, or a folder of them.
+    A and B are images, which are launched alternately, or records: a .json file of `envkit verify`, or a folder of
+    such files.
 
-    Exit codes: 0 not slower, 5 inconclusive, 7 regression, 6 an image does not run.
+    Exit codes: 0 not slower, 5 inconclusive, 6 an image does not run, 7 regression.
     """
     document = flags.document.target()
     first, second = _two(flags.sides, as_json=flags.document.as_json)
     recorded = [_is_record(item) for item in (first, second)]
     if any(recorded) and not all(recorded):
         raise UsageError(
-            "an image cannot be compared with records: their launches did not take turns",
+            "an image cannot be compared with records, because their launches do not alternate",
             hint="name two images, or two folders of records",
         )
     comparison = _from_records(Path(first), Path(second)) if all(recorded) else _from_launches(first, second, flags)
@@ -131,11 +132,11 @@ def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
             for image in (first, second)
         ]
         least = Rule.shipped().launches
-        made = gather(
+        launched = gather(
             subjects, reporter, launches=flags.launches, seed=flags.seed, least=least, keep=_keeper(flags.keep)
         )
-    sides = [Side(name=image, records=records) for image, records in zip((first, second), made, strict=True)]
-    # A variable that one image sets belongs to what is compared.
+    sides = [Side(name=image, records=records) for image, records in zip((first, second), launched, strict=True)]
+    # Notes, not an error: a difference in the environment may come from the images, which are what is compared.
     notes = disagreements([record for side in sides for record in side.records])
     return compared(sides[0], sides[1], interleaved=True, seed=flags.seed, notes=notes)
 
@@ -144,7 +145,7 @@ def _two(typed: tuple[str, ...], *, as_json: bool) -> tuple[str, str]:
     """Return A and B.
 
     Raises:
-        UsageError: there are more or fewer; a third one that ends in .json is the file that --json once took.
+        UsageError: there are not two. If a third one ends in .json, the error explains that --json takes no file.
     """
     if len(typed) == 2:  # noqa: PLR2004 - A and B
         return typed[0], typed[1]
@@ -154,7 +155,7 @@ def _two(typed: tuple[str, ...], *, as_json: bool) -> tuple[str, str]:
 
 
 def _is_record(item: str) -> bool:
-    # A folder may by chance be called like an image, whose name begins with a letter or a digit.
+    # A name without a leading `/` or `.` may be an image and a folder; a folder counts only if it contains records.
     return item.endswith(".json") or item.startswith(("/", ".")) or bool(list(Path(item).glob("*.json")))
 
 
@@ -164,7 +165,7 @@ def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | N
     from envkit.verify.record import Record
 
     if any(list((folder / side).glob("*.json")) for side in "ab"):
-        raise UsageError(f"{folder} holds records of another comparison", hint="name an empty folder for --keep")
+        raise UsageError(f"{folder} contains records of another comparison", hint="name an empty folder for --keep")
     counts = [0, 0]
 
     def keep(side: int, record: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`envkit completion`: the script that completes envkit's words in a shell, and the answers to that script."""
+"""`envkit completion`: the completion scripts of the shells, and the completions that they request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from click.shell_completion import ShellComplete
 
 PROGRAM = "envkit"
-COMPLETE = "_ENVKIT_COMPLETE"  # the variable by which the script of a shell asks for completions
-# Where each shell looks for the script by itself; the folder has to exist.
+COMPLETE = "_ENVKIT_COMPLETE"  # the variable with which a shell's script requests completions
+# How to install each script where its shell finds it; the shells do not create these folders.
 INSTALL = {
     "bash": (
         "mkdir -p ~/.local/share/bash-completion/completions",
@@ -34,8 +34,8 @@ INSTALL = {
 }
 
 
-# Bash splits words at colons and equal signs and replaces what follows the last of them. `oci:build/image` is one word
-# for envkit, so it gets the whole line, and what stands before the last colon is taken off its answers.
+# Bash splits words at colons and equal signs, and replaces only the part after the last one. `oci:build/image` is one
+# word for envkit, so envkit gets the whole line, and the part before the last colon is removed from its completions.
 _BASH = """\
 %(complete_func)s() {
     local - IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" word before="" completion type value
@@ -58,7 +58,8 @@ _BASH = """\
 complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
-# With click's script, every second Tab of a file in `fpath` completes nothing, and `--os=` is replaced by its value.
+# Not click's script: installed as a file in `fpath`, it completes nothing on every second Tab, and it replaces `--os=`
+# by the value.
 _ZSH = """\
 #compdef %(prog_name)s
 
@@ -101,7 +102,8 @@ fi
 """
 
 
-# Click's script cuts values at a comma, and fish matches an answer with the whole word: `--os=` has to stand before it.
+# Not click's script, which cuts values at a comma. Fish compares a completion with the whole word, so `--os=` has to be
+# part of it.
 _FISH = """\
 function %(complete_func)s
     set -l word (commandline -ct)
@@ -128,7 +130,7 @@ complete --command %(prog_name)s --no-files --keep-order --arguments "(%(complet
 
 
 def _fish() -> type[ShellComplete]:
-    """Return the completion of fish with our script."""
+    """Return click's completion for fish with the script above."""
     from click.shell_completion import FishComplete
 
     class Fish(FishComplete):
@@ -138,7 +140,7 @@ def _fish() -> type[ShellComplete]:
 
 
 def _zsh() -> type[ShellComplete]:
-    """Return the completion of zsh with our script."""
+    """Return click's completion for zsh with the script above."""
     from click.shell_completion import ZshComplete
 
     class Zsh(ZshComplete):
@@ -148,14 +150,14 @@ def _zsh() -> type[ShellComplete]:
 
 
 def _bash() -> type[ShellComplete]:
-    """Return the completion of bash; click's own knows no words with colons."""
+    """Return click's completion for bash with the script above, which supports words with colons."""
     from click.shell_completion import BashComplete, split_arg_string
 
     class Bash(BashComplete):
         source_template = _BASH
 
         def get_completion_args(self) -> tuple[list[str], str]:
-            """Return the words before the cursor, without the program, and the one that it is at."""
+            """Return the words before the current one, without the program, and the current one."""
             line = os.environ["COMP_WORDS"]
             words = [*split_arg_string(line), *([""] if line[-1:].isspace() else [])]
             return words[1:-1], words[-1]
@@ -166,10 +168,10 @@ def _bash() -> type[ShellComplete]:
 @new_command("completion")
 @click.argument("shell", type=click.Choice(tuple(INSTALL)))
 def command(shell: str) -> None:
-    """Print the script that completes envkit's words in a shell.
+    """Print the completion script for bash, zsh or fish.
 
-    It completes commands, options and values: image definitions, images, GPUs, operating systems, engines,
-    sources, checks, pages of the documentation. The script begins with how to install it.
+    The script completes commands, options and values: image definitions, images, GPUs, operating systems, engines,
+    sources, checks and documentation pages. Its first lines explain how to install it.
 
     \b
     envkit completion bash > ~/.local/share/bash-completion/completions/envkit
@@ -179,23 +181,23 @@ def command(shell: str) -> None:
     kind = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
     lines = kind(click.get_current_context().find_root().command, {}, PROGRAM, COMPLETE).source().splitlines()
     notes = [f"# {line}" for line in ("To install:", *INSTALL[shell], "Then start a new shell.")]
-    # zsh finds the function of a file by its first line.
-    at = 1 if lines[0].startswith("#compdef") else 0
-    click.echo("\n".join([*lines[:at], *notes, *lines[at:]]))
+    # zsh requires #compdef in the first line.
+    start = 1 if lines[0].startswith("#compdef") else 0
+    click.echo("\n".join([*lines[:start], *notes, *lines[start:]]))
 
 
-def answer(group: click.Group, asked: str) -> int:
-    """Print the completions that a shell asks for, by the variables that its script sets; return the exit code.
+def answer(group: click.Group, instruction: str) -> int:
+    """Print the completions that a shell's script requests by its variables; return the exit code.
 
     Args:
-        group: whose words are completed.
-        asked: what the script wants, such as `bash_complete`.
+        group: the commands.
+        instruction: the value of COMPLETE, such as `bash_complete`.
     """
     from click.shell_completion import add_completion_class, shell_complete
 
     try:
         add_completion_class(_bash())
-        return shell_complete(group, {}, PROGRAM, COMPLETE, asked)
+        return shell_complete(group, {}, PROGRAM, COMPLETE, instruction)
     except (click.ClickException, Ending, LookupError, OSError, ValueError):
-        # The command line is not finished, and a message would stand in the middle of it.
+        # The command line is incomplete, so errors are normal; a message would garble the line that is being typed.
         return 1

@@ -1,4 +1,4 @@
-"""`envkit config`: every setting, its value and where the value comes from."""
+"""`envkit config`: show every setting, its value and where the value comes from."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def command(preset: str | None, as_json: bool) -> int:
     An invalid value is marked INVALID, and the exit code is 2.
 
     Precedence: flag, then ENVKIT_* variable, then envkit.toml or [tool.envkit] in pyproject.toml of this folder, then
-    ~/.config/envkit/envkit.toml of your account, then the default. Programs, folders and CA bundles are not read from
-    this folder's file, because a checkout may not be yours: such a value is marked IGNORED.
+    ~/.config/envkit/envkit.toml, then the default. Programs, folders and CA bundles are not read from this folder's
+    file, because a checkout may come from someone else; such a value is marked IGNORED.
 
-    The plug-ins of this installation follow; one that cannot be loaded is marked BROKEN, and the exit code is 9.
+    The installed plug-ins are listed last; one that cannot be loaded is marked BROKEN, and the exit code is 9.
     """
     resolved = settings.read({"preset": preset}, os.environ, Path.cwd())
     rows = [(item, resolved.values[item.key]) for item in settings.SETTINGS]
@@ -75,7 +75,7 @@ def _ignored(value: settings.Value | None) -> dict[str, str | None] | None:
 
 
 def redacted(text: str | None) -> str | None:
-    """The text without the user and password of a URL."""
+    """Return the text, with the user and password of a URL replaced by `***`."""
     if not text or "@" not in text:
         return text
     parts = urlsplit(text)

@@ -1,4 +1,4 @@
-"""What the user sees of long work: a bar on a terminal, plain lines elsewhere, JSON lines, or nothing."""
+"""Messages on stderr, and the progress of long work: a bar on a terminal, plain lines elsewhere, or JSON lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODES = ("auto", "plain", "quiet", "json")
 
 
 def reporter_for(mode: str, *, verbose: bool = False) -> Reporter:
-    """The reporter for `--progress MODE`; auto is a bar on a terminal and plain lines elsewhere."""
+    """Return the reporter for `--progress MODE`; auto is a bar on a terminal and plain lines elsewhere."""
     if mode == "quiet":
         return Silent()
     if mode == "json":
@@ -36,12 +36,12 @@ def reporter_for(mode: str, *, verbose: bool = False) -> Reporter:
 
 
 def color() -> bool:
-    """Whether stdout may carry color: a terminal that knows it, and NO_COLOR unset or empty."""
+    """Return whether to color stdout: it is a terminal with colors, and NO_COLOR is unset or empty."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def columns(stream: TextIO) -> int | None:
-    """Return the width for text on a stream: the terminal's, at most 120; None for a log, which needs no limit."""
+    """Return the width for text on a stream: the terminal's, at most 120; None if it is not a terminal."""
     import shutil
 
     return min(shutil.get_terminal_size((80, 24)).columns, _WIDEST) if stream.isatty() else None
@@ -55,7 +55,7 @@ def show(line: str, *, err: bool = False) -> None:
 
 
 def tell(text: str) -> None:
-    """Print a remark to stderr; `-q` leaves it out. Notes and warnings are folded; other lines may be copied."""
+    """Print a message to stderr unless `-q` is given. Notes and warnings are folded; other lines stay easy to copy."""
     if verbosity().quiet:
         return
     if text.startswith(_PROSE):
@@ -64,12 +64,12 @@ def tell(text: str) -> None:
         click.echo(text, err=True)
 
 
-_BYTES_FROM = 1 << 20  # no build has so many steps: what counts this high counts bytes
-_PLAIN_EVERY_S = 10.0  # a CI system keeps every line
+_BYTES_FROM = 1 << 20  # from here on a count is shown as bytes, because no build has so many steps
+_PLAIN_EVERY_S = 10.0  # plain lines of progress stay in the log of a CI system, so they are rare
 
 
 def amount(done: int, total: int | None, rate: float | None) -> str:
-    """How far work is, in its own unit; bytes as MB, with `rate` per second where it is known."""
+    """Return the progress as text: a count of steps, or MB for bytes, with `rate` (bytes per second) if known."""
     if max(done, total or 0) < _BYTES_FROM:
         return f"{done}/{total}" if total else f"{done}"
     text = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"{done / 1e6:.0f} MB"
@@ -80,17 +80,17 @@ class Plain:
     """One line per event on stderr: for logs and CI.
 
     Args:
-        stream: where to.
-        clock: seconds from any start on.
+        stream: the stream to write to.
+        clock: returns seconds since any fixed moment.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
-        self._start = self._step = self._told = clock()
+        self._start = self._step = self._last_line = clock()
 
     def step(self, text: str) -> None:
         """Print the phase with the seconds since the start."""
-        self._step = self._told = self._clock()
+        self._step = self._last_line = self._clock()
         self._write(f"[{self._step - self._start:6.1f}s] {neutral(text)}")
 
     def log(self, line: str) -> None:
@@ -98,24 +98,24 @@ class Plain:
         self._write(f"  | {neutral(line)}")
 
     def advance(self, done: int, total: int | None) -> None:
-        """Tell every ten seconds how many bytes are done; log lines tell of everything else."""
+        """Print how many bytes are done, at most every ten seconds; counts of steps are only visible as log lines."""
         now = self._clock()
-        if max(done, total or 0) < _BYTES_FROM or now - self._told < _PLAIN_EVERY_S:
+        if max(done, total or 0) < _BYTES_FROM or now - self._last_line < _PLAIN_EVERY_S:
             return
-        self._told = now
+        self._last_line = now
         self._write(f"[{now - self._start:6.1f}s]   {amount(done, total, done / (now - self._step))}")
 
     def note(self, text: str) -> None:
-        """Print a remark."""
+        """Print a note."""
         self._write(f"note: {neutral(text)}")
 
     def close(self) -> None:
-        """Leave the lines as they are."""
+        """Do nothing."""
 
     def _write(self, line: str) -> None:
         try:
             print(line, file=self._stream, flush=True)
-        except (OSError, ValueError):  # the reader of stderr went away; the work goes on
+        except (OSError, ValueError):  # the reader of stderr is gone, which must not stop the work
             return
 
 
@@ -142,7 +142,7 @@ class JsonLines:
         self._emit("note", text=neutral(text))
 
     def close(self) -> None:
-        """Emit nothing: the next step says that this one has ended."""
+        """Emit nothing: the next step event implies that this step has ended."""
 
     def _emit(self, event: str, **fields: object) -> None:
         try:
@@ -161,14 +161,14 @@ class Bar:
         from rich.text import Text
 
         class Amount(ProgressColumn):
-            """How far the step is, and how fast it goes."""
+            """The progress of the step and its rate."""
 
             def render(self, task: Task) -> Text:
                 total = None if task.total is None else int(task.total)
                 return Text(amount(int(task.completed), total, task.speed))
 
         class Line(ProgressColumn):
-            """The end of the log, in the room that the other columns leave."""
+            """The last log line, cut to the width that the other columns leave."""
 
             def render(self, task: Task) -> Text:
                 return Text(str(task.fields["line"]), style="dim", no_wrap=True, overflow="ellipsis")
@@ -190,7 +190,7 @@ class Bar:
         self._started = 0.0
 
     def step(self, text: str) -> None:
-        """Finish the bar of the step before and start a new one."""
+        """Close the bar of the previous step and start a new one."""
         self.close()
         self._text, self._started = text, time.monotonic()
         self._task = self._progress.add_task(neutral(text), total=None, line="")
@@ -210,12 +210,12 @@ class Bar:
             self._progress.update(self._task, completed=done, total=total)
 
     def note(self, text: str) -> None:
-        """Print a remark above the bar."""
+        """Print a note above the bar."""
         for line in folded(f"note: {neutral(text)}", self._console.width):
             self._console.print(line, markup=False)
 
     def close(self) -> None:
-        """Take the bar away and leave one line that says how long the step took."""
+        """Replace the bar by one line with the duration of the step."""
         if self._task is None:
             return
         self._progress.stop()

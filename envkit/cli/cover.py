@@ -1,4 +1,4 @@
-"""`envkit cover`: the fewest images that serve a set of machines, and what would save one."""
+"""`envkit cover`: find the fewest images that serve a set of machines, and changes that would save one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from envkit.ground.errors import ConflictError
 
 _FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm", "doctor")
-_SHOWN_FORCES = 3  # hosts that are told for each image; of the rest there is a count
+_SHOWN_FORCES = 3  # kinds of machines that are listed for each image; the others are counted
 
 _HELP = """Find the fewest images that serve all machines of an inventory.
 
@@ -35,7 +35,7 @@ pdsh -a nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,nohe
 
 The request's flags apply to every image. --driver, --gpu and --platform fill in what the inventory leaves out.
 
-Exit codes: 0 answered; 2 the inventory is invalid; 3 nothing runs on some of the machines.
+Exit codes: 0 success; 2 the inventory is invalid; 3 some machines cannot run any image.
 """
 
 
@@ -60,7 +60,7 @@ class CoverFlags:
     metavar="FILE",
     shell_complete=shell_values.files,
     required=True,
-    help="The inventory; - is stdin.",
+    help="Inventory of the machines; - is stdin.",
 )
 @option(
     Section.INPUT,
@@ -76,9 +76,9 @@ class CoverFlags:
     "aliases",
     metavar="NAME=GPU",
     multiple=True,
-    help="A site's name of a GPU: --alias big=A100.",
+    help="Your own name for a GPU in the inventory: --alias big=A100.",
 )
-@option(Section.OUTPUT, "--skip-impossible", is_flag=True, help="Exit 0 even if nothing runs on some of the machines.")
+@option(Section.OUTPUT, "--skip-impossible", is_flag=True, help="Exit 0 even if some machines cannot run any image.")
 @option(
     Section.OUTPUT,
     "--matrix",
@@ -102,10 +102,10 @@ def command(flags: CoverFlags) -> None:
 
     facts = flags.request.facts()
     _refuse(flags.request)
-    asked = flags.request.fields(facts)
-    complete = _completion(asked, flags.aliases, facts)
+    fields = flags.request.fields(facts)
+    complete = _completion(fields, flags.aliases, facts)
     template = template_kind(flags.request.template)
-    request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template}, facts)
+    request = parse({**fields, "driver": None, "gpu": (), "platform": None, "template": template}, facts)
     where = "stdin" if flags.hosts_file == "-" else flags.hosts_file
     inventory = read_inventory(read_text(flags.hosts_file, "--hosts"), facts, form=flags.form, where=where)
     coverage = replace(cover(request, classes(inventory, facts, complete), facts), notes=inventory.notes)
@@ -147,13 +147,15 @@ def _show(coverage: Cover, inventory: Inventory) -> None:
         for line in _forces(image):
             show(neutral(line))
     if len(coverage.images) > 1:
-        click.echo("\nOne change that saves an image" if coverage.savings else "\nno single change saves an image")
+        click.echo(
+            "\nEach of these changes saves an image" if coverage.savings else "\nno single change saves an image"
+        )
         for saving in coverage.savings:
             show(neutral(f"  {saving.text}"))
-    for gone in coverage.unserved:
+    for unserved in coverage.unserved:
         click.echo("")
-        show(f"nothing runs on {neutral(_hosts(gone.hosts))}")
-        for sentence in gone.because:
+        show(f"no image runs on {neutral(_hosts(unserved.hosts))}")
+        for sentence in unserved.because:
             show(neutral(f"  {sentence}"))
 
 
@@ -184,11 +186,11 @@ def _forces(image: Image) -> Iterator[str]:
         yield from (f"    {sentence}" for sentence in force.because)
     left = len(image.forced_by) - _SHOWN_FORCES
     if left > 0:
-        yield f"  and by {left} kind{'s' if left > 1 else ''} more that no other image runs on"
+        yield f"  and by {left} more kind{'s' if left > 1 else ''} of machines that no other image runs on"
 
 
 def _held_back(image: Image, row: Served) -> str:
-    """What machines give up by sharing an image, and what their driver would run natively."""
+    """Return the newer torch that machines would get alone, and what their driver would run natively, as text."""
     alone = "" if row.alone == image.resolution.torch else f"alone: torch {row.alone}"
     return "; ".join(text for text in (alone, f"natively: {row.native}" if row.native else "") if text)
 
@@ -197,19 +199,21 @@ def _hosts(host_class: HostClass) -> str:
     return f"{host_class.title} ({host_class.named})"
 
 
-def _completion(asked: Mapping[str, Any], aliases: tuple[str, ...], facts: Facts) -> Completion:
+def _completion(fields: Mapping[str, Any], aliases: tuple[str, ...], facts: Facts) -> Completion:
     from envkit.cover.hosts import Completion
     from envkit.ground.errors import UsageError
     from envkit.resolve.wanted import card
 
-    named: dict[str, str] = {}
+    gpus: dict[str, str] = {}
     for text in aliases:
         name, sign, gpu = text.partition("=")
         if not sign or not name or not gpu:
             raise UsageError(f"--alias {text!r:.100} is not NAME=GPU", hint="--alias big=A100")
         card(gpu, facts, "--alias")
-        named[name.lower()] = gpu
-    return Completion(driver=asked["driver"], gpus=tuple(asked["gpu"] or ()), platform=asked["platform"], aliases=named)
+        gpus[name.lower()] = gpu
+    return Completion(
+        driver=fields["driver"], gpus=tuple(fields["gpu"] or ()), platform=fields["platform"], aliases=gpus
+    )
 
 
 def _write(path: Path, coverage: Cover) -> None:
@@ -231,14 +235,14 @@ def _unserved(coverage: Cover) -> ConflictError:
     first = coverage.unserved[0]
     kinds = f"{len(coverage.unserved)} of {coverage.classes} kinds of machines"
     return ConflictError(
-        f"nothing runs on {kinds}: {'; '.join(_hosts(row.hosts) for row in coverage.unserved)}",
+        f"no image runs on {kinds}: {'; '.join(_hosts(row.hosts) for row in coverage.unserved)}",
         hint=first.hint or "--skip-impossible leaves them out",
         details=tuple(dict.fromkeys(sentence for row in coverage.unserved for sentence in row.because)),
     )
 
 
 def _refuse(request: RequestOptions) -> None:
-    """Refuse what an image for several kinds of machines cannot have."""
+    """Refuse options that make no sense for several kinds of machines."""
     from envkit.ground.errors import UsageError
 
     if request.cpu:

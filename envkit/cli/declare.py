@@ -1,10 +1,10 @@
-"""How commands declare their options: each in the section of the help that it belongs to.
+"""Declarations of options: each belongs to a section of the help.
 
     @new_command("push")
     @option(Section.PUBLISH, "--no-tag", is_flag=True, help="Push by digest only.")
 
-The sections of a command's help and of its manual page are made from these declarations alone. Every command has -q and
--v: those that it does not declare are added here.
+The help of a command and its manual page are made from these declarations. Every command has -q and -v; this module
+adds those that the command does not declare itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_QUIET = "Print only errors and the answer."
+_QUIET = "Print only errors and the result."
 _VERBOSE = "Print more details."
 _NARROW, _NARROWEST = 60, 24  # columns
-_SENTENCE = 200  # characters at most
-_APART = 3  # columns between an example and what it is about
+_SENTENCE = 200  # characters of a command's first sentence in a list; long enough for every command
+_APART = 3  # columns between an example and its explanation
 
 
 class Section(enum.Enum):
@@ -52,29 +52,29 @@ class SectionOption(click.Option):
         self.section = section
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Leave out the range of a number: `[1<=x<=31622400.0]` helps nobody, and an error names it."""
+        """Leave out the range of a number: `[1<=x<=31622400.0]` is noise, and the error names the range."""
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
         return extra
 
 
 class Verbosity:
-    """How much a run tells beside its answer: `-q` only errors, `-v` more details. It is the object of the context."""
+    """How much a run prints besides its result: with `-q` only errors, with `-v` more details. It is `Context.obj`."""
 
-    __slots__ = ("quiet", "verbose")  # no dataclass: their module takes longer to import than `envkit --help` should
+    __slots__ = ("quiet", "verbose")  # not a dataclass: importing dataclasses would slow down `envkit --help`
 
     def __init__(self) -> None:
         self.quiet = self.verbose = False
 
 
 def verbosity() -> Verbosity:
-    """Return the verbosity of the command that runs."""
+    """Return the verbosity of the current command."""
     context = click.get_current_context(silent=True)
     return (context.find_object(Verbosity) if context else None) or Verbosity()
 
 
 def _flag(name: str, text: str) -> dict[str, Any]:
-    """Return the attributes of an option that is noted as a field of the verbosity."""
+    """Return the attributes of an option that sets a field of the verbosity."""
 
     def note(ctx: click.Context, parameter: click.Parameter, typed: bool) -> bool:
         del parameter
@@ -88,17 +88,17 @@ def _flag(name: str, text: str) -> dict[str, Any]:
 
 
 def quiet_option(text: str = _QUIET) -> Callable[[Command], Command]:
-    """Return the decorator that adds `-q` for a command that takes it as the keyword `quiet`."""
+    """Return the decorator that adds `-q` and passes it to the command as the keyword `quiet`."""
     return click.option("-q", "--quiet", cls=SectionOption, **_flag("quiet", text))
 
 
 def verbose_option(text: str = _VERBOSE) -> Callable[[Command], Command]:
-    """Return the decorator that adds `-v` for a command that takes it as the keyword `verbose`."""
+    """Return the decorator that adds `-v` and passes it to the command as the keyword `verbose`."""
     return click.option("-v", "--verbose", cls=SectionOption, **_flag("verbose", text))
 
 
 def option(section: Section, *names: str, **attributes: Any) -> Callable[[Command], Command]:
-    """Return the decorator that adds an option in a section; the rest is as in `click.option`."""
+    """Return the decorator that adds an option in a section; `attributes` are those of `click.option`."""
     return click.option(*names, cls=SectionOption, section=section, **attributes)
 
 
@@ -112,11 +112,11 @@ def sections(command: click.Command, ctx: click.Context) -> dict[Section, list[c
     return {section: options for section, options in by_section.items() if options}
 
 
-Example = tuple[str, str]  # a command line, and what it is about
+Example = tuple[str, str]  # a command line and its explanation
 
 
 def help_parts(command: click.Command) -> list[str | list[Example]]:
-    """Return the paragraphs of a command's help; one that begins with click's mark for kept lines has examples."""
+    r"""Return the paragraphs of a command's help; a paragraph after click's mark "\b" is a list of examples."""
     import inspect
 
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
@@ -128,12 +128,12 @@ def help_parts(command: click.Command) -> list[str | list[Example]]:
 
 
 def _example(line: str) -> Example:
-    command, _, about = line.partition("  ")
-    return command.strip(), about.strip()
+    command, _, explanation = line.partition("  ")
+    return command.strip(), explanation.strip()
 
 
 def _example_lines(examples: list[Example], width: int) -> list[str]:
-    """Return examples as lines: what one is about stands beside it, or, where that is too wide, below it."""
+    """Return examples as lines, each with its explanation to the right, or below if both do not fit into the width."""
 
     def beside(across: int) -> list[Example]:
         return [
@@ -142,23 +142,24 @@ def _example_lines(examples: list[Example], width: int) -> list[str]:
             if example[1] and len(example[0]) + _APART <= across <= width - len(example[1])
         ]
 
-    # The column that leaves the most of them in one line.
+    # Choose the column for which most examples fit on one line with their explanation.
     across = max((len(command) + _APART for command, _ in examples), key=lambda at: len(beside(at)))
     lines = []
-    for command, about in examples:
-        if (command, about) in beside(across):
-            lines.append(f"{command:<{across}}{about}")
+    for command, explanation in examples:
+        if (command, explanation) in beside(across):
+            lines.append(f"{command:<{across}}{explanation}")
         else:
-            lines += [command, *([f"    {about}"] if about else [])]
+            lines += [command, *([f"    {explanation}"] if explanation else [])]
     return lines
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-"""The settings of every command, whatever it is started from: click keeps the help option of the first start."""
+"""Settings of every command. A command needs its own copy: click caches the help option at a command's first use, so
+settings that are only inherited from the group would depend on how the command was first used."""
 
 
 class SectionCommand(click.Command):
-    """A command that lists its options by section, and has -q and -v."""
+    """A command with -q and -v, whose help lists the options by section."""
 
     def __init__(self, *names: Any, **attributes: Any) -> None:
         attributes["context_settings"] = CONTEXT | (attributes.get("context_settings") or {})
@@ -170,7 +171,7 @@ class SectionCommand(click.Command):
                 self.params.append(added)
 
     def get_help(self, ctx: click.Context) -> str:
-        """Return the help for the width of the terminal; click takes at least 50 columns."""
+        """Return the help for the width of the terminal; click itself assumes at least 50 columns."""
         import shutil
 
         columns = shutil.get_terminal_size().columns
@@ -199,12 +200,12 @@ class SectionCommand(click.Command):
 
 
 class SectionGroup(SectionCommand, click.Group):
-    """A group of commands whose own options are in sections."""
+    """A group of commands whose help lists its own options by section."""
 
     command_class = SectionCommand
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands, each with its whole first sentence."""
+        """List the commands, each with its complete first sentence."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl(
@@ -227,10 +228,10 @@ class SectionGroup(SectionCommand, click.Group):
 
 
 def new_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return the decorator that makes a command with sections; the rest is as in `click.command`."""
+    """Return the decorator that makes a command with sections; `attributes` are those of `click.command`."""
     return click.command(name, **{"cls": SectionCommand, **attributes})
 
 
 def new_group(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], SectionGroup]:
-    """Return the decorator that makes a group of commands; the rest is as in `click.group`."""
+    """Return the decorator that makes a group of commands; `attributes` are those of `click.group`."""
     return click.group(name, cls=SectionGroup, **attributes)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _HELP = """Show the differences between two images: packages, CUDA stack, environment, command, labels, size, layers.
 
 A and B are images or files: HOST/NAME:TAG or registry:HOST/NAME:TAG, oci:DIR, docker-archive:FILE, a name in an
-engine, a lock (envkit.lock) or a plan (plan.json). Only the layers that are needed are fetched: of an image that
-envkit locked, the small one with the lock.
+engine, a lock (envkit.lock) or a plan (plan.json). Only the layers that are needed are downloaded: for an image that
+envkit built from a lock, only the small layer with the lock.
 
 \b
 envkit diff registry.example.com/team/train:1.0 registry.example.com/team/train:1.1
@@ -40,7 +40,7 @@ envkit diff oci:old oci:new
 envkit diff envkit.lock docker-archive:image.tar
 envkit diff old.lock envkit.lock --markdown
 
-Exit codes: 0 compared; with --exit-code 6 if they differ; 2 usage; 8 no such image; 9 registry or engine unreachable;
+Exit codes: 0 success; 2 usage; 6 with --exit-code, A and B differ; 8 no such image; 9 registry or engine unreachable;
 10 an image does not match its digests or labels.
 """
 
@@ -63,14 +63,16 @@ class DiffFlags:
 @new_command("diff", help=_HELP)
 @click.argument("before", metavar="A", shell_complete=shell_values.images_or_files)
 @click.argument("after", metavar="B", shell_complete=shell_values.images_or_files)
-@option(Section.INPUT, "--layers", is_flag=True, help="Fetch a registry's layers if nothing else lists the packages.")
-@option(Section.OUTPUT, "--exit-code", "by_exit", is_flag=True, help="Exit 6 if the two differ.")
+@option(
+    Section.INPUT, "--layers", is_flag=True, help="Download layers from a registry if nothing else lists the packages."
+)
+@option(Section.OUTPUT, "--exit-code", "by_exit", is_flag=True, help="Exit 6 if A and B differ.")
 @option(
     Section.INPUT,
     "--runner",
     type=click.Choice(["auto", "docker", "podman"]),
     default="auto",
-    help="Engine of plain names.",
+    help="Engine that plain names refer to.",
 )
 @timeout_option()
 @option(Section.OUTPUT, "--markdown", is_flag=True, help="Print Markdown, for a pull request or merge request.")
@@ -132,7 +134,7 @@ def _lines(diff: Difference, *, verbose: bool) -> Iterator[str]:
 
 
 def _markdown(diff: Difference, *, verbose: bool) -> Iterator[str]:
-    """Yield the same as tables; names and values come from packages, so none of them is markup."""
+    """Yield the same as Markdown tables; names and values are escaped, because they come from the images."""
     from envkit.report.markdown import table, text_only
 
     yield from (f"- {name}: {text_only(_side(side))}" for name, side in (("A", diff.before), ("B", diff.after)))

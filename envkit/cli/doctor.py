@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LOG_WIDTH = 160  # columns, where the output is not a terminal
 _COLORS = {"error": "red", "warn": "yellow", "info": "cyan"}
 
-_HELP = """Find what is wrong, and what to change.
+_HELP = """Find problems and how to fix them.
 
 \b
 envkit doctor                      this machine: driver, GPUs, torch, engines, limits, disks, conda
@@ -34,11 +34,11 @@ envkit doctor --python PATH        the same, with the torch of another environme
 envkit doctor --log train.log      a build or training log of any size; - is stdin
 envkit doctor --image REF          an image, without running it
 envkit doctor --record FILE        a verification record (envkit verify -o FILE)
-envkit doctor --file Dockerfile    a Dockerfile or Compose file, before it is built
+envkit doctor --file Dockerfile    a Dockerfile or Compose file, without building it
 
-Exit codes: 0 answered; 5 the log has errors that envkit does not know; 6 the image or the file has a problem; 9 envkit
-cannot work on this machine (nothing builds, nothing runs an image, or its folders are full). A missing GPU or driver
-is reported, not counted as an error.
+Exit codes: 0 success; 5 the log has errors that envkit does not recognize; 6 the image or the file has a problem; 9
+envkit cannot work on this machine (it cannot build or run images, or its folders are full). A missing GPU or driver is
+reported, but not counted as an error.
 """
 
 
@@ -59,26 +59,26 @@ class DoctorFlags:
     verbose: bool
 
     def check(self) -> None:
-        """Refuse options that do not go together.
+        """Refuse options that contradict each other.
 
         Raises:
-            UsageError: some do not.
+            UsageError: two options contradict each other, one needs --image, or --python is not a program.
         """
         typed = {"--log": self.log, "--image": self.image, "--record": self.record, "--file": self.file}
-        asked = [name for name, value in typed.items() if value is not None]
-        if len(asked) > 1:
-            raise UsageError(f"{' and '.join(asked)} contradict each other", hint=f"envkit doctor {asked[0]} ...")
+        targets = [name for name, value in typed.items() if value is not None]
+        if len(targets) > 1:
+            raise UsageError(f"{' and '.join(targets)} contradict each other", hint=f"envkit doctor {targets[0]} ...")
         if self.runner is not None and self.image is None:
             raise UsageError("--runner needs --image", hint="envkit doctor --image REF --runner docker")
-        if self.python is not None and asked:
-            raise UsageError(f"--python is for this machine, not for {asked[0]}", hint="envkit doctor --python PATH")
+        if self.python is not None and targets:
+            raise UsageError(f"--python is for this machine, not for {targets[0]}", hint="envkit doctor --python PATH")
         if self.python is not None and shutil.which(self.python) is None:
             message = f"--python {self.python}: no such program, or not executable"
             raise UsageError(message, hint="--python venv/bin/python")
 
     @property
     def mode(self) -> str:
-        """The mode of the reporter; an image's layers may be large, everything else is quick."""
+        """The mode of the reporter; only images show progress by default, because their layers may be large."""
         return "quiet" if self.quiet else self.progress or ("quiet" if self.image is None else "auto")
 
 
@@ -88,7 +88,7 @@ class DoctorFlags:
     "--log",
     metavar="FILE",
     shell_complete=shell_values.files,
-    help="Find the cause of failures in a log; - is stdin, gzip is read.",
+    help="Find the cause of a failure in a log, which may be compressed with gzip; - is stdin.",
 )
 @option(
     Section.INPUT,
@@ -108,12 +108,17 @@ class DoctorFlags:
     shell_complete=shell_values.files,
     help="Check a Dockerfile or Compose file without building it.",
 )
-@option(Section.INPUT, "--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
+@option(
+    Section.INPUT, "--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine that --image refers to."
+)
 @option(Section.INPUT, "--python", metavar="PATH", help="Check the torch of this Python. [the active environment's]")
 @timeout_option()
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
 @option(
-    Section.GENERAL, "--progress", type=click.Choice(MODES), help="Progress on stderr. [auto with --image, else quiet]"
+    Section.GENERAL,
+    "--progress",
+    type=click.Choice(MODES),
+    help="Progress output on stderr. [auto with --image, else quiet]",
 )
 @quiet_option()
 @verbose_option("Show the sources of each finding.")

@@ -1,4 +1,4 @@
-"""`envkit export`: files that make other engines build and verify the images."""
+"""`envkit export`: generate files with which CI systems, clusters and other tools build and verify the images."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ExportFlags:
                 matrix=self.matrix,
                 options=options,
                 mirrors=mirrors,
-                ca_bundle=_authorities(mirrors.ca_bundle),
+                ca_bundle=_bundle_text(mirrors.ca_bundle),
                 template_dirs=_folders(settings),
                 command=shlex.join(["envkit", *_shown(sys.argv[1:])]),
                 **own,
@@ -109,39 +109,51 @@ class ExportFlags:
     "--matrix",
     metavar="FILE",
     shell_complete=shell_values.files,
-    help="Matrix file: one image for each of its cells.",
+    help="Matrix file: one image per combination.",
 )
 @option(Section.MANY, "--all", "every", is_flag=True, help="Export every shipped image definition.")
 @option(
-    Section.MANY, "--skip-impossible", is_flag=True, help="Leave out cells of the matrix that no combination satisfies."
+    Section.MANY,
+    "--skip-impossible",
+    is_flag=True,
+    help="Skip combinations of the matrix that have no compatible versions.",
 )
-@option(Section.JOBS, "--registry", metavar="HOST/NAME", help="Repository of the images; the tag is the cell's name.")
+@option(
+    Section.JOBS, "--registry", metavar="HOST/NAME", help="Repository for the images; each tag is the image's own name."
+)
 @option(
     Section.JOBS,
     "--engine",
     type=click.Choice(_ENGINES),
     default="embedded",
-    help="Engine that builds there. [embedded]",
+    help="Engine of the build jobs. [embedded]",
 )
-@option(Section.JOBS, "--tier", type=click.Choice(TIERS), help="How much is checked there. [each plan's tier]")
+@option(Section.JOBS, "--tier", type=click.Choice(TIERS), help="How much the jobs check. [each plan's tier]")
 @option(
-    Section.JOBS, "--gpus", type=click.IntRange(1, 64), metavar="N", default=1, help="GPUs of one verification. [1]"
+    Section.JOBS,
+    "--gpus",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    default=1,
+    help="GPUs to request per verification job. [1]",
 )
-@option(Section.JOBS, "--jobs", type=click.IntRange(1, 256), metavar="N", default=4, help="Most images at once. [4]")
+@option(Section.JOBS, "--jobs", type=click.IntRange(1, 256), metavar="N", default=4, help="Maximum parallel jobs. [4]")
 @option(
     Section.JOBS,
     "--minutes",
     type=click.IntRange(1, 10080),
     metavar="N",
     default=120,
-    help="Time limit of one image. [120]",
+    help="Time limit per image. [120]",
 )
-@option(Section.JOBS, "--requirement", metavar="SPEC", help="What pip installs there. [this version of envkit]")
-@option(Section.JOBS, "--set", "given", multiple=True, metavar="NAME=VALUE", help="Option of this kind; repeatable.")
+@option(Section.JOBS, "--requirement", metavar="SPEC", help="What the jobs install with pip. [this version of envkit]")
+@option(
+    Section.JOBS, "--set", "given", multiple=True, metavar="NAME=VALUE", help="Option of KIND (see --list); repeatable."
+)
 @facts_option
-@option(Section.OUTPUT, "--out", metavar="DIR|FILE|-", help="Where to write; a folder ends in /. [stdout]")
+@option(Section.OUTPUT, "--out", metavar="DIR|FILE|-", help="File, or folder with a trailing /, to write to. [stdout]")
 @option(Section.OUTPUT, "--force", is_flag=True, help="Replace existing files.")
-@option(Section.OUTPUT, "--list", "list_kinds", is_flag=True, help="List the kinds with their own options.")
+@option(Section.OUTPUT, "--list", "list_kinds", is_flag=True, help="List the kinds and their options.")
 @option(
     Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}): the files, or the list."
 )
@@ -182,7 +194,7 @@ def _pairs(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
-    """Return the cells, and the definition of each if no matrix file names it."""
+    """Return the cells and, without a matrix file, the definition of each cell by its name."""
     from envkit.fleet.model import Cell
     from envkit.fleet.names import cell_name
     from envkit.plan.definition import shipped
@@ -192,15 +204,15 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
     exclude(matrix=matrix, all=every)
     if definitions and (matrix or every):
         raise UsageError(
-            f"{'--matrix' if matrix else '--all'} names the images already", hint="leave the definitions out"
+            f"{'--matrix' if matrix else '--all'} already selects the images", hint="leave out the definitions"
         )
     facts = load_facts(flags.facts_file)
     if matrix is not None:
         return _cells_of(Path(matrix), facts, skip=flags.skip_impossible), {}
-    wanted = tuple(shipped()) if every else definitions or (DEFAULT,)
-    plans = [plan_of(load_definition(name, facts), {}, facts) for name in wanted]
+    names = tuple(shipped()) if every else definitions or (DEFAULT,)
+    plans = [plan_of(load_definition(name, facts), {}, facts) for name in names]
     cells = tuple(Cell(name=cell_name(plan.name, ()), axes=(), plan=plan) for plan in plans)
-    return cells, {cell.name: name for cell, name in zip(cells, wanted, strict=True)}
+    return cells, {cell.name: name for cell, name in zip(cells, names, strict=True)}
 
 
 def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
@@ -225,7 +237,7 @@ def _folders(resolved: Settings) -> tuple[Path, ...]:
     return (Path(templates),) if templates else ()
 
 
-def _authorities(file: str | None) -> str:
+def _bundle_text(file: str | None) -> str:
     if file is None:
         return ""
     try:
@@ -235,12 +247,12 @@ def _authorities(file: str | None) -> str:
 
 
 def _shown(arguments: list[str]) -> list[str]:
-    """What was typed, without where it goes: the first line of a file says what is in it."""
+    """Return the arguments that determine the content of the files, for the comment in their first line."""
     kept: list[str] = []
-    left = iter(arguments)
-    for word in left:
+    words = iter(arguments)
+    for word in words:
         if word == "--out":
-            next(left, None)
+            next(words, None)
         elif word not in ("--force", "--json") and not word.startswith("--out="):
             kept.append(word)
     return kept
@@ -250,29 +262,29 @@ def _print_main(kind: str, files: Mapping[str, str]) -> None:
     main, *others = files
     click.echo(files[main], nl=False)
     if others:
-        tell(f"note: showing {main}; {len(others)} other files belong to it: envkit export {kind} --out DIR/")
+        tell(f"note: only {main} is shown; envkit export {kind} --out DIR/ also writes the {len(others)} other files")
 
 
 def _write(target: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
-    """Write one file as the target itself, several below it."""
+    """Write a single file as `target`, several files below it."""
     from envkit.ground.store import write_atomic
 
     below = folder or len(files) > 1 or target.is_dir()
-    wanted = {target / name if below else target: text.encode() for name, text in files.items()}
-    for path, data in wanted.items():
+    contents = {target / name if below else target: text.encode() for name, text in files.items()}
+    for path, data in contents.items():
         link = next((part for part in _below(path, target) if part.is_symlink()), None)
         if link is not None:
-            raise UsageError(f"{link} is a symbolic link", hint=f"remove it, or write elsewhere than {target}")
+            raise UsageError(f"{link} is a symbolic link", hint=f"remove it, or write to another folder than {target}")
         if path.exists() and not force and (not path.is_file() or path.read_bytes() != data):
             raise UsageError(f"{path} exists and differs", hint="--force replaces it")
-    for path, data in wanted.items():
+    for path, data in contents.items():
         write_atomic(path, data)
-    first = next(iter(wanted))
-    tell(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {target}")
+    first = next(iter(contents))
+    tell(f"{first}" if len(contents) == 1 else f"{first} and {len(contents) - 1} other files in {target}")
 
 
 def _below(path: Path, target: Path) -> list[Path]:
-    """The file and the folders between it and the target that was named; that one may be a link."""
+    """Return a file and the folders between it and the target, which may be a link, because the user chose it."""
     return [path] if path == target else [path, *(parent for parent in path.parents if target in parent.parents)]
 
 

@@ -1,4 +1,4 @@
-"""`envkit help`: the pages of the documentation, shown in the terminal."""
+"""`envkit help`: show the pages of the documentation in the terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Page:
 
     Attributes:
         topic: its name without folder and suffix.
-        part: the folder below docs that it is in, "" for docs itself.
+        part: its folder below docs, "" for docs itself.
         title: its first heading.
         text: Markdown.
     """
@@ -67,7 +67,7 @@ def pages(folder: Path | None = None) -> dict[str, Page]:
 
 
 def terminal_text(page: Page, topics: Collection[str]) -> str:
-    """Return a page as Markdown for a terminal: no comments, no pictures, and links to `topics` as commands."""
+    """Return a page as Markdown for a terminal: without comments and pictures, links to other pages as commands."""
 
     def as_command(link: re.Match[str]) -> str:
         text, target = link[1], basename(link[2].partition("#")[0])
@@ -80,7 +80,7 @@ def terminal_text(page: Page, topics: Collection[str]) -> str:
 
 
 def _topics(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offer the pages, and commands without a page of their own."""
+    """Complete the pages, and the commands that have no page."""
     del parameter
     from click.shell_completion import CompletionItem
 
@@ -97,7 +97,7 @@ def _topics(context: click.Context, parameter: click.Parameter, typed: str) -> l
 def command(ctx: click.Context, topic: str | None) -> None:
     """Show the page TOPIC of the documentation, or list the pages.
 
-    For a command without a page of its own, its help is shown. Nothing is downloaded.
+    For a command that has no page, its help is shown. Nothing is downloaded.
 
     \b
     envkit help                    list the pages
@@ -119,7 +119,7 @@ def command(ctx: click.Context, topic: str | None) -> None:
     else:
         close = difflib.get_close_matches(topic, [*known, *commands], n=1)
         raise UsageError(
-            f"no page and no command is named {topic!r}", hint=f"envkit help {close[0]}" if close else "envkit help"
+            f"there is no page or command {topic!r}", hint=f"envkit help {close[0]}" if close else "envkit help"
         )
 
 

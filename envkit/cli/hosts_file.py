@@ -1,4 +1,4 @@
-"""Files that list machines: their text, and the one kind of machine that `resolve --for-host` is about."""
+"""Files that list machines: their text, and the fields of a request for `resolve --for-host`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def read_text(name: str, option: str) -> str:
         raise UsageError(f"{option} {name}: {error.strerror or error}", hint=f"ls -l {name}") from error
     if len(data) > _LARGEST:
         raise UsageError(
-            f"{option} {name}: more than {_LARGEST >> 20} MiB is too large for an inventory", hint=f"head {name}"
+            f"{option} {name} is larger than {_LARGEST >> 20} MiB, too large for an inventory", hint=f"head {name}"
         )
     return data.decode(errors="replace")
 
 
-def machine(name: str, asked: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+def machine(name: str, typed: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
     """Return the fields `gpu`, `driver` and `platform` of a request for the machines of a file.
 
     Args:
-        name: of the file.
-        asked: the fields of the request; those that are given override the file.
-        facts: the rows of GPUs.
+        name: path of the file, or `-` for stdin.
+        typed: the fields of the request; fields that are given override the file.
+        facts: for the names of GPUs.
 
     Raises:
         UsageError: the file cannot be read, or its machines differ in GPUs, driver or platform.
@@ -53,16 +53,16 @@ def machine(name: str, asked: Mapping[str, Any], facts: Facts) -> dict[str, Any]
 
     where = "stdin" if name == "-" else name
     inventory = read_inventory(read_text(name, "--for-host"), facts, where=where)
-    given = Completion(driver=asked["driver"], gpus=tuple(asked["gpu"] or ()), platform=asked["platform"])
+    given = Completion(driver=typed["driver"], gpus=tuple(typed["gpu"] or ()), platform=typed["platform"])
     host_classes = classes(inventory, facts, given)
     if len(host_classes) > 1:
         kinds = " / ".join(host_class.title for host_class in host_classes[:3])
         raise UsageError(
-            f"--for-host {where}: {len(host_classes)} kinds of machines, and an answer is for one: {kinds}",
+            f"--for-host {where}: {len(host_classes)} kinds of machines, but a request is for one: {kinds}",
             hint=f"envkit cover --hosts {name} finds the fewest images for all of them",
         )
     own = host_classes[0]
-    # A name that only the file has is told by its compute capability.
+    # A GPU whose name in the file is not in the facts is described by its compute capability.
     names = [card.typed if gpus.find(card.typed, facts.gpus, short=True) is card.gpu else card.sm for card in own.cards]
-    said = {"gpu": tuple(names), "driver": own.driver, "platform": own.platform}
-    return {field: asked[field] or value for field, value in said.items()}
+    fields = {"gpu": tuple(names), "driver": own.driver, "platform": own.platform}
+    return {field: typed[field] or value for field, value in fields.items()}

@@ -39,7 +39,7 @@ class InitFlags:
     "source",
     metavar="FILE",
     shell_complete=shell_values.files,
-    help="File to begin with. [looked for in this folder]",
+    help="Project file to read. [found in this folder]",
 )
 @option(
     Section.OUTPUT,
@@ -47,7 +47,7 @@ class InitFlags:
     "--output",
     metavar="NAME",
     default="image.yaml",
-    help="The definition, beside FILE. [image.yaml]",
+    help="Name of the definition, which is written beside FILE. [image.yaml]",
 )
 @option(Section.OUTPUT, "--dry-run", is_flag=True, help="Print the definition and write nothing.")
 @facts_option
@@ -57,12 +57,12 @@ def command(flags: InitFlags) -> None:
     """Write an image definition from the files of a project.
 
     It reads requirements.txt, environment.yml, pyproject.toml, pixi.toml, cog.yaml or a Dockerfile.
-    Versions of torch, CUDA and Python become the request; what cannot be taken over is listed with the reason.
-    An existing definition is never overwritten, and nothing is downloaded.
+    Versions of torch, CUDA and Python become the request. Everything that cannot be taken over is listed with the
+    reason. An existing definition is never overwritten, and nothing is downloaded.
 
     \b
-    envkit init                                  look for such a file in this folder
-    envkit init --from docker/Dockerfile         begin with this file
+    envkit init                                  read the project file in this folder
+    envkit init --from docker/Dockerfile         read this file
     envkit init --dry-run                        print the definition
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.ground.store import write_new
@@ -71,7 +71,7 @@ def command(flags: InitFlags) -> None:
     name, others, folder = _chosen(flags)
     if Path(flags.output).name != flags.output:
         raise UsageError(
-            f"-o {flags.output} names a folder, and a definition lies beside {name}",
+            f"-o {flags.output} contains a folder, but the definition is written beside {name}",
             hint=f"-o {Path(flags.output).name}",
         )
     target = folder / flags.output
@@ -81,19 +81,20 @@ def command(flags: InitFlags) -> None:
             write_new(target, drafted.text.encode())
         except FileExistsError as error:
             raise UsageError(
-                f"{target} exists, and is never overwritten", hint="-o NAME writes another file, --dry-run prints"
+                f"{target} exists and is never overwritten",
+                hint="-o NAME writes another file, --dry-run prints the definition",
             ) from error
         _write_schema(folder)
-    following = f"envkit {'resolve' if drafted.conflict else 'build'} {shlex.quote(str(target))}"
+    next_command = f"envkit {'resolve' if drafted.conflict else 'build'} {shlex.quote(str(target))}"
     if flags.as_json:
-        print_json(_document(drafted, others, None if flags.dry_run else str(target), following))
+        print_json(_document(drafted, others, None if flags.dry_run else str(target), next_command))
         return
     _show(drafted, others, folder, err=flags.dry_run)
     if flags.dry_run:
         click.echo(drafted.text, nl=False)
     else:
         click.echo(f"wrote {target}, and {SCHEMA_FILE} for editors")
-    click.echo(f"next: {following}", err=flags.dry_run)
+    click.echo(f"next: {next_command}", err=flags.dry_run)
 
 
 def _write_schema(folder: Path) -> None:
@@ -108,7 +109,7 @@ def _write_schema(folder: Path) -> None:
 
 
 def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:
-    """Return the file to begin with, the other files of the folder if it was searched, and the folder."""
+    """Return the file to read, the other project files if the folder was searched, and the folder."""
     from envkit.project.definition import choose, reader_of
 
     if flags.source is None:
@@ -124,9 +125,9 @@ def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool)
     from envkit.ground.text import neutral
     from envkit.project.definition import shown
 
-    click.echo(f"took {folder / drafted.file}", err=err)
+    click.echo(f"read {folder / drafted.file}", err=err)
     for other in others:
-        click.echo(f"left {other}; to begin with it: envkit init --from {other}", err=err)
+        click.echo(f"ignored {other}; to read it instead: envkit init --from {other}", err=err)
     for line in aligned([("taken over", "", ""), *shown(drafted.taken)]):
         click.echo(neutral(line), err=err)
     losses = [entry for entry in drafted.left if not entry.harmless]
@@ -142,7 +143,7 @@ def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool)
             click.echo(f"hint: {drafted.conflict.hint}", err=True)
 
 
-def _document(drafted: Drafted, others: tuple[str, ...], file: str | None, following: str) -> dict[str, object]:
+def _document(drafted: Drafted, others: tuple[str, ...], file: str | None, next_command: str) -> dict[str, object]:
     from envkit.project.definition import shown
 
     return {
@@ -157,5 +158,5 @@ def _document(drafted: Drafted, others: tuple[str, ...], file: str | None, follo
             for entry in drafted.left
         ],
         "conflict": drafted.conflict.message if drafted.conflict else None,
-        "next": following,
+        "next": next_command,
     }

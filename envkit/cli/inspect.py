@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from envkit.attest.keys import PublicKey
     from envkit.ground.progress import Reporter
 
-_HELP = """Show what is in IMAGE, which machines verified it, since when, and what was never verified.
+_HELP = """Show what is in IMAGE, where and when it was verified, and what was never verified.
 
 IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry, oci:DIR, docker-archive:FILE, or a name in an engine. Only
-images in a registry have attached records. Files are read without network and without running anything.
+images in a registry have attached records. Files are read without a network, and nothing is run.
 
 \b
 envkit inspect oci:build/image                  summary: CUDA stack, packages, largest layers, user, labels
 envkit inspect oci:build/image --packages       every conda, Python, Debian and RPM package
 envkit inspect docker-archive:image.tar --layers --licenses
 
-With --key or --identity, only what they signed counts, and everything else that envkit attached is refused; without
-them, signatures are shown but not checked.
+With --key or --identity, only attachments that they signed count, and any other attachment of envkit is an error.
+Without them, signatures are shown but not checked.
 
-Exit codes: 0 answered; 2 not an image; 8 no such image; 9 no engine or registry answers; 10 the image or an attachment
-is damaged or, with --key, not signed by the key; 5 nothing that the key signed is attached, or with --require proved no
-machine verified the image; 6 it failed there.
+Exit codes: 0 success; 2 not an image; 5 nothing signed by the key is attached, or with --require proved, the image was
+not verified; 6 with --require proved, verification failed; 8 no such image; 9 no engine or registry responds; 10 the
+image or an attachment is damaged, or with --key, not signed by the key.
 """
 
 
@@ -70,38 +70,38 @@ class InspectFlags:
 
     @property
     def lists(self) -> bool:
-        """Whether lists are printed in place of the summary."""
+        """Whether lists are printed instead of the summary."""
         return self.packages or self.layers or self.licenses
 
 
 @new_command("inspect", help=_HELP)
 @click.argument("image", shell_complete=shell_values.images)
 @option(Section.OUTPUT, "--packages", is_flag=True, help="List every package, from all layers.")
-@option(Section.OUTPUT, "--layers", is_flag=True, help="List all layers, the largest first.")
+@option(Section.OUTPUT, "--layers", is_flag=True, help="List all layers, largest first.")
 @option(Section.OUTPUT, "--licenses", "licenses", is_flag=True, help="List packages by license, from all layers.")
 @option(Section.SIGNATURES,
     "--key", "key_files", multiple=True, type=click.Path(path_type=Path), metavar="PUB",
-    help="Public key whose signatures count; repeatable.",
+    help="Public key of an accepted signer; repeatable.",
 )  # fmt: skip
 @option(Section.SIGNATURES,
     "--identity", nargs=2, multiple=True, metavar="NAME ISSUER",
-    help="Accepted sigstore signer: an e-mail or workflow address, and the URL of its provider.",
+    help="Accepted sigstore signer: an email or workflow address, and the URL of its identity provider.",
 )  # fmt: skip
 @option(
     Section.SIGNATURES,
     "--require",
     type=click.Choice(["proved"]),
-    help="Exit 5 or 6 unless a machine verified it; needs --key or --identity.",
+    help="Exit 5 or 6 unless IMAGE was verified; needs --key or --identity.",
 )
 @option(
     Section.INPUT,
     "--runner",
     type=click.Choice(["auto", "docker", "podman"]),
     default="auto",
-    help="Engine of plain names.",
+    help="Engine that plain names refer to.",
 )
 @timeout_option()
-@page_option("Write a page with the layers, the packages and the verifications.")
+@page_option("Write an HTML page with layers, packages and verifications.")
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
 @progress_options()
 @gathered(InspectFlags)
@@ -199,7 +199,7 @@ def _in_registry(image: str, keys: Sequence[PublicKey], identities: Sequence[Ide
 
 
 def _with_lists(looked: Looked, flags: InspectFlags, reporter: Reporter) -> Looked:
-    """Add the lists that were asked for."""
+    """Return the image with the lists that the options request."""
     from envkit.attest.listing import read_listing
 
     if not flags.lists and flags.page is None:
@@ -219,7 +219,7 @@ def _access(flags: InspectFlags, reporter: Reporter) -> Access:
 
 
 def _check_prefix(image: str) -> None:
-    """Refuse an empty name, and a path without the kind of image before it.
+    """Refuse an empty name, and a path without the prefix `oci:` or `docker-archive:`.
 
     Raises:
         UsageError: the name is one of these.
@@ -231,6 +231,6 @@ def _check_prefix(image: str) -> None:
     if not is_file_reference(image) and ("/" in image or image.endswith(".tar")) and Path(image).exists():
         kind = "oci" if Path(image).is_dir() else "docker-archive"
         raise UsageError(
-            f"{image!r:.200} is a path, and nothing says what kind of image is there",
+            f"{image!r:.200} is a path without a prefix for the kind of image",
             hint=f"envkit inspect {kind}:{image}",
         )

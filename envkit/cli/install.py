@@ -1,4 +1,4 @@
-"""`envkit install`: torch for this machine into a virtual environment."""
+"""`envkit install`: install torch for this machine into a virtual environment."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class InstallFlags:
     "--venv",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Virtual environment; made if missing.",
+    help="Virtual environment; created if missing.",
 )
-@option(Section.INSTALL, "--dry-run", is_flag=True, help="Print the commands and run none of them.")
+@option(Section.INSTALL, "--dry-run", is_flag=True, help="Print the commands without running them.")
 @option(
     Section.INSTALL, "--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards."
 )
-@option(Section.INSTALL, "--torch-only", is_flag=True, help="Install neither torchvision nor torchaudio.")
+@option(Section.INSTALL, "--torch-only", is_flag=True, help="Do not install torchvision and torchaudio.")
 @preset_option
 @request_options
 @gathered(InstallFlags)
 def command(flags: InstallFlags) -> int:
-    """Install torch and its companions for this machine's GPU and driver, with uv.
+    """Install torch, torchvision and torchaudio for this machine's GPU and driver, using uv.
 
-    Installs into the active virtual or conda environment, or into --venv. The system's Python is never changed.
+    Installs into the active virtual or conda environment, or into --venv. The system Python is never changed.
 
     \b
     envkit install --dry-run

@@ -96,7 +96,7 @@ class LockFlags:
     "--engine",
     metavar="NAME",
     shell_complete=shell_values.engines,
-    help="Engine that will build, as in envkit build: it chooses the base.",
+    help="Engine that will build the image; it determines the base image.",
 )
 @preset_option
 @option(
@@ -106,10 +106,10 @@ class LockFlags:
     metavar="FILE",
     shell_complete=shell_values.files,
     default="envkit.lock",
-    help="The lock; - is stdout. [envkit.lock]",
+    help="Lock file; - is stdout. [envkit.lock]",
 )
 @option(Section.LOCK, "--check", is_flag=True, help="Only check the lock; exit 4 if it is stale or missing.")
-@option(Section.LOCK, "--as-of", metavar="DATE", help="Use nothing newer than this day (UTC) or time.")
+@option(Section.LOCK, "--as-of", metavar="DATE", help="Ignore anything published after this date (UTC) or time.")
 @option(
     Section.LOCK, "--update", multiple=True, metavar="NAME", help="Update this package and keep the others; repeatable."
 )
@@ -121,22 +121,22 @@ class LockFlags:
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @gathered(LockFlags)
 def command(flags: LockFlags) -> None:
-    """Solve an image's packages and write each with its URL, SHA-256 and size. Nothing is downloaded.
+    """Solve an image's packages and record the URL, SHA-256 and size of each. No package is downloaded.
 
-    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
-    envkit init reads. Flags override it.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a project file or folder that envkit
+    init can read. Flags override it.
 
     \b
     envkit lock                                   the default image
     envkit lock train.yaml --update numpy         update one package of an existing lock
-    envkit lock train.yaml --check                for CI: is the lock up to date?
+    envkit lock train.yaml --check                check in CI that it is up to date
     envkit lock --export requirements.txt         export envkit.lock for pip
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.lock.store import read_lock
 
     output = Path(flags.output)
-    asked_for = flags.definition or not flags.request.is_empty
-    if flags.export_format and not asked_for:
+    has_request = flags.definition or not flags.request.is_empty
+    if flags.export_format and not has_request:
         _export(read_lock(output), flags.export_format)
         return
     if flags.check or flags.export_format:
@@ -146,18 +146,18 @@ def command(flags: LockFlags) -> None:
         if flags.export_format:
             _export(lock, flags.export_format)
         return
-    request = flags.lock_request()  # its errors come before those of the file
+    request = flags.lock_request()  # first, so that errors of the request are reported before those of the file
     if output.is_dir():
-        raise UsageError(f"{flags.output}: Is a directory", hint="envkit lock -o FILE")
+        raise UsageError(f"{flags.output} is a folder", hint="envkit lock -o FILE")
     old = None
     if flags.output != "-" and (flags.update or output.exists()):
         old = _required(output, flags) if flags.update else _readable(output)
-    made = _solve(flags, request, old)
-    _hand_over(made, old, flags.output, as_json=flags.as_json)
+    lock = _solve(flags, request, old)
+    _write(lock, old, flags.output, as_json=flags.as_json)
 
 
 def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> None:
-    """Say that a lock fits, or raise LockError with the differences."""
+    """Report that a lock is up to date, or raise LockError with the differences."""
     from envkit.lock.model import UNSEALED
     from envkit.lock.request import drift
     from envkit.pipeline.asking import facts_of
@@ -168,7 +168,7 @@ def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> Non
     if lines:
         raise LockError(f"{file} is stale: {lines[0]}", details=lines[1:], hint="envkit lock writes a new one")
     if not as_json:
-        seal = f"; {UNSEALED} has no seal, envkit lock adds one" if lock.schema == UNSEALED else ""
+        seal = f"; schema {UNSEALED} has no seal, `envkit lock` adds one" if lock.schema == UNSEALED else ""
         tell(f"{file} is up to date{seal}")
 
 
@@ -185,7 +185,7 @@ def _solve(flags: LockFlags, request: LockRequest, old: Lock | None) -> Lock:
 
 
 def _required(path: Path, flags: LockFlags) -> Lock:
-    """Return the current lock. As `read_lock`; if there is none, the hint is the command that writes it."""
+    """Return the current lock, as `read_lock` does; if there is none, the hint is the command that writes it."""
     from envkit.lock.store import read_lock
 
     try:
@@ -195,7 +195,7 @@ def _required(path: Path, flags: LockFlags) -> Lock:
 
 
 def _readable(path: Path) -> Lock | None:
-    """Return the current lock; None for one that cannot be read, because a new one replaces it."""
+    """Return the current lock; None if it cannot be read, because the new lock replaces it anyway."""
     from envkit.lock.store import read_lock
 
     try:
@@ -210,28 +210,28 @@ def _export(lock: Lock, export_format: str) -> None:
     click.echo(FORMATS[export_format](lock), nl=False)
 
 
-def _hand_over(lock: Lock, old: Lock | None, output: str, *, as_json: bool) -> None:
+def _write(lock: Lock, old: Lock | None, output: str, *, as_json: bool) -> None:
     from envkit.lock.model import changes_between
     from envkit.lock.store import to_text, write_lock
 
     if output == "-":
         click.echo(to_text(lock), nl=False)
         return
-    moved = changes_between(old, lock)
+    changes = changes_between(old, lock)
     changed = write_lock(Path(output), lock)
     if as_json:
-        _print_json(_summary(lock, output) | {"changed": changed, "changes": list(moved)})
+        _print_json(_summary(lock, output) | {"changed": changed, "changes": list(changes)})
         return
     show_table(COLUMNS, size_rows(lock))
-    for line in moved[:_CHANGES]:
+    for line in changes[:_CHANGES]:
         tell(line)
-    if len(moved) > _CHANGES:
-        tell(f"... {len(moved) - _CHANGES} more changes")
+    if len(changes) > _CHANGES:
+        tell(f"... {len(changes) - _CHANGES} more changes")
     tell(f"{output} {'written' if changed else 'is unchanged'}")
 
 
 def size_rows(lock: Lock) -> list[tuple[str, str, str, str]]:
-    """Return the download size of the lock's artifacts by kind and in all; the columns are COLUMNS."""
+    """Return the download sizes of the lock by kind, and their sum, as rows with the columns COLUMNS."""
     tree = lock.to_json()
     base = f"{lock.base.reference}@{lock.base.digest}" if lock.base.digest else lock.base.reference
     rows, count = [], 0

@@ -28,13 +28,13 @@ COMMANDS = {
     "install": ("envkit.cli.install", "Install torch for this machine into a virtual environment."),
     "matrix": ("envkit.cli.matrix", "Show and check the compatibility data with its sources."),
     "render": ("envkit.cli.render", "Write the Dockerfile and environment.yml of an image definition."),
-    "lock": ("envkit.cli.lock", "Solve an image's exact packages, with hashes, into one file."),
+    "lock": ("envkit.cli.lock", "Lock the exact packages of an image, with hashes, in one file."),
     "build": ("envkit.cli.build", "Build an image and verify it."),
-    "push": ("envkit.cli.push", "Push a verified image to a registry, by digest; tags move last."),
-    "verify": ("envkit.cli.verify", "Run the smoke benchmark inside an image and judge it."),
+    "push": ("envkit.cli.push", "Push a verified image by digest, then move its tags."),
+    "verify": ("envkit.cli.verify", "Run the smoke benchmark in an image and judge the result."),
     "run": ("envkit.cli.run", "Run a command in an image with GPUs, folders, ports and your user."),
     "shell": ("envkit.cli.run", "Open a shell in an image."),
-    "watch": ("envkit.cli.watch", "Run a training unchanged and say what holds it back."),
+    "watch": ("envkit.cli.watch", "Run a training job unchanged and report its bottleneck."),
     "compare": ("envkit.cli.compare", "Check whether one image is slower than another (repeated runs)."),
     "attest": ("envkit.cli.attest", "Attach SBOM, provenance and verification records to an image."),
     "inspect": ("envkit.cli.inspect", "Show what is in an image and where it was verified."),
@@ -46,7 +46,7 @@ COMMANDS = {
     "config": ("envkit.cli.config", "Show every setting and where its value comes from."),
     "schema": ("envkit.cli.schema", "Print the JSON Schema of a file that envkit reads or writes."),
     "validate": ("envkit.cli.validate", "Check definitions, matrix files, locks and settings."),
-    "completion": ("envkit.cli.completion", "Print the script that completes envkit's words in a shell."),
+    "completion": ("envkit.cli.completion", "Print the completion script for bash, zsh or fish."),
     "version": ("envkit.cli.version", "Show the version of envkit and of its compatibility data."),
     "help": ("envkit.cli.help", "Show a page of the documentation, or list the pages."),
 }
@@ -63,7 +63,7 @@ EXIT_CODES = {
     10: "checksum or signature mismatch",
     124: "time limit",
 }
-# What people type, by habit of other tools, and the command that does it. A test runs the parser on each.
+# Commands of other tools -> the envkit command that does the same. A test parses each of them.
 SYNONYMS = {
     "add": "init",
     "analyze": "watch",
@@ -106,20 +106,20 @@ class LazyGroup(SectionGroup):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order of the work, not of the alphabet."""
+        """Return the commands in the order in which people use them, not alphabetically."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command, or fail with the nearest name."""
         if cmd_name not in COMMANDS:
-            if ctx.resilient_parsing:  # a shell completes words behind it
+            if ctx.resilient_parsing:  # a shell completes what follows an unknown command
                 return None
             from envkit.cli.typos import unknown_command
 
             raise unknown_command(ctx, cmd_name, COMMANDS, SYNONYMS)
         module = importlib.import_module(COMMANDS[cmd_name][0])
-        # A module has one command, or a second one that is a form of it and has its own name.
+        # A module may define a variant of its command, too: envkit.cli.run has `run` and `shell`.
         command: click.Command = next(
             value for value in vars(module).values() if isinstance(value, click.Command) and value.name == cmd_name
         )
@@ -147,7 +147,7 @@ _HELP = """Choose compatible versions, build GPU images and verify them.
 \b
 envkit resolve --cuda 11.8     compatible torch, Python, driver and GPUs
 envkit build --cuda 12.6       build the image and verify it
-envkit verify                  verify the last built image
+envkit verify                  verify the image that was built last
 envkit run -- python train.py  run a command in it
 envkit help                    guides and reference pages
 """
@@ -162,7 +162,7 @@ envkit help                    guides and reference pages
     __version__, "-V", "--version", message="envkit %(version)s", cls=SectionOption, section=Section.GENERAL
 )
 def envkit() -> None:
-    """Hold the commands; each is a module of this package."""
+    """The group of all commands; its help is `_HELP`."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -170,8 +170,8 @@ def run(arguments: Sequence[str]) -> int:
     signals.raise_on(*signals.ENDING)
     verbosity = Verbosity()
     try:
-        if asked := os.environ.get(COMPLETE):
-            return answer(envkit, asked)
+        if instruction := os.environ.get(COMPLETE):
+            return answer(envkit, instruction)
         if any(word.startswith("--json") for word in arguments):
             from envkit.cli.output import check_json
 
@@ -187,7 +187,7 @@ def run(arguments: Sequence[str]) -> int:
         return code
     except KeyboardInterrupt:
         return _explain(InterruptedRun(signal.SIGINT))
-    if (ended := signals.came()) is not None:  # some code on the way took it for its own failure
+    if (ended := signals.came()) is not None:  # the code that was interrupted caught the exception as its own failure
         return _explain(ended)
     return result if isinstance(result, int) else 0
 
@@ -205,7 +205,7 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
         case click.Abort():
             code = _explain(InterruptedRun(signal.SIGINT))
         case click.exceptions.NoArgsIsHelpError():
-            _say(error.format_message())
+            _print_error(error.format_message())
         case click.UsageError():
             _show_usage(error, arguments)
         case click.ClickException():
@@ -214,7 +214,7 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             _show(error.message, error.hint, error.details)
             code = error.exit_code
         case BrokenPipeError():
-            # The reader went away (`| head`); nothing is left to say, and Python would complain while closing.
+            # The reader closed the pipe (`| head`). With the old stdout, Python would report the error again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             code = 0
         case FileNotFoundError() if not _has_folder():
@@ -240,12 +240,12 @@ def _show_usage(error: click.UsageError, arguments: Sequence[str]) -> None:
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         from envkit.cli.typos import unknown_option
 
-        meant = unknown_option(error.ctx, error.option_name)
-        _show(meant.message, meant.hint, ())
+        usage = unknown_option(error.ctx, error.option_name)
+        _show(usage.message, usage.hint, ())
         return
     where = error.ctx.command_path if error.ctx else _command(arguments)
     text = error.format_message()
-    # click writes sentences; errors of envkit are none.
+    # click's messages are sentences; envkit's begin in lower case and have no period.
     _show(f"{text[:1].lower()}{text[1:]}".removesuffix("."), f"{where} --help", ())
 
 
@@ -264,33 +264,33 @@ def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
     lines = [f"error: {message}", *(f"  {line}" for line in details)]
     if hint:
         lines += ["", f"hint: {hint}"]
-    # A registry, an image or a file may have chosen some of these words.
-    # What the parser refuses is repeated by it, with the login that may be in it.
-    _say("\n".join(neutral(masked(line)) for line in "\n".join(lines).split("\n")))
+    # Parts of the text may come from a registry, an image or a file (neutral), and the parser repeats what was typed,
+    # which may contain a login (masked).
+    _print_error("\n".join(neutral(masked(line)) for line in "\n".join(lines).split("\n")))
 
 
 def _show_causes(error: BaseException) -> None:
-    """Show what led to an error: `-v` asks for it."""
+    """Show the exceptions that led to an error, for `-v`."""
     from envkit.ground.text import neutral
 
     while (cause := error.__cause__ or error.__context__) is not None:
-        _say(f"caused by {type(cause).__name__}: {neutral(masked(str(cause)))}")
+        _print_error(f"caused by {type(cause).__name__}: {neutral(masked(str(cause)))}")
         error = cause
 
 
 def _show_bug(error: Exception) -> None:
     import traceback
 
-    _say("".join(traceback.format_exception(error)))
-    _say(
+    _print_error("".join(traceback.format_exception(error)))
+    _print_error(
         f"error: this is a bug in envkit {__version__}: {type(error).__name__}: {error}\n\n"
         "hint: report the lines above together with the command you typed"
     )
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-    except (OSError, ValueError):  # stderr is closed: the exit code has to speak
+    except (OSError, ValueError):  # stderr is closed: only the exit code reports the error
         return

@@ -1,4 +1,4 @@
-"""`envkit matrix`: the compatibility data with its sources, and its checks."""
+"""`envkit matrix`: list and show the compatibility data with its sources and evidence."""
 
 from __future__ import annotations
 
@@ -8,36 +8,39 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_group, option, verbose_option
-from envkit.cli.matrix_check import check_command
-from envkit.cli.matrix_evidence import evidence_of, show_evidence
+from envkit.cli.matrix_check import check_command, prove_command
 from envkit.cli.matrix_options import (
     counts_of,
     identity_line,
     json_option,
     print_facts_json,
 )
-from envkit.cli.matrix_prove import prove_command
 from envkit.cli.matrix_update import update_command
 from envkit.cli.options import facts_in, load_facts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envkit.facts.evidence import Evidence
+    from envkit.facts.lookup import Entry
     from envkit.facts.model import Facts
     from envkit.facts.tables import Table
 
 _HELP = """Show and check the compatibility data with its sources.
 
 \b
-envkit matrix list                       the tables
-envkit matrix list builds --torch 2.7    builds of torch 2.7
-envkit matrix show 2.7.1                 everything known about a torch release
+envkit matrix list                       list the tables
+envkit matrix list builds --torch 2.7    list the builds of torch 2.7
+envkit matrix show 2.7.1                 show all facts about a torch release
 envkit matrix show "RTX 4090"            ... about a GPU
 envkit matrix show 2.15.0 -v             ... with the evidence of each value
-envkit matrix check                      every invariant
-envkit matrix check --online             hold the facts against the files of the index
-envkit matrix prove torch==2.15.0        what the files of a release prove
-envkit matrix update                     new releases of the index as a diff of the tables
+envkit matrix check                      check every invariant
+envkit matrix check --online             compare the facts with the wheels
+envkit matrix prove torch==2.15.0        compare a release with its wheels
+envkit matrix update                     show new releases as a diff
 """
 
+_QUOTE = 70  # characters of a quotation on a terminal
 # Columns of the plain list, by table.
 _LISTED = {
     "releases": ("torch", "released", "torchvision", "torchaudio", "triton", "setuptools", "default_cuda", "refs"),
@@ -69,7 +72,7 @@ _LISTED = {
 
 @new_group("matrix", help=_HELP)
 def command() -> None:
-    """The group of the commands below."""
+    """The group of these commands; its help is `_HELP`."""
 
 
 command.add_command(check_command)
@@ -84,28 +87,28 @@ command.add_command(update_command)
     "--torch",
     metavar="VERSION",
     shell_complete=shell_values.torches,
-    help="Only rows of this torch: 2.7.1, 2.7.* or '>=2.6,<2.8'.",
+    help="Show only rows of this torch: 2.7.1, 2.7.* or '>=2.6,<2.8'.",
 )
 @option(
     Section.SELECTION,
     "--cuda",
     metavar="VERSION",
     shell_complete=shell_values.cudas,
-    help="Only rows of this CUDA runtime, or cpu.",
+    help="Show only rows of this CUDA runtime, or cpu.",
 )
 @option(
     Section.SELECTION,
     "--source",
     metavar="NAME",
     shell_complete=shell_values.sources,
-    help="Only builds of this source: pytorch, pypi, conda-forge, conda-pytorch.",
+    help="Show only builds of this source: pytorch, pypi, conda-forge, conda-pytorch.",
 )
 @facts_in(Section.INPUT)
 @json_option
 def list_(
     table: str | None, *, torch: str | None, cuda: str | None, source: str | None, facts_file: str | None, as_json: bool
 ) -> None:
-    """List a table, or the tables there are."""
+    """List the rows of a table, or all tables."""
     from envkit.cli.output import show_table
 
     facts = load_facts(facts_file)
@@ -140,8 +143,8 @@ def list_(
 def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> None:
     """Show everything known about KEY, with its sources.
 
-    KEY is a torch release, a CUDA version, a GPU or compute capability, an OS, a cuDNN, an installer, a trap or a
-    source id.
+    KEY is a torch release, a CUDA or cuDNN version, a GPU or compute capability, an OS, an installer, a trap or a
+    source ID.
     """
     from envkit.facts import lookup, sources
     from envkit.ground.errors import UsageError
@@ -164,7 +167,7 @@ def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> N
                     "rows": [_tree(row) for row in entry.rows],
                     "builds": [_tree(row) for row in entry.builds],
                     "traps": [_tree(row) for row in entry.traps],
-                    "evidence": evidence_of(entry),
+                    "evidence": _evidence_of(entry),
                     "sources": {
                         ref: dict(source[1]) for ref in entry.refs if (source := sources.find(facts.sources, ref))
                     },
@@ -178,7 +181,7 @@ def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> N
             click.echo("")
         _show_entry(facts, entry)
         if verbose:
-            show_evidence(entry)
+            _show_evidence(entry)
 
 
 def _table_name(typed: str) -> str:
@@ -195,8 +198,8 @@ def _table_name(typed: str) -> str:
     raise UsageError(f"unknown table {typed!r}; use one of {', '.join([*BY_NAME, 'sources'])}", hint=hint)
 
 
-def _filtered(facts: Facts, name: str, wanted: dict[str, str | None]) -> list[Any]:
-    """Rows of a table that meet the filters given.
+def _filtered(facts: Facts, name: str, filters: dict[str, str | None]) -> list[Any]:
+    """Return the rows of a table that match the filters.
 
     Raises:
         UsageError: a filter is not a version, or the table has no such field.
@@ -208,12 +211,14 @@ def _filtered(facts: Facts, name: str, wanted: dict[str, str | None]) -> list[An
 
     table: Table = BY_NAME[name]
     rows = list(rows_of(facts, table))
-    for field, text in wanted.items():
+    for field, text in filters.items():
         if text is None:
             continue
         column = {"cuda": {"toolkits": "toolkit", "releases": "default_cuda"}.get(name, "cuda")}.get(field, field)
         if column not in table.columns:
-            raise UsageError(f"--{field}: {name} have no {field}", hint=f"envkit matrix list builds --{field} {text}")
+            raise UsageError(
+                f"--{field}: the table {name} has no column {field}", hint=f"envkit matrix list builds --{field} {text}"
+            )
         if field == "source":
             if text not in SOURCES:
                 raise UsageError(
@@ -241,7 +246,7 @@ def _list_sources(facts: Facts, as_json: bool) -> None:
     )
 
 
-def _show_entry(facts: Facts, entry: Any) -> None:
+def _show_entry(facts: Facts, entry: Entry) -> None:
     from envkit.cli.output import aligned, show_table
     from envkit.facts.sources import describe, find
 
@@ -296,3 +301,59 @@ def _text(column: str, value: Any) -> str:
 
 def _quoted(text: str) -> str:
     return f'"{text}"' if " " in text else text
+
+
+def _evidence_of(entry: Entry) -> list[dict[str, Any]]:
+    """Return the evidence of an entry's rows and builds as JSON, each with its grade."""
+    return [{"table": table, "grade": evidence.grade, **evidence.to_json()} for table, evidence in _evidence(entry)]
+
+
+def _show_evidence(entry: Entry) -> None:
+    """Print the evidence of an entry's rows and builds, and which values have none."""
+    from envkit.cli.output import show_table
+    from envkit.ground.text import fitted, neutral
+
+    rows = [
+        (
+            evidence.row, evidence.field, _value_text(evidence.value), evidence.grade, evidence.kind,
+            neutral(evidence.file or evidence.reference or ""),
+            fitted(neutral(evidence.quote or ""), _QUOTE),
+        )
+        for _, evidence in _evidence(entry)
+    ]  # fmt: skip
+    click.echo("")
+    if rows:
+        show_table(("row", "field", "value", "grade", "from", "file", "quotation"), rows, title="evidence")
+    click.echo(_rest(entry))
+
+
+def _evidence(entry: Entry) -> Iterator[tuple[str, Evidence]]:
+    from envkit.facts import evidence, tables
+    from envkit.facts.check import name_of
+
+    for table, rows in ((entry.table, entry.rows), ("builds", entry.builds)):
+        if table in tables.BY_NAME:
+            names = {name_of(tables.BY_NAME[table], row) for row in rows}
+            yield from ((table, item) for item in evidence.read(table) if item.row in names)
+
+
+def _rest(entry: Entry) -> str:
+    """Return a line that counts the rows without evidence by grade."""
+    from collections import Counter
+
+    from envkit.facts import tables
+    from envkit.facts.check import name_of
+    from envkit.facts.evidence import grade_of
+
+    covered = {(table, evidence.row) for table, evidence in _evidence(entry)}
+    grades: Counter[str] = Counter()
+    for table, rows in ((entry.table, entry.rows), ("builds", entry.builds)):
+        for row in rows:
+            if table in tables.BY_NAME and (table, name_of(tables.BY_NAME[table], row)) not in covered:
+                grades[grade_of((), getattr(row, "confidence", None))] += 1
+    counted = ", ".join(f"{count} {grade}" for grade, count in sorted(grades.items())) or "none"
+    return f"rows without evidence, by the grade of their sources: {counted}"
+
+
+def _value_text(value: Any) -> str:
+    return " ".join(value) if isinstance(value, tuple) else "" if value is None else str(value)

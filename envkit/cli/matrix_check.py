@@ -1,4 +1,4 @@
-"""`envkit matrix check`: the invariants of the facts, their evidence, and with --online the files themselves."""
+"""`envkit matrix check` and `prove`: check the invariants of the facts, and compare the facts with wheels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.matrix_options import (
     counts_of,
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from envkit.facts.check import Finding
     from envkit.facts.model import Facts
     from envkit.pipeline.proving import Proof
+
+
+_QUOTE = 60  # characters of a quotation on a terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,26 +42,26 @@ class CheckFlags:
 
 
 @new_command("check")
-@option(Section.INPUT, "--online", is_flag=True, help="Hold the facts against the files of the Python index.")
-@option(Section.INPUT, "--deep", is_flag=True, help="With --online: also read machine code (20 to 45 MB a file).")
+@option(Section.INPUT, "--online", is_flag=True, help="Compare the facts with the wheels on the Python index.")
+@option(Section.INPUT, "--deep", is_flag=True, help="With --online: also read machine code (20 to 45 MB per file).")
 @option(
     Section.SELECTION,
     "--torch",
     metavar="VERSION",
     shell_complete=shell_values.torches,
-    help="With --online: only this release.",
+    help="With --online: check only this release.",
 )
-@option(Section.SELECTION, "--table", metavar="NAME", help="Only findings of this table.")
+@option(Section.SELECTION, "--table", metavar="NAME", help="Show only findings in this table.")
 @facts_in(Section.INPUT)
 @progress_options()
 @json_option
 @gathered(CheckFlags)
 def check_command(flags: CheckFlags) -> None:
-    """Check every invariant of the facts and their evidence; exit 2 with all findings when one is broken.
+    """Check every invariant of the facts and their evidence. Exit 2 and list all findings if one is violated.
 
-    With --online, parts of the wheels are read and compared with the facts: about 12 MB for a release that was not
-    read before, and only file lists afterwards. A file that is refused (damaged, or not the one that the index lists)
-    is one of the findings. Exit 9 if the index does not answer.
+    With --online, compare the facts with parts of the wheels: about 12 MB for a release that was not read before, and
+    only file lists afterwards. A rejected file (damaged, or not the one that the index lists) is a finding. Exit 9 if
+    the index does not respond.
     """
     if (flags.deep or flags.torch) and not flags.online:
         raise click.UsageError("--deep and --torch need --online")
@@ -69,8 +73,8 @@ def check_command(flags: CheckFlags) -> None:
     from envkit.facts.check_evidence import check_evidence
     from envkit.facts.check_tables import check_tables
 
-    own = [] if flags.facts_file else check_evidence(facts)  # an overlay may say otherwise
-    findings = [*check(facts), *check_tables(), *own]
+    evidence = [] if flags.facts_file else check_evidence(facts)  # an overlay may contradict the shipped evidence
+    findings = [*check(facts), *check_tables(), *evidence]
     findings = [finding for finding in findings if flags.table is None or finding.table.endswith(flags.table)]
     _tell(facts, findings, as_json=flags.as_json)
 
@@ -124,7 +128,66 @@ def _online(flags: CheckFlags, facts: Facts) -> None:
 def _summary(proofs: tuple[Proof, ...], wrong: int, traffic: Any) -> str:
     values = sum(len(proof.compared) for proof in proofs)
     refused = sum(len(proof.refused) for proof in proofs)
-    said = f"{wrong - refused} differ from the facts" if wrong else "all as the facts say"
-    said += f", {refused} files refused" if refused else ""
-    read = f"{traffic.requests} requests, {traffic.received / 1e6:.1f} MB"
-    return f"{len(proofs)} releases, {values} values proved, {said}; {read}"
+    result = f"{wrong - refused} differ from the facts" if wrong else "all match the facts"
+    result += f", {refused} files rejected" if refused else ""
+    traffic_text = f"{traffic.requests} requests, {traffic.received / 1e6:.1f} MB"
+    return f"{len(proofs)} releases, {values} values read, {result}; {traffic_text}"
+
+
+@new_command("prove")
+@click.argument("what", metavar="torch==VERSION|FILE.whl")
+@option(
+    Section.INPUT, "--deep", is_flag=True, help="Also read the machine code in libtorch_cuda.so (20 to 45 MB per file)."
+)
+@option(Section.OUTPUT, "--as-overlay", is_flag=True, help="Print the rows as YAML for --facts.")
+@facts_in(Section.INPUT)
+@json_option
+def prove_command(what: str, *, deep: bool, as_overlay: bool, facts_file: str | None, as_json: bool) -> None:
+    """Compare the facts about a torch release with its wheels.
+
+    Reads parts of the wheels on the Python index (about 15 MB per release), or one local wheel. Nothing in them is
+    executed. Exit 2 if a value differs from the facts.
+
+    \b
+    envkit matrix prove torch==2.15.0
+    envkit matrix prove ./torch-2.9.0-cp312-cp312-linux_x86_64.whl --as-overlay > mine.yaml
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    from envkit.cli.options import load_settings
+    from envkit.ground.progress import Silent
+    from envkit.pipeline.proving import prove
+
+    if as_overlay and as_json:
+        raise click.UsageError("--as-overlay and --json contradict each other")
+    facts = load_facts(facts_file)
+    proof = prove(what, facts, load_settings({"facts": facts_file}), Silent(), deep=deep)
+    if as_overlay:
+        from envkit.evidence.overlay import text_of
+
+        click.echo(text_of([proof.proved.release], proof.proved.rows, facts), nl=False)
+        return
+    if as_json:
+        print_facts_json(facts, proof=proof.to_json())
+    else:
+        _show_proof(proof)
+    if proof.differences:
+        raise click.exceptions.Exit(2)
+
+
+def _show_proof(proof: Proof) -> None:
+    from envkit.cli.output import show_table
+    from envkit.evidence.compare import DIFFERENT, MISSING, shown
+    from envkit.ground.text import fitted, neutral
+
+    marks = {DIFFERENT: "DIFFERENT", MISSING: "NO ROW"}
+    rows = [
+        (
+            comparison.evidence.row, comparison.evidence.field, neutral(shown(comparison.evidence.value)),
+            "" if comparison.state == MISSING else neutral(shown(comparison.stated)), marks.get(comparison.state, ""),
+            comparison.evidence.kind, fitted(neutral(comparison.evidence.quote or ""), _QUOTE),
+        )
+        for comparison in proof.compared
+    ]  # fmt: skip
+    show_table(("row", "field", "wheel", "facts", "", "from", "quotation"), rows)
+    wrong = len(proof.differences)
+    result = f"{wrong} differ from the facts" if wrong else "all match the facts"
+    tell(f"{proof.name}: {len(rows)} values read, {result}; {proof.requests} requests, {proof.received / 1e6:.1f} MB")

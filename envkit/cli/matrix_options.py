@@ -1,4 +1,4 @@
-"""What the commands of `envkit matrix` share: the facts they work on, and their JSON document."""
+"""Parts that the commands of `envkit matrix` share: the identity of the facts, and the JSON document."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ SCHEMA = "envkit.facts-rows/1"
 
 
 def json_option(command: Any) -> Any:
-    """Add `--json`."""
+    """Add the option `--json` to a command."""
     return option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")(command)
 
 
 def identity(facts: Facts) -> dict[str, Any]:
-    """Which facts they are: version, date and digest, which covers an overlay."""
+    """Return version, date and digest of the facts; the digest includes an overlay."""
     return {"version": facts.version, "collected": facts.collected, "digest": facts.digest}
 
 
 def identity_line(facts: Facts) -> str:
-    """The same as a line of text."""
+    """Return the identity of the facts as a line of text."""
     return f"facts version {facts.version} of {facts.collected}, digest {facts.digest:.12}"
 
 
 def print_facts_json(facts: Facts, **content: Any) -> None:
-    """Print a document with the version, the date and the digest of the facts."""
+    """Print a JSON document that begins with the identity of the facts."""
     document = {"schema": SCHEMA, **identity(facts), **content}
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def counts_of(facts: Facts) -> dict[str, int]:
-    """Rows of each table, and the number of sources."""
+    """Return the number of rows of each table, and the number of sources."""
     from envkit.facts.tables import TABLES
 
     return {**{table.name: len(getattr(facts, table.name)) for table in TABLES}, "sources": len(facts.sources)}

@@ -1,4 +1,4 @@
-"""`envkit matrix update`: new releases from the index into the tables of a checkout, or into an overlay."""
+"""`envkit matrix update`: read new releases from the index into the tables of a checkout, or into an overlay."""
 
 from __future__ import annotations
 
@@ -36,25 +36,23 @@ class UpdateFlags:
 @option(
     Section.OUTPUT, "--write", is_flag=True, help="Write the tables, their evidence and the snapshot of this checkout."
 )
-@option(
-    Section.SELECTION, "--since", metavar="DATE", help="Also read releases uploaded since this day again: 2026-10-01."
-)
+@option(Section.SELECTION, "--since", metavar="DATE", help="Also reread releases uploaded since this date: 2026-10-01.")
 @option(Section.SELECTION, "--torch", metavar="VERSION", help="Read only this release.")
-@option(Section.INPUT, "--deep", is_flag=True, help="Also read machine code (20 to 45 MB a file).")
+@option(Section.INPUT, "--deep", is_flag=True, help="Also read machine code (20 to 45 MB per file).")
 @option(Section.OUTPUT, "--into", metavar="FILE", help="Write an overlay for --facts instead of the tables.")
 @progress_options()
 @json_option
 @gathered(UpdateFlags)
 def update_command(flags: UpdateFlags) -> None:
-    """Read new torch releases from the Python index and print the changes of the tables as a diff.
+    """Read new torch releases from the Python index and print the changes to the tables as a diff.
 
-    Values come from the files alone. What only a document knows is written as `null  # ask: ...`. Written tables have
-    the next version of the facts; tables and overlays of newer facts are not overwritten.
+    Values come only from the wheels. Values that only documentation states are written as `null  # ask: ...`. Writing
+    the tables raises the version of the facts; tables and overlays with a newer version are not overwritten.
 
     \b
     envkit matrix update                          print the diff
-    envkit matrix update --write                  in a checkout: write the files
-    envkit matrix update --into new.yaml          learn a release without an upgrade: --facts new.yaml
+    envkit matrix update --write                  write the files in a checkout
+    envkit matrix update --into new.yaml          use a release without upgrading envkit: --facts new.yaml
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.pipeline.updating import find_update
 
@@ -67,7 +65,7 @@ def update_command(flags: UpdateFlags) -> None:
     reporter = flags.progress.reporter()
     with closing(reporter):
         update = find_update(facts, load_settings(), reporter, torch=flags.torch, since=flags.since, deep=flags.deep)
-    diff = update.diff  # of the tables as they are before they are written
+    diff = update.diff  # before the tables are written, because it compares with the files
     if flags.into and update.proved:
         _write_overlay(update, facts, Path(flags.into))
     elif flags.write:
@@ -84,7 +82,7 @@ def _check_day(since: str | None) -> None:
         if since is not None:
             date.fromisoformat(since)
     except ValueError as error:
-        raise UsageError(f"--since: {since!r:.40} is not a day", hint="--since 2026-10-01") from error
+        raise UsageError(f"--since: {since!r:.40} is not a date", hint="--since 2026-10-01") from error
 
 
 def _write_overlay(update: Update, facts: Facts, path: Path) -> None:
@@ -95,7 +93,7 @@ def _write_overlay(update: Update, facts: Facts, path: Path) -> None:
 
     if (made := version_beside(path)) > facts.version:
         raise UsageError(
-            f"{path} was made beside version {made} of the facts, and this envkit has version {facts.version}",
+            f"{path} was made with version {made} of the facts, but this envkit has version {facts.version}",
             hint="upgrade envkit, or name another file",
         )
     text = text_of(
@@ -116,10 +114,10 @@ def _tell(update: Update, diff: str, facts: Facts, flags: UpdateFlags) -> None:
         return
     if not flags.into and not flags.write:
         click.echo(diff, nl=False)
-    said = f"torch {', '.join(update.releases)}" if update.releases else "no new release"
+    releases = f"torch {', '.join(update.releases)}" if update.releases else "no new release"
     changed = ", ".join(path.name for path in update.files) or "nothing changes"
     if flags.into:
         done = f"{flags.into} {'written' if update.proved else 'not written'}"
     else:
         done = f"{'written' if flags.write else 'would change'}: {changed}"
-    tell(f"{said}; {done}; {update.requests} requests, {update.received / 1e6:.1f} MB")
+    tell(f"{releases}; {done}; {update.requests} requests, {update.received / 1e6:.1f} MB")

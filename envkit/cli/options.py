@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a command gets all of its options: as one frozen dataclass.
+"""Options that several commands share, and the decorator that passes a command all options as one frozen dataclass.
 
     @new_command("push")
     @click.argument("reference")
@@ -6,7 +6,7 @@
     @gathered(PushFlags)
     def command(flags: PushFlags) -> int: ...
 
-`PushFlags` has a field for each option of its own, and one for each group of shared options (`group`).
+`PushFlags` has a field for each option of the command, and one for each group of shared options (`group`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REQUEST_FIELDS = (
     "torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size",
     "supported_only", "allow_forward_compat",
 )  # fmt: skip
-_LONGEST_S = 366 * 86400.0  # the system's timers take no more than a few billion seconds
+_LONGEST_S = 366 * 86400.0  # a year; the timers of the system overflow above a few billion seconds
 _NOTED = "envkit.ground.settings.noted"
 
 Flags = TypeVar("Flags")
@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 
 
 def group(kind: type[Flags]) -> Flags:
-    """Declare a field that holds the options of a shared dataclass."""
+    """Declare a dataclass field whose value is a `kind`, filled from the options of that shared dataclass."""
     declared: Flags = field(metadata={"group": kind})
     return declared
 
@@ -77,7 +77,7 @@ def gathered(kind: type[Flags]) -> Callable[[Callable[[Flags], Result]], Callabl
 
 
 def gather(kind: type[Flags], typed: dict[str, Any]) -> Flags:
-    """Make a dataclass of options out of keywords, which are taken from `typed`."""
+    """Return a dataclass filled from `typed`; keywords that it uses are removed from there."""
     values: dict[str, Any] = {}
     for attribute in fields(kind):  # type: ignore[arg-type]  # `kind` is a dataclass
         inner = attribute.metadata.get("group")
@@ -101,7 +101,7 @@ def applied(options: Sequence[Callable[[Command], Command]]) -> Callable[[Comman
     return decorate
 
 
-# A request: what the image has to fulfill.
+# A request: the constraints on an image.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,22 +127,22 @@ class RequestOptions:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing about the image was typed; `--facts` does not count."""
+        """Whether none of these options constrains the image; `--facts` does not count."""
         return not any(getattr(self, name) for name in (*REQUEST_FIELDS, "here", "template"))
 
     def fields(self, facts: Facts) -> dict[str, Any]:
         """Return the request's fields, with `auto` replaced by the driver and GPUs of this host.
 
-        Notes on stderr what is wrong with them; with `-v` also what they are.
+        Problems with this host's values become notes on stderr; with `-v` the values do, too.
 
         Raises:
             EnvironmentProblem: `auto` was typed and this host has no NVIDIA driver or GPU.
         """
-        asked = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
-        return fields_here(asked, facts, note, here=self.here, detail=note if verbosity().verbose else None)
+        typed = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
+        return fields_here(typed, facts, note, here=self.here, detail=note if verbosity().verbose else None)
 
     def facts(self) -> Facts:
-        """Load the facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
+        """Load the facts, overridden by the rows from `--facts`, ENVKIT_FACTS or the settings file.
 
         Raises:
             UsageError: the settings or the rows are invalid.
@@ -166,8 +166,8 @@ class RequestOptions:
 
         Args:
             definition: as typed.
-            file: of the lock; None = envkit.lock.
-            more: further options of `envkit lock` by name.
+            file: path of the lock; None = envkit.lock.
+            more: additional options of `envkit lock` by name.
         """
         words = ["envkit", "lock", *([definition] if definition else [])]
         typed = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")} | more
@@ -191,7 +191,7 @@ def _no_amd(context: click.Context, option: click.Parameter, value: str | None) 
 
 
 def facts_in(section: Section) -> Callable[[Command], Command]:
-    """Return `--facts FILE` for a section of the help."""
+    """Return the option `--facts FILE` in a section of the help."""
     return option(
         section,
         "--facts",
@@ -221,17 +221,17 @@ request_options = applied(
             "--torch",
             metavar="VERSION",
             shell_complete=shell_values.torches,
-            help="torch: exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'.",
+            help="torch version: exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'.",
         ),
         option(
             Section.REQUEST,
             "--cuda",
             metavar="VERSION",
             shell_complete=shell_values.cudas,
-            help="CUDA runtime: 11.8, cu118, 12.* or '>=12.1,<13'.",
+            help="CUDA runtime version: 11.8, cu118, 12.* or '>=12.1,<13'.",
         ),
-        option(Section.REQUEST, "--cudnn", metavar="VERSION", help="cuDNN: 9.10, 9.* or '>=9.5'."),
-        option(Section.REQUEST, "--python", metavar="VERSION", help="Python: 3.11, or '>=3.10,<3.13'."),
+        option(Section.REQUEST, "--cudnn", metavar="VERSION", help="cuDNN version: 9.10, 9.* or '>=9.5'."),
+        option(Section.REQUEST, "--python", metavar="VERSION", help="Python version: 3.11, or '>=3.10,<3.13'."),
         option(
             Section.REQUEST,
             "--driver",
@@ -246,7 +246,12 @@ request_options = applied(
             shell_complete=shell_values.gpus,
             help='GPU of that machine: A100, "RTX 4090", sm_86; auto: this host\'s. Repeatable.',
         ),
-        option(Section.REQUEST, "--here", is_flag=True, help="For this machine: the same as --gpu auto --driver auto."),
+        option(
+            Section.REQUEST,
+            "--here",
+            is_flag=True,
+            help="Use this machine's GPUs and driver: --gpu auto --driver auto.",
+        ),
         option(
             Section.REQUEST,
             "--os",
@@ -259,33 +264,33 @@ request_options = applied(
             "--platform",
             metavar="NAME",
             shell_complete=shell_values.platforms,
-            help="linux-64 or linux-aarch64. [linux-64]",
+            help="Platform of the image: linux-64 or linux-aarch64. [linux-64]",
         ),
         option(
             Section.REQUEST,
             "--source",
             metavar="NAME",
             shell_complete=shell_values.sources,
-            help="auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]",
+            help="Source of torch: auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]",
         ),
         option(Section.REQUEST, "--cpu", is_flag=True, help="Use a build without CUDA."),
         option(
             Section.REQUEST,
             "--max-size",
             metavar="SIZE",
-            help="Most that torch and its requirements may be to download: 3GB.",
+            help="Maximum download size of torch and its dependencies: 3GB.",
         ),
         option(
             Section.REQUEST,
             "--supported-only",
             is_flag=True,
-            help="Use only a Python before its end of life and a torch of the two newest minor versions.",
+            help="Use only a Python that is not end-of-life and one of the two newest minor versions of torch.",
         ),
         option(
             Section.REQUEST,
             "--allow-forward-compat",
             is_flag=True,
-            help="Accept a CUDA that the driver runs only with a cuda-compat package in the image (data center GPUs).",
+            help="Accept a CUDA version that needs a cuda-compat package in the image (data center GPUs only).",
         ),
         option(
             Section.REQUEST, "--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd
@@ -304,10 +309,10 @@ request_options = applied(
 
 
 def load_definition(name: str, facts: Facts) -> Definition:
-    """Load a shipped image, a definition file or a project's file, and note on stderr what is not taken over.
+    """Load a shipped image, a definition or a project file; lines that are not taken over become notes on stderr.
 
     Raises:
-        UsageError: nothing has this name, or the file has faults.
+        UsageError: nothing has this name, or the file has errors.
     """
     from envkit.pipeline.asking import definition_of
 
@@ -315,7 +320,7 @@ def load_definition(name: str, facts: Facts) -> Definition:
 
 
 def load_facts(facts_file: str | None) -> Facts:
-    """Load the facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
+    """Load the facts, overridden by the rows from `--facts`, ENVKIT_FACTS or the settings file.
 
     Raises:
         UsageError: the settings or the rows are invalid.
@@ -329,7 +334,7 @@ def load_facts(facts_file: str | None) -> Facts:
 
 
 def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
-    """Load the settings for the current folder, and note on stderr what its file may not set.
+    """Load the settings for the current folder; settings that its file must not set become notes on stderr.
 
     Raises:
         UsageError: a settings file, a variable or a flag is invalid.
@@ -339,19 +344,19 @@ def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
     return noted(settings.load(flags or {}, os.environ, Path.cwd()))
 
 
-def noted(found: Settings) -> Settings:
-    """Note on stderr what the file of the current folder may not set; with `-v` also what is set."""
-    for text in found.notes:
+def noted(settings: Settings) -> Settings:
+    """Print notes on ignored settings of this folder's file; with `-v` also every value that is not a default."""
+    for text in settings.notes:
         note(text)
     if verbosity().verbose:
-        given = {key: value for key, value in found.values.items() if value.origin != "default" and value.text}
+        given = {key: value for key, value in settings.values.items() if value.origin != "default" and value.text}
         for key, value in given.items():
             _tell_once(f"setting {key} = {neutral(masked(str(value.text)))} ({value.origin})")
-    return found
+    return settings
 
 
 def note(text: str) -> None:
-    """Write a note on stderr, once per run."""
+    """Print a note to stderr; the same note is printed once per run."""
     _tell_once(f"note: {text}")
 
 
@@ -393,7 +398,7 @@ def progress_options(verbose: str = "Show full output while it runs.") -> Callab
                 "--progress",
                 type=click.Choice(MODES),
                 default="auto",
-                help="Progress on stderr. [auto]",
+                help="Progress output on stderr. [auto]",
             ),
             quiet_option(),
             verbose_option(verbose),
@@ -402,7 +407,7 @@ def progress_options(verbose: str = "Show full output while it runs.") -> Callab
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds, at least one; neither `inf` nor `nan`."""
+    """A number of seconds from 1 to a year; `nan` is refused."""
 
     def __init__(self) -> None:
         super().__init__(min=1, max=_LONGEST_S)
@@ -410,7 +415,7 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
         seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):  # it is neither smaller nor larger than any limit
+        if math.isnan(seconds):  # passes the check of the range, because every comparison with it is false
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return seconds
 
@@ -421,7 +426,7 @@ def timeout_option(text: str = "Time limit of the whole command.") -> Callable[[
 
 
 def deadline_of(timeout: float | None, reporter: StepTimer) -> Deadline:
-    """Return the deadline that `--timeout` sets; it begins now."""
+    """Return the deadline that `--timeout` sets, counted from now."""
     from envkit.pipeline.deadline import Deadline
 
     return Deadline(timeout, lambda: reporter.current)
@@ -482,7 +487,7 @@ def document_options(what: str, *names: str) -> Callable[[Command], Command]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryFlags:
-    """How an image is pushed."""
+    """The options of a push to a registry."""
 
     replace_tag: bool
     mount_from: tuple[str, ...]
@@ -490,7 +495,7 @@ class RegistryFlags:
 
 registry_options = applied(
     (
-        option(Section.PUBLISH, "--replace-tag", is_flag=True, help="Move the tag even if it names another image."),
+        option(Section.PUBLISH, "--replace-tag", is_flag=True, help="Overwrite a tag that points to another image."),
         option(
             Section.PUBLISH,
             "--mount-from",
@@ -507,7 +512,7 @@ registry_options = applied(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerOptions:
-    """Where and how much of the payload runs."""
+    """Where the payload runs, and which checks it runs."""
 
     runner: str | None
     gpus: str | None
@@ -517,7 +522,7 @@ class RunnerOptions:
 
 
 def _ids(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the check ids of an option that may be repeated and may hold several."""
+    """Return the check IDs of a repeatable option whose values are lists separated by commas."""
     return tuple(item.strip().upper() for text in given for item in text.split(",") if item.strip())
 
 
@@ -528,7 +533,7 @@ def _checks_option(name: str, text: str) -> Callable[[Command], Command]:
 
 
 def runner_options(tier: str | None = None) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options of a run.
+    """Return a decorator that adds `--gpus`, `--runner`, `--tier`, `--only` and `--skip`.
 
     Args:
         tier: the default; None = the plan's tier.
@@ -542,14 +547,14 @@ def runner_options(tier: str | None = None) -> Callable[[Command], Command]:
                 Section.CONTAINER,
                 "--gpus",
                 metavar="all|none|LIST",
-                help="GPUs of the container: all, none, or device numbers. [all, if there are any]",
+                help="GPUs for the container: all, none, or device numbers. [all, if there are any]",
             ),
             option(Section.CONTAINER, "--runner", type=click.Choice(RUNNERS), help="Where the payload runs."),
             option(
                 Section.CHECKS, "--tier", type=click.Choice(TIERS), default=tier, help=f"How much is checked. {default}"
             ),
             _checks_option("--only", "Run only these checks: C05,C06."),
-            _checks_option("--skip", "Leave these checks out."),
+            _checks_option("--skip", "Skip these checks: C05,C06."),
         )
     )
 

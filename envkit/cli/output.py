@@ -1,4 +1,4 @@
-"""What a command answers: one table on stdout, and its JSON document (`--json`, `-o FILE`)."""
+"""The output of a command: tables on stdout, and the JSON document (`--json`, `-o FILE`)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _WRITERS = ("verify", "build", "push", "compare")  # commands with `-o FILE`
 
 
 def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, done: str | None = None) -> None:
-    """Print the document or write its file; nothing for None.
+    """Print the document or write it to a file.
 
     Args:
         document: a JSON-ready tree, or its bytes.
-        target: as `target_of` returned it.
-        done: what stands although the file cannot be written, for the message.
+        target: as `DocumentOptions.target` returned it; nothing happens for None.
+        done: what was done although the file cannot be written, for the error.
 
     Raises:
         EnvironmentProblem: the file cannot be written.
@@ -58,7 +58,7 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
 
 
 def page_option(text: str) -> Callable[[_Command], _Command]:
-    """Return `--report html=FILE` for a command whose only report is a page; its argument is `page`, a path or None."""
+    """Return `--report html=FILE` for a command whose only report is an HTML page; it passes `page`, a path or None."""
     return option(Section.OUTPUT, "--report", "page", metavar="html=FILE", callback=_page, help=text)
 
 
@@ -69,7 +69,7 @@ def _page(context: click.Context, _option: click.Parameter, typed: str | None) -
     if kind != "html" or not file or file == STDOUT:
         name = context.command.name or "report"
         raise UsageError(
-            f"--report {typed!r:.200}: the only kind is html, to a file", hint=f"--report html={name}.html"
+            f"--report {typed!r:.200}: this command only writes html=FILE", hint=f"--report html={name}.html"
         )
     if Path(file).is_dir():
         raise UsageError(
@@ -79,17 +79,17 @@ def _page(context: click.Context, _option: click.Parameter, typed: str | None) -
 
 
 class FailureDocument:
-    """Writes the document of a command that fails before it has a result, so that its reader learns why.
+    """Writes a document with the error if a command fails before it has a result.
 
     Args:
-        target: as `target_of` returned it.
-        schema: of the document.
+        target: as `DocumentOptions.target` returned it.
+        schema: the schema of the document.
     """
 
     def __init__(self, target: str | None, schema: str) -> None:
         self._target = target
-        self.known: dict[str, Any] = {"schema": schema}  # the command adds what it knows
-        self.settled = False  # the command writes its own document from here on
+        self.known: dict[str, Any] = {"schema": schema}  # the command adds fields as it learns them
+        self.settled = False  # set by the command when it writes its own document from there on
 
     def __enter__(self) -> Self:
         return self
@@ -98,12 +98,12 @@ class FailureDocument:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Ending) and not self.settled:
-            with contextlib.suppress(EnvkitError):  # the error itself is what has to be told
+            with contextlib.suppress(EnvkitError):  # a failure to write must not hide the error itself
                 write_document({**self.known, "failure": failure_of(error)}, self._target)
 
 
 def failure_of(error: Ending) -> dict[str, Any]:
-    """Return an error as documents have it."""
+    """Return an error as the field `failure` of a document."""
     return {
         "message": error.message,
         "hint": error.hint,
@@ -113,28 +113,28 @@ def failure_of(error: Ending) -> dict[str, Any]:
 
 
 def check_json(arguments: Sequence[str]) -> None:
-    """Refuse `--json FILE` and `--json=FILE`, which earlier versions took.
+    """Refuse `--json FILE` and `--json=FILE`, which earlier versions accepted.
 
-    Records and reports end in `.json`, and no image, definition or lock does. `compare` takes records by name and
-    checks its own arguments.
+    A word after `--json` counts as such a FILE if it ends in `.json`, because no image, definition or lock does. The
+    arguments of `compare` may be records, so it checks them itself.
 
     Raises:
         UsageError: a file or `-` follows `--json`.
     """
     command = arguments[0] if arguments else ""
-    for at, word in enumerate(arguments):
+    for index, word in enumerate(arguments):
         if word == "--":
             return
         if word.startswith("--json="):
-            raise takes_no_file(word.removeprefix("--json="), [*arguments[:at], *arguments[at + 1 :]])
-        if word == "--json" and at + 1 < len(arguments):
-            follows = arguments[at + 1]
-            if follows == STDOUT or (follows.endswith(".json") and command != "compare"):
-                raise takes_no_file(follows, [*arguments[:at], *arguments[at + 2 :]])
+            raise takes_no_file(word.removeprefix("--json="), [*arguments[:index], *arguments[index + 1 :]])
+        if word == "--json" and index + 1 < len(arguments):
+            following = arguments[index + 1]
+            if following == STDOUT or (following.endswith(".json") and command != "compare"):
+                raise takes_no_file(following, [*arguments[:index], *arguments[index + 2 :]])
 
 
 def takes_no_file(file: str, words: Sequence[str]) -> UsageError:
-    """Return the error for `--json FILE`, with the command to type instead; `words` are the others that were typed."""
+    """Return the error for `--json FILE`, with the command to type instead; `words` are the other arguments."""
     typed = f"envkit {shlex.join(words)}"
     if file in ("", STDOUT):
         return UsageError(f"--json takes no value, and {file!r} follows it", hint=f"{typed} --json")
@@ -143,7 +143,7 @@ def takes_no_file(file: str, words: Sequence[str]) -> UsageError:
 
 
 def print_json(tree: Mapping[str, Any], *, ascii_only: bool = False) -> None:
-    """Print a document to stdout; `ascii_only` escapes everything else, for text that an image chose."""
+    """Print a document to stdout; `ascii_only` escapes all other characters, for text that comes from an image."""
     click.echo(json.dumps(tree, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
@@ -151,7 +151,7 @@ def print_json(tree: Mapping[str, Any], *, ascii_only: bool = False) -> None:
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
-    """Print rows of text under their column names; a column that is empty everywhere is left out."""
+    """Print rows of text under their column names, without columns that are empty in every row."""
     from envkit.ground.text import neutral
 
     kept = [index for index in range(len(columns)) if any(row[index] for row in rows)]
@@ -171,7 +171,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: 
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, every column as wide as its widest cell, two spaces apart; the last column is not padded."""
+    """Return rows as lines with aligned columns, two spaces apart; the last column is not padded."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))] if rows else []
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -1,4 +1,4 @@
-"""What the user sees of many builds at once: one live table on a terminal, lines with the image's name elsewhere."""
+"""The progress of many builds at once: a live table on a terminal, lines with the image's name elsewhere."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from envkit.fleet.model import Outcome
 
 _REFRESH = 4  # frames per second
-_LINES = 12  # images shown while they wait or are done; those at work are always shown
+_LINES = 12  # with more images than this, the table shows only those in progress or failed
 
 
 @dataclass(slots=True)
 class _Row:
-    """What is known of one image."""
+    """The progress of one image."""
 
     status: str = "waiting"
     step: str = ""
@@ -40,23 +40,23 @@ class _Row:
 
 @dataclass(slots=True)
 class ProgressTable:
-    """Hears of every image; safe on any thread. This one says nothing: `--progress quiet`."""
+    """Receives the events of all images, from any thread. This base class prints nothing (`--progress quiet`)."""
 
     names: Sequence[str] = ()
     clock: Callable[[], float] = time.monotonic
     rows: dict[str, _Row] = field(default_factory=dict)
-    remarks: set[str] = field(default_factory=set)  # of images; what all of them say is told once
+    remarks: set[str] = field(default_factory=set)  # that were shown: many images give the same ones
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.rows |= {name: _Row() for name in self.names}
 
     def heard(self, event: tuple[str, str, Any]) -> None:
-        """What a worker tells: an image's name, a method of `Reporter`, its arguments."""
+        """Receive an event from a worker: an image's name, a method of `Reporter`, its arguments."""
         name, method, arguments = event
         with self.lock:
             row = self.rows.setdefault(name, _Row())
-            if row.seconds is not None or (method == "note" and self._told_before(str(arguments[0]))):
+            if row.seconds is not None or (method == "note" and self._is_repeated(str(arguments[0]))):
                 return
             if row.began is None:
                 row.began, row.status = self.clock(), "at work"
@@ -66,36 +66,36 @@ class ProgressTable:
                 row.done, row.total = arguments
             self.show(name, row, method, arguments)
 
-    def _told_before(self, remark: str) -> bool:
-        before = remark in self.remarks
-        self.remarks.add(remark)
-        return before
+    def _is_repeated(self, note: str) -> bool:
+        repeated = note in self.remarks
+        self.remarks.add(note)
+        return repeated
 
     def ended(self, outcome: Outcome) -> None:
-        """An image is done, one way or the other."""
+        """Receive the outcome of an image."""
         with self.lock:
             row = self.rows.setdefault(outcome.name, _Row())
             row.status, row.seconds = outcome.status, outcome.duration_s
             self.show_end(outcome)
 
     def show(self, name: str, row: _Row, method: str, arguments: Sequence[Any]) -> None:
-        """Draw an event."""
+        """Show an event."""
 
     def show_end(self, outcome: Outcome) -> None:
-        """Draw an end."""
+        """Show the outcome of an image."""
 
     def note(self, text: str) -> None:
-        """Draw a remark on the whole."""
+        """Show a note about the whole run."""
 
     def close(self) -> None:
-        """Draw nothing more."""
+        """End the display."""
 
 
 class Lines(ProgressTable):
     """One line per step of every image on stderr, with the image's name in front: for logs and CI."""
 
     def show(self, name: str, row: _Row, method: str, arguments: Sequence[Any]) -> None:
-        """Print steps and remarks."""
+        """Print steps and notes."""
         del row
         if method == "step":
             self._write(f"{name}: {arguments[0]}")
@@ -103,14 +103,14 @@ class Lines(ProgressTable):
             self._write(f"{name}: note: {arguments[0]}")
 
     def show_end(self, outcome: Outcome) -> None:
-        """Print what became of an image."""
+        """Print the outcome of an image."""
         message = outcome.error if outcome.exit_code else outcome.place
         self._write(
             f"{outcome.name}: {word(outcome.status)} after {outcome.duration_s:.1f} s: {message or outcome.place or ''}"
         )
 
     def note(self, text: str) -> None:
-        """Print a remark."""
+        """Print a note."""
         self._write(f"note: {text}")
 
     def _write(self, line: str) -> None:
@@ -141,7 +141,7 @@ class JsonEvents(ProgressTable):
 
 
 class LiveTable(ProgressTable):
-    """A table that redraws itself: the images at work, those that failed, and how many are left."""
+    """A live table of the images with their states, and how many are done."""
 
     live: Live
 
@@ -158,45 +158,45 @@ class LiveTable(ProgressTable):
         self.live.start()
 
     def table(self) -> Table:
-        """The table as it is now."""
+        """Return the table in its current state."""
         from rich.table import Table
         from rich.text import Text
 
-        made = Table(box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
         for column in ("image", "state", "s", "what"):
-            made.add_column(column, no_wrap=True, overflow="ellipsis")
+            table.add_column(column, no_wrap=True, overflow="ellipsis")
         with self.lock:
             for name, row in self.shown():
                 what = row.step + (f" {amount(row.done, row.total, None)}" if row.done else "")
                 seconds = "" if row.began is None else f"{row.seconds or self.clock() - row.began:.0f}"
-                made.add_row(*(Text(neutral(cell)) for cell in (name, word(row.status), seconds, what)))
+                table.add_row(*(Text(neutral(cell)) for cell in (name, word(row.status), seconds, what)))
             done = sum(row.seconds is not None for row in self.rows.values())
-        made.add_row(Text(f"{done} of {len(self.rows)} done"), "", "", "")
-        return made
+        table.add_row(Text(f"{done} of {len(self.rows)} done"), "", "", "")
+        return table
 
     def shown(self) -> list[tuple[str, _Row]]:
-        """All rows, or where there are many those at work and those that went wrong."""
+        """Return all rows, or if there are many, those in progress, failed or not verified."""
         rows = list(self.rows.items())
         if len(rows) <= _LINES:
             return rows
         return [(name, row) for name, row in rows if row.status in ("at work", "failed", "unproved")][:40]
 
     def note(self, text: str) -> None:
-        """Print a remark above the table."""
+        """Print a note above the table."""
         self.live.console.print(f"note: {neutral(text)}", markup=False)
 
     def show_end(self, outcome: Outcome) -> None:
-        """Print what became of an image above the table, where it failed."""
+        """Print the error of a failed image above the table."""
         if outcome.error is not None:
             self.live.console.print(f"{outcome.name}: {neutral(outcome.error)}", markup=False)
 
     def close(self) -> None:
-        """Take the table away."""
+        """Remove the table."""
         self.live.stop()
 
 
 def progress_table(mode: str, names: Sequence[str]) -> ProgressTable:
-    """The progress_table for `--progress MODE`; auto is a table on a terminal and plain lines elsewhere."""
+    """Return the display for `--progress MODE`; auto is a table on a terminal and plain lines elsewhere."""
     if mode == "quiet":
         return ProgressTable(names)
     if mode == "json":
@@ -209,5 +209,5 @@ def progress_table(mode: str, names: Sequence[str]) -> ProgressTable:
 def _print(line: str, stream: TextIO) -> None:
     try:
         print(line, file=stream, flush=True)
-    except (OSError, ValueError):  # the reader of stderr went away; the work goes on
+    except (OSError, ValueError):  # the reader of stderr is gone, which must not stop the work
         return

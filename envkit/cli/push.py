@@ -1,4 +1,4 @@
-"""`envkit push`: push a verified image to a registry, by digest; its tags move last."""
+"""`envkit push`: push a verified image to a registry by digest, then move its tags."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class PushFlags:
     progress: ProgressOptions = group(ProgressOptions)
 
     def target(self) -> Target:
-        """Return where REF and -t say that the image goes.
+        """Return the repository and the tags from REF and -t.
 
         Raises:
-            UsageError: one is not a name, or REF has a tag and none is wanted.
+            UsageError: REF or a tag is invalid, or REF has a tag despite --no-tag.
         """
         from envkit.pipeline.pushing import Target, parse_name
 
@@ -72,10 +72,10 @@ class PushFlags:
         return Target(place=repository, names=tuple(dict.fromkeys((first, *others))))
 
     def source(self, state: Path) -> tuple[str, str | None]:
-        """Return the image and, if known, the engine that has it.
+        """Return the image and, if known, the engine that stores it.
 
         Raises:
-            UsageError: no image is named, and none was built here.
+            UsageError: no image is named, and none was built on this machine.
         """
         from envkit.ground.state import read_last
 
@@ -93,10 +93,18 @@ class PushFlags:
     "--image",
     metavar="IMAGE",
     shell_complete=shell_values.images,
-    help="Image to push: see above. [the last built image]",
+    help="Image to push: see above. [the image that was built last]",
 )
-@option(Section.INPUT, "--engine", type=click.Choice(["docker", "podman"]), help="Engine that a plain name refers to.")
-@option(Section.PUBLISH, "-t", "--tag", "tags", multiple=True, metavar="TAG", help="Another tag of REF; repeatable.")
+@option(Section.INPUT, "--engine", type=click.Choice(["docker", "podman"]), help="Engine that plain names refer to.")
+@option(
+    Section.PUBLISH,
+    "-t",
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="Additional tag in the repository of REF; repeatable.",
+)
 @option(
     Section.PUBLISH, "--no-tag", is_flag=True, help="Push by digest only; no verification is needed and no tag moves."
 )
@@ -105,20 +113,20 @@ class PushFlags:
     "--record",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Record that verifies it. [found in the state]",
+    help="Verification record of the image. [from the state folder]",
 )
-@option(Section.PUBLISH, "--unverified", is_flag=True, help="Tag the image even if no record verifies it.")
+@option(Section.PUBLISH, "--unverified", is_flag=True, help="Set the tag even without a passing verification.")
 @registry_options
 @timeout_option()
-@document_options(f"what was pushed (schema {SCHEMA})")
+@document_options(f"the result (schema {SCHEMA})")
 @progress_options()
 @gathered(PushFlags)
 def command(flags: PushFlags) -> int:
-    """Push an image to REF (HOST/NAME:TAG) and tag it there, if a record verifies this image.
+    """Push an image to REF (HOST/NAME:TAG), and set the tag if this exact image has passed verification.
 
     IMAGE is a name or ID in an engine, oci:DIR[:TAG], docker-archive:FILE[:TAG] or registry:HOST/NAME:TAG.
 
-    Blobs that the registry has are not sent. envkit reads the logins of docker and podman.
+    Layers that the registry already has are skipped. envkit uses the logins of docker and podman.
 
     \b
     envkit push registry.example.com/team/train:1.0
@@ -135,7 +143,7 @@ def command(flags: PushFlags) -> int:
     exclude(no_tag=flags.no_tag, unverified=flags.unverified, record=flags.record)
     exclude(no_tag=flags.no_tag, tag=flags.tags)
     target, state = flags.target(), state_dir()
-    repositories(target.place, flags.registry.mount_from)  # refuses other registries' before anything is read
+    repositories(target.place, flags.registry.mount_from)  # first, because it refuses repositories of other registries
     reporter = flags.progress.reporter()
     deadline = deadline_of(flags.timeout, reporter)
     with closing(reporter), deadline.holds():
@@ -154,21 +162,21 @@ def command(flags: PushFlags) -> int:
 
 
 def _publish(result: PushResult, out: str | None) -> int:
-    """Write what was pushed, then say which tags did not move.
+    """Write the result, then report the tags that did not move.
 
     Raises:
-        EnvkitError: what kept the first of them.
+        EnvkitError: a registry refused a tag; the first such error.
     """
     reference = result.sent.pushed.reference
     if out is None:
         click.echo(reference)
-    write_document(document(result), out, done=f"the image itself is pushed: {reference}")
+    write_document(document(result), out, done=f"the image was pushed: {reference}")
     report_tags(result.sent.tags)
     return 0
 
 
 def document(result: PushResult) -> dict[str, Any]:
-    """Return what was pushed, as data."""
+    """Return the JSON document of a push (`envkit.push/1`)."""
     record = result.verified_by
     return {
         "schema": SCHEMA,
@@ -186,10 +194,10 @@ def document(result: PushResult) -> dict[str, Any]:
 
 
 def report_tags(tags: Sequence[Tagging]) -> None:
-    """Say on stderr which tags were not set, why, and what to type; what a registry refused comes last.
+    """Print to stderr which tags were not set, why, and what to type next; errors of the registry come last.
 
     Raises:
-        EnvkitError: the first refusal of a registry.
+        EnvkitError: a registry refused a tag; the first such error.
     """
     from envkit.pipeline.pushing import unchanged
 

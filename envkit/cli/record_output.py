@@ -1,4 +1,4 @@
-"""The record of a verification: shown, kept below the state folder, and written as documents and reports."""
+"""The output of a verification: the printed report, the record in the state folder, documents and report files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def publish(
     record: Record, state: Path | None, document: str | None = None, reports: Sequence[ReportTarget] = ()
 ) -> int:
-    """Write the record below `state`, to `document` and `reports`; print the report, return the exit code.
+    """Write the record below `state`, to `document` and to `reports`; print the report and return the exit code.
 
-    With a file called "-" that document is stdout's data and the printed report goes to stderr. The report is printed
-    even where a file cannot be written. Without `state` the record is not kept beside those of earlier runs.
+    A document or report whose file is "-" goes to stdout, and the printed report to stderr. The report is printed even
+    if a file cannot be written. Without `state`, the record is not kept in the state folder.
 
     Raises:
         EnvironmentProblem: `document` or a report cannot be written.
@@ -64,7 +64,7 @@ def publish(
 
 
 def _print(text: str | bytes, *, err: bool) -> None:
-    """Print; a reader that went away (`| head`) changes nothing about the verdict and its exit code."""
+    """Print; a closed pipe (`| head`) is ignored, because it must not change the exit code of the verdict."""
     try:
         click.echo(text, nl=False, err=err, color=True)
         (sys.stderr if err else sys.stdout).flush()
@@ -97,30 +97,32 @@ def report_option(command: _Command) -> _Command:
 
 
 def check_reports(reports: Sequence[ReportTarget], document: str | None, *, verified: bool = True) -> None:
-    """Refuse two documents on one stdout, and reports on a verification that does not take place.
+    """Refuse more than one document on stdout, and reports without a verification.
 
     Raises:
-        UsageError: more than one of `reports` and `document` is stdout, or nothing is `verified`.
+        UsageError: more than one of `reports` and `document` is stdout, or there are reports although not `verified`.
     """
     if reports and not verified:
         raise UsageError("--report and --no-verify contradict each other", hint="leave one of them out")
-    wanted = [f"--report {report.kind}=-" for report in reports if report.file == STDOUT]
-    wanted += ["--json"] if document == STDOUT else []
-    if len(wanted) > 1:
-        raise UsageError(f"{' and '.join(wanted)}: stdout holds one document", hint="give the others a file")
+    to_stdout = [f"--report {report.kind}=-" for report in reports if report.file == STDOUT]
+    to_stdout += ["--json"] if document == STDOUT else []
+    if len(to_stdout) > 1:
+        raise UsageError(
+            f"{' and '.join(to_stdout)}: only one document can go to stdout", hint="write the others to files"
+        )
 
 
 def for_stdout(record: Record, reports: Sequence[ReportTarget]) -> bytes | None:
-    """The report that is to be stdout's data, if any."""
+    """Return the report that goes to stdout, if any."""
     from envkit.report.formats import render
 
     return next((render(report.kind, record.tree) for report in reports if report.file == STDOUT), None)
 
 
 def write_reports(record: Record, reports: Sequence[ReportTarget]) -> EnvironmentProblem | None:
-    """Write every report that goes to a file, and GitHub's step summary where this is a step of it.
+    """Write every report that goes to a file, and in GitHub Actions the step summary.
 
-    A file that cannot be written does not keep the others from being written; the first failure is returned.
+    If a file cannot be written, the others are still written; the first failure is returned.
     """
     from envkit.ground.store import write_atomic
     from envkit.report.formats import render
@@ -132,11 +134,11 @@ def write_reports(record: Record, reports: Sequence[ReportTarget]) -> Environmen
         try:
             write_atomic(Path(report.file), render(report.kind, record.tree))
         except OSError as error:
-            at = f" ({error.filename})" if error.filename else ""
-            message = f"--report {report.kind}={report.file}: {error.strerror or error}{at}"
-            fault = EnvironmentProblem(message, hint="name a file in a writable folder")
-            fault.__cause__ = error
-            failed = failed or fault
+            path = f" ({error.filename})" if error.filename else ""
+            message = f"--report {report.kind}={report.file}: {error.strerror or error}{path}"
+            problem = EnvironmentProblem(message, hint="name a file in a writable folder")
+            problem.__cause__ = error
+            failed = failed or problem
     _summarize(record)
     return failed
 
@@ -157,7 +159,7 @@ def write_pages(tree: Mapping[str, Any], reports: Sequence[ReportTarget], *, don
 
 
 def _summarize(record: Record) -> None:
-    """Append to the step's summary; a run is not worse for a summary that cannot be written."""
+    """Append to the step's summary; a failure to write it is only a note, because the verdict matters more."""
     name = os.environ.get(_SUMMARY)
     if not name:
         return
@@ -165,12 +167,12 @@ def _summarize(record: Record) -> None:
 
     path = Path(name)
     try:
-        taken = path.stat().st_size if path.exists() else 0
-        # Over its limit, GitHub shows nothing of the whole summary.
-        room = _SUMMARY_LIMIT - taken - 1
-        if room > 0:
+        used = path.stat().st_size if path.exists() else 0
+        # GitHub drops the whole summary if it exceeds the limit.
+        available = _SUMMARY_LIMIT - used - 1
+        if available > 0:
             with path.open("ab") as stream:
-                stream.write(b"\n" * bool(taken) + render_markdown(record.tree, limit=room))
+                stream.write(b"\n" * bool(used) + render_markdown(record.tree, limit=available))
     except OSError as error:
         tell(f"note: the step summary cannot be written: {error}")
 
@@ -203,16 +205,16 @@ trace_option = option(
     "--trace",
     "trace_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a profile of a small training job, for chrome://tracing or Perfetto; .gz keeps it compressed.",
+    help="Write a profile of a small training job, for chrome://tracing or Perfetto; compressed if FILE ends in .gz.",
 )
 
 
 def keep_trace(path: Path, document: Mapping[str, Any] | None, exit_code: int) -> int:
-    """Write the trace in a payload's document; return `exit_code`, that of the run.
+    """Write the trace in a payload's document; return `exit_code`, which is that of the run.
 
     Raises:
-        PayloadError: all else went well and there is no trace.
-        EnvironmentProblem: all else went well and the file cannot be written.
+        PayloadError: the run succeeded but has no trace.
+        EnvironmentProblem: the run succeeded but the file cannot be written.
     """
     from envkit.verify.trace import packed_trace, write_trace
 

@@ -1,4 +1,4 @@
-"""`envkit verify --judge` and `--observed`: judge a run that has ended, here or in a job of another engine."""
+"""`envkit verify --judge` and `--observed`: judge a run that has ended, from its record or from the log of a job."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _EXAMPLE = "envkit verify --observed POD.log --questions verify.yaml"
 
 
 def judge_ended(flags: VerifyFlags, document: str | None) -> int:
-    """Judge a kept record or another engine's log, and return the exit code.
+    """Judge a saved record or the log of an exported job, and return the exit code.
 
     Raises:
-        UsageError: options contradict each other, or what they name cannot be read.
-        PayloadError: the log is cut, or belongs to something else.
+        UsageError: options contradict each other, or a file cannot be read.
+        PayloadError: the log is truncated, or belongs to another question.
     """
     _check(flags)
     if flags.judge is not None:
@@ -55,7 +55,7 @@ def _check(flags: VerifyFlags) -> None:
         "--scheduler": flags.scheduler,
         "--workers": flags.workers,
     }
-    # A log is judged for the first time, with these; a record says itself what held.
+    # A log is judged for the first time, so these apply. A record contains the options that it was judged with.
     claims = {"--allow-cpu": flags.allow_cpu, "--require-gpu": flags.require_gpu}
     wrong = [flag for flag, value in (running if flags.judge is None else running | claims).items() if value]
     if not wrong:
@@ -66,7 +66,7 @@ def _check(flags: VerifyFlags) -> None:
 
 
 def _judge_record(path: Path, flags: VerifyFlags, document: str | None) -> int:
-    """Judge a record from itself alone, and show it like a run."""
+    """Judge a record again from its own observations, and show it like a run."""
     from envkit.verify.again import judge_again, read_record
 
     which = flags.thresholds
@@ -75,7 +75,7 @@ def _judge_record(path: Path, flags: VerifyFlags, document: str | None) -> int:
     used = {"record": "the record's own thresholds", "shipped": "the thresholds of this envkit"}.get(which, which)
     tell(f"judged again from the record, with {used}")
     if not again.same_rules:
-        tell(f"note: the rules differ from those of envkit {again.judged_by}, which judged it first")
+        tell(f"note: the rules differ from those of envkit {again.judged_by}, which wrote the record")
     for line in again.changed:
         tell(f"changed: {line}")
     return again.record.exit_code
@@ -124,14 +124,14 @@ def _judge_log(log: str, questions: Path, flags: VerifyFlags, document: str | No
     record = judge_answer(answer, options)
     code = publish(record, state, document, flags.reports)
     tell(
-        f"note: S00 to S06 are left out, because {answer.question.image} itself was not read; the payload ran "
+        f"note: S00 to S06 are left out, because {answer.question.image} itself was not read; the payload started at "
         f"{record.tree['run']['started']}"
     )
     return code
 
 
 def _read(name: str) -> bytes:
-    """Return the log, one byte more than a payload may print at most.
+    """Return the log, up to one byte more than a payload may print, so that a longer log is recognized.
 
     Raises:
         UsageError: the file cannot be read.

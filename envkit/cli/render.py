@@ -76,25 +76,25 @@ class RenderFlags:
     "--out",
     metavar="DIR",
     shell_complete=shell_values.folders,
-    help="Write the whole build context into a folder instead of stdout.",
+    help="Write the whole build context to a folder instead of stdout.",
 )
 @option(Section.OUTPUT, "--only", type=click.Choice(list(_ONLY)), help="Print one file.")
 @option(
     Section.OUTPUT,
     "--inline",
     is_flag=True,
-    help="Print one Dockerfile that holds the build context, for `docker build -`.",
+    help="Print one Dockerfile that contains the build context, for `docker build -`.",
 )
-@option(Section.OUTPUT, "--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")
-@option(Section.OUTPUT, "--show-blocks", is_flag=True, help="List the blocks that a template of your own can override.")
+@option(Section.OUTPUT, "--check", is_flag=True, help="Lint the rendered files; exit 2 on errors.")
+@option(Section.OUTPUT, "--show-blocks", is_flag=True, help="List the blocks that your own template can override.")
 @option(Section.OUTPUT, "--list-images", is_flag=True, help="List the shipped image definitions.")
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @gathered(RenderFlags)
 def command(flags: RenderFlags) -> None:
     """Write the Dockerfile and environment.yml of an image definition.
 
-    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
-    envkit init reads. Flags override it.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a project file or folder that envkit
+    init can read. Flags override it.
 
     \b
     envkit render                            the default image, on stdout
@@ -116,26 +116,26 @@ def command(flags: RenderFlags) -> None:
     plan = flags.request.plan(flags.definition)
     mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))
     lock = _lock(flags, plan)
-    made = _rendered(flags, plan, lock, settings, mirrors)
+    rendered = _rendered(flags, plan, lock, settings, mirrors)
     for warning in plan.resolution.warnings:
         tell(f"warning: {warning}")
     if flags.check:
-        _check(made, as_json=flags.as_json)
+        _check(rendered, as_json=flags.as_json)
     elif flags.out is not None:
-        _write(Path(flags.out), made, _complete(made, lock, mirrors))
+        _write(Path(flags.out), rendered, _complete(rendered, lock, mirrors))
     elif flags.inline:
-        _print_inline(flags, plan, made, _complete(made, lock, mirrors))
+        _print_inline(flags, plan, rendered, _complete(rendered, lock, mirrors))
     elif flags.as_json:
-        _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": _texts(made)})
+        _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": _texts(rendered)})
     elif flags.only:
-        click.echo(_one(made, flags.only, plan), nl=False)
+        click.echo(_file(rendered, flags.only, plan), nl=False)
     else:
-        shown = [file for file in ("Dockerfile", "environment.yml") if file in made.files]
-        click.echo("\n".join(f"# file: {file}\n{made.files[file].decode()}" for file in shown), nl=False)
+        shown = [file for file in ("Dockerfile", "environment.yml") if file in rendered.files]
+        click.echo("\n".join(f"# file: {file}\n{rendered.files[file].decode()}" for file in shown), nl=False)
 
 
 def _lock(flags: RenderFlags, plan: BuildPlan) -> Lock | None:
-    """Read the lock in --locked, which has to fit the plan."""
+    """Read the lock that --locked names and check that it fits the plan."""
     from envkit.lock.request import require_fit
     from envkit.lock.store import read_lock
 
@@ -147,7 +147,6 @@ def _lock(flags: RenderFlags, plan: BuildPlan) -> Lock | None:
 
 
 def _rendered(flags: RenderFlags, plan: BuildPlan, lock: Lock | None, settings: Settings, mirrors: Mirrors) -> Rendered:
-    """Render the plan."""
     from envkit.plan.definition import shipped
     from envkit.plan.planner import DEFAULT
     from envkit.render.render import render
@@ -169,39 +168,38 @@ def _templates(settings: Settings) -> tuple[Path, ...]:
     return tuple(Path(text) for text in [settings.get("templates")] if text)
 
 
-def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
+def _file(rendered: Rendered, only: str, plan: BuildPlan) -> str:
     file = _ONLY[only]
-    if file not in made.files:
-        if made.locked:
+    if file not in rendered.files:
+        if rendered.locked:
             raise UsageError(f"a locked build has no {file}", hint="leave --locked out")
         raise UsageError(f"the template {plan.template} has no {file}", hint="envkit render --template miniconda")
-    return made.files[file].decode()
+    return rendered.files[file].decode()
 
 
-def _complete(made: Rendered, lock: Lock | None, mirrors: Mirrors) -> dict[str, bytes]:
-    """Return every file of the build context, with those that an engine adds."""
+def _complete(rendered: Rendered, lock: Lock | None, mirrors: Mirrors) -> dict[str, bytes]:
+    """Return every file of the build context, including those that the engines add to the rendered ones."""
     from envkit.ground.paths import cache_dir
     from envkit.lock.built import context_files
 
-    files = dict(made.files) | (context_files(lock, cache_dir()) if lock is not None else {})
+    files = dict(rendered.files) | (context_files(lock, cache_dir()) if lock is not None else {})
     if mirrors.ca_bundle:
         files["ca-bundle.pem"] = Path(mirrors.ca_bundle).read_bytes()
     return files
 
 
-def _print_inline(flags: RenderFlags, plan: BuildPlan, made: Rendered, files: dict[str, bytes]) -> None:
-    """Print the Dockerfile that holds all of its build context."""
+def _print_inline(flags: RenderFlags, plan: BuildPlan, rendered: Rendered, files: dict[str, bytes]) -> None:
     from envkit.render.inline import inline
 
-    text = inline(made, files)
+    text = inline(rendered, files)
     if flags.as_json:
         _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": {"Dockerfile": text}})
     else:
         click.echo(text, nl=False)
 
 
-def _write(folder: Path, made: Rendered, files: dict[str, bytes]) -> None:
-    """Write every file of the build context, none of them through a link that leads elsewhere."""
+def _write(folder: Path, rendered: Rendered, files: dict[str, bytes]) -> None:
+    """Write every file of the build context; existing symbolic links are refused, because they may lead elsewhere."""
     from envkit.ground.progress import counted
     from envkit.ground.store import write_atomic
 
@@ -214,15 +212,15 @@ def _write(folder: Path, made: Rendered, files: dict[str, bytes]) -> None:
         )
     for name, data in files.items():
         write_atomic(folder / name, data)
-        if name in made.executable:
+        if name in rendered.executable:
             (folder / name).chmod(0o755)
     tell(f"{counted(len(files), 'file')} in {folder}")
 
 
-def _check(made: Rendered, *, as_json: bool) -> None:
+def _check(rendered: Rendered, *, as_json: bool) -> None:
     from envkit.render import lint
 
-    findings = lint.check(made)
+    findings = lint.check(rendered)
     errors = [item for item in findings if item.severity == "error"]
     if as_json:
         rows = [{"rule": x.rule, "line": x.line, "severity": x.severity, "message": x.message} for x in findings]
@@ -258,8 +256,8 @@ def _list_images(*, as_json: bool) -> None:
         show_table(("image", "title"), [(item.name, item.title) for item in definitions])
 
 
-def _texts(made: Rendered) -> dict[str, str]:
-    return {name: data.decode(errors="replace") for name, data in made.files.items()}
+def _texts(rendered: Rendered) -> dict[str, str]:
+    return {name: data.decode(errors="replace") for name, data in rendered.files.items()}
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -51,7 +51,8 @@ class ResolveFlags:
     verbose: bool
 
 
-# In this order: the first ones contain what the later ones replace.
+# What a conflict says about the implied source -> what the user typed. The order matters: the first texts contain the
+# later ones.
 _STANDS_FOR = (
     ("--source auto instead of conda-forge", "without --format conda"),
     ("instead of conda-forge", "instead of --format conda"),
@@ -67,21 +68,21 @@ _STANDS_FOR = (
     "--for-host",
     metavar="FILE",
     shell_complete=shell_values.files,
-    help="GPUs, driver and platform from the output of nvidia-smi, kubectl, Slurm or envkit doctor --json, or from CSV "
-    "or JSON; - is stdin.",
+    help="Read GPUs, driver and platform from the output of nvidia-smi, kubectl, Slurm or envkit doctor --json, "
+    "or from CSV or JSON; - is stdin.",
 )
 @option(
     Section.OUTPUT,
     "--advise",
     is_flag=True,
-    help="Also show which newer driver gives a newer torch or CUDA, and which GPU prevents it.",
+    help="Also show which newer driver allows a newer torch or CUDA, and which GPU prevents one.",
 )
 @option(
     Section.OUTPUT,
     "--format",
     "form",
     type=click.Choice(tuple(FORMATS)),
-    help="Print only an install command, or a fragment for the file of another tool.",
+    help="Print only an install command, or a snippet for the file of another tool.",
 )
 @option(
     Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1)."
@@ -92,8 +93,8 @@ def command(flags: ResolveFlags) -> None:
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.
 
     Anything you leave out becomes the newest compatible version. Nothing is downloaded and no GPU is needed.
-    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
-    envkit init reads. Flags override its request.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a project file or folder that envkit
+    init can read. Flags override it.
 
     \b
     envkit resolve --cuda 11.8
@@ -149,7 +150,7 @@ def command(flags: ResolveFlags) -> None:
 
 
 def _as_typed(conflict: ConflictError) -> ConflictError:
-    """Return a conflict with `--format conda` in place of the source that it stands for, which nobody typed."""
+    """Return a conflict that names `--format conda`, as typed, in place of the source that it implies."""
 
     def typed(text: str) -> str:
         for own, other in _STANDS_FOR:
@@ -168,18 +169,18 @@ def _mention_driver() -> None:
 
 
 def _document(resolution: Resolution, facts: Facts, advice: tuple[Suggestion, ...] | None) -> dict[str, Any]:
-    """Return the document of `--json`: the resolution, and what describes the choice beside it."""
-    beside: dict[str, Any] = {
+    """Return the document of `--json`: the resolution with its download size, support and, if asked for, advice."""
+    extra: dict[str, Any] = {
         "download": resolution.download and resolution.download.to_json(),
         "support": resolution.support and resolution.support.to_json(),
     }
     if advice is not None:
-        beside["advice"] = [suggestion.to_json() for suggestion in advice]
-    return resolution.to_json() | beside | {"facts": identity(facts)}
+        extra["advice"] = [suggestion.to_json() for suggestion in advice]
+    return resolution.to_json() | extra | {"facts": identity(facts)}
 
 
 def _advice(request: Request, facts: Facts) -> tuple[Suggestion, ...]:
-    """Return what another driver or fewer GPUs would give."""
+    """Return the changes of driver or GPUs that allow a newer torch or CUDA."""
     from envkit.resolve.index import index
     from envkit.resolve.suggest import unlocks
 
@@ -193,7 +194,7 @@ def _show_advice(advice: tuple[Suggestion, ...]) -> None:
     if advice:
         show_table(("change", "gives"), [(suggestion.change, suggestion.gives) for suggestion in advice])
     else:
-        click.echo("no newer driver gives a newer torch or CUDA, and no GPU prevents one")
+        click.echo("no newer driver allows a newer torch or CUDA, and no GPU prevents one")
 
 
 def _show(resolution: Resolution, *, whole: bool) -> None:
@@ -211,7 +212,7 @@ def _show(resolution: Resolution, *, whole: bool) -> None:
 
 
 def _download(resolution: Resolution, *, whole: bool) -> Iterator[tuple[str, str, str]]:
-    """The row of the size; one that is not known is for `-v`."""
+    """Yield the row with the download size; an unknown size is shown only with `-v`."""
     from envkit.ground.sizes import shown_size
 
     download = resolution.download
@@ -220,7 +221,7 @@ def _download(resolution: Resolution, *, whole: bool) -> Iterator[tuple[str, str
 
 
 def _support(resolution: Resolution) -> Iterator[tuple[str, str, str]]:
-    """The row of support, which changes with the day and not with the image: for `-v` alone."""
+    """Yield the row about support, for `-v` only: it changes from day to day, while the image does not."""
     support = resolution.support
     if support is not None:
         yield "support", support.level or "-", f"{support.why} (on {support.day})"

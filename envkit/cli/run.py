@@ -1,4 +1,4 @@
-"""`envkit run` and `envkit shell`: a command of one's own in an image, with what the image needs."""
+"""`envkit run` and `envkit shell`: run the user's command or a shell in an image."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 PRINTED = ("docker", "podman", "compose", "srun")
 _HERE = "here"  # --print without a value
-_HELP = """Run a command in IMAGE (default: the last built one): GPUs, shared memory, folders, ports and user included.
+_HELP = """Run a command in IMAGE (default: the image that was built last) with GPUs, folders, ports and your user.
 
 \b
 envkit run -- python train.py                       the current folder is the workspace
 envkit run train:1 --data /datasets -- python train.py --data /data
-envkit run                                          the image's own command, such as Jupyter
-envkit run --print                                  the `docker run` line instead
+envkit run                                          run the image's own command, such as Jupyter
+envkit run --print                                  print the `docker run` command instead
 
 IMAGE is a name in an engine, oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG. The workspace is mounted
-read-write at the image's working folder, data read-only. The root is read-only, /tmp is writable, there are no
-capabilities, ports are reachable from this machine only. An image that was neither built nor verified here gets no
-folder unless --workspace names one.
+read-write at the image's working directory, data folders read-only. The root file system is read-only, /tmp is
+writable, all capabilities are dropped, and ports are published on 127.0.0.1. An image that was neither built nor
+verified on this machine gets no folder unless --workspace names one.
 
-Signals reach the command. The exit code is that of the command (128+n for signal n, 127 not found, 126 not executable);
-before it starts: 2 usage, 8 no such image, 9 no engine, or a port is in use.
+Signals are forwarded to the command. The exit code is that of the command (128+n for signal n, 127 not found, 126 not
+executable), or if it cannot start: 2 usage, 8 no such image, 9 no engine, or a port is in use.
 """
-_SHELL_HELP = """Open a shell in IMAGE (default: the last built one): `envkit run` with a terminal.
+_SHELL_HELP = """Open a shell in IMAGE (default: the image that was built last), as `envkit run` does with a terminal.
 
 \b
 envkit shell
@@ -47,7 +47,7 @@ envkit shell train:1 --data /datasets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """What a container gets, for commands that run something of the user in an image."""
+    """The options of a container in which a command of the user runs: folders, variables, GPUs, network."""
 
     workspace: str | None
     data: tuple[str, ...]
@@ -66,7 +66,7 @@ class SessionOptions:
         """Return the request; `more` are further fields of it.
 
         Raises:
-            UsageError: the size of the shared memory is none.
+            UsageError: --shm-size is not a size, or below 1 MiB.
         """
         from envkit.ground.sizes import parse_size
         from envkit.pipeline.running import RunRequest
@@ -103,10 +103,10 @@ class RunFlags:
 
 
 class WithCommand(SectionCommand):
-    """A command whose words after `--` are another program's."""
+    """A command whose words after `--` are the command line of another program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep what follows `--` as the parameter `argv`."""
+        """Store the words after `--` as the parameter `argv`."""
         at = args.index("--") if "--" in args else len(args)
         argv = tuple(args[at + 1 :])
         if at < len(args) and not argv:
@@ -126,7 +126,7 @@ class WithCommand(SectionCommand):
 
 
 class _Printed(click.ParamType):  # type: ignore[type-arg]
-    """The value of --print, which may be left out: then the next word is taken for it."""
+    """The optional value of --print. Click also takes a following IMAGE for it, which the error explains."""
 
     name = "form"
 
@@ -148,14 +148,14 @@ session_options = applied(
             "--workspace",
             metavar="DIR",
             shell_complete=shell_values.folders,
-            help="Folder to work in, read-write; none: no folder. [.]",
+            help="Folder to mount read-write as the working directory, or none. [.]",
         ),
         option(
             Section.CONTAINER,
             "--data",
             multiple=True,
             metavar="DIR[:TARGET]",
-            help="Read-only folder, at /data. Repeatable.",
+            help="Folder to mount read-only, at /data by default; repeatable.",
         ),
         option(
             Section.CONTAINER,
@@ -163,23 +163,26 @@ session_options = applied(
             "--env",
             multiple=True,
             metavar="NAME[=VALUE]",
-            help="Set or pass a variable. Repeatable.",
+            help="Set or pass an environment variable; repeatable.",
         ),
         option(
-            Section.CONTAINER, "--gpus", metavar="all|none|LIST", help="GPUs: numbers or UUIDs. [all, if there are any]"
+            Section.CONTAINER,
+            "--gpus",
+            metavar="all|none|LIST",
+            help="GPUs for the container: all, none, or device numbers or UUIDs. [all, if there are any]",
         ),
         option(Section.CONTAINER, "--shm-size", metavar="SIZE", help="Size of /dev/shm: 8GB. [the image's]"),
         option(
             Section.CONTAINER,
             "--network",
             type=click.Choice(["default", "host", "none"]),
-            help="Network of the container. [the engine's; bubblewrap: the host's for known images, else none]",
+            help="Network of the container. [the engine's default; bubblewrap: the host's for known images, else none]",
         ),
         option(
             Section.CONTAINER,
             "--runner",
             type=click.Choice(["auto", "docker", "podman", "bubblewrap"]),
-            help="What runs it.",
+            help="Runner of the container.",
         ),
     )
 )
@@ -189,12 +192,12 @@ _options = applied(
         session_options,
         option(Section.CONTAINER,
             "-p", "--port", "ports", multiple=True, metavar="[HOST:]PORT",
-            help="Publish a port on 127.0.0.1; none: no port. [those of the image]",
+            help="Publish a port on 127.0.0.1, or none. [the image's ports]",
         ),
         option(Section.CONTAINER, "--user", metavar="UID:GID|image", help="User in the container. [the calling user]"),
         option(Section.CONTAINER,
             "--ssh", "ssh_key", type=click.Path(path_type=Path), metavar="PUB",
-            help="Start the SSH server of the image for this public key. [~/.ssh/id_*.pub]",
+            help="Public key that may log in to the SSH server of the image. [~/.ssh/id_*.pub]",
         ),
     )
 )  # fmt: skip
@@ -235,18 +238,18 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
     settings = noted(settings_here(_runner(flags)))
     with ExitStack() as until:
         with closing(flags.progress.reporter()) as reporter:
-            # A printed line is run later, and needs the image then.
+            # Keep a loaded image if the command is only printed, because the user runs it later.
             loaded = until if flags.printed is None else None
-            made = ready(_request(flags, opens_shell=opens_shell), settings, reporter, loaded)
+            prepared = ready(_request(flags, opens_shell=opens_shell), settings, reporter, loaded)
         if flags.printed is not None:
-            click.echo(_line(flags, made))
+            click.echo(_line(flags, prepared))
             return 0
         if flags.progress.mode != "quiet":
-            for line in made.lines:
+            for line in prepared.lines:
                 click.echo(neutral(line), err=True)
         sys.stdout.flush()
         docker = settings.get("docker_cli") or "docker"
-        return attach(made.runner, made.session, reporter, secrets=made.secrets, docker=docker)
+        return attach(prepared.runner, prepared.session, reporter, secrets=prepared.secrets, docker=docker)
 
 
 def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:
@@ -262,38 +265,38 @@ def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:
 
 
 def _runner(flags: RunFlags) -> str | None:
-    """The runner that is asked for; a printed line of an engine is made for that engine's storage."""
+    """Return the requested runner; `--print docker` implies docker, whose storage has to contain the image."""
     if flags.session.runner is None and flags.printed in ("docker", "podman"):
         return flags.printed
     return flags.session.runner
 
 
-def _line(flags: RunFlags, made: Ready) -> str:
-    """The session as text that can be run by hand.
+def _line(flags: RunFlags, prepared: Ready) -> str:
+    """Return the session as a command line or Compose service that the user can run.
 
     Raises:
-        UsageError: no engine's client can run it.
+        UsageError: the session's runner has no command line.
     """
     from envkit.run.attach import CLIENTS, line
     from envkit.run.command_line import compose_service, srun_words
 
-    session = made.session
-    form = made.runner.name if flags.printed == _HERE else str(flags.printed)
+    session = prepared.session
+    form = prepared.runner.name if flags.printed == _HERE else str(flags.printed)
     if form == "srun":
-        return shlex.join(srun_words(session, _typed(made)))
-    if made.runner.name not in CLIENTS:
+        return shlex.join(srun_words(session, _typed(prepared)))
+    if prepared.runner.name not in CLIENTS:
         raise UsageError(
-            f"{session.image} is run by {made.runner.name}, which has no command line of its own",
+            f"{session.image} runs with {prepared.runner.name}, which has no command line of its own",
             hint="--print srun, or --runner podman --print",
         )
     if form == "compose":
-        return compose_service(session, made.runner.name)
+        return compose_service(session, prepared.runner.name)
     return shlex.join(line(session, form))
 
 
-def _typed(made: Ready) -> list[str]:
-    """The options of `envkit run` that give the same session on another machine with the same folders."""
-    session = made.session
+def _typed(prepared: Ready) -> list[str]:
+    """Return the options of `envkit run` for the same session on another machine with the same folders."""
+    session = prepared.session
     words = [f"--shm-size={session.shm_mb}MiB", *([f"--gpus={session.gpus}"] if session.gpus else ["--gpus=none"])]
     words += [f"--network={session.network}"] if session.network != "default" else []
     workspace = [mount.source for mount in session.mounts if not mount.read_only]

@@ -30,7 +30,7 @@ def _shipped(package: str, file: str) -> Callable[[], dict[str, Any]]:
     return lambda: json.loads((resources.files(package) / file).read_text(encoding="utf-8"))
 
 
-# name -> (what has it, its schema)
+# name -> (the files that it describes, a function that returns the schema)
 SCHEMAS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "image": ("image definitions", _made("envkit.plan.shape", "schema")),
     "matrix": ("matrix files", _made("envkit.fleet.matrix", "json_schema")),

@@ -1,7 +1,7 @@
-"""The values that a shell offers for options and arguments. Each function is a `shell_complete` of click.
+"""The completions of option values and arguments. Each function is a `shell_complete` of click.
 
-Imports wait until a value is completed, so that `--help` stays fast. Values come from the shipped compatibility data;
-rows of `--facts` are not offered.
+Modules are imported only when a value is completed, so that `--help` stays fast. Values come from the shipped
+compatibility data; rows of `--facts` are not offered.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 Complete = Callable[["click.Context", "click.Parameter", str], list["CompletionItem"]]
 
 _DEFINITION = re.compile(rb"^schema:[ \t]*[\"']?envkit\.image/", re.MULTILINE)
-_LAYOUT = "oci-layout"  # the file that makes a folder one
-_MOST = 100  # layouts of a folder that are offered
-_RECORDS = 12  # that are read for names of images
-_HEAD = 4096  # bytes of a file in which its schema is looked for
+_LAYOUT = "oci-layout"  # the file that marks a folder as an OCI layout
+_MOST = 100  # layouts that are offered of one folder
+_RECORDS = 12  # newest records that are read for the names of images
+_HEAD = 4096  # bytes at the start of a file in which its schema has to be named
 
 
 def _offering(values: Callable[[], Iterable[tuple[str, str]]]) -> Complete:
-    """Return what offers the values that begin with what was typed, in any case; each has a help text."""
+    """Return a completion that offers the values that begin with the typed text, in any case, with their help texts."""
 
     def complete(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
         del context, parameter
@@ -44,7 +44,7 @@ def words(known: Iterable[str]) -> Complete:
 
 
 def files(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Leave the names of files to the shell."""
+    """Let the shell complete the names of files."""
     del context, parameter
     from click.shell_completion import CompletionItem
 
@@ -52,7 +52,7 @@ def files(context: click.Context, parameter: click.Parameter, typed: str) -> lis
 
 
 def folders(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Leave the names of folders to the shell."""
+    """Let the shell complete the names of folders."""
     del context, parameter
     from click.shell_completion import CompletionItem
 
@@ -60,7 +60,7 @@ def folders(context: click.Context, parameter: click.Parameter, typed: str) -> l
 
 
 def definitions(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offer envkit's own image definitions, and definitions and projects' files in this folder or in the typed one."""
+    """Offer the shipped image definitions, and definitions and project files in this folder or in the typed one."""
     del context, parameter
     from click.shell_completion import CompletionItem
 
@@ -92,7 +92,7 @@ def _is_definition(path: Path) -> bool:
 
 
 def images(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offer images that were built or verified here, and layouts in envkit's own, this, or the typed folder."""
+    """Offer images that were built or verified here, and OCI layouts in the state folder, this, or the typed folder."""
     del context, parameter
     from click.shell_completion import CompletionItem
 
@@ -103,18 +103,18 @@ def images(context: click.Context, parameter: click.Parameter, typed: str) -> li
 
 
 def images_or_files(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offer images, and leave the names of files to the shell."""
+    """Offer images, and let the shell complete the names of files."""
     return [*images(context, parameter, typed), *files(context, parameter, typed)]
 
 
 def pushed(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offer those images that were built or verified here whose name has a registry."""
+    """Offer images in registries that were built or verified here."""
     items = images(context, parameter, typed)
     return [item for item in items if "/" in item.value and not item.value.startswith(("oci:", "docker-archive:"))]
 
 
 def _built() -> Iterable[tuple[str, str]]:
-    """Yield the images that the state folder knows by name."""
+    """Yield the images that were built or verified here, from the state folder."""
     from envkit.ground.errors import UsageError
     from envkit.ground.paths import state_dir
     from envkit.ground.state import read_last, verified_images
@@ -131,7 +131,7 @@ def _built() -> Iterable[tuple[str, str]]:
 
 
 def _layouts(typed: str) -> Iterable[tuple[str, str]]:
-    """Yield the OCI layouts in the folder that was typed, and in its folders."""
+    """Yield the OCI layouts one or two levels below the typed folder."""
     folder = typed[: typed.rfind("/") + 1]
     for pattern in (f"*/{_LAYOUT}", f"*/*/{_LAYOUT}"):
         for path in islice(Path(folder or ".").glob(pattern), _MOST):
@@ -139,19 +139,19 @@ def _layouts(typed: str) -> Iterable[tuple[str, str]]:
 
 
 def checks(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offer ids of checks; in a list (`C05,C0`) for its last item."""
+    """Offer IDs of checks; in a list (`C05,C0`), for the last item."""
     del context, parameter
     from click.shell_completion import CompletionItem
 
     from envkit.checks.catalog import catalog
 
     before, comma, last = typed.rpartition(",")
-    named = set(before.upper().split(","))
+    chosen = set(before.upper().split(","))
     entries = sorted(catalog(), key=lambda entry: entry.id)
     return [
         CompletionItem(f"{before}{comma}{entry.id}", help=entry.title)
         for entry in entries
-        if entry.id.startswith(last.upper()) and entry.id not in named
+        if entry.id.startswith(last.upper()) and entry.id not in chosen
     ]
 
 
@@ -162,7 +162,8 @@ def _gpus() -> Iterable[tuple[str, str]]:
     rows = load().gpus
     descriptions = {"auto": "the GPUs of this machine"}
     for row in reversed(rows):
-        # The shells add no quotes. What is left out may mean another row; `Quadro RTX 6000` and `RTX 6000 Ada` differ.
+        # Shells do not quote completions, so names are offered in one word, but only if that word still means the same
+        # row: `Quadro RTX 6000` and `RTX 6000 Ada` are different GPUs.
         names = [name for product in row.products if find(name := in_one_word(product), rows, short=True) is row]
         descriptions |= dict.fromkeys(names, f"{sm(row.capability)} ({row.family})") | {sm(row.capability): row.family}
     return descriptions.items()

@@ -1,4 +1,4 @@
-"""The streams of this process: a reader that goes away or a stream that is closed changes nothing about the work."""
+"""The standard streams of this process, made robust: a closed pipe or a closed stream does not stop the work."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 _STDOUT = 1  # its file descriptor
-_closed: set[int] = set()  # descriptors that were closed when this process began
-_lost: set[int] = set()  # of them: something was written there
+_closed: set[int] = set()  # descriptors that were closed when this process started
+_lost: set[int] = set()  # those of them to which something was written
 
 
 class _Output(io.FileIO):
-    """A descriptor whose reader may go away (`| head`): what is written from then on is dropped.
+    """A descriptor that discards its output after its reader has closed the pipe (`| head`).
 
-    The work continues and ends with its own exit code: a reader of one line still wants the image or the verdict.
+    The work continues and ends with its own exit code: someone who reads only the first line still wants the image.
     """
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -30,7 +30,7 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            # What is left in buffers is written at the very end, when no code can handle a failure any more.
+            # Python flushes the buffers at exit, when no code can handle a second failure.
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())
             os.close(null)
@@ -41,7 +41,7 @@ class _Output(io.FileIO):
 
 
 def prepare() -> None:
-    """Make standard input, output and error usable, whatever this process was started with."""
+    """Make standard input, output and error usable even if this process was started with some of them closed."""
     for number in range(3):
         _open_closed(number)
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it lives as long as the process
@@ -50,20 +50,20 @@ def prepare() -> None:
 
 
 def check_written() -> None:
-    """Fail when the command's answer went nowhere because standard output was closed (`>&-`); call it at the end.
+    """Check at the end of a command that its output was not lost because standard output was closed (`>&-`).
 
     Raises:
-        EnvironmentProblem: it did.
+        EnvironmentProblem: output was lost.
     """
     if _STDOUT in _lost:
         raise EnvironmentProblem(
-            "standard output is closed, so what this command prints was lost",
+            "standard output is closed, so the output of this command was lost",
             hint="run it again with > FILE, or with > /dev/null to discard the output",
         )
 
 
 def tolerant(number: int, old: TextIO | None) -> TextIO:
-    """A text stream on a descriptor, with the encoding of the one that it replaces."""
+    """Return a text stream on a descriptor, with the encoding of the stream that it replaces."""
     buffer = io.BufferedWriter(_Output(number, "w", closefd=False))
     if not isinstance(old, io.TextIOWrapper):
         return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace")
@@ -74,7 +74,7 @@ def tolerant(number: int, old: TextIO | None) -> TextIO:
 
 
 def _open_closed(number: int) -> None:
-    """Put /dev/null where a descriptor is closed: the next file that is opened would get its number."""
+    """Open /dev/null on a closed descriptor, because otherwise the next file to be opened would get its number."""
     try:
         os.fstat(number)
     except OSError:

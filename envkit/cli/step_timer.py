@@ -1,4 +1,4 @@
-"""How long each step of a command took."""
+"""A reporter that measures how long each step of a command takes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from envkit.ground.progress import Forwarding
 if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
 
-LEAST_S = 0.5  # shorter steps are shown together
+LEAST_S = 0.5  # seconds; shorter steps are shown as one row
 
 
 class StepTimer(Forwarding):
-    """A reporter that passes everything on and remembers how long each step took.
+    """A reporter that forwards everything to another one and records how long each step took.
 
     Args:
-        reporter: draws.
+        reporter: the reporter that shows the progress.
         clock: returns seconds since any fixed moment.
     """
 
@@ -46,13 +46,13 @@ class StepTimer(Forwarding):
         return self._text
 
     def rows(self) -> list[tuple[str, float]]:
-        """Steps in order with their seconds; short ones as one row, `other`."""
+        """Return the steps in order with their seconds; short ones as one row, `other`."""
         long = [(text, seconds) for text, seconds in self._done if seconds >= LEAST_S]
         rest = sum(seconds for _, seconds in self._done if seconds < LEAST_S)
         return [*long, ("other", rest)] if rest else long
 
     def total(self) -> float:
-        """Seconds in all."""
+        """Return the sum of all steps in seconds."""
         return sum(seconds for _, seconds in self._done)
 
     def _end(self, following: str) -> None:

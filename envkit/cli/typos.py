@@ -1,4 +1,4 @@
-"""What was probably meant by a command or an option that does not exist."""
+"""Errors for commands and options that do not exist, with the ones that were probably meant."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import click
 
 from envkit.ground.errors import UsageError
 
-_SHOWN = 3  # commands that are named for an option of others
+_SHOWN = 3  # commands listed for an option that only other commands have
 _JOINED = re.compile(r"(--[a-z-]*[a-z])=?([0-9].*)")  # --cuda12.6
 
 
-def unknown_command(ctx: click.Context, typed: str, names: Collection[str], habits: dict[str, str]) -> UsageError:
+def unknown_command(ctx: click.Context, typed: str, names: Collection[str], synonyms: dict[str, str]) -> UsageError:
     """Return the error for a word that is not a command of a group.
 
     Args:
-        ctx: of the group.
+        ctx: the context of the group.
         typed: the word.
         names: the commands of the group.
-        habits: words of other tools, and the command that does it.
+        synonyms: commands of other tools, and the command of this group that does the same.
     """
     word = typed.lower()
-    close = difflib.get_close_matches(word, (*names, *habits), n=1)
-    meant = habits.get(word) or (habits.get(close[0], close[0]) if close else None)
+    close = difflib.get_close_matches(word, (*names, *synonyms), n=1)
+    suggestion = synonyms.get(word) or (synonyms.get(close[0], close[0]) if close else None)
     path = ctx.command_path
-    if meant is None:
+    if suggestion is None:
         return UsageError(f"unknown command {typed!r:.80}", hint=f"{path} --help lists the commands")
-    hint = f"{path} {meant.partition(' --')[0]} --help"
-    return UsageError(f"unknown command {typed!r:.80}; did you mean `{path} {meant}`?", hint=hint)
+    hint = f"{path} {suggestion.partition(' --')[0]} --help"
+    return UsageError(f"unknown command {typed!r:.80}; did you mean `{path} {suggestion}`?", hint=hint)
 
 
 def unknown_option(ctx: click.Context, typed: str) -> UsageError:
@@ -41,13 +41,13 @@ def unknown_option(ctx: click.Context, typed: str) -> UsageError:
         return UsageError(
             f"unknown option {typed!r:.80}; did you mean {joined[1]} {joined[2]:.40}?", hint=f"{path} --help"
         )
-    begun = sorted((name for name in own if typed.startswith("--") and name.startswith(typed)), key=len)
-    near = begun or difflib.get_close_matches(typed, own, n=1, cutoff=0.75)
+    prefixed = sorted((name for name in own if typed.startswith("--") and name.startswith(typed)), key=len)
+    near = prefixed or difflib.get_close_matches(typed, own, n=1, cutoff=0.75)
     others = [] if near or not typed.startswith("--") else _others(ctx, typed)
     if near:
         return UsageError(f"unknown option {typed!r:.80}; did you mean {near[0]}?", hint=f"{path} --help")
     if others:
-        message = f"{path} has no option {typed}; {', '.join(others[:_SHOWN])} {'have' if others[1:] else 'has'} it"
+        message = f"{path} has no option {typed}, but {', '.join(others[:_SHOWN])} {'have' if others[1:] else 'has'} it"
         return UsageError(message, hint=f"{others[0]} --help")
     return UsageError(f"unknown option {typed!r:.80}", hint=f"{path} --help")
 
@@ -59,7 +59,7 @@ def _options(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def _others(ctx: click.Context, typed: str) -> list[str]:
-    """Return the commands that have an option; this imports them all, which only an error waits for."""
+    """Return the commands that have an option. This imports every command, which is acceptable for an error."""
     root = ctx.find_root()
     group = root.command
     if not isinstance(group, click.Group):

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from envkit.ground.errors import Ending
 
 SCHEMA = "envkit.validation/1"
-_HEAD = 65536  # bytes of a file in which its schema is looked for
+_HEAD = 65536  # bytes at the start of a file in which its schema has to be named
 _OWN = re.compile(rb"^[ \t{]*[\"']?schema[\"']?[ \t]*:[ \t]*[\"']?envkit\.([a-z-]+)/", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
-    """One file: what it is, and what is wrong with it."""
+    """The result for one file: its kind and its error."""
 
     file: str
     kind: str | None  # None = not a file of envkit, or one that cannot be read
@@ -34,7 +34,7 @@ class Validated:
 
     @property
     def state(self) -> str:
-        """One word about it."""
+        """The result as one word."""
         return "invalid" if self.error else "skipped" if self.kind is None else "valid"
 
 
@@ -97,7 +97,7 @@ def command(files: tuple[str, ...], *, as_json: bool) -> None:
             click.echo(line)
     errors = [result.error for result in results if result.error]
     if errors:
-        # The most severe exit code: a lock that was modified matters more than a wrong key.
+        # The most severe error determines the exit code: a modified lock (10) matters more than an unknown key (2).
         first = max(errors, key=lambda error: error.exit_code)
         others = [line for error in errors if error is not first for line in _errors(error)]
         raise type(first)(first.message, hint=first.hint, details=(*first.details, *others))
@@ -115,7 +115,11 @@ def _validated(file: str) -> Validated:
 
 
 def _kind(path: Path) -> str | None:
-    """Return the key of the reader of a file, by its name and the schema that it names."""
+    """Return the kind of a file (a key of READERS) by its name or its field `schema`; None for files of other programs.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
     if path.name in FILES:
         return "settings"
     try:

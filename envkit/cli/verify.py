@@ -1,4 +1,4 @@
-"""`envkit verify`: run the smoke benchmark inside an image, judge it outside, show and keep the record."""
+"""`envkit verify`: run the smoke benchmark inside an image, judge the result outside, and show and keep the record."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 @verify_options
 @gathered(VerifyFlags)
 def command(flags: VerifyFlags) -> int:
-    """Verify IMAGE (default: the last built one), or show what is wrong with it.
+    """Run the smoke benchmark in IMAGE (default: the image that was built last) and report the result.
 
-    IMAGE is a name or ID in an engine, a file (oci:DIR[:TAG], docker-archive:FILE[:TAG]), or in a registry
-    (registry:HOST/NAME:TAG). Files and registries need no engine. Several images give one table; with --scheduler,
-    every image is verified on every GPU machine of a Dask cluster.
+    IMAGE is a name or ID in an engine, a file (oci:DIR[:TAG], docker-archive:FILE[:TAG]), or an image in a registry
+    (registry:HOST/NAME:TAG). Files and registries need no engine. Several images are reported in one table; with
+    --scheduler, every image is verified on every GPU machine of a Dask cluster.
 
-    Exit codes: 0 verified, 5 not verified (no GPU, no plan, inconclusive), 6 failed, 9 this machine or its driver
-    is faulty, or environment problem, 124 time limit.
+    Exit codes: 0 verified; 5 not verified (no GPU, no plan, inconclusive); 6 failed; 9 fault of this machine or its
+    driver, or environment problem; 124 time limit.
     """
     if flags.show_schema:
         _print_schema()
@@ -69,7 +69,7 @@ def command(flags: VerifyFlags) -> int:
 
 
 def verify_python(python: str, *, allow_cpu: bool) -> int:
-    """Verify a Python of this machine, print and keep the record, and return the exit code."""
+    """Verify a Python on this machine, print and keep the record, and return the exit code."""
     from envkit.ground.paths import state_dir
     from envkit.pipeline.verification import VerifyRequest, settings_here, subject_of
     from envkit.pipeline.verification import verify as run_verification
@@ -84,12 +84,11 @@ def verify_python(python: str, *, allow_cpu: bool) -> int:
 
 @dataclass(slots=True)
 class _Trace:
-    """Keeps the payload's document, which holds the trace."""
+    """Keeps the payload's document, which contains the trace."""
 
     document: Mapping[str, Any] | None = field(default=None)
 
     def keep(self, document: Mapping[str, Any] | None) -> None:
-        """Keep it."""
         self.document = document
 
 
@@ -115,10 +114,10 @@ def _verify_one(flags: VerifyFlags, document: str | None) -> int:
 
 
 def _request(flags: VerifyFlags, settings: Settings, trace: _Trace) -> VerifyRequest:
-    """Return the image, the engine that has it if known, and its plan if given or noted.
+    """Return the request for the image that was named or built last.
 
     Raises:
-        UsageError: no image is named and none was built here, or a file cannot be read.
+        UsageError: no image is named and none was built on this machine, or a file cannot be read.
     """
     from envkit.pipeline.verification import VerifyRequest, named_or_last
     from envkit.plan.store import read_plan
@@ -145,7 +144,7 @@ def _request(flags: VerifyFlags, settings: Settings, trace: _Trace) -> VerifyReq
 
 
 def _fetched(subject: Subject, deadline: Deadline, reporter: Reporter) -> Subject:
-    """Fetch what the cache lacks of a registry's image; the run gets what is left of the time limit."""
+    """Download the layers of a registry's image that are not cached; the run gets the rest of the time limit."""
     from envkit.image.reference import is_remote
 
     if not is_remote(subject.image):
@@ -156,7 +155,7 @@ def _fetched(subject: Subject, deadline: Deadline, reporter: Reporter) -> Subjec
 
 
 def _check_ids(run: RunnerOptions) -> None:
-    """Refuse unknown checks before anything is looked for."""
+    """Refuse unknown checks, before the image is looked up."""
     if run.only or run.skip:
         from envkit.checks.catalog import select
 
@@ -180,7 +179,7 @@ def _keep_baseline(path: Path, record: Record, reason: str) -> None:
     """Add a run to a baseline file.
 
     Raises:
-        UsageError: nothing of the run can be added.
+        UsageError: the run has no metric that can be added.
         EnvironmentProblem: the file cannot be written.
     """
     import getpass
@@ -199,7 +198,7 @@ def _keep_baseline(path: Path, record: Record, reason: str) -> None:
 
 
 def _self_test(subject: Subject, reporter: Reporter, state: Path, document: str | None) -> int:
-    """Test the comparison on this machine, show and remember the result; return 0 if it is reliable, else 5."""
+    """Test whether timings are reliable on this machine, show and save the result; return 0 if they are, else 5."""
     from envkit.verify.compare.launches import LAUNCH
     from envkit.verify.selftest import SLOWDOWN, remember, self_test
 
@@ -215,7 +214,9 @@ def _self_test(subject: Subject, reporter: Reporter, state: Path, document: str 
     ]
     lines += [f"  {row.key}: {row.change}, {row.interval.estimate:.2f} times" for row in result.rows if row.interval]
     if not result.silent:
-        lines.append(f"timing is unreliable on this machine ({result.hw}): timing rules only inform from now on")
+        lines.append(
+            f"timing is unreliable on this machine ({result.hw}): timing rules are informational only from now on"
+        )
     for line in lines:
         click.echo(line, err=document == STDOUT)
     write_document(result.to_json(), document)

@@ -1,4 +1,4 @@
-"""The options of `envkit verify`, as one frozen dataclass, and which of them exclude others."""
+"""The options of `envkit verify` as one frozen dataclass, and which of them exclude others."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ class VerifyFlags:
 
     @property
     def runs_nothing(self) -> bool:
-        """Whether a run that has ended is judged."""
+        """Whether the command only judges a run that has already ended."""
         return self.judge is not None or self.observed is not None or self.questions is not None
 
     @property
     def verifies_many(self) -> bool:
-        """Whether the answer is a matrix of images and machines."""
+        """Whether the result is a matrix of images and machines."""
         return self.scheduler is not None or len(self.images) > 1
 
     def check(self) -> None:
         """Refuse options that contradict each other.
 
         Raises:
-            UsageError: some do.
+            UsageError: two options contradict each other, or one lacks another that it needs.
         """
         from envkit.pipeline.verification import check_gpu_rules
 
@@ -77,7 +77,9 @@ class VerifyFlags:
 
             check_address(self.scheduler)
         if self.self_test and (self.data or self.dataset):
-            raise UsageError("--self-test compares clocks and reads no data", hint="leave out --data and --dataset")
+            raise UsageError(
+                "--self-test compares timings and does not read data", hint="leave out --data and --dataset"
+            )
         if self.workers is not None and self.scheduler is None:
             raise UsageError("--workers needs --scheduler", hint="--scheduler tcp://HOST:PORT")
         if self.verifies_many:
@@ -107,7 +109,7 @@ class VerifyFlags:
         """Return why the baseline changes; empty if it does not.
 
         Raises:
-            UsageError: a baseline is to change and no reason was given.
+            UsageError: --write-baseline is given without --reason.
         """
         if self.new_baseline is not None and not self.reason:
             raise UsageError("--write-baseline needs --reason", hint='--write-baseline FILE --reason "new driver"')
@@ -133,17 +135,21 @@ verify_options = applied(
         option(
             Section.OUTPUT, "--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and exit."
         ),
-        option(Section.RECORDS, "--judge", type=_FILE, metavar="RECORD", help="Judge a kept record again."),
+        option(Section.RECORDS, "--judge", type=_FILE, metavar="RECORD", help="Re-evaluate a saved record."),
         option(
             Section.RECORDS,
             "--thresholds",
             default="record",
             show_default=True,
             metavar="record|shipped|FILE",
-            help="Thresholds that --judge uses.",
+            help="Thresholds for --judge.",
         ),
         option(
-            Section.RECORDS, "--baseline", type=_FILE, metavar="FILE", help="Report what is slower than in this file."
+            Section.RECORDS,
+            "--baseline",
+            type=_FILE,
+            metavar="FILE",
+            help="Warn about anything slower than the runs in this baseline file.",
         ),
         option(
             Section.RECORDS,
@@ -151,9 +157,9 @@ verify_options = applied(
             "new_baseline",
             type=_FILE,
             metavar="FILE",
-            help="Add this run to the file.",
+            help="Add this run to this baseline file.",
         ),
-        option(Section.RECORDS, "--reason", metavar="TEXT", help="Why the baseline changes."),
+        option(Section.RECORDS, "--reason", metavar="TEXT", help="Reason for the change of the baseline."),
         option(
             Section.CHECKS, "--self-test", is_flag=True, help="Test whether timings can be compared on this machine."
         ),
@@ -162,24 +168,29 @@ verify_options = applied(
             "--data",
             type=_FILE,
             metavar="DIR",
-            help="Read these files in C12 and C22; mounted read-only.",
+            help="Use the files in this folder in C12 and C22; mounted read-only.",
         ),
-        option(Section.CHECKS, "--dataset", metavar="MODULE:CALLABLE", help="Load the Dataset it returns in C12."),
+        option(
+            Section.CHECKS, "--dataset", metavar="MODULE:CALLABLE", help="Use the Dataset that this returns in C12."
+        ),
         option(
             Section.RECORDS,
             "--observed",
             metavar="LOG",
-            help="Judge the payload's output of an exported job; - is stdin.",
+            help="Judge the payload's output in the log of an exported job; - is stdin.",
         ),
         option(
             Section.RECORDS,
             "--questions",
             type=_FILE,
             metavar="FILE",
-            help="The exported file that --observed answers.",
+            help="The exported file that belongs to the --observed log.",
         ),
         option(
-            Section.MANY, "--scheduler", metavar="ADDRESS", help="Verify on a Dask cluster's machines: tcp://HOST:PORT."
+            Section.MANY,
+            "--scheduler",
+            metavar="ADDRESS",
+            help="Verify on the machines of a Dask cluster: tcp://HOST:PORT.",
         ),
         option(
             Section.MANY,
@@ -191,13 +202,15 @@ verify_options = applied(
             Section.CHECKS,
             "--allow-cpu",
             is_flag=True,
-            help="Exit 0 for a CUDA image without a GPU; the record says so.",
+            help="Exit 0 for a CUDA image without a GPU (still reported as NOT VERIFIED).",
         ),
         option(
             Section.CHECKS, "--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, also for CPU images."
         ),
         timeout_option(),
-        option(Section.CONTAINER, "--memory", metavar="SIZE", help="Memory of the run: 16GB. [3/4 of the machine's]"),
+        option(
+            Section.CONTAINER, "--memory", metavar="SIZE", help="Memory limit of the run: 16GB. [3/4 of the machine's]"
+        ),
         progress_options("Show the payload's output while it runs."),
     )
 )

@@ -1,4 +1,4 @@
-"""`envkit verify` with several images, on this machine or on those of a cluster: one matrix image x machine."""
+"""`envkit verify` with several images, on this machine or on those of a cluster: a matrix of images and machines."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def verify_many(flags: VerifyFlags, document: str | None) -> int:
     """Verify every image, show the matrix, keep the records; return the most severe exit code.
 
     Args:
-        flags: equal images count once.
-        document: where the matrix goes as JSON; `-` is stdout.
+        flags: an image that is named several times is verified once.
+        document: file for the matrix as JSON; `-` is stdout.
 
     Raises:
-        EnvironmentProblem: the cluster does not answer, or has no machine to verify on; or a file cannot be written.
+        EnvironmentProblem: the cluster does not respond or has no machine to verify on, or a file cannot be written.
         UsageError: no image is named, or with a cluster, an image is not in a registry.
     """
     from envkit.fleet.verify_matrix import Matrix
@@ -152,4 +152,4 @@ def _show(matrix: Matrix, document: str | None, scheduler: str | None, reports: 
         click.echo(line, err=to_stderr)
     tree = matrix.to_json(scheduler)
     write_document(tree, document)
-    write_pages(tree, reports, done="the images are verified")
+    write_pages(tree, reports, done="the images were verified")

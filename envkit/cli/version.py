@@ -1,4 +1,4 @@
-"""`envkit version`: which envkit this is, and how old its compatibility data are."""
+"""`envkit version`: the version of envkit, and the date of its compatibility data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def command(*, as_json: bool) -> None:
 
 
 def _details() -> list[str]:
-    """Return where envkit and its libraries are installed, and on what."""
+    """Return the folder of envkit, the Python and the system that run it, and the versions of its libraries."""
     from importlib.metadata import PackageNotFoundError, distribution, version
 
     from packaging.requirements import Requirement
@@ -56,7 +56,7 @@ def _details() -> list[str]:
     ]
     try:
         needed = [Requirement(text) for text in distribution("envkit").requires or ()]
-    except PackageNotFoundError:  # it runs from a folder
+    except PackageNotFoundError:  # run from a folder without being installed
         return lines
     libraries = [
         f"{requirement.name} {version(requirement.name)}" for requirement in needed if requirement.marker is None

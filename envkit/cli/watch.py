@@ -1,4 +1,4 @@
-"""`envkit watch`: run a training unchanged and say what holds it back."""
+"""`envkit watch`: run a training job unchanged and report its bottleneck."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ if TYPE_CHECKING:
 _SECONDS = 30.0  # enough steps of most trainings for a judgment
 _LOG_WIDTH = 100  # columns, where stderr is not a terminal
 
-_HELP = """Run a training unchanged and say what holds it back, with numbers and what to change.
+_HELP = """Run a training job unchanged and report its bottleneck, with measurements and what to change.
 
 \b
-envkit watch -- python train.py --epochs 2     run it, then print the answer to stderr
-envkit watch -o A.json -- torchrun ... t.py    keep the record as well
-envkit watch train:1 -- python train.py        the same in an image, as `envkit run` starts it
-envkit watch --advise-only 4711                a running process, from outside
-envkit watch --compare A.json B.json           two records side by side
+envkit watch -- python train.py --epochs 2     run it and print the result
+envkit watch -o A.json -- torchrun ... t.py    also save the record
+envkit watch train:1 -- python train.py        the same in an image
+envkit watch --advise-only 4711                observe a running process
+envkit watch --compare A.json B.json           compare two records
 
-COMMAND is any program; every Python below it is observed, in all ranks and workers. A few batches of a second or two
-are not enough: let it run for half a minute or more, and end it with Ctrl-C.
+COMMAND can be any program; every Python process below it is observed, including all ranks and workers. A few batches of
+a second or two are not enough: let it run for half a minute or more, then stop it with Ctrl-C. The result is printed to
+stderr; with --json, so is the output of COMMAND.
 
-The answer is data-bound, copy-bound, launch-bound, compute-bound, communication-bound, memory-bound, CPU-starved or
-throttled, or that nothing was found. Exit code: that of COMMAND, with 128 added to the number of the signal that ended
-it; 0 for the others.
+The result is data-bound, copy-bound, launch-bound, compute-bound, communication-bound, memory-bound, CPU-starved,
+throttled, or that no bottleneck was found. The exit code is that of COMMAND (128+n for signal n), and 0 with
+--advise-only and --compare.
 """
 
 
@@ -71,30 +72,28 @@ class WatchFlags:
 
     @property
     def image(self) -> str | None:
-        """The image that COMMAND runs in; None = it runs here."""
+        """The image in which COMMAND runs; None = on this machine."""
         return self.words[0] if self.words else None
 
     def check(self) -> None:
-        """Refuse options that do not go together.
+        """Refuse options that contradict each other, and a missing COMMAND.
 
         Raises:
-            UsageError: some do not.
+            UsageError: the options are not one of the forms in the help.
         """
         choices = {"COMMAND": self.argv or None, "--advise-only": self.pid, "--compare": self.compare}
-        asked = [name for name, value in choices.items() if value is not None]
-        if not asked:
+        modes = [name for name, value in choices.items() if value is not None]
+        if not modes:
             words = self.words or ("python", "train.py")
             raise UsageError("missing COMMAND", hint=f"envkit watch -- {shlex.join(words)}")
-        if len(asked) > 1:
-            raise UsageError(f"{' and '.join(asked)} contradict each other", hint="give one of them")
+        if len(modes) > 1:
+            raise UsageError(f"{' and '.join(modes)} contradict each other", hint="give one of them")
         command = shlex.join(self.argv or ("COMMAND",))
         if len(self.words) > 1 or (self.words and not self.argv):
             word = self.words[-1]
             raise UsageError(f"unexpected argument {word!r:.200}", hint=f"envkit watch IMAGE -- {command}")
         if self.session.typed and self.image is None:
-            raise UsageError(
-                f"{self.session.typed[0]} is for an image, and none is named", hint=f"envkit watch IMAGE -- {command}"
-            )
+            raise UsageError(f"{self.session.typed[0]} needs an IMAGE", hint=f"envkit watch IMAGE -- {command}")
         if self.seconds is not None and self.pid is None:
             raise UsageError(
                 "--seconds needs --advise-only", hint=f"envkit watch --advise-only PID --seconds {self.seconds:g}"
@@ -111,7 +110,7 @@ class WatchFlags:
     "pid",
     type=click.IntRange(min=1),
     metavar="PID",
-    help="Observe a running process from outside.",
+    help="Observe this running process from outside.",
 )
 @option(
     Section.INPUT,
@@ -126,12 +125,12 @@ class WatchFlags:
     nargs=2,
     type=click.Path(path_type=Path),
     metavar="A B",
-    help="Show two records side by side.",
+    help="Compare two records.",
 )
 @page_option("Write a page with the timeline.")
 @session_options
-@quiet_option("Print only errors and the first line of the answer.")
-@document_options("the record with the answer (schema envkit.watch/1); COMMAND's own output goes to stderr with --json")
+@quiet_option("Print only errors and the first line of the result.")
+@document_options("the record with the result (schema envkit.watch/1)")
 @gathered(WatchFlags)
 def command(flags: WatchFlags) -> int:
     """See `_HELP`."""
@@ -172,16 +171,18 @@ def _run_inside(flags: WatchFlags, stdout: int | None) -> Record:
     progress = ProgressOptions(progress="auto", quiet=flags.quiet, verbose=False)
     with ExitStack() as until:
         with closing(progress.reporter()) as reporter:
-            made = ready(flags.session.request(flags.image, flags.argv, terminal=terminal), settings, reporter, until)
+            prepared = ready(
+                flags.session.request(flags.image, flags.argv, terminal=terminal), settings, reporter, until
+            )
         if not flags.quiet:
-            for line in made.lines:
+            for line in prepared.lines:
                 click.echo(neutral(line), err=True)
         docker = settings.get("docker_cli") or "docker"
 
         def start(session: Session) -> int:
-            return attach(made.runner, session, reporter, secrets=made.secrets, docker=docker)
+            return attach(prepared.runner, session, reporter, secrets=prepared.secrets, docker=docker)
 
-        return running.run_inside(made, start, flags.argv, stdout=stdout)
+        return running.run_inside(prepared, start, flags.argv, stdout=stdout)
 
 
 def _compare(first: Path, second: Path, target: str | None) -> int:
@@ -205,7 +206,7 @@ def _compare(first: Path, second: Path, target: str | None) -> int:
 
 
 def _show(record: Record, judgment: Judgment, *, quiet: bool) -> None:
-    """Print the answer to stderr: stdout is the training's."""
+    """Print the result to stderr, because stdout belongs to the training."""
     from envkit.cli.console import color, columns
     from envkit.ground.text import neutral
     from envkit.watch.text import lines

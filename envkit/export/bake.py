@@ -21,24 +21,24 @@ OPTIONS: Mapping[str, Option] = {
         default="max", about="provenance that BuildKit attaches: max, min or none", pattern="max|min|none"
     ),
     "cache": Option(
-        default="registry", about="where builders share the build cache: registry or none", pattern="registry|none"
+        default="registry", about="where builders share their cache: registry or none", pattern="registry|none"
     ),
 }
 _CACHE = "-cache"
 
 
 def export(order: Order) -> dict[str, str]:
-    """The bake file and every file of the build contexts.
+    """Return the bake file and every file of the build contexts.
 
     Raises:
-        UsageError: two images have the same name once it is spelt as a target, or a template or a mirror is invalid.
+        UsageError: two images have the same target name, or a template or a mirror is invalid.
     """
     cache = order.options["cache"] == "registry" and order.registry is not None
     targets = [_target(order, cell) for cell in order.cells]
-    spelt = [target["name"] for target in targets]
-    twice = next((name for name in spelt if spelt.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two images have the bake target {twice!r}", hint="rename one of the definitions")
+    names = [target["name"] for target in targets]
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise UsageError(f"two images have the bake target {duplicate!r}", hint="rename one of the definitions")
     values = {
         "command": order.command,
         "registry": order.registry or "envkit",
@@ -46,7 +46,7 @@ def export(order: Order) -> dict[str, str]:
         "attest": order.options["attest"] != "none",
         "attestations": _attestations(order.options["attest"]),
         "targets": targets,
-        "groups": _groups(order.cells, spelt),
+        "groups": _groups(order.cells, names),
     }
     files = {FILE: text_of(f"export/{FILE}.j2", values, order.template_dirs)}
     for cell in order.cells:
@@ -55,10 +55,10 @@ def export(order: Order) -> dict[str, str]:
 
 
 def _target(order: Order, cell: Cell) -> dict[str, Any]:
-    # The Dockerfile has the plan's labels; these say what the plan cannot know.
+    # The Dockerfile sets the labels of the plan; these two are not part of a plan.
     labels = {f"{LABEL_PREFIX}.version": order.version, f"{LABEL_PREFIX}.cell": cell.name}
     return {
-        "name": _spelt(cell.name),
+        "name": _target_name(cell.name),
         "title": cell.plan.title,
         "context": f"{FOLDER}/{cell.name}",
         "platform": oci_platform(cell),
@@ -68,8 +68,8 @@ def _target(order: Order, cell: Cell) -> dict[str, Any]:
     }
 
 
-def _spelt(name: str) -> str:
-    """A target's name has no dots."""
+def _target_name(name: str) -> str:
+    """Return the name of a cell as a target name, which must not contain dots."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", name)
 
 
@@ -84,12 +84,12 @@ def _attestations(provenance: str) -> list[str]:
 
 
 def _groups(cells: Sequence[Cell], taken: Sequence[str]) -> list[dict[str, Any]]:
-    """Targets by what the matrix says of them, and by whether they are for GPUs; a name that is taken is left out."""
+    """Return groups of targets: one for each value of an axis, `gpu` and `cpu`; without groups named like a target."""
     groups: dict[str, list[str]] = {}
     for cell in cells:
         names = [f"{axis}-{value}" for axis, value in cell.axes] + ["gpu" if needs_gpu(cell) else "cpu"]
-        for name in dict.fromkeys(map(_spelt, names)):
-            groups.setdefault(name, []).append(_spelt(cell.name))
+        for name in dict.fromkeys(map(_target_name, names)):
+            groups.setdefault(name, []).append(_target_name(cell.name))
     return [
         {"name": name, "targets": targets}
         for name, targets in sorted(groups.items())

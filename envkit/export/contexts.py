@@ -13,35 +13,36 @@ _BOOTSTRAP = "bootstrap:"
 
 
 def build_context(order: Order, cell: Cell) -> dict[str, str]:
-    """Every file of the context by its name, the authorities of the mirrors among them.
+    """Return every file of the context by its name, including the CA bundle of the mirrors.
 
     Raises:
-        UsageError: the cell's base image is one that no registry has, or a template or a mirror is invalid.
+        UsageError: the base image of the cell is not in a registry, its definition copies files, or a template or a
+            mirror is invalid.
     """
     base = base_of(cell, "")
     if base.startswith(_BOOTSTRAP):
         raise UsageError(
-            f"{cell.name}: only envkit can make the base {base}; a Dockerfile cannot use it",
+            f"{cell.name}: only envkit can build the base {base}; a Dockerfile cannot use it",
             hint="use a base from a registry in the matrix",
         )
     if cell.plan.copy:
         raise UsageError(
-            f"{cell.name}: exported files do not carry the files under copy of its definition",
-            hint="leave copy out, or build with `envkit build`",
+            f"{cell.name}: its definition has `copy`, but exported build contexts cannot contain files of the project",
+            hint="leave out copy, or build with `envkit build`",
         )
-    made = render(
+    rendered = render(
         cell.plan,
         flavour="buildkit",
         mirrors=order.mirrors,
         template_dirs=order.template_dirs,
         base=base or None,
     )
-    files = {name: data.decode() for name, data in made.files.items()}
+    files = {name: data.decode() for name, data in rendered.files.items()}
     if order.mirrors.ca_bundle:
         files["ca-bundle.pem"] = order.ca_bundle
     return files
 
 
 def oci_platform(cell: Cell) -> str:
-    """The platform as container engines write it: `linux/amd64`."""
+    """Return the platform as container engines write it: `linux/amd64`."""
     return platforms.platform(cell.plan.resolution.platform).oci

@@ -1,4 +1,4 @@
-"""Dev containers: the image as the place where an editor works, with its GPU and enough shared memory."""
+"""Dev containers: an editor works inside the image, with the GPU and enough shared memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ FILE = "devcontainer.json"
 OPTIONS: Mapping[str, Option] = {
     "gpus": Option(default="auto", about="value of docker run --gpus: auto, all or none", pattern="auto|all|none"),
 }
-_USER = "envkit"  # name of the image's user, whatever its number
+_USER = "envkit"  # the name that images give their user, whatever its UID
 
 
 def export(order: Order) -> dict[str, str]:
-    """A devcontainer.json for each image, in a folder of its own where there are several, and what it is built from.
+    """Return a devcontainer.json for each image, and without a registry its build context.
+
+    Several images each get a folder of their own, from which editors let the user choose.
 
     Raises:
         UsageError: a template or a mirror is invalid.

@@ -13,10 +13,10 @@ from envkit.render.texts import text_of
 FILE = ".github/workflows/envkit.yml"
 PLANS = ".github/envkit"
 _MAX_CELLS = 256  # of one matrix
-# The actions that a workflow uses, each pinned to the commit of a release: a tag can move, a commit cannot.
-# Source: the tags of each action's repository, read on 2026-11-20. In the file that is written, Dependabot and Renovate
-# read the version beside the commit and keep both up to date.
-# name of the option -> (action, commit, released as)
+# The actions that a workflow uses, each pinned to the commit of a release, because a tag can be moved.
+# Source: the tags of each action's repository, read on 2026-11-20. In the exported file, the version follows the commit
+# as a comment, from which Dependabot and Renovate update both.
+# name of the option -> (action, commit, version)
 _ACTIONS = {
     "checkout": ("actions/checkout", "3d3c42e5aac5ba805825da76410c181273ba90b1", "v7.0.1"),
     "setup_python": ("actions/setup-python", "5fda3b95a4ea91299a34e894583c3862153e4b97", "v7.0.0"),
@@ -29,7 +29,7 @@ _VERSIONS = {f"{action}@{commit}": version for action, commit, version in _ACTIO
 _ACTION_OPTIONS: Mapping[str, Option] = {
     name: Option(
         default=f"{action}@{commit}",
-        about=f"{action} by commit ({version}), or another",
+        about=f"{action} at a commit ({version}), or another action",
         pattern=r"[A-Za-z0-9_.-]+/[A-Za-z0-9_./-]+@[A-Za-z0-9_./-]+",
     )
     for name, (action, commit, version) in _ACTIONS.items()
@@ -49,10 +49,10 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def export(order: Order) -> dict[str, str]:
-    """The workflow, and the plans of a matrix.
+    """Return the workflow, and the plans of a matrix.
 
     Raises:
-        UsageError: GitHub runs no matrix of that many cells, or a tag would become too long.
+        UsageError: there are too many cells for a matrix of GitHub, or a tag would be too long.
     """
     if len(order.cells) > _MAX_CELLS:
         raise UsageError(
@@ -103,6 +103,6 @@ def export(order: Order) -> dict[str, str]:
 
 
 def uses(action: str) -> str:
-    """What stands after `uses:`; a known commit with the release that it is."""
+    """Return the value of `uses:`; a known commit is followed by a comment with its version."""
     version = _VERSIONS.get(action)
     return f"{action} # {version}" if version else action

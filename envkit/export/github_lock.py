@@ -1,4 +1,4 @@
-"""A GitHub Actions workflow that solves a lock again on a schedule and proposes what changed as a pull request."""
+"""A GitHub Actions workflow that solves a lock again on a schedule and proposes the changes as a pull request."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def export(order: Order) -> dict[str, str]:
         UsageError: the order is not one definition.
     """
     chosen = order.options
-    more = {
+    own = {
         "schedule": chosen["schedule"],
         "runs_on": chosen["runs_on"],
         "python": chosen["python"],
         "checkout": uses(chosen["checkout"]),
         "setup_python": uses(chosen["setup_python"]),
     }
-    return {FILE: text_of("export/github-lock.yml.j2", lock_update.values(order) | more, order.template_dirs)}
+    return {FILE: text_of("export/github-lock.yml.j2", lock_update.values(order) | own, order.template_dirs)}

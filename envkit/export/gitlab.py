@@ -37,13 +37,17 @@ _VERIFIED = (
 
 
 def export(order: Order) -> dict[str, str]:
-    """The pipeline, and the plans of a matrix.
+    """Return the pipeline, and the plans of a matrix.
 
     Raises:
-        UsageError: the engine needs a daemon, GitLab runs no matrix of that many cells, or a tag would become too long.
+        UsageError: the engine needs a daemon, there are too many cells for a matrix of GitLab, or a tag would be too
+            long.
     """
     if order.engine != "embedded":
-        raise UsageError(f"the exported pipeline has no daemon, but {order.engine} needs one", hint="--engine embedded")
+        raise UsageError(
+            f"--engine {order.engine} needs a daemon, which the exported pipeline does not have",
+            hint="--engine embedded",
+        )
     if len(order.cells) > _MAX_CELLS:
         raise UsageError(
             f"{len(order.cells)} images exceed the {_MAX_CELLS} jobs that GitLab allows in one matrix",
@@ -58,8 +62,8 @@ def export(order: Order) -> dict[str, str]:
         "registry": order.registry,
         "logout": logout(order),
         "image": chosen["image"],
-        "tags": _listed(chosen["tags"]),
-        "gpu_tags": _listed(chosen["gpu_tags"]),
+        "tags": yaml_list(chosen["tags"]),
+        "gpu_tags": yaml_list(chosen["gpu_tags"]),
         "gpu_cells": gpu,
         "minutes": order.minutes,
         "proof": chosen["proof"],
@@ -82,5 +86,6 @@ def export(order: Order) -> dict[str, str]:
     return {FILE: text} | selection.plans(order, PLANS)
 
 
-def _listed(words: str) -> str:
+def yaml_list(words: str) -> str:
+    """Return words separated by commas as the items of a YAML flow sequence."""
     return ", ".join(yaml(word) for word in words.split(",") if word)

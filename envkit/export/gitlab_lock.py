@@ -1,4 +1,4 @@
-"""A GitLab job that solves a lock again in a scheduled pipeline and proposes what changed as a merge request."""
+"""A GitLab job that solves a lock again in a scheduled pipeline and proposes the changes as a merge request."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from envkit.export import lock_update
 from envkit.export.gitlab import OPTIONS as _GITLAB
+from envkit.export.gitlab import yaml_list
 from envkit.export.model import Option, Order
-from envkit.render.quoting import yaml
 from envkit.render.texts import text_of
 
 FILE = ".gitlab/envkit-lock.yml"
@@ -29,8 +29,5 @@ def export(order: Order) -> dict[str, str]:
         UsageError: the order is not one definition.
     """
     chosen = order.options
-    more = {
-        "image": chosen["image"],
-        "tags": ", ".join(yaml(word) for word in chosen["tags"].split(",") if word),
-    }
-    return {FILE: text_of("export/gitlab-lock.yml.j2", lock_update.values(order) | more, order.template_dirs)}
+    own = {"image": chosen["image"], "tags": yaml_list(chosen["tags"])}
+    return {FILE: text_of("export/gitlab-lock.yml.j2", lock_update.values(order) | own, order.template_dirs)}

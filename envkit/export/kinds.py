@@ -1,4 +1,4 @@
-"""The kinds of files that `envkit export` writes: one module and one line of this table each, and those of plug-ins."""
+"""The kinds of `envkit export`: a table with one module for each, and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from envkit.ground.plugins import Plugin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind. Its module has `export`, an `Exporter`, and OPTIONS, a mapping of names to `Option`."""
+    """A kind of export. Its module has `export`, an `Exporter`, and OPTIONS, a mapping of names to `Option`."""
 
     module: str
     about: str
-    file: str  # where its main file goes below --out
-    plugin: Plugin | None = None  # that adds it
+    file: str  # path of its main file below --out
+    plugin: Plugin | None = None  # the plug-in that adds it
 
     def exporter(self) -> Exporter:
-        """The function that writes it."""
+        """Return the function that makes its files."""
         function: Exporter = importlib.import_module(self.module).export
         return function if self.plugin is None else _guarded(function, self.plugin)
 
     def options(self) -> Mapping[str, Option]:
-        """What `--set` knows for it."""
+        """Return its options for `--set`."""
         declared: Mapping[str, Option] = importlib.import_module(self.module).OPTIONS
         return declared
 
@@ -78,10 +78,10 @@ KINDS = {
 
 
 def known() -> dict[str, Kind]:
-    """Return every kind by its name. A plug-in takes no built-in name.
+    """Return every kind by its name.
 
     Raises:
-        EnvironmentProblem: a plug-in cannot be loaded, or its name is taken.
+        EnvironmentProblem: a plug-in cannot be loaded, or has the name of another kind.
     """
     kinds = dict(KINDS)
     for plugin in plugins.of(plugins.EXPORTS):
@@ -96,7 +96,7 @@ def _added(plugin: Plugin) -> Kind:
     about, file = getattr(module, "ABOUT", None), getattr(module, "FILE", None)
     options = getattr(module, "OPTIONS", None)
     if not isinstance(about, str) or not isinstance(file, str) or not callable(getattr(module, "export", None)):
-        raise plugin.fault(f"{plugin.value} needs the texts ABOUT and FILE and the function export")
+        raise plugin.fault(f"{plugin.value} must define the strings ABOUT and FILE and the function export")
     if not isinstance(options, Mapping) or not all(isinstance(option, Option) for option in options.values()):
         raise plugin.fault(f"{plugin.value}: OPTIONS is not a mapping of names to envkit.export.model.Option")
     if ":" in plugin.value:
@@ -105,7 +105,7 @@ def _added(plugin: Plugin) -> Kind:
 
 
 def _guarded(export: Exporter, plugin: Plugin) -> Exporter:
-    """Return the exporter of a plug-in, whose failures name the plug-in."""
+    """Return the exporter of a plug-in, with its failures translated to errors that name the plug-in."""
 
     def guarded(order: Order) -> Mapping[str, str]:
         try:
@@ -115,17 +115,17 @@ def _guarded(export: Exporter, plugin: Plugin) -> Exporter:
         except Exception as error:
             raise plugin.fault(f"{plugin.value}.export: {type(error).__name__}: {error}") from error
         if not files or not all(isinstance(text, str) for pair in files.items() for text in pair):
-            raise plugin.fault(f"{plugin.value}.export returned no mapping of file names to texts")
+            raise plugin.fault(f"{plugin.value}.export did not return a mapping of file names to texts")
         return files
 
     return guarded
 
 
 def kind(name: str) -> Kind:
-    """The kind of a name.
+    """Return the kind with a name.
 
     Raises:
-        EnvironmentProblem: a plug-in that may have it cannot be loaded.
+        EnvironmentProblem: the name is not built in, and a plug-in cannot be loaded.
         UsageError: the name is unknown.
     """
     if name in KINDS:
@@ -139,10 +139,10 @@ def kind(name: str) -> Kind:
 
 
 def options(name: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a kind: what was given over its defaults.
+    """Return the options of a kind: the given values, and defaults for the others.
 
     Raises:
-        UsageError: an option is unknown or its value is not one.
+        UsageError: an option is unknown or its value is invalid.
     """
     known = kind(name).options()
     for key in given:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from envkit.export import pods
 from envkit.export.model import Option, Order, needs_gpu
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
+from envkit.ground.platforms import platform
+from envkit.plan.names import repository
+from envkit.render.quoting import yaml
 from envkit.render.texts import text_of
-from envkit.verify.question import Question, question_of
+from envkit.verify.payload import payload_archive
+from envkit.verify.question import EXIT_MARK, KEY, Question, question_of, questions_json
 
 _QUANTITY = r"[1-9][0-9]*(?:\.[0-9]+)?(?:[KMGT]i?)?"
 _LABEL = r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?"
 OPTIONS: Mapping[str, Option] = {
-    "namespace": Option(default="", about="a namespace [default: that of kubectl]", pattern=f"|{_LABEL}"),
+    "namespace": Option(
+        default="", about="namespace of the resources [default: that of kubectl]", pattern=f"|{_LABEL}"
+    ),
     "login": Option(
-        default="", about="a secret with a registry login (kubernetes.io/dockerconfigjson)", pattern=f"|{_LABEL}"
+        default="", about="secret with a registry login (kubernetes.io/dockerconfigjson)", pattern=f"|{_LABEL}"
     ),
     "nodes": Option(
         default="1", about="number of nodes on which the Job verifies each image", pattern=r"[1-9][0-9]{0,3}"
@@ -26,10 +36,10 @@ OPTIONS: Mapping[str, Option] = {
     "cpus": Option(default="4", about="CPUs of one pod", pattern=r"[1-9][0-9]{0,3}"),
     "memory": Option(default="16Gi", about="memory of one pod, /dev/shm included", pattern=_QUANTITY),
     "storage": Option(default="60Gi", about="disk of one build, caches included", pattern=_QUANTITY),
-    "runtime_class": Option(default="", about="a runtime class with GPUs, such as nvidia", pattern=f"|{_LABEL}"),
+    "runtime_class": Option(default="", about="runtime class for GPUs, such as nvidia", pattern=f"|{_LABEL}"),
     "builder": Option(
         default="docker.io/library/python:3.12-slim",
-        about="an image with Python and pip in which envkit is installed",
+        about="image with Python and pip in which envkit is installed",
         pattern=r"[A-Za-z0-9][A-Za-z0-9._/:@-]*",
     ),
     "only": Option(
@@ -37,19 +47,41 @@ OPTIONS: Mapping[str, Option] = {
     ),
 }
 _FILES = ("verify.yaml", "verify-every-node.yaml", "build.yaml", "plans/questions.yaml", "plans/plans.yaml")
+_FOLDER = "/run/envkit"
+_PAYLOAD = "payload.pyz"
+_INSTALLED = "/opt/installed"  # the folder in a build's pod into which the init container installs envkit
+# A ConfigMap is limited to 1 MiB in total; this leaves room for keys and metadata.
+_MAX_DATA = 1000 * 1024
+_SLUG = 30  # characters; with prefix and digest, a name stays within 52 characters
+# `kubectl logs` mixes both streams, so stderr goes to a file: a warning of torch between the lines of the document
+# would damage it. The last 3000 bytes of stderr become the message in `kubectl describe pod`.
+_RUN = (
+    'read -r nonce <"$1"; shift; "$@" 2>/tmp/envkit.stderr; code=$?; '
+    "tail -c 3000 /tmp/envkit.stderr >/dev/termination-log; "
+    f'printf "\\n%s %s %s\\n" {EXIT_MARK} "$code" "$nonce"; '
+)
+_ONCE = f'{_RUN}exit "$code"'
+_STAY = f"{_RUN}: >/tmp/envkit.ended; exec sleep 2147483647"
+BUILD = (
+    f"shift $((2 * JOB_COMPLETION_INDEX)); exec {_INSTALLED}/bin/envkit build "
+    f'--plan "{_FOLDER}/$JOB_COMPLETION_INDEX.json" --engine embedded --base "$2" --output "registry:$1" --no-verify '
+    "--progress plain"
+)
+_NOBODY = 54321  # a UID that images and packages do not use
 
 
 def export(order: Order) -> Mapping[str, str]:
-    """Jobs that verify, DaemonSets that verify, a Job that builds, and the ConfigMaps that these read.
+    """Return the Jobs and DaemonSets that verify, the Job that builds, and the ConfigMaps that their pods read.
 
     Raises:
-        UsageError: there is no registry, another engine is asked for, or a ConfigMap would become too large.
+        UsageError: there is no registry, the engine needs a daemon, or a ConfigMap would be too large.
     """
     if order.registry is None:
         raise UsageError("--registry is required", hint="--registry registry.example.com/team/train")
     if order.engine != "embedded":
         raise UsageError(
-            f"{order.engine} needs a daemon, which an unprivileged pod does not have", hint="remove --engine"
+            f"--engine {order.engine} needs a daemon, which an unprivileged pod does not have",
+            hint="leave out --engine",
         )
     only = tuple(name for name in order.options["only"].split(",") if name)
     questions = [
@@ -65,41 +97,127 @@ def export(order: Order) -> Mapping[str, str]:
 def _values(order: Order, questions: list[Question]) -> dict[str, Any]:
     chosen, cells = order.options, order.cells
     shared = {name: chosen[name] for name in OPTIONS if name != "only"} | {
-        "folder": pods.FOLDER,
-        "payload_key": pods.PAYLOAD,
-        "installed": pods.INSTALLED,
+        "folder": _FOLDER,
+        "payload_key": _PAYLOAD,
+        "installed": _INSTALLED,
     }
     return {
         **shared,
-        "v": shared,  # for macros, which see nothing else
+        "v": shared,  # passed to the macros, because imported macros do not see the template's variables
         "command": order.command,
         "minutes": order.minutes,
         "seconds": order.minutes * 60,
-        # All of them, in as many turns as there are.
+        # Time limit of the whole build Job: it builds `jobs` images at once, so this many rounds.
         "build_seconds": order.minutes * 60 * -(-len(cells) // order.jobs),
         "jobs": min(order.jobs, len(cells)),
         "count": len(cells),
-        "requirement_word": pods.listed([order.requirement])[0],
+        "requirement_word": _listed([order.requirement])[0],
         "rows": [_row(order, index, *pair) for index, pair in enumerate(zip(cells, questions, strict=True))],
-        "build_command": pods.listed(pods.build_argv([(order.image(cell), base_of(cell, "auto")) for cell in cells])),
-        "questions": pods.question_data(questions),
-        "plans": pods.plan_data(cells),
-        "payload": pods.payload_text(),
+        "build_command": _listed(_build_argv([(order.image(cell), base_of(cell, "auto")) for cell in cells])),
+        "questions": _question_data(questions),
+        "plans": _plan_data(cells),
+        "payload": _payload_text(),
     }
 
 
 def _row(order: Order, index: int, cell: Cell, question: Question) -> dict[str, Any]:
-    uid, gid = pods.user_of(cell)
+    uid, gid = _user_of(cell)
     return {
         "index": index,
         "name": cell.name,
-        "job": pods.resource_name("envkit-verify", cell.name),
+        "job": resource_name("envkit-verify", cell.name),
         "image": question.image,
-        "once": pods.listed(pods.question_argv(index, question, cell.plan.prefix, stay=False)),
-        "stay": pods.listed(pods.question_argv(index, question, cell.plan.prefix, stay=True)),
+        "once": _listed(_question_argv(index, question, cell.plan.prefix, stay=False)),
+        "stay": _listed(_question_argv(index, question, cell.plan.prefix, stay=True)),
         "uid": uid,
         "gid": gid,
         "gpus": order.gpus if needs_gpu(cell) else 0,
-        "arch": pods.architecture(cell),
+        "arch": _architecture(cell),
         "shm_mb": cell.plan.smoke.shm_mb,
     }
+
+
+# Parts of the manifests: names, commands without variable expansion, and the data of ConfigMaps.
+
+
+def resource_name(prefix: str, name: str) -> str:
+    """Return the name of a cell's resource: a DNS label of at most 52 characters, to leave room for a pod's suffix.
+
+    Characters that a label cannot contain are replaced, and a digest keeps such names distinct.
+    """
+    slug = repository(name)
+    if slug == name and len(slug) <= _SLUG:
+        return f"{prefix}-{slug}"
+    return f"{prefix}-{slug[:_SLUG].strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def literal(word: str) -> str:
+    """Return a word of `command` or `args`, escaped so that Kubernetes does not expand `$(NAME)` in it."""
+    return re.sub(r"\$(?=[$(])", "$$", word)
+
+
+def _question_argv(index: int, question: Question, prefix: str, *, stay: bool) -> list[str]:
+    """Return the command of a pod that runs the payload in its image, then exits with its code, or sleeps (`stay`)."""
+    payload, spec = f"{_FOLDER}/{_PAYLOAD}", f"{_FOLDER}/{index}.json"
+    python = (f"{prefix}/bin/python", *question.arguments(payload, spec))
+    return ["/bin/sh", "-c", _STAY if stay else _ONCE, "envkit", f"{_FOLDER}/{index}.nonce", *python]
+
+
+def _build_argv(images: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the command of a pod that builds the image of its index; `images` are pairs of a name and a base."""
+    return ["/bin/sh", "-c", BUILD, "envkit", *(word for pair in images for word in pair)]
+
+
+def _question_data(questions: Sequence[Question]) -> dict[str, str]:
+    """Return the data of the ConfigMap that the pods of a verification read, and `envkit verify --questions`.
+
+    Raises:
+        UsageError: it exceeds the limit of a ConfigMap.
+    """
+    data = {KEY: questions_json(questions)}
+    for index, question in enumerate(questions):
+        data |= {f"{index}.json": question.spec_json(), f"{index}.nonce": question.nonce}
+    return _fitting(data, len(_payload_text()))
+
+
+def _plan_data(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return the data of the ConfigMap that the pods of a build read.
+
+    Raises:
+        UsageError: it exceeds the limit of a ConfigMap.
+    """
+    return _fitting({f"{index}.json": json.dumps(cell.plan.to_json()) for index, cell in enumerate(cells)}, 0)
+
+
+@cache
+def _payload_text() -> str:
+    """Return the payload in base64, for a ConfigMap's binaryData."""
+    return base64.b64encode(payload_archive()).decode()
+
+
+def _architecture(cell: Cell) -> str:
+    """Return the label `kubernetes.io/arch` of the nodes that can run a cell's image."""
+    return platform(cell.plan.resolution.platform).architecture
+
+
+def _user_of(cell: Cell) -> tuple[int, int]:
+    """Return the UID and GID of a pod: those of the image, or 54321 instead of root, because no pod runs as root."""
+    user, _, group = cell.plan.user.partition(":")
+    uid = int(user) if user.isdigit() else 0
+    gid = int(group) if group.isdigit() else uid
+    return (uid, gid) if uid else (_NOBODY, _NOBODY)
+
+
+def _listed(words: Sequence[str]) -> list[str]:
+    """Return the words of a command as YAML scalars."""
+    return [yaml(literal(word)) for word in words]
+
+
+def _fitting(data: dict[str, str], more: int) -> dict[str, str]:
+    size = more + sum(len(key) + len(value.encode()) for key, value in data.items())
+    if size > _MAX_DATA:
+        raise UsageError(
+            f"the {len(data)} files have {size} bytes, more than the limit of {_MAX_DATA} for one ConfigMap",
+            hint="export the images into several folders",
+        )
+    return data

@@ -1,4 +1,4 @@
-"""What the jobs that update a lock have in common: one definition, its lock, and the branch of the proposal."""
+"""The common part of the jobs that update a lock: the options, and the values for their templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "packages": Option(
         default="",
-        about="the only packages to update, separated by commas; empty: all of them",
+        about="packages to update, separated by commas; all if empty",
         pattern=rf"|{_PACKAGE}(?:,{_PACKAGE})*",
     ),
     "branch": Option(
@@ -25,19 +25,19 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def values(order: Order) -> dict[str, Any]:
-    """Return what both templates ask.
+    """Return the values that both templates need.
 
     Raises:
-        UsageError: the order is not one definition.
+        UsageError: the order is not a single definition.
     """
     if order.matrix is not None or len(order.cells) != 1:
         raise UsageError(
-            f"a lock belongs to one definition, not to {'a matrix' if order.matrix else f'{len(order.cells)} of them'}",
+            f"a lock belongs to one definition, not to {'a matrix' if order.matrix else f'{len(order.cells)}'}",
             hint="export a job for each definition: --set lock=NAME.lock --set branch=envkit/NAME --out FILE",
         )
     chosen = order.options
     (definition,) = order.definitions.values()
-    names = [name for name in chosen["packages"].split(",") if name]
+    updates = [f"--update {name}" for name in chosen["packages"].split(",") if name]
     return {
         "command": order.command,
         "requirement": order.requirement,
@@ -46,9 +46,5 @@ def values(order: Order) -> dict[str, Any]:
         "branch": chosen["branch"],
         "title": f"Update {chosen['lock']}",
         "minutes": order.minutes,
-        "solve": " ".join(['envkit lock "$DEFINITION"', f"--engine {order.engine}", '-o "$LOCK"', *_updates(names)]),
+        "solve": " ".join(['envkit lock "$DEFINITION"', f"--engine {order.engine}", '-o "$LOCK"', *updates]),
     }
-
-
-def _updates(names: list[str]) -> list[str]:
-    return [f"--update {name}" for name in names]

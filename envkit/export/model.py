@@ -1,4 +1,4 @@
-"""The interface of an exporter: one function from an order to texts, without I/O."""
+"""The interface of an exporter: a pure function from an order to the texts of files."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from envkit.ground.settings import Mirrors
 from envkit.image.reference import HUB, Reference, parse_reference
 from envkit.plan import names
 
-# What other programs would expand in the middle of a text: GitHub's and GitLab's expressions.
+# Expressions that GitHub or GitLab would expand in the middle of a text.
 _EXPRESSION = re.compile(r"\$\{\{|\$\[\[")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-# A user alone is a name for ssh (git@) and a token for everything else.
+# A user without a password: harmless for ssh (git@), but probably a token for everything else.
 _LOGIN = re.compile(r"://[^/\s@:]*:[^/\s@]*@|(?<!ssh)://[^/\s@]+@")
 CANDIDATE = "-candidate"
-LONGEST_TAG = 128  # characters, by the distribution specification of OCI
+LONGEST_TAG = 128  # characters, from the OCI distribution specification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The images that another engine is to build or verify, and how. Made by `checked`, trusted after."""
+    """The images that jobs are to build or verify, and how. Validated by `checked`."""
 
     cells: tuple[Cell, ...]
-    definitions: Mapping[str, str]  # name of a cell -> its definition as typed; empty where a matrix says it
+    definitions: Mapping[str, str]  # name of a cell -> its definition as typed; empty for a matrix
     matrix: str | None = None  # path of the matrix file as typed
-    registry: str | None = None  # 'registry.example.com/team/train': where the images go and come from
+    registry: str | None = None  # 'registry.example.com/team/train': repository of the images
     engine: str = "embedded"
     tier: str | None = None  # of verify; None = each plan's own
     gpus: int = 1  # GPUs of one verification
-    jobs: int = 4  # cells at once, at most
+    jobs: int = 4  # maximum number of parallel jobs
     minutes: int = 120  # time limit of one cell
-    version: str = __version__  # of the envkit that writes
-    requirement: str = f"envkit=={__version__}"  # what pip is asked for on the other machine
+    version: str = __version__  # of the envkit that exports
+    requirement: str = f"envkit=={__version__}"  # what the jobs install with pip
     options: Mapping[str, str] = field(default_factory=dict)  # the kind's own, defaults filled in
     mirrors: Mirrors = field(default_factory=Mirrors)
     ca_bundle: str = ""  # text of the file that the mirrors name
     template_dirs: tuple[Path, ...] = ()  # the user's template folders, first wins
-    command: str = "envkit export"  # what was typed, for the first line of a file
+    command: str = "envkit export"  # the command as typed, for the first line of a file
 
     def image(self, cell: Cell) -> str:
-        """The image's name and tag; where no registry was given, one that stays on the machine that builds."""
+        """Return the image's name and tag; without a registry, a name that is only valid on the building machine."""
         return f"{self.registry or 'envkit'}:{cell.name}"
 
 
 Exporter = Callable[[Order], Mapping[str, str]]
-"""Relative path -> text, the main file first. Raises UsageError where the order cannot be carried out."""
+"""Returns relative path -> text, the main file first. Raises UsageError if the kind cannot export the order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +64,24 @@ class Option:
     pattern: str  # what a value has to match in full
 
     def check(self, name: str, value: str) -> str:
-        """The value.
+        """Return the value after checking it.
 
         Raises:
-            UsageError: it is not one.
+            UsageError: the value does not match the pattern.
         """
         if not re.fullmatch(self.pattern, value):
             hint = f"--set {name}={shlex.quote(self.default)}" if self.default else f"{name}: {self.about}"
-            raise UsageError(f"--set {name}={value!r:.100} is not {self.about}", hint=hint)
+            raise UsageError(f"--set {name}={value!r:.100} is not a valid value ({self.about})", hint=hint)
         return value
 
 
 def needs_gpu(cell: Cell) -> bool:
-    """Whether a cell's image is made for NVIDIA GPUs."""
+    """Return whether a cell's image is for NVIDIA GPUs."""
     return cell.plan.resolution.cuda is not None
 
 
 def repository(text: str) -> Reference:
-    """The repository that `--registry` names.
+    """Return the repository that `--registry` names.
 
     Raises:
         UsageError: the name is invalid, or has a tag or a digest.
@@ -94,37 +94,38 @@ def repository(text: str) -> Reference:
 
 
 def logout(order: Order) -> str:
-    """The command that takes back what `docker login "${REGISTRY%%/*}"` kept on a machine that others use too.
+    """Return the command that removes the login of `docker login "${REGISTRY%%/*}"` from a shared machine.
 
-    The docker client keeps Docker Hub's login under another name than its host, and only finds it when none is given.
+    The docker client stores the login of Docker Hub under another name than its host, and `docker logout` finds it only
+    without an argument.
     """
     hub = order.registry is not None and repository(order.registry).registry == HUB
     return "docker logout" if hub else 'docker logout "${REGISTRY%%/*}"'
 
 
 def checked(order: Order) -> Order:
-    """The order, whose texts can stand in any of the files; its registry is written with its host.
+    """Return the order, after checking that its texts can be written into every file, with the host of its registry.
 
     Raises:
-        UsageError: there is nothing in it, two cells have one name, a text is one that no quoting carries through all
-            the programs that read it, or the requirement holds a login.
+        UsageError: it has no cells, two cells have the same name, a text cannot be quoted for all the programs that
+            read it, or the requirement contains a login.
     """
     if not order.cells:
         raise UsageError("no image to export", hint="name an image definition, --matrix FILE or --all")
-    given = [cell.name for cell in order.cells]
+    cell_names = [cell.name for cell in order.cells]
     untaggable = next(
         (name for cell in order.cells for name in (cell.name, *cell.also) if not _TAG.fullmatch(name)), None
     )
     if untaggable is not None:
         raise UsageError(f"the image name {untaggable!r:.140} is not a valid tag", hint="rename its definition")
-    twice = next((name for name in given if given.count(name) > 1), None)
-    if twice is not None:
+    duplicate = next((name for name in cell_names if cell_names.count(name) > 1), None)
+    if duplicate is not None:
         raise UsageError(
-            f"two images have the name {twice!r}",
+            f"two images have the name {duplicate!r}",
             hint="use each definition once; definitions with the same file name are the same image",
         )
     if order.registry is not None:
-        # Scripts log in at what stands before the first slash, which is docker.io where nothing says so.
+        # Scripts log in to the part before the first slash, so a Docker Hub name needs its docker.io.
         order = replace(order, registry=repository(order.registry).place)
     if _LOGIN.search(order.requirement):
         raise UsageError(
@@ -153,15 +154,15 @@ def _require_plain(what: str, value: str) -> None:
     if why is None and (match := _EXPRESSION.search(value)):
         why = f"contains {match.group()!r}, which CI systems expand"
     if why is not None:
-        fault = f"{what}: {value[:100]!r} cannot be put into the exported file: it {why}"
-        raise UsageError(fault, hint="use a plain name")
+        message = f"{what}: {value[:100]!r} cannot be put into the exported file: it {why}"
+        raise UsageError(message, hint="use a plain name")
 
 
 def candidate(name: str) -> str:
-    """The tag of an image that is built and not yet verified on a GPU.
+    """Return the tag of an image that is built but not yet verified on a GPU.
 
     Raises:
-        UsageError: no registry takes a tag of that length.
+        UsageError: the tag would be longer than registries allow.
     """
     if len(name) + len(CANDIDATE) > LONGEST_TAG:
         raise UsageError(f"{name!r} is too long for a tag with the suffix {CANDIDATE}", hint="use a shorter name")

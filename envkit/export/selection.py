@@ -1,7 +1,7 @@
-"""How a runner selects its image: by definition, or by the plan of a matrix cell.
+"""How a CI job selects its image: by definition, or by the plan of a matrix cell.
 
-A plan is written beside the exported file, so that the runner builds what was seen when it was written, whatever the
-facts of a later envkit say. It is plain JSON, one line a value, for those who review it.
+Plans are written beside the exported file, so that the job builds exactly what was exported, even with the facts of a
+later envkit. They are indented JSON, one value per line, so that changes are easy to review.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from envkit.fleet.model import Cell
 
 
 def plans(order: Order, folder: str) -> dict[str, str]:
-    """The plan of each cell of a matrix by its path; none where definitions are named."""
+    """Return the plan of each cell of a matrix by its path; nothing if definitions are named."""
     if order.matrix is None:
         return {}
     return {f"{folder}/{cell.name}.json": _text(cell) for cell in order.cells}
 
 
 def fields(order: Order, cell: Cell) -> dict[str, str]:
-    """What a job knows of its image besides the name: the definition, or the base where the matrix has any."""
+    """Return the fields of a cell's job besides the name: the definition, or the base if the matrix sets one."""
     if order.matrix is None:
         return {"definition": order.definitions[cell.name]}
     return {"base": base_of(cell, "auto")} if _based(order) else {}
 
 
 def words(order: Order, folder: str) -> str:
-    """What follows `envkit build` in a shell whose variables are CELL and the `fields` in upper case."""
+    """Return the arguments of `envkit build` in a shell whose variables are CELL and the `fields` in upper case."""
     if order.matrix is None:
         return '"$DEFINITION"'
     return f'--plan "{folder}/$CELL.json"' + (' --base "$BASE"' if _based(order) else "")

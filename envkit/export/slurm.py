@@ -16,7 +16,7 @@ _PATH = r"/[A-Za-z0-9_.+/-]+"
 _NAME = r"[A-Za-z0-9_.,-]+"
 OPTIONS: Mapping[str, Option] = {
     "images": Option(
-        default="", about="a shared folder for images as OCI layouts, instead of --registry", pattern=f"|{_PATH}"
+        default="", about="shared folder for images as OCI layouts, instead of --registry", pattern=f"|{_PATH}"
     ),
     "nodes": Option(default="1", about="number of nodes on which each image is verified", pattern=r"[1-9][0-9]{0,3}"),
     "cpus": Option(default="4", about="CPUs of one task", pattern=r"[1-9][0-9]{0,3}"),
@@ -28,26 +28,29 @@ OPTIONS: Mapping[str, Option] = {
         about="value of --gres: gpu:2, gpu:h100:1, none, or auto for the GPUs that the images need",
         pattern=r"[A-Za-z0-9_:.,-]+",
     ),
-    "partition": Option(default="", about="a partition", pattern=f"|{_NAME}"),
-    "account": Option(default="", about="an account", pattern=f"|{_NAME}"),
+    "partition": Option(default="", about="partition of the jobs", pattern=f"|{_NAME}"),
+    "account": Option(default="", about="account of the jobs", pattern=f"|{_NAME}"),
     "envkit": Option(
-        default="envkit", about="the envkit command on the nodes, a name or a path", pattern=r"[A-Za-z0-9_./+-]+"
+        default="envkit", about="envkit command on the nodes, a name or a path", pattern=r"[A-Za-z0-9_./+-]+"
     ),
     "only": Option(
         default="", about="IDs of the checks to run, separated by commas", pattern=r"|C[0-9]{2}(,C[0-9]{2})*"
     ),
-    "cache": Option(default="", about="a folder on each node's local disk for unpacked layers", pattern=f"|{_PATH}"),
+    "cache": Option(default="", about="folder on each node's local disk for unpacked layers", pattern=f"|{_PATH}"),
 }
 
 
 def export(order: Order) -> Mapping[str, str]:
-    """The verify array, the build array, the script of the verdicts, and the plan of each image.
+    """Return the verify array, the build array, the script that prints the verdicts, and the plan of each image.
 
     Raises:
-        UsageError: neither a registry nor a shared folder says where the images are, or another engine is asked for.
+        UsageError: there is neither a registry nor a shared folder for the images, or the engine is not embedded.
     """
     if order.engine != "embedded":
-        raise UsageError(f"images built by {order.engine} cannot be reached by other nodes", hint="remove --engine")
+        raise UsageError(
+            f"--engine {order.engine} keeps images on its own node, where other nodes cannot reach them",
+            hint="leave out --engine",
+        )
     values = _values(order)
     texts = {
         name: text_of(f"export/slurm-{name}.j2", values, order.template_dirs)
@@ -59,7 +62,7 @@ def export(order: Order) -> Mapping[str, str]:
 
 def _values(order: Order) -> dict[str, Any]:
     options = order.options
-    asked = (("tier", order.tier), ("only", options["only"]))
+    flags = (("tier", order.tier), ("only", options["only"]))
     headers = [f"--{name}={options[name]}" for name in ("partition", "account") if options[name]]
     return {
         "command": order.command,
@@ -77,12 +80,12 @@ def _values(order: Order) -> dict[str, Any]:
         "headers": headers,
         "envkit": options["envkit"],
         "cache": options["cache"],
-        "how": "".join(f" --{name} {value}" for name, value in asked if value),
+        "how": "".join(f" --{name} {value}" for name, value in flags if value),
     }
 
 
 def _image(order: Order, cell: Cell) -> str:
-    """The image as `envkit build --output` and `envkit verify` both take it."""
+    """Return the image in the form that `envkit build --output` and `envkit verify` both accept."""
     if order.options["images"]:
         return f"oci:{order.options['images'].rstrip('/')}/{cell.name}"
     if order.registry is None:
@@ -94,8 +97,8 @@ def _image(order: Order, cell: Cell) -> str:
 
 
 def _gres(order: Order) -> str:
-    """What --gres asks for; empty for nothing. An array has one answer for all of its tasks."""
-    asked = order.options["gres"]
-    if asked == "auto":
+    """Return the value of --gres, or "" for none. All tasks of an array have the same, so one GPU image decides."""
+    value = order.options["gres"]
+    if value == "auto":
         return gres(order.gpus) if order.gpus and any(needs_gpu(cell) for cell in order.cells) else ""
-    return "" if asked == "none" else asked
+    return "" if value == "none" else value

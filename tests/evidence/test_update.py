@@ -149,7 +149,7 @@ def test_tables_that_another_update_wrote_meanwhile_stay(index: Index, tables: P
 def test_an_overlay_of_newer_facts_is_not_overwritten(matrix: Command) -> None:
     Path("new.yaml").write_text("schema: 1\nfacts_version: '99'\n")
     code, _, err = matrix("update", "--into", "new.yaml")
-    assert (code, "new.yaml was made beside version 99 of the facts" in err) == (2, True)
+    assert (code, "new.yaml was made with version 99 of the facts" in err) == (2, True)
     assert Path("new.yaml").read_text() == "schema: 1\nfacts_version: '99'\n"
 
 
@@ -320,7 +320,7 @@ def test_a_refused_file_is_one_of_the_differences(index: Index, matrix: Command)
     code, out, err = matrix("check", "--online")
     assert (code, "x86_64.whl is refused: METADATA: 'a b' is not a requirement" in out) == (2, True), err
     assert "13.2 pypi linux-aarch64: nccl: the facts say 2.30.7" in out
-    assert "1 differ from the facts, 1 files refused" in err
+    assert "1 differ from the facts, 1 files rejected" in err
 
 
 def test_check_online_without_an_answer(index: Index, matrix: Command) -> None:
@@ -348,7 +348,7 @@ def test_a_day_of_the_future_is_refused(index: Index, matrix: Command) -> None:
     [
         (("--write", "--into", "x"), "contradict"),
         (("--torch", "2.1.0", "--since", "2026-01-01"), "contradict"),
-        (("--since", "yesterday"), "is not a day"),
+        (("--since", "yesterday"), "is not a date"),
     ],
 )
 def test_options_of_update_that_are_at_fault(matrix: Command, arguments: tuple[str, ...], line: str) -> None:

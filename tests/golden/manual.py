@@ -20,8 +20,8 @@ _SENTENCE = re.compile(r"(?<=[a-z)`]\.) (?=[A-Z])")
 _HEAD = '.\\" Made from the command line by `python -m tests.golden --update`; do not edit.\n'
 _FILES = (
     ("envkit.toml", "Settings of the current folder; also [tool.envkit] in pyproject.toml."),
-    ("~/.config/envkit/envkit.toml", "Settings of your account."),
-    ("envkit.lock", "The lock that envkit lock writes and envkit build installs."),
+    ("~/.config/envkit/envkit.toml", "Settings of your user account."),
+    ("envkit.lock", "The lock that `envkit lock` writes and `envkit build` installs."),
 )
 
 
@@ -81,7 +81,7 @@ def _page(path: str, command: click.Command, context: click.Context, *, topic: s
         f".SH SEE ALSO\n{_see_also(path, command, context)}\n",
     ]
     if topic is not None:
-        parts.append(f".PP\n.B envkit help {topic}\nshows the page of the documentation.\n")
+        parts.append(f".PP\n.B envkit help {topic}\nshows the documentation page.\n")
     return _HEAD + "".join(parts)
 
 
@@ -122,7 +122,7 @@ def _environment() -> Iterator[str]:
     yield ".SH ENVIRONMENT\n"
     for one in SETTINGS:
         yield _item(f"\\fB{one.variable}\\fR", f"{one.meaning[0].upper()}{one.meaning[1:]}.")
-    yield _item("\\fBNO_COLOR\\fR", "Print no colors, if it is set to anything but nothing.")
+    yield _item("\\fBNO_COLOR\\fR", "If it is set and not empty, output has no colors.")
     yield ".SH FILES\n"
     for name, text in _FILES:
         yield _item(f"\\fI{escaped(name)}\\fR", text)

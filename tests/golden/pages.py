@@ -48,10 +48,10 @@ def _filled(path: Path, parts: dict[str, str]) -> bytes:
 
 
 def _wanted() -> str:
-    """Return the table of what can be asked for, from the comments of `Wanted`."""
+    """Return the table of the keys of `Wanted`, from its comments."""
     rows = re.findall(r"^    (\w+): ([^#\n]+?)(?:  # (.*))?$", inspect.getsource(api.Wanted), re.MULTILINE)
     lines = [f"| `{name}` | `{kind.replace('|', chr(92) + '|')}` | {text} |" for name, kind, text in rows]
-    return "\n".join(["| wanted | type | |", "|---|---|---|", *lines]) + "\n"
+    return "\n".join(["| key of `Wanted` | type | meaning |", "|---|---|---|", *lines]) + "\n"
 
 
 def _reference(function: object) -> str:

@@ -24,7 +24,7 @@ _NOTE = "<!-- Made from the code by `python -m tests.golden --update`. -->"
 _CODES = {
     0: "Done.",
     1: "A bug in envkit: the message asks for a report.",
-    REGRESSION_EXIT: "A performance regression: the image works, and it is slower than the baseline.",
+    REGRESSION_EXIT: "A performance regression: the image works but is slower than the baseline.",
     129: "Ended by SIGHUP.",
     130: "Interrupted: Ctrl-C, SIGINT.",
     143: "Terminated: SIGTERM.",
@@ -34,7 +34,7 @@ _FILES = {
     "image": ("image-definition", "Image definition", "Every key of an image definition", "images.md"),
     "matrix": ("matrix-file", "Matrix file", "Every key of a matrix file", "fleet.md"),
     "lock": ("lock-file", "Lock file", "Every field of `envkit.lock`", "lock.md"),
-    "record": ("record", "Record", "Every field of what `envkit verify` writes", "verify.md"),
+    "record": ("record", "Record", "Every field of a verification record", "verify.md"),
 }
 
 
@@ -78,7 +78,7 @@ def command_line() -> str:
     """Return the page of every command with every option, in the sections that its help has."""
     root = click.Context(envkit, info_name="envkit")
     blocks = [
-        "Every command and option, as `envkit COMMAND --help` prints them; [commands.md](../commands.md) is shorter."
+        "Every command and option, as `envkit COMMAND --help` prints them. Overview: [commands.md](../commands.md)."
     ]
     for name in COMMANDS:
         blocks += _command(envkit.get_command(root, name), name, root, 2)
@@ -143,8 +143,8 @@ def _presets() -> Iterator[str]:
     file = Path(settings.__file__).with_name("presets.yaml")
     sources = yaml.safe_load(file.read_text(encoding="utf-8"))["sources"]
     yield (
-        '`preset = "NAME"` or `--preset NAME` sets all of the following, except what the same place sets itself. '
-        "What a mirror does not have comes from the public source. [Mirrors](../how-to/mirrors.md) is the how-to."
+        '`preset = "NAME"` or `--preset NAME` sets all of the following values, except those that are set in the same '
+        "place. What a mirror lacks comes from the public source. See also [Mirrors](../how-to/mirrors.md)."
     )
     for name, preset in settings.presets().items():
         yield f"### {name}"
@@ -169,7 +169,7 @@ def exit_codes() -> str:
         if "exit_code" in vars(kind) or kind is errors.UsageError:
             found[kind.exit_code] = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
     rows = [(str(code), _text(found[code])) for code in sorted(found)]
-    about = "Every command ends with one of these. With several images the most severe one counts."
+    about = "Every command exits with one of these codes; with several images, it is the most severe one."
     return _page("Exit codes", about, _table(("code", "meaning"), rows))
 
 
@@ -186,9 +186,9 @@ def checks() -> str:
     """Return the page of every check with its thresholds and their sources."""
     rows = shipped().rows
     about = (
-        "Every check of `envkit verify`, with the limits that it judges by. [verify.md](../verify.md) explains "
-        "verdicts and tiers. A limit that gates can fail an image; the others inform. A limit marked *judgment* has "
-        "not been confirmed by a measurement on a GPU."
+        "Every check of `envkit verify` with its limits; [verify.md](../verify.md) explains verdicts and tiers. Limits "
+        "that gate can fail an image; the others are informational. A limit marked *judgment* has not been confirmed "
+        "by a measurement on a GPU."
     )
     blocks = [about]
     for entry in sorted(catalog(), key=lambda one: one.id):
@@ -200,7 +200,7 @@ def checks() -> str:
         )
         blocks += _limits(own)
     others = {name: row for name, row in rows.items() if name.partition(".")[0] not in {one.id for one in catalog()}}
-    return _page("Checks", *blocks, "## Limits of no single check", *_limits(others))
+    return _page("Checks", *blocks, "## Limits that several checks share", *_limits(others))
 
 
 def _limits(rows: Mapping[str, Threshold]) -> Iterator[str]:

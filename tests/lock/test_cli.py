@@ -175,7 +175,7 @@ def test_no_secret_of_any_source_reaches_the_lock_or_the_talk(site: Site, tmp_pa
         (("--base", "-x y"), 2, "--base '-x y': '-x y' is not an image reference"),
         (("--engine", "kaniko"), 2, "--engine 'kaniko' is not one of auto, docker"),
         (("--export", "zip"), 2, "'zip' is not one of"),
-        (("-o", "."), 2, ".: Is a directory"),
+        (("-o", "."), 2, ". is a folder"),
     ],
 )
 def test_what_a_user_types_wrong_is_a_message(

@@ -147,8 +147,8 @@ _BROKEN_TOO = [
         "checks/c91_x/judge.py: RuntimeError: no",
     ),
     ("envkit.exports bake=bad", [("bad.py", "")], "export --list", "'bake' is the name of another export kind"),
-    ("envkit.exports x=bad", [("bad.py", "ABOUT = 1")], "export x", "needs the texts ABOUT and FILE"),
-    ("envkit.exports x=bad", [("bad.py", f"{_ORDER}return {{'x': 1}}")], "export x", "no mapping of file names"),
+    ("envkit.exports x=bad", [("bad.py", "ABOUT = 1")], "export x", "must define the strings ABOUT and FILE"),
+    ("envkit.exports x=bad", [("bad.py", f"{_ORDER}return {{'x': 1}}")], "export x", "did not return a mapping of"),
 ]  # fmt: skip
 
 

@@ -59,10 +59,10 @@ def test_a_program_that_is_not_there_is_a_usage_error() -> None:
         ((), "missing COMMAND"),
         (("python", "train.py"), "missing COMMAND"),
         (("image:tag", "other", "--", "python"), "unexpected argument 'other'"),
-        (("--data", "/none", "--", "python"), "--data is for an image, and none is named"),
+        (("--data", "/none", "--", "python"), "--data needs an IMAGE"),
         (("--advise-only", "1", "--", "python"), "COMMAND and --advise-only contradict each other"),
         (("--seconds", "3", "--", "python"), "--seconds needs --advise-only"),
-        (("--report", "pdf=a", "--", "python"), "the only kind is html"),
+        (("--report", "pdf=a", "--", "python"), "this command only writes html=FILE"),
         (("--compare", "/none/a.json", "/none/b.json"), "/none/a.json: no such file"),
     ],
 )

@@ -49,12 +49,12 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--tag", "Train"], "--tag 'Train' is not an image's name"),
         (["--label", "team"], "--label 'team' is not KEY=VALUE"),
         (["--label", "io.github.envkit.plan=x"], "--label 'io.github.envkit.plan=x' has a reserved prefix"),
-        (["--secret", "token"], "--secret is ID=FILE"),
+        (["--secret", "token"], "--secret must be ID=FILE"),
         (["--secret", "token=absent"], "--secret token: absent is not a file"),
-        (["--secret", "a,b=absent"], "--secret is ID=FILE"),
+        (["--secret", "a,b=absent"], "--secret must be ID=FILE"),
         (["--plan", "plan.json"], "plan.json: No such file or directory"),
-        (["default", "--plan", "plan.json"], "--plan fixes everything about the image"),
-        (["--cuda", "12.6", "--plan", "plan.json"], "--plan fixes everything about the image"),
+        (["default", "--plan", "plan.json"], "--plan cannot be combined with a definition or its flags"),
+        (["--cuda", "12.6", "--plan", "plan.json"], "--plan cannot be combined with a definition or its flags"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_engine_is_asked(

@@ -38,8 +38,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("typed", "message", "hint"),
     [
-        (["cpu", "--all"], "names and --all each name the images to build", "give one of them"),
-        (["--all", "--matrix", "m.yaml"], "--all and --matrix each name the images to build", "give one of them"),
+        (["cpu", "--all"], "names and --all each select the images to build", "give one of them"),
+        (["--all", "--matrix", "m.yaml"], "--all and --matrix each select the images to build", "give one of them"),
         (["--jobs", "2"], "--jobs is for several images", "envkit build a b c, --all, or --matrix FILE"),
         (["cpu", "--resume"], "--resume is for several images", "envkit build a b c, --all, or --matrix FILE"),
         (
@@ -167,7 +167,7 @@ def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     out, err = capsys.readouterr()
     assert json.loads(out)["jobs"] is None
     assert err.startswith("image")
-    with pytest.raises(EnvironmentProblem, match=r"-o .*: .*; the images are built"):
+    with pytest.raises(EnvironmentProblem, match=r"-o .*: .*; the images were built"):
         publish(ended, str(tmp_path / "out.json" / "x"), seconds=1.0, skip=True)
 
 

@@ -60,8 +60,8 @@ def test_machines_that_nothing_runs_on_are_named_and_exit_3(capsys: pytest.Captu
     bad = HOSTS + "odd,K80,550.54.15,1\n"
     code, out, err = run([], capsys, bad)
     assert code == 3
-    assert "nothing runs on K80 (sm_37), driver 550.54.15 (odd)" in out
-    assert err.startswith("error: nothing runs on 1 of 3 kinds of machines: K80 (sm_37), driver 550.54.15 (odd)\n")
+    assert "no image runs on K80 (sm_37), driver 550.54.15 (odd)" in out
+    assert err.startswith("error: no image runs on 1 of 3 kinds of machines: K80 (sm_37), driver 550.54.15 (odd)\n")
     assert "driver branch R470 is the last that supports K80 (sm_37); driver 550.54.15 is newer\n" in err
     assert run(["--skip-impossible"], capsys, bad)[0] == 0
 

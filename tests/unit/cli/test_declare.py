@@ -90,7 +90,7 @@ def test_sections_follow_their_order_and_hidden_options_are_in_none() -> None:
     context = click.Context(command, info_name="one")
     assert command.get_help(context) == (
         "Usage: one [OPTIONS]\n\nRequest:\n  --early N  Early.\n\n"
-        "General:\n  --late         Late.\n  -q, --quiet    Print only errors and the answer.\n"
+        "General:\n  --late         Late.\n  -q, --quiet    Print only errors and the result.\n"
         "  -v, --verbose  Print more details.\n  --help         Show this message and exit."
     )
 

@@ -37,7 +37,7 @@ def test_a_command_without_a_page_shows_its_help(command: str, capsys: pytest.Ca
 
 def test_an_unknown_topic_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["help", "imges"]) == 2
-    assert capsys.readouterr().err == "error: no page and no command is named 'imges'\n\nhint: envkit help images\n"
+    assert capsys.readouterr().err == "error: there is no page or command 'imges'\n\nhint: envkit help images\n"
 
 
 def test_links_become_commands_or_text(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_resolve_takes_the_definition(name: str, tmp_path: Path) -> None:
 def test_what_is_taken_and_left_is_listed(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(LINES)
     shown = run().stdout
-    assert "took requirements.txt\n" in shown
+    assert "read requirements.txt\n" in shown
     assert "request.torch  ==2.3.1" in shown
     assert "requirements.txt:4: -e .: an editable install is not locked" in shown
 
@@ -89,7 +89,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(LINES)
     (tmp_path / "image.yaml").write_text("mine")
     error = failure()
-    assert error.message == "image.yaml exists, and is never overwritten"
+    assert error.message == "image.yaml exists and is never overwritten"
     assert (error.hint or "").startswith("-o NAME")
     assert (tmp_path / "image.yaml").read_text() == "mine"
 
@@ -108,7 +108,7 @@ def test_the_file_that_names_torch_is_taken_and_the_others_are_told(tmp_path: Pa
     (tmp_path / "requirements.txt").write_text("torch\n")
     shown = run().stdout
     assert shown.startswith(
-        "took requirements.txt\nleft pyproject.toml; to begin with it: envkit init --from pyproject.toml\n"
+        "read requirements.txt\nignored pyproject.toml; to read it instead: envkit init --from pyproject.toml\n"
     )
 
 

@@ -53,7 +53,7 @@ def test_a_key_asks_for_signatures_that_a_folder_has_not(
     [
         (["oci:/nowhere"], 8, "/nowhere"),
         ([""], 2, "the image name is empty"),
-        (["/"], 2, "'/' is a path, and nothing says what kind of image is there"),
+        (["/"], 2, "'/' is a path without a prefix for the kind of image"),
         (["docker-archive:/nowhere.tar", "--packages"], 8, "/nowhere.tar is not a file"),
         (["registry.example.com/a:1", "--require", "proved"], 2, "--require proved needs --key or --identity"),
         (["registry.example.com/a:1", "--key", "/nowhere"], 2, "/nowhere: No such file"),

@@ -33,7 +33,7 @@ def failure(*arguments: str) -> EnvkitError:
 
 def test_help_shows_one_example_per_line() -> None:
     lines = [line.strip() for line in run("--help").stdout.splitlines()]
-    assert "envkit matrix show 2.7.1                everything known about a torch release" in lines
+    assert "envkit matrix show 2.7.1                show all facts about a torch release" in lines
 
 
 def test_list_names_the_tables() -> None:
@@ -91,7 +91,7 @@ def test_a_filter_that_meets_nothing_says_so() -> None:
         (["list", "bulds"], "unknown table 'bulds'; use one of releases, builds, ", "envkit matrix list builds"),
         (
             ["list", "toolkits", "--torch", "2.7"],
-            "--torch: toolkits have no torch",
+            "--torch: the table toolkits has no column torch",
             "envkit matrix list builds --torch 2.7",
         ),
         (["list", "--torch", "new"], "--torch: 'new' is not a version", "write an exact version"),

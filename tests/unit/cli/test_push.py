@@ -148,7 +148,7 @@ def test_a_document_that_cannot_be_written(tmp_path: Path) -> None:
     sent = Sent(id=DIGEST, pushed=PUSHED, tags=())
     with pytest.raises(EnvironmentProblem) as caught:
         push._publish(PushResult(source=source(), sent=sent, verified_by=None), str(tmp_path / "file" / "x.json"))
-    assert f"the image itself is pushed: {PUSHED.reference}" in caught.value.message
+    assert f"the image was pushed: {PUSHED.reference}" in caught.value.message
 
 
 def test_what_was_not_sent_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,8 +100,16 @@ def test_an_old_file_stays_whole_where_the_new_one_cannot_be_written(capsys: pyt
         (["--report", "pdf=x"], "unknown report 'pdf'", "use one of json, junit, md, html, html-full, sarif"),
         (["--report", "html=."], "'.' is a folder", "--report html=./report.html"),
         (["--report", "md=x", "--report", "html=./x"], "./x is used twice", "its own file"),
-        (["--report", "md=-", "--report", "html=-"], "--report md=- and --report html=-: stdout holds one", "a file"),
-        (["--json", "--report", "html=-"], "--report html=- and --json: stdout holds one", "a file"),
+        (
+            ["--report", "md=-", "--report", "html=-"],
+            "--report md=- and --report html=-: only one document can go to stdout",
+            "to files",
+        ),
+        (
+            ["--json", "--report", "html=-"],
+            "--report html=- and --json: only one document can go to stdout",
+            "to files",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_told_before_anything_runs(

@@ -277,7 +277,7 @@ def test_a_diagnosis_is_a_machine_too(capsys: pytest.CaptureFixture[str]) -> Non
     ("text", "more", "message"),
     [
         ("name,gpu,driver\na,V100,535.104.05\nb,B200,580.95.05\n", [],
-         "2 kinds of machines, and an answer is for one: V100 (sm_70), driver 535.104.05 / B200 (sm_100), driver 580"),
+         "2 kinds of machines, but a request is for one: V100 (sm_70), driver 535.104.05 / B200 (sm_100), driver 580"),
         ("hello\n", [], "hosts.csv has an unknown format; it begins with 'hello'"),
         ("name,gpu,driver\na,V100,535.104.05\n", ["--here"], "--for-host and --here contradict each other"),
     ],
@@ -325,7 +325,7 @@ def test_advice_names_the_gpu_that_no_driver_helps(capsys: pytest.CaptureFixture
 
 def test_no_advice_where_nothing_newer_exists(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(["--gpu", "B200", "--driver", "999.1", "--advise"], capsys)
-    assert out.endswith("\nno newer driver gives a newer torch or CUDA, and no GPU prevents one\n")
+    assert out.endswith("\nno newer driver allows a newer torch or CUDA, and no GPU prevents one\n")
 
 
 def test_advice_needs_a_machine(capsys: pytest.CaptureFixture[str]) -> None:

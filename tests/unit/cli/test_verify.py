@@ -217,4 +217,4 @@ def test_data_are_for_one_image_on_this_machine(option: list[str], capsys: pytes
     assert run(["verify", "one", "two", *option]) == 2
     assert f"{option[0]} is for one image on one machine" in capsys.readouterr().err
     assert run(["verify", "one", "--self-test", *option]) == 2
-    assert "--self-test compares clocks and reads no data" in capsys.readouterr().err
+    assert "--self-test compares timings and does not read data" in capsys.readouterr().err

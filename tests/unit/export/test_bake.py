@@ -115,5 +115,5 @@ def test_a_base_of_the_matrix_is_the_one_in_the_dockerfile() -> None:
 
 def test_a_base_that_only_envkit_makes_is_refused() -> None:
     own = replace(cell(), axes=(("base", "bootstrap:debian/bookworm"),))
-    with pytest.raises(UsageError, match="cpu: only envkit can make the base bootstrap:debian/bookworm"):
+    with pytest.raises(UsageError, match="cpu: only envkit can build the base bootstrap:debian/bookworm"):
         bake.export(order("bake", (), cells=(own,), definitions={"cpu": "cpu"}))

@@ -95,7 +95,7 @@ def test_dollars_are_not_expanded() -> None:
 
 
 def test_an_engine_with_a_daemon_is_refused() -> None:
-    with pytest.raises(UsageError, match="the exported pipeline has no daemon, but docker needs one") as caught:
+    with pytest.raises(UsageError, match="--engine docker needs a daemon, which the exported pipeline") as caught:
         exported("gitlab", engine="docker")
     assert caught.value.hint == "--engine embedded"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.export import kubernetes, pods
+from envkit.export import kubernetes
 from envkit.export.kinds import options
 from envkit.ground.errors import UsageError
 from envkit.verify.question import questions_of
@@ -173,12 +173,12 @@ def test_each_index_of_the_build_has_its_plan_and_its_image() -> None:
     for index, one in enumerate((cell(), own)):
         assert json.loads(stored["data"][f"{index}.json"]) == json.loads(one.plan.canonical())
     argv = started_with(pod(job)["containers"][0]["command"], {"JOB_COMPLETION_INDEX": "1"})
-    assert argv[2] == pods.BUILD
+    assert argv[2] == kubernetes.BUILD
     assert argv[4:] == [f"{REGISTRY}:cpu", "auto", f"{REGISTRY}:cu126", "registry.example.com/debian:12"]
 
 
 def test_the_commands_are_taken_by_the_command_line() -> None:
-    taken = parsed(shlex.split(pods.BUILD.partition("/envkit ")[2]))
+    taken = parsed(shlex.split(kubernetes.BUILD.partition("/envkit ")[2]))
     assert (taken["engine"], taken["output"], taken["no_verify"]) == ("embedded", "registry:$1", True)
     for name in ("verify.yaml", "verify-every-node.yaml"):
         (line,) = re.findall(r"#\s+envkit (verify .*)", exported("kubernetes")[name])
@@ -199,7 +199,7 @@ def test_the_login_is_a_docker_configuration() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"registry": None}, "--registry is required"), ({"engine": "docker"}, "docker needs a daemon")],
+    [({"registry": None}, "--registry is required"), ({"engine": "docker"}, "--engine docker needs a daemon")],
 )
 def test_what_a_cluster_cannot_do_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -229,7 +229,7 @@ WORD = st.text(alphabet="aZ0é木 '\"\\#:-{}[]()$`@%&*!|<>;~=,.?^", max_size=24)
 @given(st.text(alphabet=st.sampled_from("$()aA1{} \"'\\"), max_size=12))
 def test_kubernetes_gives_a_word_to_the_process_as_it_is(word: str) -> None:
     known = dict.fromkeys(("a", "A", "aA", "", "1", "$"), "EXPANDED")
-    assert started_with([pods.literal(word)], known) == [word]
+    assert started_with([kubernetes.literal(word)], known) == [word]
 
 
 @settings(max_examples=20)
@@ -247,7 +247,7 @@ def test_no_text_breaks_out_of_its_place(requirement: str, base: str, command: s
 
 @given(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", fullmatch=True))
 def test_every_tag_has_a_resource_name(name: str) -> None:
-    made = pods.resource_name("envkit-verify", name)
+    made = kubernetes.resource_name("envkit-verify", name)
     assert len(made) <= 52
     assert made == made.lower().strip("-")
     assert set(made) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -255,4 +255,4 @@ def test_every_tag_has_a_resource_name(name: str) -> None:
 
 @given(st.sets(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,40}", fullmatch=True), min_size=2, max_size=2))
 def test_other_tags_have_other_resource_names(names: set[str]) -> None:
-    assert len({pods.resource_name("envkit-verify", name) for name in names}) == 2
+    assert len({kubernetes.resource_name("envkit-verify", name) for name in names}) == 2

@@ -124,6 +124,6 @@ def test_a_port_is_no_tag() -> None:
 def test_a_value_has_to_match_its_option() -> None:
     option = Option(default="main", about="a branch", pattern="[a-z]+")
     assert option.check("branch", "dev") == "dev"
-    with pytest.raises(UsageError, match="--set branch='DEV' is not a branch") as caught:
+    with pytest.raises(UsageError, match=r"--set branch='DEV' is not a valid value \(a branch\)") as caught:
         option.check("branch", "DEV")
     assert caught.value.hint == "--set branch=main"

@@ -64,7 +64,7 @@ def test_a_place_for_the_images_is_needed() -> None:
 
 
 def test_an_engine_that_keeps_its_images_is_refused() -> None:
-    with pytest.raises(UsageError, match="images built by docker cannot be reached by other nodes"):
+    with pytest.raises(UsageError, match="--engine docker keeps images on its own node, where other nodes cannot"):
         exported("slurm", engine="docker")
 
 
