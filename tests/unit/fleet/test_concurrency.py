@@ -40,7 +40,7 @@ def test_what_is_asked_for_is_taken() -> None:
 def test_a_full_disk_is_told_before_anything_begins() -> None:
     with pytest.raises(EnvironmentProblem) as caught:
         bound(replace(ROOM, disk=1 << 30), 24)
-    assert caught.value.message == "/cache has 1.1 GB free, and a build needs room for its downloads and layers"
+    assert caught.value.message == "/cache has 1.1 GB free, too little for the downloads and layers of a build"
     assert caught.value.hint == "envkit cache prune, set XDG_CACHE_HOME to a larger disk, or --jobs 1 to try"
 
 
