@@ -1,4 +1,4 @@
-"""One time limit for a whole command, from its start, whatever it waits for."""
+"""A time limit for a whole command, counted from its start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 from envkit.ground.errors import TimeLimitError
 
 _LEAST_S = 0.001  # a timer of 0 s would never fire
-_NEAR_S = 0.5  # work that keeps the time itself may end this much before the deadline
+_NEAR_S = 0.5  # work with its own timer may end this much before the deadline
 
 
 class Deadline:
@@ -34,8 +34,8 @@ class Deadline:
     def holds(self, *, rings: bool = True) -> Iterator[None]:
         """Apply the deadline to the work in this block; main thread only.
 
-        At the deadline the work is interrupted as by Ctrl-C: whatever it waits for, its child processes end and its
-        temporary files are removed. With `rings` False the work keeps the time itself (see `left`).
+        At the deadline the work is interrupted as by Ctrl-C: its child processes end and its temporary files are
+        removed. With `rings` False no alarm is set, and the work has to end in time by itself (see `left`).
 
         Raises:
             TimeLimitError: the deadline was reached; the message names the step.
@@ -51,7 +51,7 @@ class Deadline:
                 yield
         except TimeLimitError as error:
             if time.monotonic() < self._end - _NEAR_S:
-                raise  # a limit of the work itself
+                raise  # another, shorter limit within the work
             own = (error.message, *error.details) if error.message else error.details
             raise TimeLimitError(
                 f"the time limit of {self._seconds:g} s was reached at: {self._phase()}",
@@ -76,7 +76,7 @@ def _alarm(end: float) -> Iterator[None]:
     before, interval = signal.setitimer(signal.ITIMER_REAL, max(end - began, _LEAST_S))
     try:
         yield
-        if rings:  # some code swallowed the exception as one of its own
+        if rings:  # the work caught the exception, for example as a TimeoutError of its own
             raise TimeLimitError("")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,9 +1,9 @@
-"""Packages of a plan that exist only as source: built once into wheels before the lock is solved, and found again.
+"""Build a plan's packages that exist only as source into wheels, before the lock is solved.
 
     source -> builder image (locked: its packages have hashes) -> sandbox without network -> wheel in the cache
 
-`build_sources` is for a new lock; `provide` makes sure that the wheels of an existing lock are in the cache, by
-building them again with exactly what the lock names.
+`build_sources` is for a new lock. `provide` is for an existing one: wheels that are missing in the cache are built
+again with exactly the builder image in the lock.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.source.fetch import Archive
 
-_ROUNDS = 3  # a backend asks for more once; what it asks for may be asked again
+_ROUNDS = 3  # a backend may request more packages after the first look, and again once it has those
 _PREFIX = f"{bases.PREFIX}debian/"
 
 LockBuilder = Callable[["BuildPlan", "Builder", str], Lock]
-"""Solves the lock of a builder image: its plan, the engine that builds it, and its base as `--base` has it."""
+"""Solves the lock of a builder image from its plan, the engine that builds it, and a value of `--base`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shop:
-    """Where sources are built, and with what."""
+    """The context of source builds: the plan, settings and callbacks."""
 
     plan: BuildPlan
     facts: Facts
@@ -69,41 +69,41 @@ class Shop:
 
     @property
     def cache(self) -> Path:
-        """The folder of what is kept."""
+        """The cache folder."""
         return cache_dir()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Means:
-    """An engine for the builder image, and the base that it takes."""
+class _ImageBuilder:
+    """The engine that makes the builder image, and the image's base."""
 
     builder: Builder
     base: str
 
 
 def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
-    """Build what a plan has only as source, or find it in the cache.
+    """Build the packages that a plan allows from source and that have no wheel, or find them in the cache.
 
     Args:
-        shop: the plan, and where to build.
+        shop: the plan and its context.
         glibc: of the image's OS.
         as_of: RFC 3339; newer sdists are not considered.
 
     Raises:
-        ConflictError: no version fits, or a source cannot be built here at all.
+        ConflictError: no version fits, or a source cannot be built here.
         EngineError: a server refuses, or a build script failed.
-        EnvironmentProblem: there is no sandbox, no Docker for what needs nvcc, or a source cannot be reached.
-        IntegrityError: a source has other bytes than the index says, or gave no sound wheel.
-        TimeLimitError: a server is silent, or a build found no end.
+        EnvironmentProblem: there is no sandbox, no Docker for a package that needs nvcc, or a source is unreachable.
+        IntegrityError: a source differs from the index's hash, or its build gave an invalid wheel.
+        TimeLimitError: a server does not respond, or a build took too long.
     """
     plan = shop.plan
     specs = [parse(text) for text in plan.allow_source]
     names = [spec.name for spec in specs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConflictError(f"allow_source names {twice} twice", hint="name each package once")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ConflictError(f"allow_source lists {repeated} twice", hint="list each package once")
     target = Target(platform=plan.resolution.platform, glibc=glibc, python=plan.resolution.python)
-    shop.reporter.step("look for packages that have only a source")
+    shop.reporter.step("look for packages without a wheel")
     others = (*plan.pip, *plan.constraints)
     chosen = {sdist.name: sdist for sdist in sdists.choose(specs, others, target, shop.places, as_of=as_of)}
     wheels: dict[Path, Wheel] = {}
@@ -124,10 +124,10 @@ def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
 
 
 def provide(shop: Shop, lock: Lock) -> None:
-    """Make sure that the wheels which a lock has from source are in the cache.
+    """Make sure that the cache has the wheels that a lock has from source.
 
     Raises:
-        As `build_sources`; IntegrityError also where the build gives other bytes than the lock has.
+        As `build_sources`; also IntegrityError if a build gives another SHA-256 than the lock has.
     """
     wheels = {wheel.name: wheel for wheel in lock.wheels if wheel.source == BUILT}
     builders = {builder.seal: builder for builder in lock.builders}
@@ -138,11 +138,11 @@ def provide(shop: Shop, lock: Lock) -> None:
         shop.reporter.note(f"{wheel.file} is not in the cache; building it again from {row.url}")
         archive = fetch.same_bytes(_fetched(shop, row), row.sha256)
         job, outcome = _built(shop, archive, lambda _, row=row: builders[row.builder])  # type: ignore[misc]
-        path, again, _ = _rows(job, outcome)
-        if again.sha256 != wheel.sha256 or job.key != row.key:
+        path, rebuilt, _ = _rows(job, outcome)
+        if rebuilt.sha256 != wheel.sha256 or job.key != row.key:
             raise IntegrityError(
-                f"{wheel.file} was built again with the SHA-256 {again.sha256}, the lock has {wheel.sha256}",
-                hint="the build is not reproducible, or was made by another envkit: envkit lock takes the new wheel",
+                f"{wheel.file} was rebuilt with SHA-256 {rebuilt.sha256}, but the lock has {wheel.sha256}",
+                hint="the build is not reproducible, or another envkit made it; envkit lock records the new wheel",
                 details=(str(path),),
             )
 
@@ -158,7 +158,7 @@ def _fetched(shop: Shop, source: Sdist | SourceSpec | Source) -> Archive:
 
 
 def _built(shop: Shop, archive: Archive, builder_of: Callable[[BuildPlan], Lock]) -> tuple[Job, Outcome]:
-    """Build a source, with what its backend asks for added where it does."""
+    """Build a source; if its backend requests further packages, build again with those."""
     project = look(archive.path, archive.name, commit=archive.commit is not None)
     nvcc = project.cuda and shop.plan.resolution.cuda is not None
     requires = project.requires
@@ -181,8 +181,8 @@ def _built(shop: Shop, archive: Archive, builder_of: Callable[[BuildPlan], Lock]
         more, _ = plain(list(outcome.requires), archive.name)
         requires = tuple(sorted({*requires, *more}))
     raise ConflictError(
-        f"the build backend of {archive.name} asks for more requirements each time: {', '.join(requires):.300}",
-        hint="take another version of it",
+        f"the build backend of {archive.name} requests more packages each time: {', '.join(requires):.300}",
+        hint="use another version of it",
     )
 
 
@@ -190,33 +190,33 @@ def _builder_plan(shop: Shop, needs: Needs, name: str) -> BuildPlan:
     try:
         return builder_plan(shop.plan, needs, shop.facts)
     except UsageError as error:
-        raise UsageError(f"{name} needs nvcc to be built: {error.message}", hint=error.hint) from error
+        raise UsageError(f"building {name} needs nvcc: {error.message}", hint=error.hint) from error
 
 
 def _run(shop: Shop, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
-    """Make the builder image, and build in it."""
-    means = _means(shop, plan, job.archive.name, locked=job.builder)
+    """Build the builder image, then the source inside it."""
+    tool = _image_builder(shop, plan, job.archive.name, locked=job.builder)
     options = BuildOptions(
         tags=(f"envkit/{plan.name}:{job.builder.seal[7:19]}",),
         mirrors=shop.settings.mirrors(),
         network=shop.settings.get("build_network") or "auto",
-        output=f"oci:{folder / 'image'}" if means.builder.name == EMBEDDED else None,
+        output=f"oci:{folder / 'image'}" if tool.builder.name == EMBEDDED else None,
     )
-    image = means.builder.build(plan, job.builder, options, shop.reporter)
-    with ExitStack() as made:
-        made.callback(shutil.rmtree, folder / "image", ignore_errors=True)
+    image = tool.builder.build(plan, job.builder, options, shop.reporter)
+    with ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, folder / "image", ignore_errors=True)
         settings = shop.settings
-        # Not `built`: a runner that isolates weakly does for an image that was just made of packages, not for this.
+        # Not `built`: the image may be trusted, but the build scripts that run in it need strong isolation.
         runner, name = runner_of(
-            image.place or image.id, settings, shop.reporter, engine=means.builder.name, built=False, until=made
+            image.place or image.id, settings, shop.reporter, engine=tool.builder.name, built=False, until=cleanup
         )
         return sandbox.build(job, runner, name, folder, shop.reporter, memory_mb=memory_of(settings))
 
 
-def _means(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | None = None) -> _Means:
-    """How the builder image is made: from Debian's packages without an engine, else by an engine with a daemon.
+def _image_builder(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | None = None) -> _ImageBuilder:
+    """Choose how to make the builder image: from Debian packages without an engine, else by an engine with a daemon.
 
-    `locked` is its lock, where there is one already: only an engine installs system packages in a registry's image.
+    `locked` is the image's lock, if there is one: only an engine can install system packages on a registry's base.
 
     Raises:
         EnvironmentProblem: neither works here; the message says what is missing.
@@ -224,20 +224,20 @@ def _means(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | None = None
     devel = plan.flavor == "devel"
     why = f"{name} needs nvcc" if devel else _no_root(plan, locked)
     if why is None:
-        return _Means(builder=_builder(shop, EMBEDDED), base=f"{_PREFIX}{bases.SUITES[plan.resolution.os]}")
-    asked = shop.settings.get("engine") or "auto"
-    builder = _builder(shop, asked if asked in ("docker", "buildkit", "podman") else "docker")
+        return _ImageBuilder(builder=_builder(shop, EMBEDDED), base=f"{_PREFIX}{bases.SUITES[plan.resolution.os]}")
+    engine = shop.settings.get("engine") or "auto"
+    builder = _builder(shop, engine if engine in ("docker", "buildkit", "podman") else "docker")
     probe = builder.probe()
     if probe.available:
-        return _Means(builder=builder, base="auto")
+        return _ImageBuilder(builder=builder, base="auto")
     if devel:
         raise EnvironmentProblem(
-            f"{name} needs nvcc to be built, which a {builder.name} build of the devel flavor has, and "
-            f"{builder.name} is missing here: {probe.detail}",
+            f"building {name} needs nvcc, which requires an image of the devel flavor and {builder.name}; "
+            f"{builder.name} is not available: {probe.detail}",
             hint=probe.hint,
         )
     raise EnvironmentProblem(
-        f"{name} is built in a sandbox, and there is none here: {why}",
+        f"{name} must be built in a sandbox, and none works here: {why}",
         details=(probe.detail,),
         hint=remedies.hint(building=False),
     )
@@ -249,11 +249,11 @@ def _builder(shop: Shop, name: str) -> Builder:
 
 
 def _no_root(plan: BuildPlan, locked: Lock | None) -> str | None:
-    """Why no root for the sandbox can be made here without an engine, None where it can."""
+    """Return why the builder image cannot be made here without an engine; None if it can."""
     if locked is not None and locked.base.kind != "bootstrap":
-        return f"its builder image stands on {locked.base.reference}, so Docker makes it"
+        return f"its builder image is based on {locked.base.reference}, which needs Docker"
     if plan.resolution.os not in bases.SUITES:
-        return f"without Docker, builder images are made for {', '.join(bases.SUITES)} alone, not {plan.resolution.os}"
+        return f"without Docker, builder images exist only for {', '.join(bases.SUITES)}, not for {plan.resolution.os}"
     missing = [program for program in ("mmdebstrap", "apt-get") if shutil.which(program) is None]
     if missing:
         return f"{missing[0]} is not installed"
@@ -261,9 +261,9 @@ def _no_root(plan: BuildPlan, locked: Lock | None) -> str | None:
 
 
 def _locked_builder(shop: Shop, name: str, plan: BuildPlan) -> Lock:
-    means = _means(shop, plan, name)
+    tool = _image_builder(shop, plan, name)
     shop.reporter.step(f"lock the builder image of {name} ({', '.join(plan.pip) or 'no requirements'})")
-    return shop.lock_builder(plan, means.builder, means.base)
+    return shop.lock_builder(plan, tool.builder, tool.base)
 
 
 def _rows(job: Job, outcome: Outcome) -> tuple[Path, Wheel, Source]:

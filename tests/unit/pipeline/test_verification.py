@@ -99,13 +99,13 @@ def test_a_build_is_refused_for_a_runner_without_images(
     assert run(["build", "--engine", "embedded"]) == 2
     told = capsys.readouterr()
     assert " ".join(told.err.split()) == (
-        "error: runner: 'host' (ENVKIT_RUNNER) runs a Python of this machine and cannot verify a built "
-        "image hint: ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify"
+        "error: runner 'host' (ENVKIT_RUNNER) verifies a Python of this machine, not an image "
+        "hint: ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify"
     )
     found = build_task.build(replace(task("train"), verify=True))
     assert (found.status, found.exit_code) == ("failed", 2)
     assert found.error is not None
-    assert "cannot verify a built image" in found.error
+    assert "verifies a Python of this machine, not an image" in found.error
 
 
 def test_nobody_else_chooses_a_runner_for_an_image() -> None:
