@@ -62,8 +62,8 @@ def sure_first(rows: Sequence[Fitting]) -> tuple[Fitting, ...]:
 def cost(build: Build, mask: int, sieves: Sequence[Sieve]) -> tuple[int, ...]:
     """Return the disadvantages of a build, most important first; they are summed over the images of a cover.
 
-    In order: inferred data, age of torch, classes whose driver does not run it natively, rank of the source, builds that
-    upstream does not advertise.
+    In order: inferred data, age of torch, classes whose driver does not run it natively, rank of the source, builds
+    that upstream does not advertise.
     """
     index = sieves[0].index
     not_native = sum(
