@@ -62,7 +62,7 @@ def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
 
 def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     from envkit.pipeline import building, pushing  # noqa: PLC0415 - takes 0.1 s to import
-    from envkit.pipeline.verification import turn  # noqa: PLC0415
+    from envkit.pipeline.verification import verification_lock  # noqa: PLC0415
 
     request, state = request_of(task), paths.state_dir()
     plan, options = request.plan, request.options
@@ -77,7 +77,11 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
             return _outcome(task, PRESENT, 0, digest=existing.digest, place=existing.place)
     building.keep_inputs(plan, lock, state)
     built, record = building.build_and_verify(
-        replace(request, options=pending.begin()), builder, lock, reporter, turn=lambda: turn(state, reporter)
+        replace(request, options=pending.begin()),
+        builder,
+        lock,
+        reporter,
+        exclusive=lambda: verification_lock(state, reporter),
     )
     verified = record is None or record.exit_code == 0
     if verified:

@@ -52,14 +52,14 @@ def find(
     """
     if lock is None:
         return None
-    wanted = {f"{LABEL_PREFIX}.plan": plan.digest, f"{LABEL_PREFIX}.lock": digest_of(lock)} | dict(options.labels)
+    required = {f"{LABEL_PREFIX}.plan": plan.digest, f"{LABEL_PREFIX}.lock": digest_of(lock)} | dict(options.labels)
     output = parse_output(options.output) if options.output else None
     if output is not None and output.reference is not None:
-        return _in_registry(replace(output.reference, tag=own_tag), wanted, options)
+        return _in_registry(replace(output.reference, tag=own_tag), required, options)
     if isinstance(builder, EngineBuilder):
-        return _in_engine(builder, wanted, options, own_tag)
+        return _in_engine(builder, required, options, own_tag)
     folder = _layout(options, state)
-    return _in_layout(folder, output.name if output else None, wanted) if folder is not None else None
+    return _in_layout(folder, output.name if output else None, required) if folder is not None else None
 
 
 class PendingImage:
@@ -166,27 +166,31 @@ def _hashed(tag: str, own_tag: str) -> str:
 
 
 def _in_engine(
-    builder: EngineBuilder, wanted: Mapping[str, str], options: BuildOptions, own_tag: str
+    builder: EngineBuilder, required: Mapping[str, str], options: BuildOptions, own_tag: str
 ) -> ExistingImage | None:
     if not options.tags:
         return None
     image = builder.engine.local(_hashed(options.tags[0], own_tag))
-    if image is None or not _fits(image.labels, wanted):
+    if image is None or not _has_labels(image.labels, required):
         return None
     for image_name in options.tags:
         builder.engine.tag(image.id, image_name)
     return ExistingImage(digest=None, place=image.id)
 
 
-def _in_layout(folder: Path, ref_name: str | None, wanted: Mapping[str, str]) -> ExistingImage | None:
+def _in_layout(folder: Path, ref_name: str | None, required: Mapping[str, str]) -> ExistingImage | None:
     try:
         image = read_layout(FileReference(kind=LAYOUT, path=folder, tag=ref_name))
     except (EngineError, UsageError, IntegrityError):
         return None
-    return ExistingImage(digest=image.digest, place=f"oci:{folder}") if _fits(_labels(image.config), wanted) else None
+    return (
+        ExistingImage(digest=image.digest, place=f"oci:{folder}")
+        if _has_labels(_labels(image.config), required)
+        else None
+    )
 
 
-def _in_registry(reference: Reference, wanted: Mapping[str, str], options: BuildOptions) -> ExistingImage | None:
+def _in_registry(reference: Reference, required: Mapping[str, str], options: BuildOptions) -> ExistingImage | None:
     with _registry(reference, options) as registry:
         manifest = registry.manifest(reference)
         if manifest is None:
@@ -196,7 +200,7 @@ def _in_registry(reference: Reference, wanted: Mapping[str, str], options: Build
             config = Documents(registry, None).config(reference, digest)
         except (EngineError, IntegrityError, ValueError, KeyError, TypeError, RecursionError):
             return None
-    if not _fits(_labels(config), wanted):
+    if not _has_labels(_labels(config), required):
         return None
     return ExistingImage(digest=manifest.digest, place=f"{reference.place}@{manifest.digest}")
 
@@ -215,5 +219,5 @@ def _labels(config: bytes) -> Mapping[str, Any]:
     return labels if isinstance(labels, dict) else {}
 
 
-def _fits(labels: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    return all(labels.get(key) == value for key, value in wanted.items())
+def _has_labels(labels: Mapping[str, Any], required: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in required.items())

@@ -36,12 +36,12 @@ def facts_of(settings: Settings) -> Facts:
 
 
 def fields_here(
-    asked: Mapping[str, Any], facts: Facts, note: Note, *, here: bool, detail: Note | None = None
+    given: Mapping[str, Any], facts: Facts, note: Note, *, here: bool, detail: Note | None = None
 ) -> dict[str, Any]:
     """Return a request's fields with `today`, and with `auto` replaced by the driver and GPUs of this host.
 
     Args:
-        asked: by the names of `envkit.resolve.request.FIELDS`; `gpu` is a sequence.
+        given: by the names of `envkit.resolve.request.FIELDS`; `gpu` is a sequence.
         facts: GPUs in these tables are named by product, others by compute capability.
         note: receives problems with the driver or a GPU.
         here: treat a missing driver or GPU as `auto`.
@@ -51,9 +51,9 @@ def fields_here(
         EnvironmentProblem: `auto` was requested and this host has no NVIDIA driver or GPU.
         UsageError: SOURCE_DATE_EPOCH is not a number of seconds.
     """
-    driver = asked.get("driver") or (AUTO if here else None)
-    gpus = tuple(asked.get("gpu") or ((AUTO,) if here else ()))
-    fields = dict(asked) | {"driver": driver, "today": today(os.environ)}
+    driver = given.get("driver") or (AUTO if here else None)
+    gpus = tuple(given.get("gpu") or ((AUTO,) if here else ()))
+    fields = dict(given) | {"driver": driver, "today": today(os.environ)}
     if driver == AUTO or AUTO in gpus:
         from envkit.ground import nvidia  # noqa: PLC0415 - most requests do not need it
 
@@ -153,18 +153,18 @@ def resolution_of(
         UsageError: the definition or a field is invalid.
         Unresolvable: no versions are compatible; the exception has the conflict.
     """
-    asked = {**fields, "template": template_kind(fields.get("template"))}
+    given = {**fields, "template": template_kind(fields.get("template"))}
     if definition is None:
         from envkit.resolve.request import parse  # noqa: PLC0415 - the command's help needs none of these
         from envkit.resolve.resolver import resolve  # noqa: PLC0415 - as above
 
-        request = parse(asked, facts)
+        request = parse(given, facts)
         resolution = resolve(request, facts)
     else:
         from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as above
 
-        read = definition_of(definition, facts, note)
-        request, kind, _ = request_of(read, asked, facts)
+        loaded = definition_of(definition, facts, note)
+        request, kind, _ = request_of(loaded, given, facts)
         request = replace(request, template=kind)
-        resolution = plan_of(read, asked, facts).resolution
+        resolution = plan_of(loaded, given, facts).resolution
     return resolution, request

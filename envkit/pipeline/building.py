@@ -24,7 +24,7 @@ from envkit.ground.state import LastBuilt, write_last
 from envkit.lock.store import store_lock
 from envkit.pipeline import locking, pushing
 from envkit.pipeline.deadline import Deadline
-from envkit.pipeline.verification import VerifyRequest, check_runner, subject_of, verify, whereabouts
+from envkit.pipeline.verification import VerifyRequest, check_runner, name_and_engine, subject_of, verify
 from envkit.plan import copying
 from envkit.plan.store import store_plan
 from envkit.verify.driver import Options
@@ -186,7 +186,7 @@ def build(
     )
     first = pushing.tag_pushed(image, options, record, reporter)
     with deadline.holds():
-        tags = push.end(*whereabouts(image), record, first, reporter)
+        tags = push.end(*name_and_engine(image), record, first, reporter)
     return BuildResult(image=image, record=record, tags=tags)
 
 
@@ -198,7 +198,7 @@ def build_and_verify(
     *,
     deadline: Deadline | None = None,
     built: Callable[[BuiltImage], None] = lambda _: None,
-    turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    exclusive: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> tuple[BuiltImage, Record | None]:
     """Build an image and verify it in the same way as `envkit verify`.
 
@@ -209,7 +209,7 @@ def build_and_verify(
         reporter: receives the steps.
         deadline: of the build; None = only `request.options.timeout_s` applies.
         built: called with the image before it is verified.
-        turn: verification runs inside this context, so that only one runs on a machine at a time.
+        exclusive: verification runs inside this context, so that only one runs on a machine at a time.
 
     Raises:
         EnvkitError: as `Builder.build` and `envkit.pipeline.verification.verify` raise.
@@ -222,14 +222,14 @@ def build_and_verify(
         image = builder.build(plan, lock, options, reporter)
     else:
         # Engines with a daemon have their own timer, and their error shows the end of the log.
-        with deadline.holds(rings=builder.name == EMBEDDED):
+        with deadline.holds(alarm=builder.name == EMBEDDED):
             image = builder.build(plan, lock, replace(options, timeout_s=deadline.left()), reporter)
     built(image)
     if not request.verify:
         return image, None
-    name, engine = whereabouts(image)
+    name, engine = name_and_engine(image)
     verify_options = Options(allow_cpu=request.allow_cpu, argv=tuple(sys.argv))
-    with pushing.tag_explained(image, options), turn(), contextlib.ExitStack() as until:
+    with pushing.tag_explained(image, options), exclusive(), contextlib.ExitStack() as until:
         to_verify = VerifyRequest(image=name, options=verify_options, plan=plan, engine=engine, built=True)
         return image, verify(subject_of(to_verify, request.settings, reporter, until), reporter)
 
@@ -247,7 +247,7 @@ def _remember(plan: BuildPlan, built: BuiltImage, reporter: Reporter) -> None:
     state, now = state_dir(), dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         store_plan(state, plan)
-        image, engine = whereabouts(built)
+        image, engine = name_and_engine(built)
         write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
         reporter.note(

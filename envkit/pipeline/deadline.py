@@ -31,11 +31,11 @@ class Deadline:
         return None if self._end is None else max(round(self._end - time.monotonic(), 1), 0.1)
 
     @contextmanager
-    def holds(self, *, rings: bool = True) -> Iterator[None]:
+    def holds(self, *, alarm: bool = True) -> Iterator[None]:
         """Apply the deadline to the work in this block; main thread only.
 
         At the deadline the work is interrupted as by Ctrl-C: its child processes end and its temporary files are
-        removed. With `rings` False no alarm is set, and the work has to end in time by itself (see `left`).
+        removed. With `alarm` False no alarm is set, and the work has to end in time by itself (see `left`).
 
         Raises:
             TimeLimitError: the deadline was reached; the message names the step.
@@ -44,7 +44,7 @@ class Deadline:
             yield
             return
         try:
-            if rings:
+            if alarm:
                 with _alarm(self._end):
                     yield
             else:
@@ -64,19 +64,19 @@ class Deadline:
 def _alarm(end: float) -> Iterator[None]:
     """Raise TimeLimitError in this thread at `end` of the monotonic clock, then restore an earlier timer."""
     began = time.monotonic()
-    rings = False
+    fired = False
 
     def ring(number: int, frame: FrameType | None) -> None:
         del number, frame
-        nonlocal rings
-        rings = True
+        nonlocal fired
+        fired = True
         raise TimeLimitError("")
 
     handler = signal.signal(signal.SIGALRM, ring)
     before, interval = signal.setitimer(signal.ITIMER_REAL, max(end - began, _LEAST_S))
     try:
         yield
-        if rings:  # the work caught the exception, for example as a TimeoutError of its own
+        if fired:  # the work caught the exception, for example as a TimeoutError of its own
             raise TimeLimitError("")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

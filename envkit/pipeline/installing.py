@@ -99,22 +99,22 @@ def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: 
         UsageError: only conda packages are compatible.
     """
     here = host.read()
-    asked = {**fields, "template": None}
+    given = {**fields, "template": None}
     if environment.version is not None:
-        asked["python"] = asked["python"] or environment.version
-    asked["platform"] = asked["platform"] or here.platform
+        given["python"] = given["python"] or environment.version
+    given["platform"] = given["platform"] or here.platform
     if here.os in {row.id for row in facts.oses}:
-        asked["os"] = asked["os"] or here.os
-    if not (asked["gpu"] or asked["driver"] or asked["cpu"]):
+        given["os"] = given["os"] or here.os
+    if not (given["gpu"] or given["driver"] or given["cpu"]):
         try:
-            asked = fields_here(asked, facts, note, here=True)
+            given = fields_here(given, facts, note, here=True)
         except EnvironmentProblem as error:
             raise EnvironmentProblem(
                 "no NVIDIA driver or GPU found on this machine",
                 hint="envkit install --cpu, or name the machine that will run it: --gpu A100 --driver 550.54.15",
                 details=error.details,
             ) from error
-    resolution = resolve(parse(asked, facts), facts)
+    resolution = resolve(parse(given, facts), facts)
     if resolution.source in CONDA_SOURCES:
         raise UsageError(
             f"only {resolution.source} has a compatible build, and envkit install can install only wheels",

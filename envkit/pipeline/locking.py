@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Settings
     from envkit.lock.model import Asked, Lock, LockedBase
     from envkit.lock.places import Places
-    from envkit.pipeline.sources import Shop
+    from envkit.pipeline.sources import SourceContext
     from envkit.plan.model import BuildPlan
 
 _NOT_SOLVED = frozenset({"os", "base", "system"})  # fields that no solver sees; of the OS they see only glibc
@@ -141,7 +141,9 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
     if plan.allow_source:
         from envkit.pipeline import sources  # noqa: PLC0415 - imports runners and registries, which only these definitions need
 
-        built_sources = sources.build_sources(_shop(request, facts, reporter), glibc=glibc, as_of=request.as_of)
+        built_sources = sources.build_sources(
+            _source_context(request, facts, reporter), glibc=glibc, as_of=request.as_of
+        )
     return lock_plan(
         plan,
         places_of(plan, request.settings),
@@ -168,17 +170,17 @@ def provide_sources(plan: BuildPlan, lock: Lock, settings: Settings, reporter: R
         from envkit.pipeline import sources  # noqa: PLC0415 - as above
 
         request = LockRequest(plan=plan, settings=settings)
-        sources.provide(_shop(request, facts_of(settings), reporter), lock)
+        sources.provide(_source_context(request, facts_of(settings), reporter), lock)
 
 
-def _shop(request: LockRequest, facts: Facts, reporter: Reporter) -> Shop:
-    from envkit.pipeline.sources import Shop  # noqa: PLC0415 - as above
+def _source_context(request: LockRequest, facts: Facts, reporter: Reporter) -> SourceContext:
+    from envkit.pipeline.sources import SourceContext  # noqa: PLC0415 - as above
 
     def lock_builder(plan: BuildPlan, builder: Builder, base: str) -> Lock:
         builder_request = LockRequest(plan=plan, settings=request.settings, base=base, as_of=request.as_of)
         return solve_lock(builder_request, base_from(builder, builder_request, reporter), reporter)
 
-    return Shop(
+    return SourceContext(
         plan=request.plan,
         facts=facts,
         settings=request.settings,

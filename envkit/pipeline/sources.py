@@ -57,7 +57,7 @@ LockBuilder = Callable[["BuildPlan", "Builder", str], Lock]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shop:
+class SourceContext:
     """The context of source builds: the plan, settings and callbacks."""
 
     plan: BuildPlan
@@ -81,11 +81,11 @@ class _ImageBuilder:
     base: str
 
 
-def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
+def build_sources(context: SourceContext, *, glibc: str, as_of: str | None) -> Sources:
     """Build the packages that a plan allows from source and that have no wheel, or find them in the cache.
 
     Args:
-        shop: the plan and its context.
+        context: the plan and its context.
         glibc: of the image's OS.
         as_of: RFC 3339; newer sdists are not considered.
 
@@ -96,26 +96,26 @@ def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
         IntegrityError: a source differs from the index's hash, or its build gave an invalid wheel.
         TimeLimitError: a server does not respond, or a build took too long.
     """
-    plan = shop.plan
+    plan = context.plan
     specs = [parse(text) for text in plan.allow_source]
     names = [spec.name for spec in specs]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ConflictError(f"allow_source lists {repeated} twice", hint="list each package once")
     target = Target(platform=plan.resolution.platform, glibc=glibc, python=plan.resolution.python)
-    shop.reporter.step("look for packages without a wheel")
+    context.reporter.step("look for packages without a wheel")
     others = (*plan.pip, *plan.constraints)
-    chosen = {sdist.name: sdist for sdist in sdists.choose(specs, others, target, shop.places, as_of=as_of)}
+    chosen = {sdist.name: sdist for sdist in sdists.choose(specs, others, target, context.places, as_of=as_of)}
     wheels: dict[Path, Wheel] = {}
     rows: list[Source] = []
     builders: dict[str, Lock] = {}
     for spec in sorted(specs, key=lambda spec: spec.name):
         source = spec if spec.commit is not None else chosen.get(spec.name)
         if source is None:
-            shop.reporter.note(f"{spec.name} has a wheel, so it is not built from source")
+            context.reporter.note(f"{spec.name} has a wheel, so it is not built from source")
             continue
-        archive = _fetched(shop, source)
-        job, outcome = _built(shop, archive, partial(_locked_builder, shop, archive.name))
+        archive = _fetched(context, source)
+        job, outcome = _built(context, archive, partial(_locked_builder, context, archive.name))
         path, wheel, row = _rows(job, outcome)
         wheels[path], builders[row.builder] = wheel, job.builder
         rows.append(row)
@@ -123,7 +123,7 @@ def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
     return Sources(wheels=wheels, rows=tuple(rows), builders=kept)
 
 
-def provide(shop: Shop, lock: Lock) -> None:
+def provide(context: SourceContext, lock: Lock) -> None:
     """Make sure that the cache has the wheels that a lock has from source.
 
     Raises:
@@ -133,11 +133,11 @@ def provide(shop: Shop, lock: Lock) -> None:
     builders = {builder.seal: builder for builder in lock.builders}
     for row in lock.sources:
         wheel = wheels[row.name]
-        if built.path_of(wheel, row.key, shop.cache) is not None:
+        if built.path_of(wheel, row.key, context.cache) is not None:
             continue
-        shop.reporter.note(f"{wheel.file} is not in the cache; building it again from {row.url}")
-        archive = fetch.same_bytes(_fetched(shop, row), row.sha256)
-        job, outcome = _built(shop, archive, lambda _, row=row: builders[row.builder])  # type: ignore[misc]
+        context.reporter.note(f"{wheel.file} is not in the cache; building it again from {row.url}")
+        archive = fetch.same_bytes(_fetched(context, row), row.sha256)
+        job, outcome = _built(context, archive, lambda _, row=row: builders[row.builder])  # type: ignore[misc]
         path, rebuilt, _ = _rows(job, outcome)
         if rebuilt.sha256 != wheel.sha256 or job.key != row.key:
             raise IntegrityError(
@@ -147,35 +147,35 @@ def provide(shop: Shop, lock: Lock) -> None:
             )
 
 
-def _fetched(shop: Shop, source: Sdist | SourceSpec | Source) -> Archive:
-    folder, ca_bundle = shop.cache / "downloads", shop.places.ca_bundle
+def _fetched(context: SourceContext, source: Sdist | SourceSpec | Source) -> Archive:
+    folder, ca_bundle = context.cache / "downloads", context.places.ca_bundle
     if source.url is not None and not isinstance(source, Sdist) and source.commit is not None:
-        return fetch.commit(source.name, source.url, source.commit, folder, shop.reporter, ca_bundle=ca_bundle)
+        return fetch.commit(source.name, source.url, source.commit, folder, context.reporter, ca_bundle=ca_bundle)
     assert not isinstance(source, SourceSpec)
     offered = Sdist(name=source.name, version=source.version, url=source.url, sha256=source.sha256, size=source.size)
     with Transport(ca_bundle=ca_bundle) as transport:
-        return fetch.sdist(offered, shop.places, transport, folder, shop.reporter)
+        return fetch.sdist(offered, context.places, transport, folder, context.reporter)
 
 
-def _built(shop: Shop, archive: Archive, builder_of: Callable[[BuildPlan], Lock]) -> tuple[Job, Outcome]:
+def _built(context: SourceContext, archive: Archive, builder_of: Callable[[BuildPlan], Lock]) -> tuple[Job, Outcome]:
     """Build a source; if its backend requests further packages, build again with those."""
     project = look(archive.path, archive.name, commit=archive.commit is not None)
-    nvcc = project.cuda and shop.plan.resolution.cuda is not None
+    nvcc = project.cuda and context.plan.resolution.cuda is not None
     requires = project.requires
     for _ in range(_ROUNDS):
         needs = Needs(requires=requires, torch=project.torch, nvcc=nvcc)
-        plan = _builder_plan(shop, needs, archive.name)
+        plan = _builder_plan(context, needs, archive.name)
         job = Job(
             archive=archive,
             project=replace(project, requires=requires),
             builder=builder_of(plan),
             nvcc=nvcc,
-            gpu_archs=shop.plan.resolution.gpus,
+            gpu_archs=context.plan.resolution.gpus,
         )
-        outcome = built.find(shop.cache, job.key)
+        outcome = built.find(context.cache, job.key)
         if outcome is None:
             with scratch() as folder:
-                outcome = built.keep(shop.cache, job.key, _run(shop, plan, job, folder))
+                outcome = built.keep(context.cache, job.key, _run(context, plan, job, folder))
         if outcome.wheel is not None:
             return job, outcome
         more, _ = plain(list(outcome.requires), archive.name)
@@ -186,34 +186,34 @@ def _built(shop: Shop, archive: Archive, builder_of: Callable[[BuildPlan], Lock]
     )
 
 
-def _builder_plan(shop: Shop, needs: Needs, name: str) -> BuildPlan:
+def _builder_plan(context: SourceContext, needs: Needs, name: str) -> BuildPlan:
     try:
-        return builder_plan(shop.plan, needs, shop.facts)
+        return builder_plan(context.plan, needs, context.facts)
     except UsageError as error:
         raise UsageError(f"building {name} needs nvcc: {error.message}", hint=error.hint) from error
 
 
-def _run(shop: Shop, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
+def _run(context: SourceContext, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
     """Build the builder image, then the source inside it."""
-    tool = _image_builder(shop, plan, job.archive.name, locked=job.builder)
+    tool = _image_builder(context, plan, job.archive.name, locked=job.builder)
     options = BuildOptions(
         tags=(f"envkit/{plan.name}:{job.builder.seal[7:19]}",),
-        mirrors=shop.settings.mirrors(),
-        network=shop.settings.get("build_network") or "auto",
+        mirrors=context.settings.mirrors(),
+        network=context.settings.get("build_network") or "auto",
         output=f"oci:{folder / 'image'}" if tool.builder.name == EMBEDDED else None,
     )
-    image = tool.builder.build(plan, job.builder, options, shop.reporter)
+    image = tool.builder.build(plan, job.builder, options, context.reporter)
     with ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, folder / "image", ignore_errors=True)
-        settings = shop.settings
+        settings = context.settings
         # Not `built`: the image may be trusted, but the build scripts that run in it need strong isolation.
         runner, name = runner_of(
-            image.place or image.id, settings, shop.reporter, engine=tool.builder.name, built=False, until=cleanup
+            image.place or image.id, settings, context.reporter, engine=tool.builder.name, built=False, until=cleanup
         )
-        return sandbox.build(job, runner, name, folder, shop.reporter, memory_mb=memory_of(settings))
+        return sandbox.build(job, runner, name, folder, context.reporter, memory_mb=memory_of(settings))
 
 
-def _image_builder(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | None = None) -> _ImageBuilder:
+def _image_builder(context: SourceContext, plan: BuildPlan, name: str, *, locked: Lock | None = None) -> _ImageBuilder:
     """Choose how to make the builder image: from Debian packages without an engine, else by an engine with a daemon.
 
     `locked` is the image's lock, if there is one: only an engine can install system packages on a registry's base.
@@ -224,9 +224,9 @@ def _image_builder(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | Non
     devel = plan.flavor == "devel"
     why = f"{name} needs nvcc" if devel else _no_root(plan, locked)
     if why is None:
-        return _ImageBuilder(builder=_builder(shop, EMBEDDED), base=f"{_PREFIX}{bases.SUITES[plan.resolution.os]}")
-    engine = shop.settings.get("engine") or "auto"
-    builder = _builder(shop, engine if engine in ("docker", "buildkit", "podman") else "docker")
+        return _ImageBuilder(builder=_builder(context, EMBEDDED), base=f"{_PREFIX}{bases.SUITES[plan.resolution.os]}")
+    engine = context.settings.get("engine") or "auto"
+    builder = _builder(context, engine if engine in ("docker", "buildkit", "podman") else "docker")
     probe = builder.probe()
     if probe.available:
         return _ImageBuilder(builder=builder, base="auto")
@@ -243,9 +243,9 @@ def _image_builder(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | Non
     )
 
 
-def _builder(shop: Shop, name: str) -> Builder:
-    docker_cli = shop.settings.get("docker_cli") or "docker"
-    return meant(name, shop.reporter, docker_cli=docker_cli, state=state_dir())
+def _builder(context: SourceContext, name: str) -> Builder:
+    docker_cli = context.settings.get("docker_cli") or "docker"
+    return meant(name, context.reporter, docker_cli=docker_cli, state=state_dir())
 
 
 def _no_root(plan: BuildPlan, locked: Lock | None) -> str | None:
@@ -260,10 +260,10 @@ def _no_root(plan: BuildPlan, locked: Lock | None) -> str | None:
     return runners.make("bubblewrap").probe()
 
 
-def _locked_builder(shop: Shop, name: str, plan: BuildPlan) -> Lock:
-    tool = _image_builder(shop, plan, name)
-    shop.reporter.step(f"lock the builder image of {name} ({', '.join(plan.pip) or 'no requirements'})")
-    return shop.lock_builder(plan, tool.builder, tool.base)
+def _locked_builder(context: SourceContext, name: str, plan: BuildPlan) -> Lock:
+    tool = _image_builder(context, plan, name)
+    context.reporter.step(f"lock the builder image of {name} ({', '.join(plan.pip) or 'no requirements'})")
+    return context.lock_builder(plan, tool.builder, tool.base)
 
 
 def _rows(job: Job, outcome: Outcome) -> tuple[Path, Wheel, Source]:

@@ -176,7 +176,7 @@ def verify(subject: Subject, reporter: Reporter) -> Record:
 
 
 @contextmanager
-def turn(state: Path, reporter: Reporter) -> Iterator[None]:
+def verification_lock(state: Path, reporter: Reporter) -> Iterator[None]:
     """Hold this machine's lock for verification: two at once would distort each other's timings and GPU memory."""
     folder = state / "turns"
     folder.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def check_images(images: Iterable[str], settings: Settings) -> None:
         runners.check_for_files(how, building=False)
 
 
-def whereabouts(built: BuiltImage) -> tuple[str, str]:
+def name_and_engine(built: BuiltImage) -> tuple[str, str]:
     """Return the name by which the image can be run, and the engine that stores it."""
     if built.place is None:
         return built.id, built.engine

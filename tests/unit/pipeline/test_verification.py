@@ -14,7 +14,7 @@ from envkit.cli.main import run
 from envkit.fleet import build_task
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
-from envkit.pipeline.verification import VerifyRequest, settings_here, subject_of, whereabouts
+from envkit.pipeline.verification import VerifyRequest, name_and_engine, settings_here, subject_of
 from envkit.verify.driver import Options
 from envkit.verify.selftest import NAME, SCHEMA
 from tests.support.plans import shipped_plan
@@ -89,7 +89,7 @@ def test_a_bundle_that_cannot_be_read_ends_it(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_where_a_built_image_is(place: str | None, wanted: tuple[str, str]) -> None:
-    assert whereabouts(replace(BUILT, place=place)) == wanted
+    assert name_and_engine(replace(BUILT, place=place)) == wanted
 
 
 def test_a_build_is_refused_for_a_runner_without_images(

@@ -49,8 +49,7 @@ def test_the_limit_names_the_largest_file() -> None:
     assert written("COPY a.bin b.bin /x/", a_bin=bytes(LIMIT_BYTES - 1), b_bin=b"b")
     error = refusal("COPY a.bin b.bin /x/", a_bin=bytes(LIMIT_BYTES), b_bin=b"b")
     assert error.message == (
-        "/x/a.bin (1.0 MiB) is too large for --inline: the build context has 1.0 MiB up to here, "
-        "and the limit is 1 MiB"
+        "/x/a.bin (1.0 MiB) is too large for --inline: the build context has 1.0 MiB up to here, and the limit is 1 MiB"
     )
 
 
