@@ -186,7 +186,7 @@ class Affinity:
             self._chosen[name] = chosen
             self._load[chosen.address] += size
         assert chosen is not None
-        self._load[chosen.address] += 1  # spreads images without sizes in their locks
+        self._load[chosen.address] += 1
         return Placement(workers=(chosen.address,), resources=required)
 
 

@@ -24,7 +24,7 @@ _REPRODUCIBLE = "embedded"  # with other engines, equal inputs do not give equal
 
 
 def is_second(name: str) -> bool:
-    """Whether a task of this name is the second build of an image."""
+    """Return whether a task with this name is the second build of an image."""
     return name.endswith(_MARK)
 
 

@@ -59,7 +59,7 @@ class LocalPool(Executor):
         self._ending = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As `Executor.submit`."""
+        """Submit as `Executor.submit`."""
         future: Future[Any] = Future()
         with self._lock:
             if self._ending:
@@ -72,7 +72,7 @@ class LocalPool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As `Executor.shutdown`."""
+        """Shut down as `Executor.shutdown`."""
         with self._lock:
             self._ending = True
             if cancel_futures:

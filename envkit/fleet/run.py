@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Run = Callable[[Iterable[BuildTask | Outcome], Callable[[Outcome], None]], object]
 
 _CROSS_CHECKED = "1"  # the default of --cross-check: images that two workers build
-_NOTHING = "no image of an earlier run with these images and flags was found; building all"
+_NOTHING = "no finished images from an earlier run with these images and flags; building all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class FleetRun:
         last = LastRun(state_dir(), digest_of(cells, tasks))
         done = last.resume() if request.resume else {}
         if request.resume:
-            listener.note(f"{len(done)} of {len(cells)} images are done from the last run" if done else _NOTHING)
+            listener.note(f"{len(done)} of {len(cells)} images were finished in the last run" if done else _NOTHING)
         pool, run = self._pool(engine, len(cells) - len(done))
 
         def on_outcome(outcome: Outcome) -> None:

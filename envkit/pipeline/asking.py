@@ -111,7 +111,7 @@ def definition_of(name: str, facts: Facts, note: Note) -> Definition:
 
     Args:
         name: a name or a path.
-        facts: used to choose versions that the project leaves open.
+        facts: used to check that a project's request can be resolved.
         note: receives each line of the project that is not used.
 
     Raises:

@@ -119,8 +119,8 @@ def check_online(
 ) -> tuple[tuple[Proof, ...], Traffic]:
     """Read the evidence of every release in the facts, or of one, and compare it with the facts.
 
-    Newer releases on the index are read, too, so that missing rows are reported. A damaged file does not end the check:
-    it is listed in the `refused` of its release.
+    Releases on the index that the facts lack are read, too, so that missing rows are reported. A damaged file does not
+    end the check: it is listed in the `refused` of its release.
 
     Raises:
         UsageError: the index has no such release.

@@ -90,7 +90,7 @@ def find_update(
         files = index.files("torch")
         if since is not None and files.is_future(since):
             raise UsageError(
-                f"--since: {since} is in the future: the index says that today is {files.today}",
+                f"--since: {since} is in the future: today is {files.today} according to the index",
                 hint="check this machine's clock with date -u, or give an earlier day: --since 2026-10-01",
             )
         if torch is not None:

@@ -137,9 +137,9 @@ def runner_of(
     built: bool,
     until: ExitStack | None = None,
 ) -> tuple[Runner, str]:
-    """Return the runner for an image, and what the image is called there; arguments as for `choose_for`.
+    """Return the runner for an image, and the image's name for that runner; arguments as for `choose_for`.
 
-    This is the one place that applies the settings `runner` and `ca_bundle`.
+    Only this function applies the settings `runner` and `ca_bundle`.
 
     Raises:
         EngineError, EnvironmentProblem, UsageError: as `choose_for`.

@@ -244,11 +244,11 @@ def test_one_image_fails_and_the_others_are_built_then_resume_does_that_one(flee
     copy(f"{fleet.host}/team/base2:1", late)
     again = fleet.build(*flags, "--resume")
     assert (again.code, again.statuses[name]) == (0, "built"), again.err
-    assert "note: 2 of 3 images are done from the last run\n" in again.err
+    assert "note: 2 of 3 images were finished in the last run\n" in again.err
     assert f"{name}: begin" in again.err
     assert "small-basebase1_1: begin" not in again.err
     nothing = fleet.build(*flags, "--resume", "--label", "com.example.run=2")
-    assert "note: no image of an earlier run with these images and flags was found; building all\n" in nothing.err
+    assert "note: no finished images from an earlier run with these images and flags; building all\n" in nothing.err
 
 
 def copy(source: str, target: str) -> None:
