@@ -21,7 +21,7 @@ _SHOWN = 4  # tests of one row; more are counted
 _HEAD = """# Reliability requirements and their tests
 
 `envkit` runs untrusted code and reads untrusted files. It has {count} requirements on hostile input and faults: {held}
-are met, and {partly} are met in part, with what is missing. Tests have pytest's mark `requirement`;
+are met; {partly} are met in part, and the tables say what is missing. Tests have pytest's mark `requirement`;
 `python -m tests.requirements --update` writes this page from them. Figures are single measurements on a machine with
 two cores. [SECURITY.md](../SECURITY.md) describes who is trusted.
 """

@@ -199,12 +199,12 @@ class _Reader:
         if "$" in text:
             self._problem(line, "FROM depends on a variable")
         parent = next((stage for stage in self._stages if stage.name and stage.name == image.lower()), None)
-        made = Stage(name)
+        stage = Stage(name)
         if parent:
-            made = Stage(name, copy(parent.env), dict(parent.labels), parent.user, parent.entrypoint)
+            stage = Stage(name, copy(parent.env), dict(parent.labels), parent.user, parent.entrypoint)
         elif image == "scratch":
-            made.env = _ScratchVariables(_SCRATCH)
-        self._stages.append(made)
+            stage.env = _ScratchVariables(_SCRATCH)
+        self._stages.append(stage)
 
     def _set(self, stage: Stage, keyword: str, text: str, pairs: tuple[tuple[str, str], ...], line: int) -> None:
         if keyword == "ENV":

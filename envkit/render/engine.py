@@ -62,7 +62,7 @@ def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
             raise UsageError(f"templates: {folder} is not a folder", hint="envkit config shows where it is set")
     built_in = FileSystemLoader(paths.data_folder("templates"))
     loaders: list[BaseLoader] = [_Folder(folder) for folder in folders]
-    made = ImmutableSandboxedEnvironment(
+    templates = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([PrefixLoader({"builtin": built_in}), *loaders, built_in]),
         undefined=StrictUndefined,
         autoescape=False,
@@ -79,8 +79,8 @@ def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
         "words": quoting.words,
         "yaml": quoting.yaml,
     }
-    made.filters |= filters
-    return made
+    templates.filters |= filters
+    return templates
 
 
 def with_plugins(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
@@ -108,12 +108,12 @@ def with_plugins(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
 
 def _environment_for(name: str, folders: Sequence[Path]) -> Environment:
     """Return an environment; exports use `@{ }` for values, because their files contain `{{ }}` of other programs."""
-    made = environment(folders)
+    templates = environment(folders)
     if name.startswith(EXPORTS):
-        return made.overlay(
+        return templates.overlay(
             variable_start_string="@{", variable_end_string="}", comment_start_string="@#", comment_end_string="#@"
         )
-    return made
+    return templates
 
 
 def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
@@ -146,9 +146,9 @@ def source_of(name: str, folders: Sequence[Path]) -> str:
     Raises:
         UsageError: the template or folder does not exist, or a link leads out of the folder.
     """
-    made = environment(folders)
+    templates = environment(folders)
     try:
-        return str(made.loader.get_source(made, name)[0])  # type: ignore[union-attr]
+        return str(templates.loader.get_source(templates, name)[0])  # type: ignore[union-attr]
     except TemplateNotFound as error:
         raise _missing(error.name) from error
 

@@ -38,22 +38,22 @@ class _File:
     executable: bool
 
 
-def inline(made: Rendered, files: Mapping[str, bytes]) -> str:
+def inline(rendered: Rendered, files: Mapping[str, bytes]) -> str:
     """Return the Dockerfile of a rendered context with the context in it.
 
     Args:
-        made: the context.
+        rendered: the context.
         files: its files and those that an engine adds: `ca-bundle.pem` and wheels built from source.
 
     Raises:
         UsageError: the files are too large, or a template copies files in a way that cannot be written inline.
     """
-    parsed = parse(made.dockerfile)
-    lines = made.dockerfile.split("\n")
+    parsed = parse(rendered.dockerfile)
+    lines = rendered.dockerfile.split("\n")
     written, position, size, users = [], 0, 0, set()
     for item in parsed.instructions:
         users |= {item.stage} if item.keyword == "USER" else set()
-        copied = _copied(item, files, made.executable)
+        copied = _copied(item, files, rendered.executable)
         if not copied:
             continue
         size += sum(len(file.data) for file in copied)
@@ -61,7 +61,7 @@ def inline(made: Rendered, files: Mapping[str, bytes]) -> str:
             raise _too_large(copied, size)
         written += [
             *lines[position : item.line - 1],
-            *_writing(item, copied, made.flavour, as_user=item.stage in users),
+            *_writing(item, copied, rendered.flavour, as_user=item.stage in users),
         ]
         position = item.end
     return "\n".join([*written, *lines[position:]]).replace(f"# {BESIDE}\n", f"# {_ALONE}\n", 1)

@@ -23,9 +23,11 @@ UNSAFE = frozenset({"D3", "D7", "D10", "D12", "D18", "D27", "D28", "D34", "D40",
 UNSAFE_LOCKED = UNSAFE | {"D4", "D5"}
 
 
-def check(made: Rendered, rules: Collection[str] = RULES) -> list[Finding]:
+def check(rendered: Rendered, rules: Collection[str] = RULES) -> list[Finding]:
     """Return the findings of these rules, sorted by line; by default of all rules."""
-    context = Context(files=made.files, parsed=parse(made.dockerfile), flavour=made.flavour, locked=made.locked)
+    context = Context(
+        files=rendered.files, parsed=parse(rendered.dockerfile), flavour=rendered.flavour, locked=rendered.locked
+    )
     findings = [
         Finding(rule=rule, line=line, message=message, severity=severity)
         for rule in rules
@@ -34,18 +36,18 @@ def check(made: Rendered, rules: Collection[str] = RULES) -> list[Finding]:
     return sorted(findings, key=lambda item: (item.line, item.rule))
 
 
-def refuse_unsafe(made: Rendered) -> None:
+def refuse_unsafe(rendered: Rendered) -> None:
     """Refuse a Dockerfile that disables protections.
 
     Raises:
         UsageError: with every such line.
     """
-    unsafe = UNSAFE_LOCKED if made.locked else UNSAFE
-    findings = [item for item in check(made, unsafe) if item.severity == "error"]
+    unsafe = UNSAFE_LOCKED if rendered.locked else UNSAFE
+    findings = [item for item in check(rendered, unsafe) if item.severity == "error"]
     if findings:
         raise UsageError(
             f"the Dockerfile of the template breaks a rule: {findings[0]}",
             details=shown([str(item) for item in findings[1:]]),
             hint="envkit render --check lists every finding"
-            + ("; envkit build --no-lock builds without a lock" if made.locked else ""),
+            + ("; envkit build --no-lock builds without a lock" if rendered.locked else ""),
         )

@@ -71,7 +71,7 @@ def render(
     copied, executable = copied_files(plan)
     names += [COPIED, f"{COPIED}/**"] if copied else []
     files[".dockerignore"] = dockerignore([name for name in names if name != "Dockerfile"])
-    made = Rendered(
+    rendered = Rendered(
         files=dict(sorted((files | copied).items())),
         build_image=str(values["build_image"]),
         final_image=str(values["final_image"]),
@@ -80,5 +80,5 @@ def render(
         locked=lock is not None,
     )
     if refuse:
-        lint.refuse_unsafe(made)
-    return made
+        lint.refuse_unsafe(rendered)
+    return rendered

@@ -92,30 +92,30 @@ def resolve(word: str, variables: Mapping[str, str] | None) -> str:
     Raises:
         UnreadableError: a quote is not closed, or a `$` is not followed by a plain name.
     """
-    made, quote = "", ""
+    result, quote = "", ""
     position = 0
     while position < len(word):
         char = word[position]
         position += 1
         if quote == "'":
-            quote, made = ("", made) if char == "'" else (quote, made + char)
+            quote, result = ("", result) if char == "'" else (quote, result + char)
         elif char == "$":
             value, position = _variable(word, position, variables)
-            made += value
+            result += value
         elif char == "\\":
             follows = word[position : position + 1]
             # In double quotes only these three can be escaped; before any other character the backslash is kept.
-            made += follows if not quote or follows in ('"', "$", "\\", "") else char + follows
+            result += follows if not quote or follows in ('"', "$", "\\", "") else char + follows
             position += 1
         elif char == quote:
             quote = ""
         elif char in "'\"" and not quote:
             quote = char
         else:
-            made += char
+            result += char
     if quote:
         raise UnreadableError(f"a {quote} is not closed")
-    return made
+    return result
 
 
 def _variable(word: str, position: int, variables: Mapping[str, str] | None) -> tuple[str, int]:

@@ -30,5 +30,5 @@ def test_a_mark_of_no_requirement_and_a_requirement_without_a_test_are_told(tmp_
         "tests/test_a.py::test_b marks the unknown requirement R9",
         "R2 has no test",
     ]
-    assert "faults: 2\nare met, and 1 are met in part" in requirements.page(rows, found)
+    assert "faults: 2\nare met; 1 are met in part" in requirements.page(rows, found)
     assert "| R3 | t | partly: it |  |  |" in requirements.page(rows, found)
