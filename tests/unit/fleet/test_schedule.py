@@ -58,6 +58,7 @@ def test_every_task_has_an_outcome_in_the_order_of_the_tasks() -> None:
 
 def test_outcomes_are_heard_while_tasks_are_still_being_prepared() -> None:
     heard: list[Outcome] = []
+    released = Event()  # otherwise the second task may end before the outcomes are compared
 
     def prepared(pool: Later) -> Iterator[BuildTask]:
         told = Event()
@@ -67,11 +68,13 @@ def test_outcomes_are_heard_while_tasks_are_still_being_prepared() -> None:
         assert told.wait(10)
         yield task("b")
         assert [one.name for one in heard] == ["a"]
+        released.set()
         yield task("c")
 
     with Later() as pool:
 
         def done(asked: BuildTask) -> Outcome:
+            assert asked.name != "b" or released.wait(10)
             return outcome(asked.name)
 
         schedule.run(prepared(pool), pool, heard.append, do=done)
