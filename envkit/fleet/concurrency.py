@@ -20,7 +20,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class ParallelBuilds:
     """A number of parallel builds and the limit it comes from."""
 
     jobs: int
@@ -28,7 +28,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Resources:
     """The resources of a machine for builds."""
 
     processors: int
@@ -37,41 +37,43 @@ class Room:
     folder: Path  # the cache folder, or its nearest parent that exists
 
 
-def bound(room: Room, images: int, asked: int | None = None) -> Bound:
+def parallel_builds(resources: Resources, images: int, requested: int | None = None) -> ParallelBuilds:
     """Return the number of parallel builds.
 
     A single build already uses all processors for its layers, so more builds than processors bring nothing.
 
     Args:
-        room: the resources of this machine.
+        resources: the resources of this machine.
         images: the number of images to build.
-        asked: the value of `--jobs`, which is used regardless of the resources.
+        requested: the value of `--jobs`, which is used regardless of the resources.
 
     Raises:
         EnvironmentProblem: the disk is too full for a single build, and --jobs was not given.
     """
-    if asked is not None:
-        return Bound(jobs=min(asked, max(images, 1)), why="--jobs" if asked <= images else counted(images, "image"))
-    if room.disk < DISK // 4:
+    if requested is not None:
+        jobs = min(requested, max(images, 1))
+        return ParallelBuilds(jobs=jobs, why="--jobs" if requested <= images else counted(images, "image"))
+    if resources.disk < DISK // 4:
         raise EnvironmentProblem(
-            f"{room.folder} has {room.disk / 1e9:.1f} GB free, too little for the downloads and layers of a build",
+            f"{resources.folder} has {resources.disk / 1e9:.1f} GB free, "
+            "too little for the downloads and layers of a build",
             hint="envkit cache prune, set XDG_CACHE_HOME to a larger disk, or --jobs 1 to try",
         )
-    by_memory, by_disk = max(room.memory // MEMORY, 1), max(room.disk // DISK, 1)
+    by_memory, by_disk = max(resources.memory // MEMORY, 1), max(resources.disk // DISK, 1)
     limits = (
         (max(images, 1), counted(images, "image")),
-        (room.processors, counted(room.processors, "processor")),
-        (by_memory, f"{room.memory / 1e9:.1f} GB of memory, {MEMORY / 1e9:.1f} GB for each"),
-        (by_disk, f"{room.disk / 1e9:.0f} GB free in {room.folder}, {DISK / 1e9:.0f} GB for each"),
+        (resources.processors, counted(resources.processors, "processor")),
+        (by_memory, f"{resources.memory / 1e9:.1f} GB of memory, {MEMORY / 1e9:.1f} GB for each"),
+        (by_disk, f"{resources.disk / 1e9:.0f} GB free in {resources.folder}, {DISK / 1e9:.0f} GB for each"),
     )
     jobs, why = min(limits, key=lambda limit: limit[0])
-    return Bound(jobs=jobs, why=why)
+    return ParallelBuilds(jobs=jobs, why=why)
 
 
-def room_here(cache: Path) -> Room:
+def resources_here(cache: Path) -> Resources:
     """Return the resources of this machine; `cache` is the cache folder, which need not exist yet."""
     folder = next(path for path in (cache, *cache.parents) if path.exists())
-    return Room(processors=cores(), memory=_memory(), disk=shutil.disk_usage(folder).free, folder=folder)
+    return Resources(processors=cores(), memory=_memory(), disk=shutil.disk_usage(folder).free, folder=folder)
 
 
 def _memory(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS) -> int:

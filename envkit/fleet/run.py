@@ -165,10 +165,10 @@ class FleetRun:
                 on_event=listener.heard,
             )
             return fleet, fleet.run
-        from envkit.fleet.concurrency import bound, room_here  # noqa: PLC0415
+        from envkit.fleet.concurrency import parallel_builds, resources_here  # noqa: PLC0415
         from envkit.fleet.local import LocalPool  # noqa: PLC0415
 
-        limit = bound(room_here(cache_dir()), images, request.jobs)
+        limit = parallel_builds(resources_here(cache_dir()), images, request.jobs)
         listener.note(f"{counted(limit.jobs, 'parallel build')} ({limit.why})")
         self.jobs = limit.jobs
         pool = LocalPool(limit.jobs, on_event=listener.heard)

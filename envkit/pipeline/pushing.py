@@ -46,7 +46,7 @@ _EXAMPLE = "registry.example.com/team/train:1.0"
 class Target:
     """A repository and the image's tags there; without tags it is pushed by digest only."""
 
-    place: Reference  # without tag and digest
+    repository: Reference  # without tag and digest
     names: tuple[Reference, ...]
 
 
@@ -128,7 +128,7 @@ def targets_of_names(names: Sequence[Reference]) -> tuple[Target, ...]:
     for name in names:
         by_repository.setdefault(replace(name, tag=None), []).append(name)
     return tuple(
-        Target(place=repository, names=tuple(dict.fromkeys(tags))) for repository, tags in by_repository.items()
+        Target(repository=repository, names=tuple(dict.fromkeys(tags))) for repository, tags in by_repository.items()
     )
 
 
@@ -150,10 +150,10 @@ def check_targets(
     """
     free = True
     for target in targets:
-        registry = Registry.of(target.place, transport)
-        reporter.step(f"check {target.place.place}")
+        registry = Registry.of(target.repository, transport)
+        reporter.step(f"check {target.repository.place}")
         if not target.names:
-            registry.try_upload(target.place.repository)
+            registry.try_upload(target.repository.repository)
         for name in target.names:
             free &= check_target(name, labels, registry, replace_tag=replace_tag)
     return free
@@ -183,15 +183,15 @@ def send(
         IntegrityError: bytes do not match their digest, here or in the registry.
         EnvironmentProblem: a registry or engine does not answer, or the disk is full.
     """
-    others = repositories(targets[0].place, options.mount_from)
-    image, known = None, [(targets[0].place.registry, repository) for repository in others]
+    others = repositories(targets[0].repository, options.mount_from)
+    image, known = None, [(targets[0].repository.registry, repository) for repository in others]
     for target in targets:
-        registry = Registry.of(target.place, transport)
-        first = target.names[0] if target.names else target.place
+        registry = Registry.of(target.repository, transport)
+        first = target.names[0] if target.names else target.repository
         pusher = Pusher(
             first,
             registry,
-            sources=tuple(repository for host, repository in known if host == target.place.registry),
+            sources=tuple(repository for host, repository in known if host == target.repository.registry),
             replace_tag=options.replace_tag or not target.names,
             ahead=ahead,
             fetch=source.fetch,
@@ -204,7 +204,7 @@ def send(
             pushed = pusher.finish(image, reporter)
         reporter.note(f"pushed {pushed.reference}: {_amounts(pushed)}")
         # The next repository of the same registry can mount these blobs instead of receiving them again.
-        known.append((target.place.registry, target.place.repository))
+        known.append((target.repository.registry, target.repository.repository))
         tags = tuple(
             set_tag(name, pushed.reference, pushed.digest, registry, reporter, replace_tag=options.replace_tag)
             for name in target.names

@@ -92,14 +92,14 @@ def test_where_it_goes() -> None:
     assert [str(name) for name in one.names] == [f"{PLACE}:1", f"{PLACE}:latest"]
     assert [str(name) for name in target(PLACE).names] == [f"{PLACE}:latest"]
     bare = target("--no-tag", PLACE)
-    assert (bare.place.place, bare.names) == (PLACE, ())
+    assert (bare.repository.place, bare.names) == (PLACE, ())
 
 
 def test_names_are_gathered_by_repository() -> None:
     other = "registry.example.com/other"
     names = [parse_reference(text) for text in (f"{PLACE}:1", f"{other}:1", f"{PLACE}:2", f"{PLACE}:1")]
     found = targets_of_names(names)
-    assert [(one.place.place, [name.tag for name in one.names]) for one in found] == [
+    assert [(one.repository.place, [name.tag for name in one.names]) for one in found] == [
         (PLACE, ["1", "2"]),
         (other, ["1"]),
     ]
