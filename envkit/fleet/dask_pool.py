@@ -309,9 +309,9 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
         {names.get(where, where): row["packages"] for where, row in versions["workers"].items()},
     )
     require_same(lines, f"dask=={own['dask']} distributed=={own['distributed']}")
-    here = facts()
-    answers: dict[str, Any] = client.run(facts, on_error="return")
-    reports = {where: cast("Facts", row) for where, row in answers.items() if isinstance(row, dict)}
+    here = worker_info()
+    answers: dict[str, Any] = client.run(worker_info, on_error="return")
+    reports = {where: cast("WorkerInfo", row) for where, row in answers.items() if isinstance(row, dict)}
     require_same(
         tuple(
             f"worker {names.get(where, where)}: envkit {reports[where]['envkit'] if where in reports else 'missing'}, "
@@ -322,7 +322,7 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
         f"'envkit[fleet]=={here['envkit']}'",
     )
     try:
-        client.run_on_scheduler(facts)
+        client.run_on_scheduler(worker_info)
     except Exception as error:
         raise EnvironmentProblem(
             f"the scheduler {address} cannot read the tasks because envkit is not installed there ({error})",
@@ -401,7 +401,7 @@ def _result(future: Future[Any], is_executing: Callable[[], bool]) -> Any:
     return future.result()
 
 
-class Facts(TypedDict):
+class WorkerInfo(TypedDict):
     """A worker's description, in plain values because its envkit may be of another version."""
 
     envkit: str
@@ -410,7 +410,7 @@ class Facts(TypedDict):
     cache: str  # 'host:/path'
 
 
-def facts() -> Facts:
+def worker_info() -> WorkerInfo:
     """Return this process's version, host name, process id and cache folder."""
     host = socket.gethostname()
     return {"envkit": __version__, "host": host, "pid": os.getpid(), "cache": f"{host}:{cache_dir()}"}

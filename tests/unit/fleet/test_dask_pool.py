@@ -7,7 +7,7 @@ import pytest
 
 from envkit.fleet import dask_pool
 from envkit.fleet.cluster_run import ClusterRun
-from envkit.fleet.dask_pool import DaskPool, facts
+from envkit.fleet.dask_pool import DaskPool, worker_info
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 
 
@@ -40,7 +40,7 @@ def test_what_the_cluster_raises_is_translated() -> None:
 
 def test_a_worker_tells_where_its_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
-    told = facts()
+    told = worker_info()
     assert told["cache"] == f"{told['host']}:/some/where/envkit"
     assert told["pid"] > 0
 
