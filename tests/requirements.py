@@ -1,7 +1,7 @@
-"""Which tests hold which requirement; `python -m tests.requirements [--check|--update]` checks or writes the page.
+"""The requirements and their tests; `python -m tests.requirements [--check|--update]` checks or writes the page.
 
-The page is docs/reliability.md. The requirements are data (requirements.yaml); a test says what it holds by
-`@pytest.mark.requirement("R21")`. The marks are read from the sources, so that no test has to be collected.
+The page is docs/reliability.md. The requirements are data (requirements.yaml); a test names the requirement that it
+covers by `@pytest.mark.requirement("R21")`. The marks are read from the sources, so no test has to be collected.
 """
 
 import ast
@@ -18,18 +18,18 @@ PAGE = ROOT / "docs" / "reliability.md"
 _DATA = Path(__file__).with_suffix(".yaml")
 _FIELDS = {"id", "group", "text", "figure", "missing"}
 _SHOWN = 4  # tests of one row; more are counted
-_HEAD = """# Reliability: what holds, and which test says so
+_HEAD = """# Reliability requirements and their tests
 
-`envkit` runs foreign code and reads what strangers wrote. These are its {count} requirements on hostile input and
-faults: {held} hold and {partly} hold in part, with what is missing. The tests carry pytest's mark `requirement`;
+`envkit` runs untrusted code and reads untrusted files. It has {count} requirements on hostile input and faults: {held}
+are met; {partly} are met in part, and the tables say what is missing. Tests have pytest's mark `requirement`;
 `python -m tests.requirements --update` writes this page from them. Figures are single measurements on a machine with
-two cores. [SECURITY.md](../SECURITY.md) says who is trusted.
+two cores. [SECURITY.md](../SECURITY.md) describes who is trusted.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One promise; `missing` says what of it is not kept or not tested."""
+    """A requirement; `missing` describes the part that is not met or not tested."""
 
     id: str
     group: str
@@ -47,20 +47,20 @@ def read() -> tuple[Requirement, ...]:
 
 def marks(root: Path = ROOT) -> dict[str, list[str]]:
     """Return the tests of each requirement, as `tests/oci/test_x.py::test_y`, in order."""
-    found: dict[str, list[str]] = {}
+    tests: dict[str, list[str]] = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         source = path.read_text(encoding="utf-8")
         if "requirement(" in source:
             for name, ids in _marked(ast.parse(source)):
-                for one in ids:
-                    found.setdefault(one, []).append(f"{path.relative_to(root)}::{name}")
-    return found
+                for requirement in ids:
+                    tests.setdefault(requirement, []).append(f"{path.relative_to(root)}::{name}")
+    return tests
 
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
     nodes: Sequence[ast.AST] = [
         *tree.body,
-        *(one for part in tree.body if isinstance(part, ast.ClassDef) for one in part.body),
+        *(node for part in tree.body if isinstance(part, ast.ClassDef) for node in part.body),
     ]
     for node in nodes:
         if isinstance(node, ast.FunctionDef):
@@ -72,41 +72,44 @@ def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
 def _ids(mark: ast.expr) -> list[str]:
     if not (isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute) and mark.func.attr == "requirement"):
         return []
-    return [str(one.value) for one in mark.args if isinstance(one, ast.Constant)]
+    return [str(argument.value) for argument in mark.args if isinstance(argument, ast.Constant)]
 
 
 def page(rows: Sequence[Requirement], tests: dict[str, list[str]]) -> str:
     """Return the text of docs/reliability.md."""
-    partly = sum(one.missing is not None for one in rows)
+    partly = sum(row.missing is not None for row in rows)
     lines = [_HEAD.format(count=len(rows), held=len(rows) - partly, partly=partly)]
-    for group in dict.fromkeys(one.group for one in rows):
-        lines += [f"## {group}", "", "| | requirement | holds | tests | figure |", "|---|---|---|---|---|"]
-        for one in rows:
-            if one.group == group:
-                holds = "yes" if one.missing is None else f"partly: {one.missing}"
-                cells = (one.id, one.text, holds, _links(tests.get(one.id, [])), one.figure or "")
+    for group in dict.fromkeys(row.group for row in rows):
+        lines += [f"## {group}", "", "| | requirement | met | tests | figure |", "|---|---|---|---|---|"]
+        for row in rows:
+            if row.group == group:
+                met = "yes" if row.missing is None else f"partly: {row.missing}"
+                cells = (row.id, row.text, met, _links(tests.get(row.id, [])), row.figure or "")
                 lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
 
 
 def _links(tests: Sequence[str]) -> str:
-    told = [f"[{name}](../{path})" for path, name in (one.split("::") for one in tests[:_SHOWN])]
+    links = [f"[{name}](../{path})" for path, name in (test.split("::") for test in tests[:_SHOWN])]
     more = len(tests) - _SHOWN
-    return "; ".join(told) + (f"; {more} more" if more > 0 else "")
+    return "; ".join(links) + (f"; {more} more" if more > 0 else "")
 
 
 def faults(rows: Sequence[Requirement], tests: dict[str, list[str]]) -> list[str]:
-    """Return marks that name no requirement, and requirements that neither have a test nor say what is missing."""
-    known = {one.id for one in rows}
+    """Return an error for each mark with an unknown ID, and for each requirement with neither a test nor `missing`."""
+    known = {row.id for row in rows}
     unknown = [
-        f"{place} marks {one}, which is no requirement" for one in tests if one not in known for place in tests[one]
+        f"{test} marks the unknown requirement {name}"
+        for name, marked in tests.items()
+        if name not in known
+        for test in marked
     ]
-    return unknown + [f"{one.id} has no test" for one in rows if one.id not in tests and one.missing is None]
+    return unknown + [f"{row.id} has no test" for row in rows if row.id not in tests and row.missing is None]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write or check the page; 1 where something is wrong."""
+    """Write or check the page; return 1 if there is an error."""
     rows, tests = read(), marks()
     wrong = faults(rows, tests)
     text = page(rows, tests)

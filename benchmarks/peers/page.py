@@ -17,29 +17,29 @@ _PLACES = {
     "nobody": "nobody",
 }
 _INTRO = """\
-# envkit and its neighbors
+# envkit compared with other tools
 
-Twelve everyday questions, put to envkit and to the tools next to it on the Python index. One program asks them all, in
-one run, and checks the answers:
+Twelve everyday questions, answered by envkit and by similar tools on the Python index. One program runs all tools and
+checks their answers:
 
 ```
-python -m benchmarks.peers            install the tools, ask, print the table
-python -m benchmarks.peers --write    write this page as well
+python -m benchmarks.peers            install the tools, run them and print the table
+python -m benchmarks.peers --write    also write this page
 python -m benchmarks.torch_pickers    the wheels that envkit, uv and light-the-torch choose for 200 machines
 ```
 
-How it counts:
+Rules:
 
-- Each tool is in its own virtual environment. It answers with the commands of its documentation, as few as possible.
-- A right answer beats a wrong one. Among right answers, fewer commands win; with equally many, seconds decide where a
-  person notices them (twice as long, and at least one second longer).
-- A program decides whether an answer is right, by the condition below each question.
-- A tool that needs what the machine of the run does not have (Docker Hub, a conda channel) is not run. It counts as
-  right, with its fewest documented commands.
-- Seconds are processor seconds of the quicker of two runs: other load of the machine does not change them, and nothing
-  waits for a network. Installing the tools and downloading wheels are not in them: all tools read a wheel index on
-  loopback that lists every published torch, with stand-ins of a few kB for the wheels.
-- The machine is a stand-in as well: its `nvidia-smi` names driver {driver} and an {gpu} with 24 GB.
+- Each tool has its own virtual environment and is used as its documentation shows, with as few commands as possible.
+- A correct answer beats a wrong one. Among correct answers, fewer commands win. With equally many commands, the faster
+  tool wins if the difference is noticeable: at least a factor of two and one second.
+- A program checks each answer against the condition below its question.
+- A tool that needs Docker Hub or a conda channel, which are not available to the benchmark, is not run. It counts as
+  correct, with its fewest documented commands.
+- Times are CPU seconds of the faster of two runs, so other load on the machine and the network do not matter. They do
+  not include installing the tools or downloading wheels: all tools use a local wheel index that lists every published
+  torch, with placeholders of a few kB instead of the wheels.
+- The GPU is simulated: `nvidia-smi` reports driver {driver} and an {gpu} with 24 GB.
 """
 
 

@@ -1,8 +1,8 @@
-"""`make image`: an image of envkit itself, built by its embedded engine, in which it runs.
+"""`make image`: build an image of envkit itself with the embedded engine, and run envkit in it.
 
-The wheel of this checkout is unpacked where an installer would put it; its requirements are locked and installed as
-those of any image. Prints size and time; the image is an OCI layout: build/image/layout, or below the folder that is
-given.
+The wheel of this checkout is unpacked to the path where pip would install it; its requirements are locked and installed
+like those of any image. Prints size and time. The image is an OCI layout: build/image/layout, or `layout` in the given
+folder.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from envkit.plan.planner import plan_of
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SCRIPT = "#!/opt/env/bin/python\nfrom envkit.__main__ import main\n\nmain()\n"
-# Where an installer puts a wheel; the Python is that of the definition's OS.
-PLACES = {"site": "/opt/env/lib/python3.11/site-packages", "bin": "/opt/env/bin"}
-RUNS = (("version",), ("resolve", "--cuda", "11.8"))
+# The paths where pip installs a wheel; the Python version is that of the definition's OS.
+TARGETS = {"site": "/opt/env/lib/python3.11/site-packages", "bin": "/opt/env/bin"}
+COMMANDS = (("version",), ("resolve", "--cuda", "11.8"))
 
 
 def main(folder: Path) -> None:
-    """Build in a folder, which must not exist, and run what `RUNS` names in the image."""
+    """Build in a folder, which must not exist, and run `COMMANDS` in the image."""
     begin = time.monotonic()
     wheel = _wheel(folder)
     with zipfile.ZipFile(wheel) as archive:
-        # Without what goes beside the packages: nobody reads man pages in the image.
+        # Without the data files (man pages), which are not needed in the image.
         archive.extractall(folder / "site", [name for name in archive.namelist() if ".data/" not in name])
     (folder / "bin").mkdir()
     (folder / "bin" / "envkit").write_text(SCRIPT)
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
         f"image: {size / 1e6:.0f} MB compressed in {time.monotonic() - begin:.0f} s: oci:{folder / 'layout'}",
         flush=True,
     )
-    for words in RUNS:
+    for words in COMMANDS:
         _envkit(folder, "run", "oci:layout", "--", "envkit", *words)
 
 
@@ -66,15 +66,15 @@ def _plan(folder: Path) -> BuildPlan:
     """Return the plan of the definition without torch, with the requirements of the wheel."""
     shutil.copy(HERE / "envkit.yaml", folder)
     (metadata,) = folder.glob("site/envkit-*.dist-info/METADATA")
-    told = Parser().parsestr(metadata.read_text(encoding="utf-8"))
-    asked = [Requirement(text) for text in told.get_all("Requires-Dist", [])]
+    fields = Parser().parsestr(metadata.read_text(encoding="utf-8"))
+    requirements = [Requirement(text) for text in fields.get_all("Requires-Dist", [])]
     plan = plan_of(load_definition(str(folder / "envkit.yaml")), {}, load())
     return replace(
         plan,
         family=(),
-        copy=tuple(planned(name, place, workdir="/", folder=folder, where=name) for name, place in PLACES.items()),
-        pip=tuple(sorted(str(one) for one in asked if one.marker is None)),
-        labels=(("org.opencontainers.image.version", told["Version"]),),
+        copy=tuple(planned(name, target, workdir="/", folder=folder, where=name) for name, target in TARGETS.items()),
+        pip=tuple(sorted(str(requirement) for requirement in requirements if requirement.marker is None)),
+        labels=(("org.opencontainers.image.version", fields["Version"]),),
     )
 
 

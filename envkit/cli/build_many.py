@@ -95,7 +95,7 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     engine_options = replace(options, output=None, replace_tag=False, mount_from=()) if many.scheduler else options
     matrix = named_images(flags)
     request = FleetRequest(
-        found=cells.Expanded(cells=(), impossible=()),
+        expanded=cells.Expanded(cells=(), impossible=()),
         where=matrix.where,
         settings=settings,
         options=options,
@@ -114,7 +114,7 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     expanded = cells.expand(matrix, flags.request.fields(facts), facts, load, base=options.base)
     _refuse_impossible(expanded, skip=many.skip_impossible)
     table = progress_table(flags.progress.mode, [cell.name for cell in expanded.cells])
-    run = FleetRun(request=replace(request, found=expanded), listener=table)
+    run = FleetRun(request=replace(request, expanded=expanded), listener=table)
     try:
         with closing(table):
             run.build()
@@ -171,7 +171,7 @@ def publish(
     from envkit.fleet import report
     from envkit.ground.text import neutral
 
-    expanded = run.request.found
+    expanded = run.request.expanded
     order = {cell.name: at for at, cell in enumerate(expanded.cells)}
     outcomes = sorted(run.outcomes, key=lambda outcome: order.get(outcome.name, len(order)))
     rows = [report.COLUMNS, *report.rows(outcomes, expanded.impossible, expanded.cells)]

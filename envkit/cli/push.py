@@ -67,9 +67,9 @@ class PushFlags:
                 raise UsageError(
                     f"--no-tag sets no tag, but {self.reference!r:.200} has one", hint=f"--no-tag {repository.place}"
                 )
-            return Target(place=repository, names=())
+            return Target(repository=repository, names=())
         others = (parse_name(f"{repository.place}:{tag}", f"-t {tag!r:.140}:") for tag in self.tags)
-        return Target(place=repository, names=tuple(dict.fromkeys((first, *others))))
+        return Target(repository=repository, names=tuple(dict.fromkeys((first, *others))))
 
     def source(self, state: Path) -> tuple[str, str | None]:
         """Return the image and, if known, the engine that stores it.
@@ -143,7 +143,7 @@ def command(flags: PushFlags) -> int:
     exclude(no_tag=flags.no_tag, unverified=flags.unverified, record=flags.record)
     exclude(no_tag=flags.no_tag, tag=flags.tags)
     target, state = flags.target(), state_dir()
-    repositories(target.place, flags.registry.mount_from)  # first, because it refuses repositories of other registries
+    repositories(target.repository, flags.registry.mount_from)  # refuses other registries' before anything is read
     reporter = flags.progress.reporter()
     deadline = deadline_of(flags.timeout, reporter)
     with closing(reporter), deadline.holds():

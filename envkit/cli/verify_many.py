@@ -113,7 +113,7 @@ def _on_cluster(images: Sequence[str], flags: VerifyFlags, scheduler: str, repor
         elif kind == "note":
             reporter.note(f"{name}: {arguments[0]}")
 
-    with DaskPool(scheduler, place=placed, note=reporter.note, heard=heard) as pool:
+    with DaskPool(scheduler, place=placed, note=reporter.note, on_event=heard) as pool:
         machines = machines_of(pool.machines, flags.workers, scheduler, allow_cpu=flags.allow_cpu)
         if pool.dashboard:
             reporter.note(f"dashboard: {pool.dashboard}")

@@ -1,4 +1,4 @@
-"""Which builds run on which classes of machines, by the resolver's own rules."""
+"""Determine by the resolver's rules which builds run on which classes of machines."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from envkit.resolve.wanted import wanted
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """A build and the classes it runs on: bit n stands for class n."""
+    """A build and the mask of the classes that it runs on: bit n stands for class n."""
 
     build: Build
     mask: int
 
 
 def request_for(request: Request, hosts: HostClass, index: Index) -> Request:
-    """The request, asked of one class of machines."""
+    """Return the request with the GPUs, driver and platform of one class."""
     return replace(request, gpus=typed(hosts.cards, index.facts), driver=hosts.driver, platform=hosts.platform)
 
 
 def typed(cards: Sequence[Card], facts: Facts) -> tuple[str, ...]:
-    """Words for `--gpu`: the names from the inventory where the facts know them, else capabilities."""
+    """Return values for `--gpu`: the names from the inventory if the facts have them, else compute capabilities."""
     return tuple(card.typed if find(card.typed, facts.gpus) == card.gpu else card.sm for card in cards)
 
 
 def sieve_for(request: Request, hosts: HostClass, index: Index) -> Sieve:
-    """The rules for one class of machines."""
+    """Return the rules for one class of machines."""
     base = wanted(replace(request, gpus=(), driver=hosts.driver, platform=hosts.platform), index.facts)
     return Sieve(scoped(replace(base, cards=hosts.cards), index), index)
 
 
 def fitting(sieves: Sequence[Sieve], index: Index) -> tuple[Fitting, ...]:
-    """The builds that run on some class, in the order of the facts."""
+    """Return the builds that run on at least one class, in the order of the facts."""
     return sure_first(
         [
             Fitting(build, sum(1 << position for position, sieve in enumerate(sieves) if fits(build, sieve)))
@@ -53,20 +53,20 @@ def fitting(sieves: Sequence[Sieve], index: Index) -> tuple[Fitting, ...]:
 
 
 def sure_first(rows: Sequence[Fitting]) -> tuple[Fitting, ...]:
-    """Rows with some class; a build with incomplete data counts only if no other one runs."""
+    """Return the rows with at least one class; a build with incomplete data counts only where no other build runs."""
     sure = reduce(or_, (row.mask for row in rows if not unsure(row.build)), 0)
     counted = (Fitting(row.build, row.mask & ~sure) if unsure(row.build) else row for row in rows)
     return tuple(row for row in counted if row.mask)
 
 
 def cost(build: Build, mask: int, sieves: Sequence[Sieve]) -> tuple[int, ...]:
-    """The disadvantages of a build, most important first; summed over the images of a cover.
+    """Return the disadvantages of a build, most important first; they are summed over the images of a cover.
 
-    Rows that are only inferred, age of torch, classes whose driver does not run it natively, the order of the sources,
-    builds that upstream does not advertise.
+    In order: inferred data, age of torch, classes whose driver does not run it natively, rank of the source, builds
+    that upstream does not advertise.
     """
     index = sieves[0].index
-    strained = sum(
+    not_native = sum(
         1
         for position, sieve in enumerate(sieves)
         if mask >> position & 1 and sieve.modes.get(build.cuda or "") != "native"
@@ -74,29 +74,29 @@ def cost(build: Build, mask: int, sieves: Sequence[Sieve]) -> tuple[int, ...]:
     return (
         int(unsure(build)),
         index.rank[build.torch],
-        strained,
+        not_native,
         SOURCE_ORDER.index(build.source),
         int(not build.advertised),
     )
 
 
-def best(found: Sequence[Build], classes: Sequence[HostClass], request: Request, index: Index) -> tuple[Build, str]:
-    """The build that the resolver prefers for some classes together, and its Python.
+def best(builds: Sequence[Build], classes: Sequence[HostClass], request: Request, index: Index) -> tuple[Build, str]:
+    """Return the build that the resolver prefers for several classes, and its Python.
 
     Args:
-        found: builds that run on every one of them; at least one.
+        builds: run on every class; at least one.
         classes: machines of one platform; the oldest driver decides what is native.
         request: the constraints.
         index: the facts.
     """
     oldest = min(classes, key=lambda hosts: key(hosts.driver))
     sieve = sieve_for(request, oldest, index)
-    build = choose(list(found), sieve).build
+    build = choose(list(builds), sieve).build
     return build, python(build, sieve)
 
 
 def pinned(request: Request, build: Build, python: str) -> Request:
-    """The request that this very build and Python answer."""
+    """Return the request with exactly this build and Python."""
     return replace(
         request,
         torch=parse_constraint(f"=={build.torch}", "--torch"),
@@ -108,5 +108,5 @@ def pinned(request: Request, build: Build, python: str) -> Request:
 
 
 def driver_of(sieve: Sieve, driver: str) -> Sieve:
-    """The same rules for another driver."""
+    """Return the same rules for another driver."""
     return Sieve(replace(sieve.wanted, driver=driver), sieve.index)

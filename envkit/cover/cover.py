@@ -1,4 +1,4 @@
-"""Machines and constraints in, the fewest images out, each explained. Pure: no files, no network, no clock."""
+"""Find the fewest images for a set of machines and explain each. Pure: no files, no network, no clock."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from envkit.resolve.rules import code
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What every step needs."""
+class _Problem:
+    """The request and the fleet. Classes are identified by their positions in the fleet."""
 
     request: Request
     fleet: Fleet
     index: Index
 
-    def classes(self, places: Sequence[int]) -> list[HostClass]:
-        return [self.fleet.classes[position] for position in places]
+    def classes(self, positions: Sequence[int]) -> list[HostClass]:
+        return [self.fleet.classes[position] for position in positions]
 
     def runs(self, build: Build, position: int) -> bool:
         return bool(self.fleet.mask(build) >> position & 1)
 
     def alone(self, position: int) -> str:
-        """The torch of the build that the resolver prefers for one class."""
+        """Return the torch version that the resolver prefers for one class."""
         builds = [row.build for row in self.fleet.rows if row.mask >> position & 1]
         return choose(builds, self.fleet.sieves[position]).build.torch
 
     def native(self, position: int) -> str | None:
-        """The build that a class's driver runs natively, as the resolver names it; None when there is none."""
+        """Return the best build that a class's driver runs natively, in words; None if there is none."""
         builds = [row.build for row in self.fleet.rows if row.mask >> position & 1]
         choice = choose(builds, self.fleet.sieves[position])
         build = choice.native or choice.build
@@ -50,131 +50,131 @@ class _Asked:
         return f"torch {build.torch} with CUDA {build.cuda}" if native else None
 
     def choices(self, position: int) -> int:
-        """How many builds run on a class."""
+        """Return the number of builds that run on a class."""
         return sum(row.mask >> position & 1 for row in self.fleet.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One image in the making: its build and Python, and the places of the classes that it is for."""
+    """One image of the cover: its build and Python, and the positions of its classes."""
 
     build: Build
     python: str
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 def cover(request: Request, classes: tuple[HostClass, ...], facts: Facts) -> Cover:
-    """The fewest images that serve all machines; among those, the newest torch, then drivers that run it natively.
+    """Return the fewest images that serve all machines; among those, prefer the newest torch, then native drivers.
 
     Args:
-        request: what every image has to satisfy; its GPU, driver and platform are those of the machines.
+        request: the constraints on every image; GPU, driver and platform come from the machines.
         classes: of the machines; at least one.
-        facts: what is known.
+        facts: the compatibility data.
 
     Raises:
-        UsageError: the request names an OS that the facts do not know.
+        UsageError: the request has an unknown OS.
     """
     known = index(facts)
     fleet = fleet_of(classes, tuple(sieve_for(request, hosts, known) for hosts in classes))
-    asked = _Asked(request, fleet, known)
+    problem = _Problem(request, fleet, known)
     candidates = [Candidate(row.mask, cost(row.build, row.mask, fleet.sieves)) for row in fleet.rows]
     chosen = minimum_cover(candidates, fleet.universe) or ()
-    parts = _parts(asked, [fleet.rows[position].build for position in chosen])
-    only = [_only(asked, part, parts) for part in parts]
+    parts = _parts(problem, [fleet.rows[position].build for position in chosen])
+    only = [_only(problem, part, parts) for part in parts]
     names = _names(parts)
     return Cover(
-        images=tuple(_image(asked, part, parts, name) for part, name in zip(parts, names, strict=True)),
+        images=tuple(_image(problem, part, parts, name) for part, name in zip(parts, names, strict=True)),
         savings=savings(fleet, len(parts), only) if len(parts) > 1 else (),
         unserved=tuple(
-            _unserved(asked, hosts) for position, hosts in enumerate(classes) if not fleet.universe >> position & 1
+            _unserved(problem, hosts) for position, hosts in enumerate(classes) if not fleet.universe >> position & 1
         ),
         classes=len(classes),
         machines=sum(hosts.count for hosts in classes),
     )  # fmt: skip
 
 
-def _parts(asked: _Asked, builds: Sequence[Build]) -> list[_Part]:
-    """The images of a smallest cover, newest torch first.
+def _parts(problem: _Problem, builds: Sequence[Build]) -> list[_Part]:
+    """Return the images of a smallest cover, newest torch first.
 
-    Every class goes to the image that the resolver prefers for it; then each image becomes what the resolver prefers
-    for all of its classes together. Two images of one torch get one CUDA where that costs nothing.
+    Each class is assigned to the image that the resolver prefers for it; then each image gets the build that the
+    resolver prefers for all of its classes. Two images with the same torch get the same CUDA if that costs nothing.
     """
-    fleet = asked.fleet
+    fleet = problem.fleet
     groups: dict[int, list[int]] = {id(build): [] for build in builds}
     for position, sieve in enumerate(fleet.sieves):
-        able = [build for build in builds if asked.runs(build, position)]
+        able = [build for build in builds if problem.runs(build, position)]
         if able:
             groups[id(choose(able, sieve).build)].append(position)
     parts: list[_Part] = []
     for build in builds:
-        places = tuple(groups[id(build)])
-        wanted = sum(1 << number for number in places)
-        runnable = [row.build for row in fleet.rows if row.mask & wanted == wanted]
-        own, used = asked.classes(places), {part.build.cuda for part in parts}
-        settled, python = best(_alike(asked, runnable, own, used), own, asked.request, asked.index)
-        parts.append(_Part(settled, python, places))
-    return sorted(parts, key=lambda part: (asked.index.rank[part.build.torch], part.build.platform, part.places))
+        positions = tuple(groups[id(build)])
+        mask = sum(1 << number for number in positions)
+        runnable = [row.build for row in fleet.rows if row.mask & mask == mask]
+        own, used = problem.classes(positions), {part.build.cuda for part in parts}
+        final, python = best(_alike(problem, runnable, own, used), own, problem.request, problem.index)
+        parts.append(_Part(final, python, positions))
+    return sorted(parts, key=lambda part: (problem.index.rank[part.build.torch], part.build.platform, part.positions))
 
 
-def _alike(asked: _Asked, builds: list[Build], own: list[HostClass], used: set[str | None]) -> list[Build]:
-    """The builds whose CUDA another image has, if one of them is as good as the best; else all of them."""
-    first, _ = best(builds, own, asked.request, asked.index)
+def _alike(problem: _Problem, builds: list[Build], own: list[HostClass], used: set[str | None]) -> list[Build]:
+    """Return the builds with the CUDA of another image if one of them is as good as the best; else all builds."""
+    first, _ = best(builds, own, problem.request, problem.index)
 
     def worth(build: Build) -> tuple[object, ...]:
-        need = asked.index.needs[build.cuda or ""]
+        need = problem.index.needs[build.cuda or ""]
         native = all(need.mode(hosts.driver) == "native" for hosts in own)
         return build.torch, build.source, build.advertised, native
 
     return [build for build in builds if build.cuda in used and worth(build) == worth(first)] or builds
 
 
-def _only(asked: _Asked, part: _Part, parts: Sequence[_Part]) -> tuple[int, ...]:
-    """The places of the classes that no other image runs on."""
+def _only(problem: _Problem, part: _Part, parts: Sequence[_Part]) -> tuple[int, ...]:
+    """Return the positions of the classes that no other image runs on."""
     others = [other.build for other in parts if other is not part]
-    return tuple(position for position in part.places if not any(asked.runs(build, position) for build in others))
+    return tuple(position for position in part.positions if not any(problem.runs(build, position) for build in others))
 
 
-def _served(asked: _Asked, build: Build, position: int) -> Served:
-    mode = asked.fleet.sieves[position].modes[build.cuda or ""] or "native"
-    native = None if mode == "native" else asked.native(position)
-    return Served(hosts=asked.fleet.classes[position], mode=mode, alone=asked.alone(position), native=native)
+def _served(problem: _Problem, build: Build, position: int) -> Served:
+    mode = problem.fleet.sieves[position].modes[build.cuda or ""] or "native"
+    native = None if mode == "native" else problem.native(position)
+    return Served(hosts=problem.fleet.classes[position], mode=mode, alone=problem.alone(position), native=native)
 
 
-def _image(asked: _Asked, part: _Part, parts: Sequence[_Part], name: str) -> Image:
-    own = asked.classes(part.places)
+def _image(problem: _Problem, part: _Part, parts: Sequence[_Part], name: str) -> Image:
+    own = problem.classes(part.positions)
     request = replace(
-        pinned(asked.request, part.build, part.python),
-        gpus=typed(_named_cards(asked, part.build, own), asked.index.facts),
+        pinned(problem.request, part.build, part.python),
+        gpus=typed(_named_cards(problem, part.build, own), problem.index.facts),
         driver=None,
     )
     others = [other.build for other in parts if other is not part]
-    sieves, classes = asked.fleet.sieves, asked.fleet.classes
+    sieves, classes = problem.fleet.sieves, problem.fleet.classes
     return Image(
         name=name,
-        resolution=resolve(request, asked.index.facts),
-        serves=tuple(_served(asked, part.build, position) for position in part.places),
+        resolution=resolve(request, problem.index.facts),
+        serves=tuple(_served(problem, part.build, position) for position in part.positions),
         forced_by=tuple(
             Force(hosts=classes[position], because=forces(part.build, others, classes[position], sieves[position]))
-            for position in sorted(_only(asked, part, parts), key=asked.choices)
+            for position in sorted(_only(problem, part, parts), key=problem.choices)
             if others
         ),
     )
 
 
-def _named_cards(asked: _Asked, build: Build, own: Sequence[HostClass]) -> list[Card]:
-    """The GPUs that an image may name, lowest capability first.
+def _named_cards(problem: _Problem, build: Build, own: Sequence[HostClass]) -> list[Card]:
+    """Return the GPUs that an image may name, lowest compute capability first.
 
-    A GPU for which only a native driver can compile makes an image ask for that on every machine
-    (`envkit.plan.variables.require_cuda`), so it goes unnamed where another machine would be turned away for it.
+    A GPU that needs PTX requires a native driver, because only that can compile it, and the image then requires one on
+    every machine (`envkit.plan.variables.require_cuda`). Such a GPU is left out if another machine lacks that driver.
     """
-    need = asked.index.needs[build.cuda or ""]
+    need = problem.index.needs[build.cuda or ""]
     native = all(need.mode(hosts.driver) == "native" for hosts in own)
     cards = {card.gpu.capability: card for hosts in own for card in hosts.cards}
     return [cards[name] for name in sorted(cards, key=key) if native or code(build, cards[name].gpu) == "cubin"]
 
 
 def _names(parts: Sequence[_Part]) -> list[str]:
-    """A name for each image that says what is in it: `torch2.14.1-cu126`."""
+    """Return a name such as `torch2.14.1-cu126` for each image."""
     names: list[str] = []
     for part in parts:
         build = part.build
@@ -185,15 +185,15 @@ def _names(parts: Sequence[_Part]) -> list[str]:
     return names
 
 
-def _unserved(asked: _Asked, hosts: HostClass) -> Unserved:
-    """Why nothing runs on some machines: they contradict themselves, or the resolver says it."""
+def _unserved(problem: _Problem, hosts: HostClass) -> Unserved:
+    """Return why a class cannot run any image: its own data contradict each other, or the resolver finds a conflict."""
     fault = machine_fault(hosts)
     if fault is not None:
         return Unserved(
             hosts=hosts, because=(fault,), hint="check the driver version with nvidia-smi on these machines"
         )
     try:
-        resolve(request_for(asked.request, hosts, asked.index), asked.index.facts)
+        resolve(request_for(problem.request, hosts, problem.index), problem.index.facts)
     except Unresolvable as error:
         return Unserved(hosts=hosts, because=error.conflict.because, hint=error.hint)
     raise AssertionError(f"{hosts.title}: the resolver finds a combination that no build has")

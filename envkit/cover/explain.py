@@ -1,4 +1,4 @@
-"""Why a class of machines needs its image: what keeps other builds from running on it, by the resolver's rules."""
+"""Explain by the resolver's rules why a class of machines needs its image and cannot use others."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from envkit.resolve.rules import VERSION_RULES, Sieve, code, cudnn_runs, driven,
 
 
 def forces(own: Build, others: Sequence[Build], hosts: HostClass, sieve: Sieve) -> tuple[str, ...]:
-    """Sentences on why machines cannot do without the image `own`: what is wrong with the others and with newer builds.
+    """Return why machines need the image `own`: the reasons against the other images and newer builds.
 
     Args:
-        own: the build of the image that they run on.
-        others: builds of the other images, none of which runs on them.
+        own: the build of their image.
+        others: the builds of the other images, none of which runs on the machines.
         hosts: the machines.
         sieve: the rules for them.
     """
     here = [build for build in others if build.platform == hosts.platform]
     if not here:
         return (f"no other image is for {hosts.platform}",)
-    known = [build for build in sieve.index.facts.builds if _asked_for(build, sieve)]
+    known = [build for build in sieve.index.facts.builds if _matches_request(build, sieve)]
     newest = min(known, key=lambda build: sieve.index.rank[build.torch], default=own)
     newer = [
         build
@@ -40,7 +40,7 @@ def forces(own: Build, others: Sequence[Build], hosts: HostClass, sieve: Sieve) 
 
 
 def why_not(build: Build, hosts: HostClass, sieve: Sieve) -> str | None:
-    """What keeps a build from running on a class of machines; None where nothing about the machines does."""
+    """Return why a build does not run on a class of machines; None if the machines are not the reason."""
     if not driver(build, sieve):
         need = sieve.index.needs[build.cuda or ""]
         return f"needs driver {need.minimum} or newer; {hosts.driver} is older"
@@ -63,7 +63,7 @@ def _gpu(build: Build, capability: str, hosts: HostClass, sieve: Sieve) -> str |
 
 
 def machine_fault(hosts: HostClass) -> str | None:
-    """What is wrong with machines themselves: a driver that does not know the GPU it is said to drive."""
+    """Return the error in a class itself: a driver that does not support its GPU. None if there is none."""
     for card in hosts.cards:
         if not driven(card.gpu, hosts.driver):
             first, last = card.gpu.min_driver_branch, card.gpu.last_driver_branch
@@ -74,7 +74,7 @@ def machine_fault(hosts: HostClass) -> str | None:
 
 
 def thresholds(hosts: Iterable[HostClass], index: Index) -> tuple[str, ...]:
-    """Driver versions that make a difference to machines, newer than the oldest of theirs, ascending."""
+    """Return the driver versions that enable more builds and are newer than the oldest driver, ascending."""
     rows = list(hosts)
     known = {text for need in index.needs.values() for text in (need.native, need.minimum)}
     known |= {str(card.gpu.min_driver_branch) for row in rows for card in row.cards if card.gpu.min_driver_branch}
@@ -82,7 +82,7 @@ def thresholds(hosts: Iterable[HostClass], index: Index) -> tuple[str, ...]:
     return tuple(sorted((version for version in known if key(version) > oldest), key=key))
 
 
-def _asked_for(build: Build, sieve: Sieve) -> bool:
+def _matches_request(build: Build, sieve: Sieve) -> bool:
     scope = sieve.wanted.scope
     in_scope = scope is None or build.source in scope
     known = build.archs is not None and not unsure(build)
@@ -90,7 +90,7 @@ def _asked_for(build: Build, sieve: Sieve) -> bool:
 
 
 def _named(builds: Sequence[Build]) -> str:
-    """`torch 2.15.0 for CUDA 13.0 and 13.2, torch 2.14.1 for CUDA 12.8`."""
+    """Return `torch 2.15.0 for CUDA 13.0 and 13.2, torch 2.14.1 for CUDA 12.8`."""
     torches: dict[str, list[str]] = {}
     for build in sorted(builds, key=lambda item: (key(item.torch), _cuda(item)), reverse=True):
         cudas = torches.setdefault(build.torch, [])

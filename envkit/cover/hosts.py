@@ -13,67 +13,67 @@ from envkit.resolve.gpus import Card, sm
 from envkit.resolve.wanted import card
 
 DEFAULT_PLATFORM = PLATFORMS[0]
-_SHOWN_HOSTS = 4  # names in a row; of the rest there is a count
+_SHOWN_HOSTS = 4  # names in a list; the rest is counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One kind of GPU of a machine."""
 
-    name: str  # as the inventory has it
-    capability: str | None = None  # '8.0' where the inventory says it
+    name: str  # as in the inventory
+    capability: str | None = None  # compute capability, '8.0', if the inventory has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One row of an inventory; None = it does not say."""
+    """One row of an inventory; None = not in the inventory."""
 
     name: str
-    where: str  # 'line 3', for what is wrong with it
+    where: str  # 'line 3', for errors
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None  # NVIDIA driver version
     machine: str | None = None  # architecture: 'x86_64', 'arm64'
-    os: str | None = None  # of the host, for people: containers bring their own C library
-    count: int = 1  # machines like it
+    os: str | None = None  # of the host; not used to choose an image, because an image has its own C library
+    count: int = 1  # identical machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What was read, and what was left out of it."""
+    """The machines of an inventory."""
 
     hosts: tuple[Host, ...]
     form: str  # 'csv' | 'json' | 'nvidia-smi' | 'kubectl' | 'slurm' | 'doctor'
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # about rows that were left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What flags add to an inventory that does not say everything."""
+    """Values from flags for fields that the inventory lacks."""
 
     driver: str | None = None
     gpus: tuple[str, ...] = ()
     platform: str | None = None
-    aliases: Mapping[str, str] = field(default_factory=dict)  # a site's own name of a GPU -> one that the facts know
+    aliases: Mapping[str, str] = field(default_factory=dict)  # a local GPU name -> a name in the facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostClass:
-    """Machines with the same GPUs, driver and platform: what runs on one of them runs on all."""
+    """Machines with the same GPUs, driver and platform; an image that runs on one of them runs on all."""
 
-    cards: tuple[Card, ...]  # one per compute capability, lowest first; `typed` is the first name it was met under
+    cards: tuple[Card, ...]  # one per compute capability, lowest first; `typed` is its first name in the inventory
     driver: str
     platform: str
-    hosts: tuple[str, ...]  # names of rows, as they came
+    hosts: tuple[str, ...]  # names in the order of the inventory
     count: int  # machines
 
     @property
     def title(self) -> str:
-        """`V100 (sm_70), driver 535.104.05`; another platform than the default is named."""
+        """`V100 (sm_70), driver 535.104.05`, with the platform if it is not the default."""
         return f"{', '.join(map(str, self.cards))}, driver {self.driver}{self.suffix}"
 
     @property
     def suffix(self) -> str:
-        """The platform where it is not the default one."""
+        """`, linux-aarch64` if the platform is not the default."""
         return "" if self.platform == DEFAULT_PLATFORM else f", {self.platform}"
 
     @property
@@ -83,17 +83,17 @@ class HostClass:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """The first names and how many more there are."""
+    """Return the first names and the number of the others."""
     if len(names) <= _SHOWN_HOSTS:
         return ", ".join(names)
     return f"{', '.join(names[: _SHOWN_HOSTS - 1])} and {len(names) - _SHOWN_HOSTS + 1} more"
 
 
 def classes(inventory: Inventory, facts: Facts, given: Completion) -> tuple[HostClass, ...]:
-    """The classes of an inventory's machines, sorted by GPU, driver and platform.
+    """Return the classes of an inventory's machines, sorted by GPU, driver and platform.
 
     Raises:
-        UsageError: a GPU is not known, or a host lacks GPU or driver and no flag says it; every fault comes at once.
+        UsageError: a GPU is unknown, or a host lacks a GPU or driver that no flag sets; all errors are listed.
     """
     faults: list[UsageError] = []
     groups: dict[tuple[object, ...], HostClass] = {}
@@ -152,7 +152,7 @@ def _class(host: Host, facts: Facts, given: Completion) -> HostClass:
 
 
 def _card(gpu: Gpu, facts: Facts, given: Completion, where: str) -> Card:
-    """The GPU's row: by what the inventory says of its capability, else by its name."""
+    """Return the GPU's row in the facts: by alias, by its compute capability, else by its name."""
     alias = given.aliases.get(gpu.name.lower())
     if alias is not None:
         return Card(alias, card(alias, facts, "--alias").gpu)

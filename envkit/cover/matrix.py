@@ -1,4 +1,4 @@
-"""A cover as the matrix file that `envkit build --matrix` reads (schema envkit.matrix/1): one combination per image."""
+"""Write a cover as a matrix file for `envkit build --matrix` (schema envkit.matrix/1), one combination per image."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ include:
 """
 
 
-def matrix_text(found: Cover, image: str = "default") -> str:
-    """The file's text.
+def matrix_text(cover: Cover, image: str = "default") -> str:
+    """Return the text of the matrix file.
 
     Args:
-        found: at least one image.
+        cover: with at least one image.
         image: the definition that every combination starts from: a shipped image, or a path relative to the file.
     """
-    served = sum(row.hosts.count for entry in found.images for row in entry.serves)
+    served = sum(row.hosts.count for entry in cover.images for row in entry.serves)
     head = _HEAD.format(machines=served, image=json.dumps(image))
-    return head + "".join(line for entry in found.images for line in _row(entry))
+    return head + "".join(line for entry in cover.images for line in _row(entry))
 
 
 def _row(image: Image) -> Iterator[str]:
     resolution = image.resolution
     for row in image.serves:
-        said = f"{row.hosts.named}: {row.hosts.title}"
-        # A name from an inventory must not end the comment.
-        yield f"  # {''.join(char if char.isprintable() else '?' for char in said)}\n"
+        comment = f"{row.hosts.named}: {row.hosts.title}"
+        # A line break in a name from the inventory must not end the comment.
+        yield f"  # {''.join(char if char.isprintable() else '?' for char in comment)}\n"
     fields = {
         "torch": resolution.torch,
         "cuda": resolution.cuda,
@@ -44,5 +44,5 @@ def _row(image: Image) -> Iterator[str]:
         "gpu": [sm(capability) for capability in resolution.gpus],
     }
     for number, (name, value) in enumerate(fields.items()):
-        # JSON's quoted text and lists are YAML's too, and no version becomes a number.
+        # JSON is valid YAML, and its quotes keep versions from becoming numbers.
         yield f"  {'- ' if number == 0 else '  '}{name}: {json.dumps(value)}\n"

@@ -1,4 +1,4 @@
-"""The answer: images, the machines each serves, what forces each, and what would save one."""
+"""The result of `envkit cover`: images, the machines each serves, what forces each, and what would save one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ SCHEMA = "envkit.cover/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A class of machines on its image."""
+    """A class of machines and how it runs its image."""
 
     hosts: HostClass
     mode: str  # how its driver runs the image's CUDA runtime: 'native' | 'minor-compatible'
-    alone: str  # the torch it would get if it were the only one
-    native: str | None = None  # what its driver would run natively, where the mode is minor-compatible
+    alone: str  # the torch version that it would get on its own
+    native: str | None = None  # what its driver would run natively, if the mode is minor-compatible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Force:
-    """Machines that only one image of the answer runs on, with the reasons."""
+    """Machines that only one image of the result can serve, with the reasons."""
 
     hosts: HostClass
     because: tuple[str, ...]
@@ -31,9 +31,9 @@ class Force:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """One image of the answer."""
+    """One image of the result."""
 
-    name: str  # 'torch2.14.1-cu126'; unique in the answer, and a tag
+    name: str  # 'torch2.14.1-cu126'; unique in the result, and a valid tag
     resolution: Resolution
     serves: tuple[Served, ...]
     forced_by: tuple[Force, ...]
@@ -41,15 +41,15 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """One change of the machines after which fewer images are enough."""
+    """A change of the machines that reduces the number of images."""
 
     hosts: tuple[HostClass, ...]
-    driver: str | None  # raise the driver to this version at least; None: take the machines away
-    images: int  # that are enough then
+    driver: str | None  # upgrade the driver to at least this version; None: remove the machines
+    images: int  # after the change
 
     @property
     def text(self) -> str:
-        """The change in words."""
+        """The change and the resulting number of images, in words."""
         named = "; ".join(f"{hosts.named} ({hosts.title})" for hosts in self.hosts)
         if self.driver is None:
             return f"without {named}: {_images(self.images)}"
@@ -58,7 +58,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unserved:
-    """Machines that nothing runs on."""
+    """Machines that cannot run any image."""
 
     hosts: HostClass
     because: tuple[str, ...]
@@ -67,7 +67,7 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cover:
-    """The fewest images that serve all machines that anything serves."""
+    """The fewest images that serve all machines that can be served."""
 
     images: tuple[Image, ...]
     savings: tuple[Saving, ...]
@@ -77,7 +77,7 @@ class Cover:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree of schema envkit.cover/1."""
+        """Return a JSON-ready tree of schema envkit.cover/1."""
         return {
             "schema": SCHEMA,
             "machines": self.machines,

@@ -1,4 +1,4 @@
-"""Single changes of the machines that save an image; each is found by solving the changed fleet again."""
+"""Find single changes of the machines that save an image, by solving the changed fleet again."""
 
 from __future__ import annotations
 
@@ -17,63 +17,63 @@ from envkit.resolve.rules import Sieve, fits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Machines that something runs on, and what runs on each."""
+    """Classes of machines with the builds that run on each. In bit masks, bit n stands for class n."""
 
     classes: tuple[HostClass, ...]
     sieves: tuple[Sieve, ...]
     rows: tuple[Fitting, ...]
-    universe: int  # of the classes that are to be served
+    universe: int  # mask of the classes that at least one build runs on
 
     @property
     def masks(self) -> tuple[int, ...]:
-        """What builds cover, each set once."""
+        """The distinct masks of the builds."""
         return tuple(dict.fromkeys(row.mask for row in self.rows))
 
     def mask(self, build: Build) -> int:
-        """The classes that a build is counted for."""
+        """Return the mask of a build's classes."""
         return next((row.mask for row in self.rows if row.build is build), 0)
 
 
 def savings(fleet: Fleet, size: int, together: Sequence[tuple[int, ...]]) -> tuple[Saving, ...]:
-    """Changes that leave fewer than `size` images: newer drivers first, then machines to take away.
+    """Return the changes after which fewer than `size` images are enough: newer drivers first, then removals.
 
     Args:
         fleet: the machines.
-        size: of their smallest cover.
-        together: places of classes that only one image serves, for each image; where there are several, a newer driver
-            on all of them is tried too.
+        size: the number of images now.
+        together: for each image, the positions of the classes that only it serves; if there are several, a newer driver
+            on all of them is tried, too.
     """
     single: list[Saving] = []
     removals: list[Saving] = []
-    for position in _places(fleet.universe):
-        left = size_of_cover(fleet.masks, fleet.universe & ~(1 << position))
-        if left is None or left >= size:  # a newer driver can do no more than the machine's absence
+    for position in _positions(fleet.universe):
+        images = size_of_cover(fleet.masks, fleet.universe & ~(1 << position))
+        if images is None or images >= size:  # a newer driver cannot save more than removing the machines
             continue
         single += _driver(fleet, (position,), size)
-        removals.append(Saving(hosts=(fleet.classes[position],), driver=None, images=left))
+        removals.append(Saving(hosts=(fleet.classes[position],), driver=None, images=images))
     tried = [saving.hosts for saving in single]
     joint = [
         saving
-        for places in dict.fromkeys(together)
-        if len(places) > 1
-        for saving in _driver(fleet, places, size)
+        for positions in dict.fromkeys(together)
+        if len(positions) > 1
+        for saving in _driver(fleet, positions, size)
         if saving.hosts not in tried
     ]
     return (*_sorted(single), *_sorted(joint), *_sorted(removals))
 
 
-def _driver(fleet: Fleet, places: tuple[int, ...], size: int) -> Iterator[Saving]:
-    """The oldest driver that saves an image when it is put on every class of `places` that has an older one."""
-    for version in thresholds([fleet.classes[position] for position in places], fleet.sieves[0].index):
-        raised = tuple(position for position in places if key(fleet.classes[position].driver) < key(version))
-        left = size_of_cover(_masks(fleet, raised, version), fleet.universe)
-        if left is not None and left < size:
-            yield Saving(hosts=tuple(fleet.classes[position] for position in raised), driver=version, images=left)
+def _driver(fleet: Fleet, positions: tuple[int, ...], size: int) -> Iterator[Saving]:
+    """Yield the oldest driver version that saves an image when the given classes with older drivers get it."""
+    for version in thresholds([fleet.classes[position] for position in positions], fleet.sieves[0].index):
+        raised = tuple(position for position in positions if key(fleet.classes[position].driver) < key(version))
+        images = size_of_cover(_masks(fleet, raised, version), fleet.universe)
+        if images is not None and images < size:
+            yield Saving(hosts=tuple(fleet.classes[position] for position in raised), driver=version, images=images)
             return
 
 
 def _masks(fleet: Fleet, raised: tuple[int, ...], version: str) -> tuple[int, ...]:
-    """What builds cover when some classes have another driver."""
+    """Return the distinct masks of the builds when some classes have another driver."""
     sieves = {position: driver_of(fleet.sieves[position], version) for position in raised}
     keep = ~sum(1 << position for position in raised)
     before = {id(row.build): row.mask & keep for row in fleet.rows}
@@ -87,7 +87,7 @@ def _masks(fleet: Fleet, raised: tuple[int, ...], version: str) -> tuple[int, ..
     return tuple(dict.fromkeys(row.mask for row in sure_first(rows)))
 
 
-def _places(mask: int) -> list[int]:
+def _positions(mask: int) -> list[int]:
     return [position for position in range(mask.bit_length()) if mask >> position & 1]
 
 
@@ -96,7 +96,7 @@ def _sorted(changes: Sequence[Saving]) -> list[Saving]:
 
 
 def fleet_of(classes: tuple[HostClass, ...], sieves: tuple[Sieve, ...]) -> Fleet:
-    """The fleet, with what runs on each class worked out."""
+    """Return the fleet with the builds that run on each class."""
     rows = fitting(sieves, sieves[0].index)
     universe = 0
     for row in rows:

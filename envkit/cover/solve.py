@@ -1,8 +1,8 @@
-"""The minimum set cover, exactly: fewest sets first, then the least cost summed over them; the same way every time.
+"""Exact minimum set cover: the fewest sets, among those the lowest total cost; deterministic.
 
-Sets are bit masks over at most a few dozen elements. Before the search, elements that another one implies and sets
-that another one replaces are taken away; the search then branches on the element with the fewest sets, remembers what
-it found for every rest, and cuts where elements that share no set already ask for more sets than are left.
+Sets are bit masks over at most a few dozen elements. Before the search, dominated sets and elements that are implied by
+others are removed. The search then branches on the element with the fewest sets, memoizes every remainder, and prunes
+when the lower bound for a remainder exceeds the number of sets left.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from functools import reduce
 from operator import or_
 
 Cost = tuple[int, ...]
-_Found = tuple[Cost, tuple[int, ...]]
+_Partial = tuple[Cost, tuple[int, ...]]
+"""A cover of a remainder: its cost, and the positions of its sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A set: which elements it covers (bit n = element n) and what it costs, compared place by place."""
+    """A set: the elements that it covers (bit n = element n) and its cost, compared lexicographically."""
 
     mask: int
     cost: Cost
 
 
 def minimum_cover(candidates: Sequence[Candidate], universe: int) -> tuple[int, ...] | None:
-    """Positions of the candidates of the best cover, ascending; None where some element is in no set.
+    """Return the positions of the candidates of the best cover, ascending; None if an element is in no set.
 
     Args:
-        candidates: all with costs of one length, none negative.
+        candidates: with costs of equal length, none negative.
         universe: the elements to cover.
     """
     if not universe:
@@ -47,13 +48,13 @@ def minimum_cover(candidates: Sequence[Candidate], universe: int) -> tuple[int, 
 
 
 def size_of_cover(masks: Sequence[int], universe: int) -> int | None:
-    """How many sets the smallest cover has."""
+    """Return the number of sets in the smallest cover; None if there is none."""
     cover = minimum_cover([Candidate(mask, ()) for mask in masks], universe)
     return None if cover is None else len(cover)
 
 
 def _undominated(candidates: Sequence[Candidate], universe: int) -> list[int]:
-    """Sets that no other one replaces: by covering as much for no more cost."""
+    """Return the positions of sets that no other set dominates, which would cover as much for no higher cost."""
     order = sorted(
         range(len(candidates)),
         key=lambda index: (-(candidates[index].mask & universe).bit_count(), candidates[index].cost, index),
@@ -61,18 +62,18 @@ def _undominated(candidates: Sequence[Candidate], universe: int) -> list[int]:
     kept: list[int] = []
     for position in order:
         mask, cost = candidates[position].mask & universe, candidates[position].cost
-        replaced = any(
+        dominated = any(
             mask | (candidates[other].mask & universe) == candidates[other].mask & universe
             and candidates[other].cost <= cost
             for other in kept
         )
-        if mask and not replaced:
+        if mask and not dominated:
             kept.append(position)
     return sorted(kept)
 
 
 def _hardest(universe: int, sets: Sequence[tuple[int, int]]) -> int:
-    """The elements that are not covered by themselves as soon as another one is."""
+    """Return the elements that have to be searched: an element is left out if covering another one covers it, too."""
     # (the sets that hold an element, its bit)
     columns = [(sum(mark for mark, mask in sets if mask & bit), bit) for bit in _bits(universe)]
     columns.sort(key=lambda column: (column[0].bit_count(), column[1]))
@@ -84,7 +85,7 @@ def _hardest(universe: int, sets: Sequence[tuple[int, int]]) -> int:
 
 
 class _Search:
-    """The search among sets that are worth it, over elements that are hard."""
+    """The search over the remaining sets and elements."""
 
     def __init__(self, sets: tuple[tuple[int, int, Cost], ...], universe: int) -> None:
         self._sets = sets
@@ -93,26 +94,26 @@ class _Search:
         self._together = {bit: _union(mask for _, mask, _ in holders) for bit, holders in self._holders.items()}
         # Elements with few sets first: they decide, and they make the bound tight.
         self._order = sorted(self._holders, key=lambda bit: (len(self._holders[bit]), bit))
-        self._known: dict[tuple[int, int], _Found | None] = {}
+        self._known: dict[tuple[int, int], _Partial | None] = {}
         self._largest = max(mask.bit_count() for _, mask, _ in sets)
 
     def bound(self, rest: int) -> int:
-        """So many sets at least: elements that share no set, and elements by the largest set."""
-        apart, left = 0, rest
+        """Return a lower bound: the elements without a common set, or all elements divided by the largest set."""
+        disjoint, left = 0, rest
         for bit in self._order:
             if left & bit:
-                apart += 1
+                disjoint += 1
                 left &= ~self._together[bit]
-        return max(apart, -(-rest.bit_count() // self._largest))
+        return max(disjoint, -(-rest.bit_count() // self._largest))
 
-    def best(self, rest: int, size: int) -> _Found | None:
-        """The cheapest cover of a rest with at most so many sets."""
+    def best(self, rest: int, size: int) -> _Partial | None:
+        """Return the cheapest cover of the remaining elements with at most `size` sets; None if there is none."""
         if not rest:
             return self._zero, ()
         state = (rest, size)
         if state in self._known:
             return self._known[state]
-        cheapest: _Found | None = None
+        cheapest: _Partial | None = None
         if self.bound(rest) <= size:
             bit = next(bit for bit in self._order if bit & rest)
             for number, mask, cost in self._holders[bit]:

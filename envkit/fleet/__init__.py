@@ -1,3 +1,3 @@
-"""Many images and many machines: cells of a matrix, tasks, executors and what became of each."""
+"""Many images on many machines: the cells of a matrix, their tasks, the executors and the outcomes."""
 
 REPORT_SCHEMA = "envkit.fleet/1"

@@ -1,4 +1,4 @@
-"""One task from plan to image, on the machine that works on it: its mirrors, logins, caches and state folder."""
+"""Build, verify and tag the image of one task on a worker, with the worker's own mirrors, logins and caches."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from envkit.verify.record import Record
 
 BUILT, PRESENT, FAILED, UNPROVED, STOPPED = "built", "present", "failed", "unproved", "stopped"
-_KEPT_LOGS = 200  # all images of a large matrix keep theirs
-_NAMED = 5  # checks that an outcome names
+_KEPT_LOGS = 200  # more than for single builds: a large matrix must not delete the logs of its own images
+_NAMED = 5  # failed checks listed in an outcome
 
 
 @with_reporter
 def build(task: BuildTask, reporter: Reporter | None = None) -> Outcome:
-    """Build one image, verify it, tag it. Every failure that a user can cause is an outcome and is not raised."""
+    """Build one image, verify it and tag it. Failures that a user can cause are returned, not raised."""
     reporter = reporter or Silent()
     reporter.step("begin")
     return _ended(task, lambda: _build(task, reporter))
 
 
-def tag(asked: TagTask) -> Outcome:
-    """Set the tags of an image that `build` held; failures as there."""
-    return _ended(asked.build, lambda: _tag(asked))
+def tag(task: TagTask) -> Outcome:
+    """Set the tags of an image that `build` pushed by digest only; failures as in `build`."""
+    return _ended(task.build, lambda: _tag(task))
 
 
 def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
@@ -62,26 +62,30 @@ def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
 
 def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     from envkit.pipeline import building, pushing  # noqa: PLC0415 - takes 0.1 s to import
-    from envkit.pipeline.verification import turn  # noqa: PLC0415
+    from envkit.pipeline.verification import verification_lock  # noqa: PLC0415
 
     request, state = request_of(task), paths.state_dir()
     plan, options = request.plan, request.options
     builder = building.choose_builder(request, Silent())
     lock = _lock(task, request, reporter)
     own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
-    owed = existing_images.Owed(builder, options, own_tag=own_tag, state=state, verify=task.verify)
-    if not options.no_cache and not owed.is_noted:
+    pending = existing_images.PendingImage(builder, options, own_tag=own_tag, state=state, verify=task.verify)
+    if not options.no_cache and not pending.is_marked:
         existing = existing_images.find(builder, plan, lock, options=options, own_tag=own_tag, state=state)
         if existing is not None:
-            existing_images.name(existing, options, own_tag)
+            existing_images.set_output_tag(existing, options, own_tag)
             return _outcome(task, PRESENT, 0, digest=existing.digest, place=existing.place)
     building.keep_inputs(plan, lock, state)
     built, record = building.build_and_verify(
-        replace(request, options=owed.begin()), builder, lock, reporter, turn=lambda: turn(state, reporter)
+        replace(request, options=pending.begin()),
+        builder,
+        lock,
+        reporter,
+        exclusive=lambda: verification_lock(state, reporter),
     )
     verified = record is None or record.exit_code == 0
     if verified:
-        owed.end(built)
+        pending.end(built)
         built = pushing.deliver(built, options, reporter)
     deferred_tag = own_tag if verified and task.hold and built.pushed is not None else None
     if verified and built.pushed is not None and deferred_tag is None:
@@ -97,26 +101,26 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
             done,
             error=f"the image is not verified: {headline(record.tree['summary'])}, exit code {record.exit_code}",
             hint=f"envkit verify {built.place or built.id} shows why; --resume builds and verifies it again",
-            details=_wrong(record),
+            details=_failures(record),
         )
     sizes = {"size_bytes": built.size, "sent_bytes": built.sent}
     figures = {name: float(value) for name, value in sizes.items() if value is not None}
     return replace(done, figures={"build_s": round(built.duration_s, 3), **figures})
 
 
-def _tag(asked: TagTask) -> Outcome:
-    options = options_of(asked.build, settings_of(asked.build))
-    existing_images.tag(asked.digest, options, asked.own_tag)
-    return _outcome(asked.build, BUILT, 0, digest=asked.digest)
+def _tag(task: TagTask) -> Outcome:
+    options = options_of(task.build, settings_of(task.build))
+    existing_images.tag(task.digest, options, task.own_tag)
+    return _outcome(task.build, BUILT, 0, digest=task.digest)
 
 
 def settings_of(task: BuildTask) -> Settings:
-    """Return the settings of this machine for a task."""
+    """Return this machine's settings for a task."""
     return settings.load({"engine": task.engine, "preset": task.options.get("preset")}, os.environ, Path.cwd())
 
 
 def request_of(task: BuildTask) -> BuildRequest:
-    """Return what this machine builds for a task."""
+    """Return the build request of a task, with this machine's settings."""
     from envkit.pipeline.building import BuildRequest  # noqa: PLC0415 - takes 0.1 s to import
 
     here = settings_of(task)
@@ -132,24 +136,23 @@ def request_of(task: BuildTask) -> BuildRequest:
     )
 
 
-_NOT_OPTIONS = ("no_lock", "allow_cpu", "folder", "preset")  # fields of the request and of its plan, and a setting
+_NOT_OPTIONS = ("no_lock", "allow_cpu", "folder", "preset")  # keys of a task that are not fields of `BuildOptions`
 
 
 def options_of(task: BuildTask, here: Settings) -> BuildOptions:
-    """Return how this machine builds a task."""
+    """Return the build options of a task, with this machine's mirrors and caches."""
     from envkit.pipeline.building import options_here  # noqa: PLC0415 - takes 0.1 s to import
 
-    asked: dict[str, Any] = {key: value for key, value in task.options.items() if key not in _NOT_OPTIONS}
-    for key in ("labels", "secrets"):
-        asked[key] = tuple((name, value) for name, value in asked.get(key, ()))
-    asked["secrets"] = tuple((name, Path(value)) for name, value in asked["secrets"])
-    asked["mount_from"] = tuple(asked.get("mount_from", ()))
-    asked = {"network": here.get("build_network") or "auto", **asked}
-    return options_here(BuildOptions(tags=task.tags, output=task.output, **asked), here, task.name, logs=_KEPT_LOGS)
+    fields: dict[str, Any] = {key: value for key, value in task.options.items() if key not in _NOT_OPTIONS}
+    fields["labels"] = tuple((name, value) for name, value in fields.get("labels", ()))
+    fields["secrets"] = tuple((name, Path(value)) for name, value in fields.get("secrets", ()))
+    fields["mount_from"] = tuple(fields.get("mount_from", ()))
+    fields = {"network": here.get("build_network") or "auto", **fields}
+    return options_here(BuildOptions(tags=task.tags, output=task.output, **fields), here, task.name, logs=_KEPT_LOGS)
 
 
 def further(options: BuildOptions, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what decides an image's bytes besides plan and lock; empty in the usual case."""
+    """Return what changes an image's bytes besides plan and lock; usually empty."""
     labels = tuple(f"label {key}={value}" for key, value in sorted(options.labels))
     packed = (f"compression {options.compression}",) if options.compression != "gzip" else ()
     created = environ.get("SOURCE_DATE_EPOCH")
@@ -166,8 +169,8 @@ def _lock(task: BuildTask, request: BuildRequest, reporter: Reporter) -> Lock | 
     return Locks(request.settings, task.engine, reporter).of(request.plan, request.options.base)
 
 
-def _wrong(record: Record) -> tuple[str, ...]:
-    """Return what went wrong, one line each: the run as a whole, and the first few checks that say why."""
+def _failures(record: Record) -> tuple[str, ...]:
+    """Return one line for a failed run and one for each of the first failed checks that have a reason."""
     trouble = record.tree["run"]["trouble"]
     rows = [row for row in record.tree["checks"] if row["verdict"] in ("FAIL", "ERROR") and row.get("reason")]
     failures = [f"{row['id']} {row['verdict']}: {_message(row['reason'])}" for row in rows[:_NAMED]]

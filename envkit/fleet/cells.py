@@ -1,4 +1,4 @@
-"""A matrix into cells: each combination's plan, equal plans as one cell, and a reason for each impossible one."""
+"""Expand a matrix into cells: a plan per combination, equal plans merged, and a reason for each impossible one."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ Load = Callable[[str], "Definition"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expanded:
-    """What a matrix comes to, in its order."""
+    """The cells of a matrix, in the order of the file."""
 
     cells: tuple[Cell, ...]
     impossible: tuple[Impossible, ...]
 
 
 def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str = _AUTO) -> Expanded:
-    """The cells of a matrix. Pure, if `load` is: equal matrices, requests and facts give equal cells.
+    """Return the cells of a matrix. Pure, if `load` is: equal matrices, requests and facts give equal cells.
 
     Args:
-        matrix: what to combine.
-        given: what was typed; it holds for every cell.
-        facts: what is known.
-        load: gives the definition of an image by its name or path; called once for each.
-        base: the base image that was typed, for cells that ask for none (see `base_of`).
+        matrix: the combinations.
+        given: request flags; they apply to every cell.
+        facts: the compatibility data.
+        load: loads an image definition by name or path; called once for each.
+        base: the value of `--base`, for cells without their own (see `base_of`).
 
     Raises:
-        UsageError: what was typed is an axis, two images have one name, or a definition or a value is invalid; the
-            faults of all cells are named.
+        UsageError: a flag is also an axis, two images have the same name, or a definition or a value is invalid; the
+            errors of all cells are listed.
     """
     _refuse_typed_axes(matrix, {**given, BASE: None if base == _AUTO else base})
     rows = rows_of(matrix)
@@ -56,7 +56,7 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
     for name, axes, row in _named(rows, definitions):
         try:
             plan = plan_of(_definition(row, definitions, matrix.where, name), {**given, **_request(row)}, facts)
-        # A combination that cannot exist is an answer of a matrix; a word that nobody knows is a fault of its author.
+        # An impossible combination is a result; an unknown value is a mistake in the file.
         except ConflictError as error:
             reason = ": ".join([error.message, *error.details[:1]])
             impossible.append(Impossible(name=name, axes=axes, reason=reason, hint=error.hint))
@@ -64,7 +64,7 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
         except UsageError as error:
             faults += [f"{name}: {line}" for line in (error.message, *error.details)]
             continue
-        # The base is chosen when the image is built, so it is not part of the plan and of its digest.
+        # The base is chosen at build time and is not in the plan's digest, so it has to be in the key.
         key = (plan.digest, dict(row).get(BASE))
         first = cells.get(key)
         cells[key] = replace(first, also=(*first.also, name)) if first else Cell(name=name, axes=axes, plan=plan)
@@ -79,22 +79,22 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
 
 
 def base_of(cell: Cell, typed: str) -> str:
-    """The base image that a cell asks for, else the one that was typed."""
+    """Return the cell's own base image, else the typed one."""
     return dict(cell.axes).get(BASE, typed)
 
 
 def _named(
     rows: Sequence[Row], definitions: Mapping[str, Definition]
 ) -> list[tuple[str, tuple[tuple[str, str], ...], Row]]:
-    """Every row with its name and its fields as text. Equal rows are one; equal names get marks."""
+    """Return each distinct row with its name and its fields as text; equal names of different rows are marked."""
     named_rows = []
     for row in dict.fromkeys(rows):
         axes = tuple((key, _text(value)) for key, value in row if key != _IMAGE and value is not None)
         named_rows.append((definitions[str(dict(row)[_IMAGE])].name, axes, row))
     names = [cell_name(name, axes) for name, axes, _ in named_rows]
-    twice = {name for name, count in Counter(names).items() if count > 1}
+    ambiguous = {name for name, count in Counter(names).items() if count > 1}
     return [
-        (marked(name, definition, axes) if name in twice else name, axes, row)
+        (marked(name, definition, axes) if name in ambiguous else name, axes, row)
         for name, (definition, axes, row) in zip(names, named_rows, strict=True)
     ]
 
@@ -104,10 +104,10 @@ def _text(value: Value) -> str:
 
 
 def _definition(row: Row, definitions: Mapping[str, Definition], where: str, name: str) -> Definition:
-    asked = dict(row)
-    own = {key: value for key, value in asked.items() if key not in (*FIELDS, BASE, _IMAGE) and value is not None}
+    fields = dict(row)
+    own = {key: value for key, value in fields.items() if key not in (*FIELDS, BASE, _IMAGE) and value is not None}
     tree = {key: list(value) if isinstance(value, tuple) else value for key, value in own.items()}
-    return overlaid(definitions[str(asked[_IMAGE])], tree, f"{where}: {name}")
+    return overlaid(definitions[str(fields[_IMAGE])], tree, f"{where}: {name}")
 
 
 def _request(row: Row) -> dict[str, Value]:
@@ -116,13 +116,13 @@ def _request(row: Row) -> dict[str, Value]:
 
 def _refuse_typed_axes(matrix: Matrix, given: Given) -> None:
     typed = {key for key, value in given.items() if value not in (None, (), [], False)}
-    places = [(name, f"the axis {name}", "the axis") for name, _ in matrix.axes]
-    places += [(name, f"include, which has {name},", name) for row in matrix.include for name, _ in row]
-    both = [row for row in places if row[0] in typed]
+    uses = [(name, f"the axis {name}", "the axis") for name, _ in matrix.axes]
+    uses += [(name, f"{name} in include", name) for row in matrix.include for name, _ in row]
+    both = [use for use in uses if use[0] in typed]
     if both:
-        name, where, what = both[0]
+        name, use, what = both[0]
         raise UsageError(
-            f"--{name} and {where} of {matrix.where} contradict each other", hint=f"leave --{name} out, or {what}"
+            f"--{name} and {use} of {matrix.where} contradict each other", hint=f"remove --{name} or {what}"
         )
 
 
@@ -132,6 +132,6 @@ def _refuse_equal_names(definitions: Mapping[str, Definition], where: str) -> No
         other = by_name.setdefault(definition.name, definition.where)
         if other != definition.where:
             raise UsageError(
-                f"{where}: {other} and {definition.where} have the same name {definition.name}, and names become tags",
+                f"{where}: {other} and {definition.where} both have the name {definition.name}, which becomes the tag",
                 hint="rename one of the files",
             )

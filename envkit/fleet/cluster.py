@@ -1,4 +1,4 @@
-"""What a cluster's machines tell of themselves, and what work may be given to them. Nothing here connects."""
+"""The workers of a cluster, and which tasks may run on which of them. Pure: nothing here opens a connection."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _LIBRARIES = ("dask", "distributed")
 class Machine:
     """One worker of a cluster."""
 
-    address: str  # 'tcp://10.0.0.7:41123': its identity as long as it lives
-    name: str  # of the worker, as it was started; the address unless it was given one
+    address: str  # 'tcp://10.0.0.7:41123'; unique among running workers
+    name: str  # from `dask worker --name`; else the address
     host: str  # host name
     pid: int
-    threads: int  # so many tasks at once
-    resources: Mapping[str, float] = field(default_factory=dict)  # what it was started with: {'GPU': 1}
+    threads: int  # parallel tasks
+    resources: Mapping[str, float] = field(default_factory=dict)  # from `dask worker --resources`: {'GPU': 1}
     cache: str = ""  # 'host:/path' of its cache; equal for workers that share one
 
     @property
     def worker(self) -> str:
-        """`host:pid`, as outcomes name it."""
+        """`host:pid`, the form in outcomes."""
         return f"{self.host}:{self.pid}"
 
 
@@ -40,14 +40,14 @@ class Machine:
 class Placement:
     """Where one task may run."""
 
-    workers: tuple[str, ...] = ()  # addresses; none = anywhere
-    strict: bool = False  # False: elsewhere where these are gone or busy
+    workers: tuple[str, ...] = ()  # addresses; empty = any worker
+    strict: bool = False  # False: `workers` is a preference; others may run the task
     resources: Mapping[str, float] = field(default_factory=dict)
-    priority: int = 0  # higher ones go first
+    priority: int = 0  # higher runs first
 
 
 def check_address(text: str) -> str:
-    """A scheduler's address.
+    """Return the text if it is a scheduler's address.
 
     Raises:
         UsageError: the address is invalid.
@@ -55,30 +55,29 @@ def check_address(text: str) -> str:
     kind, sign, rest = text.partition("://")
     host, colon, port = rest.rpartition(":")
     if not sign or kind not in ("tcp", "tls") or not host or not colon or not port.isdigit():
-        wanted = text if not sign and text else rest
-        hint = f"--scheduler tcp://{wanted if ':' in wanted else (wanted or 'HOST') + ':8786'}"
+        target = text if not sign and text else rest
+        hint = f"--scheduler tcp://{target if ':' in target else (target or 'HOST') + ':8786'}"
         raise UsageError(f"--scheduler {text!r:.200} is not tcp://HOST:PORT or tls://HOST:PORT", hint=hint)
     return text
 
 
 def check_output(output: str | None) -> None:
-    """Builders on many machines share no disk, so what they build goes to a registry.
+    """Check that images go to a registry, because the workers share no disk.
 
     Raises:
         UsageError: `--output` is left out, or names a file or an engine.
     """
     if output is not None and output.startswith("registry:"):
         return
-    target = f"--output {output} is a place" if output else "the default output is a folder"
+    target = f"--output {output} is" if output else "the default output is a folder"
     raise UsageError(
-        f"with --scheduler, images are built on several machines that share a registry but no disk; {target} of one "
-        "machine alone",
+        f"with --scheduler, images must go to a registry, because the workers share no disk; {target} on one machine",
         hint="--output registry:HOST/NAME",
     )
 
 
 def parse_share(text: str) -> int | None:
-    """How many images are built twice; None = all.
+    """Return the number of images to build twice; None = all.
 
     Raises:
         UsageError: it is not a number or `all`.
@@ -90,10 +89,10 @@ def parse_share(text: str) -> int | None:
     return int(text)
 
 
-def apart(
+def version_differences(
     own: Mapping[str, str | None], scheduler: Mapping[str, str | None], workers: Mapping[str, Mapping[str, str | None]]
 ) -> tuple[str, ...]:
-    """Which versions of Dask differ from this machine's, a line for each. Python packages by name -> version."""
+    """Return one line per difference from this machine's Dask versions; arguments map package names to versions."""
     rows = {"the scheduler": scheduler, **{f"worker {name}": row for name, row in workers.items()}}
     return tuple(
         f"{where}: {library} {row.get(library) or 'missing'}, here {own.get(library)}"
@@ -104,10 +103,14 @@ def apart(
 
 
 def require_same(lines: Sequence[str], what: str) -> None:
-    """Refuse a cluster whose versions are not this machine's.
+    """Refuse a cluster whose versions differ from this machine's.
+
+    Args:
+        lines: the differences.
+        what: the arguments of `pip install` for this machine's versions.
 
     Raises:
-        EnvironmentProblem: `lines` name differences of `what`, which is also what pip would install.
+        EnvironmentProblem: there are differences.
     """
     if lines:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
@@ -119,15 +122,15 @@ def require_same(lines: Sequence[str], what: str) -> None:
 
 
 def with_resource(machines: Sequence[Machine], resource: str) -> tuple[Machine, ...]:
-    """Those that were started with a resource."""
+    """Return the workers that declare a resource."""
     return tuple(machine for machine in machines if machine.resources.get(resource, 0) > 0)
 
 
 def needs(task: BuildTask, machines: Sequence[Machine]) -> Mapping[str, float]:
-    """The resources that a build asks for.
+    """Return the resources that a build requests.
 
-    An engine with a daemon needs a worker that declares it. Verifying a CUDA image needs a GPU, if any worker
-    declares one; where none does, every worker tries, and tells what it lacks.
+    An engine with a daemon needs a worker that declares DOCKER. Verifying a CUDA image needs GPU if any worker declares
+    it; if none does, any worker may build, and its record says that no GPU was found.
     """
     resources: dict[str, float] = {}
     if task.engine in _NEED_DOCKER:
@@ -139,7 +142,7 @@ def needs(task: BuildTask, machines: Sequence[Machine]) -> Mapping[str, float]:
 
 
 def require_engine(engine: str, machines: Sequence[Machine], scheduler: str) -> None:
-    """Refuse an engine that no worker has.
+    """Refuse an engine that no worker can run.
 
     Raises:
         EnvironmentProblem: no worker declares DOCKER, and the engine needs its daemon.
@@ -153,9 +156,9 @@ def require_engine(engine: str, machines: Sequence[Machine], scheduler: str) -> 
 
 
 class Affinity:
-    """Gives images that share their largest package to the same worker, which then makes its layer once.
+    """Sends images with the same largest package to the same worker, which then makes its layer once.
 
-    A preference: an idle worker takes over what waits for a busy one.
+    This is a preference: an idle worker takes tasks that wait for a busy one.
 
     Args:
         machines: the workers.
@@ -167,15 +170,15 @@ class Affinity:
         self._load = {machine.address: 0.0 for machine in machines}
 
     def place(self, task: BuildTask) -> Placement:
-        """Where a build runs best."""
-        wanted = needs(task, self._machines)
+        """Return the placement of a build."""
+        required = needs(task, self._machines)
         able = [
             machine
             for machine in self._machines
-            if all(machine.resources.get(key, 0) >= n for key, n in wanted.items())
+            if all(machine.resources.get(key, 0) >= n for key, n in required.items())
         ]
         if not able:
-            return Placement(resources=wanted)
+            return Placement(resources=required)
         name, size = heaviest(task.lock)
         chosen = self._chosen.get(name)
         if chosen not in able:
@@ -184,11 +187,11 @@ class Affinity:
             self._load[chosen.address] += size
         assert chosen is not None
         self._load[chosen.address] += 1
-        return Placement(workers=(chosen.address,), resources=wanted)
+        return Placement(workers=(chosen.address,), resources=required)
 
 
 def heaviest(lock: str | None) -> tuple[str, int]:
-    """The largest artifact that a lock names, by its hash, and its size in bytes; nothing for no lock."""
+    """Return the SHA-256 and the size in bytes of the largest artifact in a lock; `("", 0)` without a lock."""
     tree = json.loads(lock) if lock is not None else {}
     rows = [*(tree.get("conda") or ()), *(tree.get("wheels") or ())]
     largest: dict[str, Any] = max(rows, key=lambda row: row.get("size") or 0, default={})

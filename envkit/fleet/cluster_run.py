@@ -1,4 +1,4 @@
-"""Builds on a cluster: each where it shares most, lost ones again elsewhere, a share of them twice."""
+"""Builds on a cluster: placed by cached layers, retried when a worker is lost, some of them built twice."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from envkit.plan.store import plan_from_json, store_plan
 
 
 class ClusterRun:
-    """A connection for one fleet of builds; a context manager that ends what is left when an exception passes.
+    """A connection for one fleet of builds; a context manager that cancels remaining work on an exception.
 
     Args:
         address: of the scheduler.
-        engine: that builds every image.
-        output: as `--output` has it.
-        share: how many images are built twice; None = all.
-        note: hears remarks, called from any thread.
-        heard: hears what tasks tell while they run, called from any thread.
+        engine: the engine of every image.
+        output: the value of `--output`.
+        share: the number of images to build twice; None = all.
+        note: receives remarks; called from any thread.
+        on_event: receives the progress events of tasks; called from any thread.
 
     Raises:
         UsageError: the address is invalid, or the output is not in a registry.
@@ -40,10 +40,12 @@ class ClusterRun:
         output: str | None,
         share: int | None,
         note: Callable[[str], None],
-        heard: Callable[[Event], None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
         check_output(output)
-        self._pool = DaskPool(address, place=self._place, note=note, heard=None if heard is None else _firsts(heard))
+        self._pool = DaskPool(
+            address, place=self._place, note=note, on_event=None if on_event is None else _firsts(on_event)
+        )
         try:
             require_engine(engine, self._pool.machines, address)
         except BaseException:
@@ -51,8 +53,7 @@ class ClusterRun:
             raise
         self._affinity = Affinity(self._pool.machines)
         self._twice = CrossCheck(share=share, machines=self._pool.machines, note=note, executor=self._pool)
-        # While the first locks are being solved.
-        self.started = self._pool.warm()
+        self.started = self._pool.warm()  # starts processes while the first locks are being solved
         machines = self._pool.machines
         threads, names = sum(machine.threads for machine in machines), ", ".join(machine.name for machine in machines)
         note(f"{threads} parallel builds on {len(machines)} workers: {names}")
@@ -67,20 +68,20 @@ class ClusterRun:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._pool.__exit__(kind, error, trace)
 
-    def run(self, tasks: Iterable[BuildTask | Outcome], heard: Callable[[Outcome], None]) -> tuple[Outcome, ...]:
-        """As `schedule.run`; what is built twice is compared before it gets its tags.
+    def run(self, tasks: Iterable[BuildTask | Outcome], on_outcome: Callable[[Outcome], None]) -> tuple[Outcome, ...]:
+        """Run the tasks as `schedule.run` does; images built twice are compared before they are tagged.
 
         Raises:
-            BaseException: what ends this thread; leaving the context cancels the work.
+            BaseException: this thread was ended; leaving the context cancels the work.
         """
-        return schedule.run(self._twice.held(_kept(tasks)), self._pool, heard, then=self._twice.then)
+        return schedule.run(self._twice.without_tags(_kept(tasks)), self._pool, on_outcome, then=self._twice.then)
 
     def _place(self, task: Any) -> Placement:
         return self._twice.place(task) or self._affinity.place(task)
 
 
 def _kept(tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]:
-    """The same tasks; their plans are kept here as those of local builds are, so that `envkit verify` finds them."""
+    """Yield the tasks, and save their plans on this machine, where `envkit verify` looks for them."""
     for task in tasks:
         if isinstance(task, BuildTask):
             with contextlib.suppress(OSError):
@@ -88,6 +89,6 @@ def _kept(tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]
         yield task
 
 
-def _firsts(heard: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Leave out events of second builds, which would look like further images."""
-    return lambda event: None if is_second(event[0]) else heard(event)
+def _firsts(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Filter out the events of second builds, which would be displayed as further images."""
+    return lambda event: None if is_second(event[0]) else on_event(event)

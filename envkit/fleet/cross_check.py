@@ -1,7 +1,8 @@
-"""Cross-check: another worker builds some images again; equal plans and locks have to give equal digests.
+"""Cross-check: build some images again on another worker; equal plans and locks must give equal digests.
 
-A difference means that one machine's state got into an image: a damaged cache, another version of a tool, or a bug.
-Each image alone looks sound, so no other check finds that. Images are pushed by digest first and tagged afterwards.
+A difference means that the state of one machine leaked into an image: a damaged cache, another version of a tool, or a
+bug. Each image alone may pass verification, so no other check finds that. Images are pushed by digest first and tagged
+only after the comparison.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.schedule import Step
 from envkit.ground.errors import IntegrityError
 
-CHECKED = "cross_checked"  # among an outcome's figures: 1 where a second worker gave the same digest
+CHECKED = "cross_checked"  # a figure of an outcome: 1 if a second worker built the same digest
 _MARK = " (again)"
-_REPRODUCIBLE = "embedded"
+_REPRODUCIBLE = "embedded"  # with other engines, equal inputs do not give equal digests
 
 
 def is_second(name: str) -> bool:
-    """Whether a task of this name is the second build of an image."""
+    """Return whether a task with this name is the second build of an image."""
     return name.endswith(_MARK)
 
 
 @dataclass(slots=True, kw_only=True)
 class CrossCheck:
-    """Has the first images of a run built again by another worker before they get their tags.
+    """Builds the first images of a run again on another worker before they are tagged.
 
     Args:
-        share: how many; None = all.
+        share: the number of images; None = all.
         machines: the workers.
         note: receives one line for each image.
-        executor: who works.
+        executor: runs the second builds.
     """
 
     share: int | None
@@ -44,24 +45,24 @@ class CrossCheck:
     executor: Executor
     _first: dict[str, Outcome] = field(default_factory=dict)
 
-    def held(self, tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]:
-        """The same tasks; while images may yet be built twice, they are to be built without tags."""
+    def without_tags(self, tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]:
+        """Yield the tasks; those that may be built twice are not to set their tags (`BuildTask.hold`)."""
         for task in tasks:
-            hold = isinstance(task, BuildTask) and self._says_something(task) and self._is_wanted()
+            hold = isinstance(task, BuildTask) and self._is_comparable(task) and self._is_wanted()
             yield replace(task, hold=True) if isinstance(task, BuildTask) and hold else task
 
     def then(self, task: BuildTask, first: Outcome) -> Outcome | Step:
-        """What comes after a first build: a second one by another worker where that is wanted, then the tags."""
+        """Continue after a first build: a second one on another worker if wanted, then the tags."""
         if first.held is None:
             return first
         if not self._is_wanted() or not self._others(first.worker):
             return self._tags(task, first)
         self._first[task.name] = first
-        second = self.executor.submit(build_task.build, again(task, shared=self._shared(first.worker)))
+        second = self.executor.submit(build_task.build, second_build(task, shared=self._shared(first.worker)))
         return Step(future=second, then=partial(self._compared, task, first))
 
     def place(self, task: BuildTask | TagTask) -> Placement | None:
-        """Where a second build may run: on every worker but the first one's. Tags go first; None for first builds."""
+        """Return where a second build may run: on any worker but the first one. Tags have priority; None for others."""
         if isinstance(task, TagTask):
             return Placement(priority=1)
         first = self._first.get(task.name.removesuffix(_MARK)) if is_second(task.name) else None
@@ -80,29 +81,29 @@ class CrossCheck:
         return self._tags(task, outcome)
 
     def _tags(self, task: BuildTask, built: Outcome) -> Step:
-        asked = TagTask(name=task.name, build=task, digest=str(built.digest), own_tag=str(built.held))
-        return Step(future=self.executor.submit(build_task.tag, asked), then=partial(_tagged, built))
+        tag_task = TagTask(name=task.name, build=task, digest=str(built.digest), own_tag=str(built.held))
+        return Step(future=self.executor.submit(build_task.tag, tag_task), then=partial(_tagged, built))
 
-    def _says_something(self, task: BuildTask) -> bool:
+    def _is_comparable(self, task: BuildTask) -> bool:
         return task.engine == _REPRODUCIBLE and task.lock is not None and len(self.machines) > 1
 
     def _is_wanted(self) -> bool:
         return self.share is None or len(self._first) < self.share
 
     def _others(self, worker: str) -> list[Machine]:
-        """Every worker but one; of these the ones with caches of their own, where there are any."""
+        """Return the other workers; only those with another cache, if there are any."""
         own = {machine.cache for machine in self.machines if machine.name == worker}
         others = [machine for machine in self.machines if machine.name != worker]
         return [machine for machine in others if machine.cache not in own] or others
 
     def _shared(self, worker: str) -> bool:
-        """Whether every other worker has the caches of this one."""
+        """Return whether every other worker shares this one's cache."""
         own = {machine.cache for machine in self.machines if machine.name == worker}
         return all(machine.cache in own for machine in self._others(worker))
 
 
-def again(task: BuildTask, *, shared: bool = False) -> BuildTask:
-    """Return the same build for its digest only: not sent and not verified. With `shared` caches, nothing is reused."""
+def second_build(task: BuildTask, *, shared: bool = False) -> BuildTask:
+    """Return the same build without push and verification. With a `shared` cache, it must not use cached layers."""
     dropped = ("replace_tag", "mount_from", "allow_cpu")
     options = {key: value for key, value in task.options.items() if key not in dropped}
     return replace(
@@ -123,7 +124,7 @@ def compared(first: Outcome, second: Outcome) -> Outcome:
     fault = IntegrityError(
         f"{first.name}: {first.worker} built {first.digest} and {second.worker} built {second.digest} of the same plan "
         "and lock",
-        hint="envkit cache prune --all on both and again; if it repeats, envkit diff of both images shows where",
+        hint="envkit cache prune --all on both, then build again; if it repeats, compare the images with envkit diff",
         details=(f"on {first.worker}: {first.place}", f"on {second.worker}: {second.place}"),
     )
     return replace(
@@ -138,7 +139,7 @@ def compared(first: Outcome, second: Outcome) -> Outcome:
 
 
 def _tagged(built: Outcome, ended: Outcome) -> Outcome:
-    """The outcome of a build after its tags were set, or were not."""
+    """Return the outcome of a build with the result of setting its tags."""
     if ended.exit_code == 0:
         return replace(built, held=None)
     return replace(

@@ -1,8 +1,8 @@
 """A Dask cluster as a pool of machines, with the interface of `concurrent.futures.Executor`.
 
-The only module that knows `distributed`. Every task runs in a child process of its worker, as on one machine, so a
-build that dies takes no worker with it, and a cancelled one can be ended. A task whose worker is lost runs again on
-another one; the scheduler sees to that.
+The only module that imports `distributed`. Every task runs in a child process of its worker, so that a crashing build
+does not kill the worker and a cancelled one can be ended. When a worker is lost, the scheduler runs its tasks again on
+another one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from envkit import __version__
-from envkit.fleet.cluster import Machine, Placement, apart, check_address, require_same
+from envkit.fleet.cluster import Machine, Placement, check_address, require_same, version_differences
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
 from envkit.fleet.verify_task import Verification
@@ -30,11 +30,11 @@ from envkit.ground.paths import cache_dir
 if TYPE_CHECKING:
     from types import ModuleType
 
-PATIENCE_S = 10.0  # for a scheduler to answer
-_ALONE_S = 60.0  # for a worker to come, once none is left
-_LOOK_S = 0.5  # a signal reaches this thread within that time
-_WATCH_S = 1.0  # between two questions for the scheduler's workers
-_AGAIN = 1  # further tries where a worker's child process dies; the loss of a worker does not count
+PATIENCE_S = 10.0  # until a scheduler answers
+_ALONE_S = 60.0  # until a worker joins, after the last one was lost
+_LOOK_S = 0.5  # longest delay until a signal is handled: waiting without a limit would block it
+_WATCH_S = 1.0  # between two queries for the scheduler's workers
+_RETRIES = 1  # of a task whose child process dies; lost workers are not counted
 _KEY = "envkit"
 _EVENTS = "envkit-events"
 _CLOSED = "closed"
@@ -46,9 +46,9 @@ class DaskPool(Executor):
 
     Args:
         address: `tcp://HOST:PORT` or `tls://HOST:PORT` of its scheduler.
-        place: where a task may run, by the first argument of what is submitted.
+        place: returns where a task may run; called with the first argument of the submitted function.
         note: receives one line for each lost worker; called from any thread.
-        heard: hears what tasks tell while they run, as `LocalPool` has it; called from any thread.
+        on_event: receives the progress events of tasks as in `LocalPool`; called from any thread.
 
     Raises:
         UsageError: the address is invalid.
@@ -61,7 +61,7 @@ class DaskPool(Executor):
         *,
         place: Callable[[Any], Placement] | None = None,
         note: Callable[[str], None] | None = None,
-        heard: Callable[[Event], None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
         self._address = check_address(address)
         self.place = place or (lambda _: Placement())
@@ -69,13 +69,13 @@ class DaskPool(Executor):
         self._lock = threading.Lock()
         self._waiting: dict[Future[Any], tuple[Future[Any], Placement]] = {}
         self._ending = threading.Event()
-        self._run = uuid.uuid4().hex  # others may use the cluster at the same time
+        self._run = uuid.uuid4().hex  # separates our events from those of other users of the cluster
         self._client = _connect(self._address)
         try:
             self.machines = _machines(self._client, self._address)
-            self._executor = self._client.get_executor(pure=False, retries=_AGAIN)
-            if heard is not None:
-                self._client.subscribe_topic(_EVENTS, lambda event: self._own(event[1], heard))
+            self._executor = self._client.get_executor(pure=False, retries=_RETRIES)
+            if on_event is not None:
+                self._client.subscribe_topic(_EVENTS, lambda event: self._own(event[1], on_event))
         except BaseException:
             self._client.close()
             raise
@@ -84,16 +84,16 @@ class DaskPool(Executor):
 
     @property
     def dashboard(self) -> str | None:
-        """The address of the cluster's own page, None where it has none."""
+        """The URL of the cluster's dashboard; None without one."""
         try:
             return str(self._client.dashboard_link)
         except (KeyError, AttributeError):
             return None
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As `Executor.submit`; `place` says where it may run. Where the scheduler is gone the future says so."""
+        """Submit as `Executor.submit`, placed by `place`. Without a scheduler, the future gets the error."""
         if self._ending.is_set():
-            raise RuntimeError("the pool takes no more work")
+            raise RuntimeError("the pool is shut down")
         where = self.place(args[0] if args else None)
         name = str(getattr(args[0], "name", "")) if args else ""
         outer: Future[Any] = Future()
@@ -116,7 +116,7 @@ class DaskPool(Executor):
         return outer
 
     def warm(self) -> tuple[Future[Any], ...]:
-        """Have every worker start the process that it works in; done when they have."""
+        """Let every worker start its child process; the futures are done when it runs."""
         original, self.place = self.place, lambda address: Placement(workers=(address,), strict=True)
         try:
             return tuple(self.submit(str, machine.address) for machine in self.machines)
@@ -124,28 +124,28 @@ class DaskPool(Executor):
             self.place = original
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As `Executor.shutdown`; without `wait`, or with `cancel_futures`, the cluster drops what is not done."""
+        """Shut down as `Executor.shutdown`; without `wait`, or with `cancel_futures`, unfinished work is cancelled."""
         if wait and not cancel_futures:
             self._wait()
         self.stop()
 
     def stop(self) -> None:
-        """Cancel everything on the cluster, which ends what runs there, and leave it."""
+        """Cancel all tasks, which ends their processes on the workers, and disconnect."""
         if self._ending.is_set():
             return
         self._ending.set()
-        self._watcher.join(_WATCH_S)  # it may wait for a scheduler that does not answer
+        self._watcher.join(_WATCH_S)  # not longer: it may be waiting for a scheduler that does not answer
         with self._lock:
             left = list(self._waiting)
         for future in left:
             future.cancel()
-        with contextlib.suppress(Exception):  # a scheduler that went away needs no good-bye
+        with contextlib.suppress(Exception):  # the scheduler may be gone
             self._executor.shutdown(wait=False)
         with contextlib.suppress(Exception):
             self._client.close(timeout=_LOOK_S * 4)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Wait for all work, or, where an exception passes, cancel it."""
+        """Wait for all work; after an exception, cancel it."""
         self.shutdown(wait=error is None)
 
     def _wait(self) -> None:
@@ -156,13 +156,13 @@ class DaskPool(Executor):
                 return
             wait(left, timeout=_LOOK_S)
 
-    def _own(self, event: tuple[str, Event], heard: Callable[[Event], None]) -> None:
-        """Pass on what tasks of this pool tell."""
+    def _own(self, event: tuple[str, Event], on_event: Callable[[Event], None]) -> None:
+        """Pass on an event of a task of this pool."""
         if event[0] == self._run:
-            heard(event[1])
+            on_event(event[1])
 
     def _settle(self, outer: Future[Any], inner: Future[Any]) -> None:
-        """Pass on what became of a task; called by the client's own thread."""
+        """Pass on the result of a task; called in the client's thread."""
         with self._lock:
             self._waiting.pop(outer, None)
         try:
@@ -170,12 +170,11 @@ class DaskPool(Executor):
         except CancelledError:
             result, error = None, self._dropped()
         except Exception as raised:  # noqa: BLE001 - the caller gets it from the future
-            result, error = None, _said(raised)
+            result, error = None, _translated(raised)
         self._end(outer, result, error)
 
     def _end(self, outer: Future[Any], result: object, error: BaseException | None) -> None:
-        # The caller that cancelled it knows; no one else uses it.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the caller may have cancelled the future in the meantime
             if error is None:
                 outer.set_result(result)
             elif isinstance(error, CancelledError):
@@ -185,25 +184,25 @@ class DaskPool(Executor):
                 outer.set_exception(error)
 
     def _dropped(self) -> BaseException:
-        """Why the cluster cancelled a task that we did not cancel."""
+        """Return the error of a task that the cluster cancelled although we did not."""
         if self._ending.is_set():
             return CancelledError()
         return EnvironmentProblem(
-            f"the connection to the scheduler {self._address} was lost, with its tasks",
+            f"the connection to the scheduler {self._address} was lost, and with it the tasks",
             hint="start it again; envkit build --resume builds the rest",
         )
 
     def _watch(self) -> None:
-        """Notice workers that come and go."""
+        """Watch for workers that join or are lost."""
         known = {machine.address: machine.name for machine in self.machines}
         alone: float | None = None
         while not self._ending.wait(_WATCH_S):
             try:
                 now = set(self._client.scheduler_info(n_workers=-1)["workers"])
-            except Exception:  # noqa: BLE001, S112 - the futures tell of a scheduler that went away
+            except Exception:  # noqa: BLE001, S112 - if the scheduler is gone, the futures get the error
                 continue
             for address in known.keys() - now:
-                self._note(f"worker {known.pop(address)} ({address}) is lost; its tasks run again on another worker")
+                self._note(f"worker {known.pop(address)} ({address}) was lost; its tasks run again on another worker")
             known |= {address: address for address in now - known.keys()}
             self._end_strict(now)
             if now:
@@ -215,7 +214,7 @@ class DaskPool(Executor):
                 self._give_up()
 
     def _end_strict(self, now: set[str]) -> None:
-        """End what may run on certain workers alone, none of which is left."""
+        """Fail the tasks that are bound to workers of which none is left."""
         with self._lock:
             lost = [
                 (outer, inner, where)
@@ -226,7 +225,8 @@ class DaskPool(Executor):
                 self._waiting.pop(outer)
         for outer, inner, where in lost:
             text = f"worker {', '.join(where.workers)} was lost, and this task had to run there"
-            self._end(outer, None, EnvironmentProblem(text, hint=f"dask worker {self._address}   # there, and again"))
+            hint = f"start it again there with `dask worker {self._address}`, then run the command again"
+            self._end(outer, None, EnvironmentProblem(text, hint=hint))
             inner.cancel()
 
     def _give_up(self) -> None:
@@ -247,7 +247,7 @@ def _library() -> ModuleType:
             f"--scheduler needs the package distributed, which is not installed ({error})",
             hint="pip install 'envkit[fleet]'",
         ) from error
-    # What goes wrong is told by the futures; its loggers would tell it again, and with a traceback.
+    # Errors arrive through the futures; the library's loggers would print them again with tracebacks.
     for name in [
         logger_name for logger_name in logging.root.manager.loggerDict if logger_name.partition(".")[0] == "distributed"
     ]:
@@ -256,7 +256,7 @@ def _library() -> ModuleType:
 
 
 def _connect(address: str) -> Any:
-    """A client, which is `Any` here: half of its methods are untyped, the other half may be coroutines."""
+    """Return a client. It is typed `Any`: half of its methods are untyped, the others may be coroutines."""
     library = _library()
     secure = address.startswith("tls:")
     try:
@@ -271,7 +271,7 @@ def _connect(address: str) -> Any:
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
         raise EnvironmentProblem(
-            f"{address} cannot be connected to: {str(error).splitlines()[0][:300]}",
+            f"cannot connect to {address}: {str(error).splitlines()[0][:300]}",
             hint="set distributed.comm.tls.ca-file, .client.cert and .client.key in Dask's configuration"
             if secure
             else "check --scheduler",
@@ -279,19 +279,19 @@ def _connect(address: str) -> Any:
 
 
 def _check_certificates(library: ModuleType) -> None:
-    """Look whether Dask's configuration has what a client needs for TLS.
+    """Check that Dask's configuration has the certificates a client needs for TLS.
 
     A client that fails without them is closed by its finalizer: 20 s later, with a traceback.
 
     Raises:
-        OSError, TypeError, ValueError: it has not.
+        OSError, TypeError, ValueError: certificates are missing or invalid.
     """
     if library.Security().get_connection_args("client").get("ssl_context") is None:
-        raise TypeError("Dask's configuration names no certificates")
+        raise TypeError("no certificates in Dask's configuration")
 
 
 def _machines(client: Any, address: str) -> tuple[Machine, ...]:
-    """The cluster's workers, after a look whether its versions are ours.
+    """Return the cluster's workers after checking that all versions equal this machine's.
 
     Raises:
         EnvironmentProblem: there is no worker, or versions differ.
@@ -300,18 +300,18 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     if not listed:
         raise EnvironmentProblem(f"the cluster {address} has no worker", hint=f"dask worker {address}")
     versions = client.get_versions(check=False)
-    # A name may be the number 0.
+    # A name may be the number 0, so `or` would be wrong here.
     names = {where: str(where if row.get("name") is None else row["name"]) for where, row in listed.items()}
     own = versions["client"]["packages"]
-    lines = apart(
+    lines = version_differences(
         own,
         versions["scheduler"]["packages"],
         {names.get(where, where): row["packages"] for where, row in versions["workers"].items()},
     )
     require_same(lines, f"dask=={own['dask']} distributed=={own['distributed']}")
-    here = facts()
-    answers: dict[str, Any] = client.run(facts, on_error="return")
-    reports = {where: cast("Facts", row) for where, row in answers.items() if isinstance(row, dict)}
+    here = worker_info()
+    answers: dict[str, Any] = client.run(worker_info, on_error="return")
+    reports = {where: cast("WorkerInfo", row) for where, row in answers.items() if isinstance(row, dict)}
     require_same(
         tuple(
             f"worker {names.get(where, where)}: envkit {reports[where]['envkit'] if where in reports else 'missing'}, "
@@ -322,7 +322,7 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
         f"'envkit[fleet]=={here['envkit']}'",
     )
     try:
-        client.run_on_scheduler(facts)
+        client.run_on_scheduler(worker_info)
     except Exception as error:
         raise EnvironmentProblem(
             f"the scheduler {address} cannot read the tasks because envkit is not installed there ({error})",
@@ -343,8 +343,8 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     )
 
 
-def _said(error: Exception) -> Exception:
-    """What an exception of the cluster means."""
+def _translated(error: Exception) -> Exception:
+    """Translate the cluster's error for a task whose workers all died; others are returned as they are."""
     if isinstance(error, EnvkitError) or type(error).__name__ != "KilledWorker":
         return error
     return EnvironmentProblem(
@@ -354,55 +354,55 @@ def _said(error: Exception) -> Exception:
     )
 
 
-# What follows runs on a worker.
+# The functions below run on a worker.
 
 _idle: list[LocalPool] = []
 _idle_lock = threading.Lock()
 
 
 def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do one task in a child process of this worker; where the task is cancelled, end the process."""
+    """Run one task in a child process of this worker, and end the process if the task is cancelled."""
     from distributed import get_worker  # noqa: PLC0415
 
     worker = get_worker()
     key = worker.get_current_task()
 
-    def tell(event: Event) -> None:
-        with contextlib.suppress(Exception):  # lost progress does no harm
+    def send(event: Event) -> None:
+        with contextlib.suppress(Exception):  # progress may be lost
             worker.log_event(_EVENTS, (run, event))
 
-    def wanted() -> bool:
+    def is_executing() -> bool:
         state = worker.state.tasks.get(key)
         return state is not None and state.state == "executing"
 
     with _idle_lock:
         pool = _idle.pop() if _idle else LocalPool(1)
-    pool.heard = tell
+    pool.on_event = send
     try:
-        result = _done(pool.submit(fn, *args, **kwargs), wanted)
+        result = _result(pool.submit(fn, *args, **kwargs), is_executing)
     except BaseException:
         pool.stop()
         raise
     with _idle_lock:
         _idle.append(pool)
-    # Outcomes name the process that did it; who reads them knows the cluster's workers, not their children.
+    # The outcome names the child process; users know the cluster's workers by their names.
     return replace(result, worker=str(worker.name)) if isinstance(result, Outcome | Verification) else result
 
 
-def _done(future: Future[Any], wanted: Callable[[], bool]) -> Any:
-    """What a future gives.
+def _result(future: Future[Any], is_executing: Callable[[], bool]) -> Any:
+    """Wait for a future and return its result.
 
     Raises:
         CancelledError: the task was cancelled.
     """
     while not wait([future], timeout=_LOOK_S).done:
-        if not wanted():
+        if not is_executing():
             raise CancelledError
     return future.result()
 
 
-class Facts(TypedDict):
-    """Plain values: what is asked may be of another version."""
+class WorkerInfo(TypedDict):
+    """A worker's description, in plain values because its envkit may be of another version."""
 
     envkit: str
     host: str
@@ -410,7 +410,7 @@ class Facts(TypedDict):
     cache: str  # 'host:/path'
 
 
-def facts() -> Facts:
-    """This process's version, host name, process id and cache folder."""
+def worker_info() -> WorkerInfo:
+    """Return this process's version, host name, process id and cache folder."""
     host = socket.gethostname()
     return {"envkit": __version__, "host": host, "pid": os.getpid(), "cache": f"{host}:{cache_dir()}"}

@@ -1,4 +1,4 @@
-"""Images that exist already: find the one of a plan and a lock, and set its two tags."""
+"""Find an existing image by its plan and lock, and set the tags of an image in a registry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ExistingImage:
     """An image that need not be built."""
 
     digest: str | None  # manifest digest
@@ -40,10 +40,11 @@ class Found:
 
 def find(
     builder: Builder, plan: BuildPlan, lock: Lock | None, *, options: BuildOptions, own_tag: str, state: Path
-) -> Found | None:
+) -> ExistingImage | None:
     """Return the image of this plan and lock if it is where the build would put it; None if it has to be built.
 
-    Its labels have to name both; a tag alone is not enough. Without a lock the contents of a build are unknown.
+    The image's labels must name both; a tag alone is not enough. Without a lock the result is always None, because the
+    contents of the build are not known in advance.
 
     Raises:
         EngineError: the registry refuses.
@@ -51,27 +52,27 @@ def find(
     """
     if lock is None:
         return None
-    wanted = {f"{LABEL_PREFIX}.plan": plan.digest, f"{LABEL_PREFIX}.lock": digest_of(lock)} | dict(options.labels)
+    required = {f"{LABEL_PREFIX}.plan": plan.digest, f"{LABEL_PREFIX}.lock": digest_of(lock)} | dict(options.labels)
     output = parse_output(options.output) if options.output else None
     if output is not None and output.reference is not None:
-        return _in_registry(replace(output.reference, tag=own_tag), wanted, options)
+        return _in_registry(replace(output.reference, tag=own_tag), required, options)
     if isinstance(builder, EngineBuilder):
-        return _in_engine(builder, wanted, options, own_tag)
+        return _in_engine(builder, required, options, own_tag)
     folder = _layout(options, state)
-    return _in_layout(folder, output.name if output else None, wanted) if folder is not None else None
+    return _in_layout(folder, output.name if output else None, required) if folder is not None else None
 
 
-class Owed:
+class PendingImage:
     """Hides an image that stays on this machine from `find` until its verification has passed.
 
-    An engine's image gets its hash as a name only afterwards. Beside a layout, a file `NAME.unproved` marks it.
+    In an engine, the image gets the hash as a name only then. Beside a layout, the file `NAME.unproved` marks it.
 
     Args:
-        builder: that builds it.
-        options: with its names and its output.
-        own_tag: its hash.
+        builder: the builder of the image.
+        options: its names and its output.
+        own_tag: its hash tag.
         state: the state folder.
-        verify: whether the image is verified; otherwise it is found as soon as it is built.
+        verify: whether the image is verified; if not, `find` returns it as soon as it is built.
     """
 
     def __init__(
@@ -84,15 +85,15 @@ class Owed:
         self._mark = None if folder is None else folder.with_name(f"{folder.name}.unproved")
 
     @property
-    def is_noted(self) -> bool:
-        """Whether an earlier run left it unverified."""
+    def is_marked(self) -> bool:
+        """Whether an earlier run built the image but did not verify it."""
         return self._mark is not None and self._mark.exists()
 
     def begin(self) -> BuildOptions:
-        """With the names to build it under.
+        """Mark the image as not verified and return the options with the names to build it under.
 
         Raises:
-            OSError: nothing can be written beside the layout.
+            OSError: the mark cannot be written beside the layout.
         """
         if self._engine is not None:
             return self._options
@@ -102,7 +103,7 @@ class Owed:
         return replace(self._options, tags=with_hash(self._options.tags, self._own_tag))
 
     def end(self, built: BuiltImage) -> None:
-        """Make the image findable: it is verified, or verification was not wanted.
+        """Make the image visible to `find`.
 
         Raises:
             EngineError: the engine refuses the name.
@@ -114,8 +115,8 @@ class Owed:
             self._mark.unlink(missing_ok=True)
 
 
-def name(found: Found, options: BuildOptions, own_tag: str) -> None:
-    """Set the tag that the output names to an image in a registry, as a build would have done.
+def set_output_tag(existing: ExistingImage, options: BuildOptions, own_tag: str) -> None:
+    """Set the tag of a registry output to an existing image, as a build would have done.
 
     Raises:
         EngineError: the tag names another image, or the registry refuses.
@@ -123,19 +124,21 @@ def name(found: Found, options: BuildOptions, own_tag: str) -> None:
     output = parse_output(options.output) if options.output else None
     if output is None or output.reference is None or output.reference.tag == own_tag:
         return
-    assert found.digest is not None
+    assert existing.digest is not None
     with _registry(output.reference, options) as registry:
         manifest = registry.manifest(output.reference)
-        if manifest is None or manifest.digest != found.digest:
-            move_tag(output.reference, found.digest, registry, replace_tag=options.replace_tag)
+        if manifest is None or manifest.digest != existing.digest:
+            move_tag(output.reference, existing.digest, registry, replace_tag=options.replace_tag)
 
 
 def tag(digest: str, options: BuildOptions, own_tag: str) -> None:
-    """Set both tags of what was pushed by digest: the output's own, then the hash, which says that all is done.
+    """Set both tags of an image that was pushed by digest.
+
+    The hash tag comes last: `find` looks for it, so it must not exist before the output's own tag is set.
 
     Raises:
         EngineError: a tag names another image, or the registry refuses.
-        IntegrityError: the registry does not hold the image.
+        IntegrityError: the image is not in the registry.
     """
     reference = parse_output(options.output or "").reference
     assert reference is not None
@@ -145,12 +148,12 @@ def tag(digest: str, options: BuildOptions, own_tag: str) -> None:
 
 
 def with_hash(tags: tuple[str, ...], own_tag: str) -> tuple[str, ...]:
-    """The names in an engine's storage, with one that says what is in the image."""
+    """Return the names in an engine's image store plus one with the hash tag."""
     return tuple(dict.fromkeys((*tags, *(_hashed(image_name, own_tag) for image_name in tags[:1]))))
 
 
 def _layout(options: BuildOptions, state: Path) -> Path | None:
-    """The layout that the embedded engine leaves on this machine, None where the image goes elsewhere."""
+    """Return the layout that the embedded engine writes on this machine; None for other outputs."""
     output = parse_output(options.output) if options.output else None
     if output is None:
         return own_layout(state, options.tags[0] if options.tags else "image")
@@ -162,26 +165,32 @@ def _hashed(tag: str, own_tag: str) -> str:
     return f"{repository}/{last.partition(':')[0]}:{own_tag}" if repository else f"{last.partition(':')[0]}:{own_tag}"
 
 
-def _in_engine(builder: EngineBuilder, wanted: Mapping[str, str], options: BuildOptions, own_tag: str) -> Found | None:
+def _in_engine(
+    builder: EngineBuilder, required: Mapping[str, str], options: BuildOptions, own_tag: str
+) -> ExistingImage | None:
     if not options.tags:
         return None
     image = builder.engine.local(_hashed(options.tags[0], own_tag))
-    if image is None or not _fits(image.labels, wanted):
+    if image is None or not _has_labels(image.labels, required):
         return None
     for image_name in options.tags:
         builder.engine.tag(image.id, image_name)
-    return Found(digest=None, place=image.id)
+    return ExistingImage(digest=None, place=image.id)
 
 
-def _in_layout(folder: Path, ref_name: str | None, wanted: Mapping[str, str]) -> Found | None:
+def _in_layout(folder: Path, ref_name: str | None, required: Mapping[str, str]) -> ExistingImage | None:
     try:
         image = read_layout(FileReference(kind=LAYOUT, path=folder, tag=ref_name))
     except (EngineError, UsageError, IntegrityError):
         return None
-    return Found(digest=image.digest, place=f"oci:{folder}") if _fits(_labels(image.config), wanted) else None
+    return (
+        ExistingImage(digest=image.digest, place=f"oci:{folder}")
+        if _has_labels(_labels(image.config), required)
+        else None
+    )
 
 
-def _in_registry(reference: Reference, wanted: Mapping[str, str], options: BuildOptions) -> Found | None:
+def _in_registry(reference: Reference, required: Mapping[str, str], options: BuildOptions) -> ExistingImage | None:
     with _registry(reference, options) as registry:
         manifest = registry.manifest(reference)
         if manifest is None:
@@ -191,9 +200,9 @@ def _in_registry(reference: Reference, wanted: Mapping[str, str], options: Build
             config = Documents(registry, None).config(reference, digest)
         except (EngineError, IntegrityError, ValueError, KeyError, TypeError, RecursionError):
             return None
-    if not _fits(_labels(config), wanted):
+    if not _has_labels(_labels(config), required):
         return None
-    return Found(digest=manifest.digest, place=f"{reference.place}@{manifest.digest}")
+    return ExistingImage(digest=manifest.digest, place=f"{reference.place}@{manifest.digest}")
 
 
 @contextmanager
@@ -210,5 +219,5 @@ def _labels(config: bytes) -> Mapping[str, Any]:
     return labels if isinstance(labels, dict) else {}
 
 
-def _fits(labels: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    return all(labels.get(key) == value for key, value in wanted.items())
+def _has_labels(labels: Mapping[str, Any], required: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in required.items())

@@ -1,8 +1,8 @@
 """A pool of processes on this machine, with the interface of `concurrent.futures.Executor`.
 
-Builds need processes, not threads: each has its own umask, its own signals and its own fate. A worker that dies (the
-kernel ends what takes too much memory) fails the one task that it had, and another takes its place; the pool of the
-standard library would fail them all. Workers end with this process, however it ends.
+Builds need processes, not threads: each has its own umask and signals and may be killed alone. A worker that dies, for
+example because memory ran out, fails only its own task and is replaced; `ProcessPoolExecutor` would fail all tasks.
+Workers end when this process does, however it ends.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import kill, tree
 
 _GRACE_S = 10.0  # for a worker to clean up after SIGTERM
-_TAIL = 10  # lines of a dead worker's last words
+_TAIL = 10  # lines of a dead worker's output in the error
 Event = tuple[str, str, Any]
-"""What a worker tells of its task while it works: the task's name, the method of `Reporter`, and its arguments."""
+"""A progress event of a task: the task's name, the method of `Reporter`, and its arguments."""
 
 _Job = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -37,21 +37,21 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_reporter(function: Function) -> Function:
-    """Mark a function of a named task that takes `reporter`: workers pass one that reports to the pool."""
+    """Mark a function of a task with a name that takes `reporter`; workers pass one that sends events to the pool."""
     function.__dict__["takes_reporter"] = True
     return function
 
 
 class LocalPool(Executor):
-    """Runs functions that can be pickled by name, each in one of a few child processes.
+    """Runs functions that can be pickled by name in child processes.
 
     Args:
-        jobs: how many processes at most.
-        heard: told of every event of every worker; called from any thread. May be replaced while nothing is given.
+        jobs: the maximum number of processes.
+        on_event: receives every event of every worker; called from any thread. May be replaced while no task runs.
     """
 
-    def __init__(self, jobs: int, *, heard: Callable[[Event], None] | None = None) -> None:
-        self._jobs, self.heard = jobs, heard
+    def __init__(self, jobs: int, *, on_event: Callable[[Event], None] | None = None) -> None:
+        self._jobs, self.on_event = jobs, on_event
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._slots: list[threading.Thread] = []
@@ -59,11 +59,11 @@ class LocalPool(Executor):
         self._ending = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As `Executor.submit`."""
+        """Submit as `Executor.submit`."""
         future: Future[Any] = Future()
         with self._lock:
             if self._ending:
-                raise RuntimeError("the pool takes no more work")
+                raise RuntimeError("the pool is shut down")
             self._waiting.put((future, fn, args, kwargs))
             if len(self._slots) < self._jobs:
                 slot = threading.Thread(target=self._slot, name=f"envkit-slot-{len(self._slots)}", daemon=True)
@@ -72,7 +72,7 @@ class LocalPool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As `Executor.shutdown`."""
+        """Shut down as `Executor.shutdown`."""
         with self._lock:
             self._ending = True
             if cancel_futures:
@@ -84,12 +84,13 @@ class LocalPool(Executor):
                 slot.join()
 
     def stop(self) -> None:
-        """End every worker: SIGTERM, so that it can clean up, then SIGKILL; nothing that they started is left."""
+        """End every worker and all processes that it started: SIGTERM, so that it can clean up, then SIGKILL."""
         with self._lock:
             self._ending = True
             self._cancel_waiting()
             workers = list(self._workers)
-        below = {pid: start for worker in workers for pid, start in tree(worker.pid).items()}
+        # Listed first: the children of a process that has ended can no longer be found.
+        descendants = {pid: start for worker in workers for pid, start in tree(worker.pid).items()}
         for worker in workers:
             with contextlib.suppress(ProcessLookupError):
                 worker.send_signal(signal.SIGTERM)
@@ -99,11 +100,11 @@ class LocalPool(Executor):
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
-        kill(below)
+        kill(descendants)
         self.shutdown(wait=True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Wait for all work, or, where an exception passes, end it."""
+        """Wait for all work; after an exception, stop it."""
         if error is None:
             self.shutdown(wait=True)
         else:
@@ -118,22 +119,22 @@ class LocalPool(Executor):
                     job[0].set_running_or_notify_cancel()
 
     def _slot(self) -> None:
-        """The thread of one process: it starts it, gives it work, and replaces it when it dies."""
+        """Run in one thread per process: start the process, give it work, and replace it when it dies."""
         worker: _Worker | None = None
         while (job := self._waiting.get()) is not None:
             future, fn, args, kwargs = job
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                if worker is not None and worker.process.poll() is not None:  # something ended it while it was idle
+                if worker is not None and worker.process.poll() is not None:  # killed while it was idle
                     self._ended(worker)
                     worker = None
                 if worker is None:
                     worker = self._started()
-                future.set_result(worker.do(fn, args, kwargs, self.heard))
-            except _DiedError as error:
+                future.set_result(worker.do(fn, args, kwargs, self.on_event))
+            except _DiedError:
                 assert worker is not None
-                future.set_exception(_lost(worker, error))
+                future.set_exception(_lost(worker))
                 self._ended(worker)
                 worker = None
             except BaseException as error:  # noqa: BLE001 - the caller gets it from the future
@@ -144,7 +145,7 @@ class LocalPool(Executor):
     def _started(self) -> _Worker:
         with self._lock:
             if self._ending:
-                raise EnvironmentProblem("the pool is ending", hint="run it again")
+                raise EnvironmentProblem("the pool is shutting down", hint="run the command again")
             worker = _Worker()
             self._workers.add(worker.process)
         return worker
@@ -163,40 +164,40 @@ class _Worker:
     """One child process and the socket to it."""
 
     def __init__(self) -> None:
-        mine, its = socket.socketpair()
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
-        argv = [sys.executable, "-P", "-m", "envkit.fleet.worker", str(its.fileno())]
+        parent, child = socket.socketpair()
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        argv = [sys.executable, "-P", "-m", "envkit.fleet.worker", str(child.fileno())]
         try:
-            # In a session of its own: a Ctrl-C on the terminal reaches it through `LocalPool.stop` alone.
+            # In its own session: Ctrl-C on the terminal does not reach it; `LocalPool.stop` ends it in order.
             self.process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-                argv, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said,
+                argv, pass_fds=[child.fileno()], stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
                 start_new_session=True, env=os.environ | {"PYTHONPATH": _path()},
             )  # fmt: skip
         except OSError as error:
-            raise EnvironmentProblem(f"no worker can be started: {error.strerror}", hint="--jobs 1") from error
+            raise EnvironmentProblem(f"cannot start a worker process: {error.strerror}", hint="--jobs 1") from error
         finally:
-            its.close()
-        self._connection = Connection(mine.detach())
+            child.close()
+        self._connection = Connection(parent.detach())
 
     def do(
         self,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        heard: Callable[[Event], None] | None,
+        on_event: Callable[[Event], None] | None,
     ) -> Any:
-        """What a function gives in the worker; what it raises is raised here.
+        """Call a function in the worker and return its result or raise its exception.
 
         Raises:
-            _DiedError: the worker is gone.
+            _DiedError: the worker's process is gone.
         """
         try:
             self._connection.send((fn, args, kwargs))
             while True:
                 kind, value = self._connection.recv()
                 if kind == "event":
-                    if heard is not None:
-                        heard(value)
+                    if on_event is not None:
+                        on_event(value)
                 elif kind == "raised":
                     raise value
                 else:
@@ -204,10 +205,10 @@ class _Worker:
         except (EOFError, ConnectionError) as error:
             raise _DiedError from error
 
-    def last_words(self) -> tuple[str, ...]:
-        """The last lines that the process printed."""
-        self._said.seek(0)
-        return tuple(self._said.read().decode(errors="replace").splitlines()[-_TAIL:])
+    def output_tail(self) -> tuple[str, ...]:
+        """Return the last lines that the process printed."""
+        self._output.seek(0)
+        return tuple(self._output.read().decode(errors="replace").splitlines()[-_TAIL:])
 
     def close(self) -> None:
         """Let the process end."""
@@ -217,18 +218,17 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._said.close()
+        self._output.close()
 
 
 def _path() -> str:
-    """Where a worker finds this very package, also in a checkout that is not installed."""
-    own, theirs = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
-    return os.pathsep.join([own, theirs] if theirs else [own])
+    """Return a PYTHONPATH on which a worker finds this package, also in a checkout that is not installed."""
+    own, inherited = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
+    return os.pathsep.join([own, inherited] if inherited else [own])
 
 
-def _lost(worker: _Worker, error: _DiedError) -> EnvironmentProblem:
-    del error
+def _lost(worker: _Worker) -> EnvironmentProblem:
     code = worker.process.wait()
     how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
     hint = "lower --jobs to use less memory" if code == -signal.SIGKILL else "envkit build --resume builds it again"
-    return EnvironmentProblem(f"the worker process ended {how}", hint=hint, details=worker.last_words())
+    return EnvironmentProblem(f"the worker process ended {how}", hint=hint, details=worker.output_tail())

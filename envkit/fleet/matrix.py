@@ -1,7 +1,7 @@
-"""Matrix files: what `images`, `axes`, `include` and `exclude` say, read strictly into a frozen `Matrix`.
+"""Matrix files: `images`, `axes`, `include` and `exclude`, read strictly into a frozen `Matrix`.
 
-A matrix means what users of CI systems know: every combination of the axes, without those that `exclude` names, with
-what `include` adds to combinations or puts beside them.
+The semantics are those of CI systems: every combination of the axes, minus those that match `exclude`; `include` adds
+fields to combinations, or further combinations.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MOST = 1000
 KEYS = {
     "schema": f"always {SCHEMA}",
     "image": "the definition that all combinations start from: a shipped image, or a file relative to this one",
-    "images": "several of them; each is combined with every combination of the axes",
-    "axes": "fields with the list of their values",
-    "include": "further fields for the combinations they fit, or further combinations",
-    "exclude": "combinations to leave out; fields that are not named match any value",
+    "images": "several definitions; each is combined with every combination of the axes",
+    "axes": "fields, each with a list of values",
+    "include": "further fields for matching combinations, or further combinations",
+    "exclude": "combinations to leave out; omitted fields match any value",
 }
-# Fields that may be an axis, or stand in `include`, with their meaning; docs/fleet.md shows this table.
+# Fields allowed under `axes` and `include`, with their meaning; docs/fleet.md shows this table.
 VERSIONS = ("torch", "cuda", "cudnn", "python")
 LISTS = ("gpu", "features", "companions", "conda", "pip", "apt", "rpm")
 AXES = {
@@ -50,17 +50,17 @@ AXES = {
     "template": "miniconda, wheels, or one of your own",
     "base": "base image, or bootstrap:debian/bookworm",
     "flavor": " or ".join(FLAVORS),
-    "features": "a list of ready-made additions",
-    "companions": "the list of what comes with torch",
-    "conda": "a list of further conda packages",
-    "pip": "a list of further packages from the Python index",
-    "apt": "a list of further system packages on Debian and Ubuntu",
-    "rpm": "a list of further system packages elsewhere",
+    "features": "a list of predefined additions",
+    "companions": "a list of packages installed with torch",
+    "conda": "a list of additional conda packages",
+    "pip": "a list of additional packages from the Python index",
+    "apt": "a list of additional system packages on Debian and Ubuntu",
+    "rpm": "a list of additional system packages on Rocky Linux, UBI and CentOS",
 }
 _CHOICES: Mapping[str, tuple[str, ...]] = {"platform": PLATFORMS, "source": SOURCES, "flavor": FLAVORS}
 _IMAGE = "image"
 Value = str | bool | tuple[str, ...] | None
-"""None = the field is not asked for in this combination."""
+"""None = the field is not set in this combination."""
 
 Row = tuple[tuple[str, Value], ...]
 """One combination: field and value, in the order of the file."""
@@ -68,7 +68,7 @@ Row = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix as its author wants it; values are checked and stay as written."""
+    """The contents of a matrix file; values are checked and stay as written."""
 
     where: str  # the file's path, for errors
     images: tuple[str, ...]  # names of shipped images, or paths
@@ -78,16 +78,16 @@ class Matrix:
 
 
 def read_matrix(path: Path) -> Matrix:
-    """The matrix in a file.
+    """Read a matrix file.
 
     Raises:
-        UsageError: the file cannot be read, or has faults; all of them are named.
+        UsageError: the file cannot be read or has errors; all of them are listed.
     """
     return parse(strictyaml.text_of(path), where=str(path), folder=path.parent)
 
 
 def parse(text: str, *, where: str, folder: Path = Path()) -> Matrix:
-    """The matrix in a text; `where` names it in errors, `folder` is where paths of images begin.
+    """Parse a matrix; `where` names it in errors, and paths of images are relative to `folder`.
 
     Raises:
         UsageError: as `read_matrix`.
@@ -149,7 +149,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _value_schema(name: str) -> dict[str, Any]:
-    """Return the schema of one value of a field; null = the field is not asked for."""
+    """Return the schema of one value of a field; null = the field is not set."""
     if name == "cpu":
         return {"type": ["boolean", "null"]}
     if name in _CHOICES:
@@ -159,10 +159,10 @@ def _value_schema(name: str) -> dict[str, Any]:
 
 
 def rows_of(matrix: Matrix) -> tuple[Row, ...]:
-    """The combinations, each with its `image`, in the order in which the axes count up, the last axis first.
+    """Return the combinations, each with its `image`; the last axis varies fastest.
 
-    As CI systems have it: `exclude` is applied first. An entry of `include` then goes into every combination of the
-    axes whose values it does not change, may change what earlier entries added, and where it fits into none it is a
+    As in CI systems, `exclude` is applied first. An entry of `include` is then added to every combination of the axes
+    whose values it does not change; it may override what earlier entries added. An entry that matches none becomes a
     combination of its own.
     """
     names: tuple[str, ...] = (_IMAGE, *(name for name, _ in matrix.axes))
@@ -173,21 +173,21 @@ def rows_of(matrix: Matrix) -> tuple[Row, ...]:
     kept = [
         combination for combination in product if not any(_matches(combination, dict(row)) for row in matrix.exclude)
     ]
-    grown = [dict(combination) for combination in kept]
-    own: list[dict[str, Value]] = []
-    bare = not matrix.axes and len(matrix.images) == 1  # then `include` alone says what there is
+    extended = [dict(combination) for combination in kept]
+    further: list[dict[str, Value]] = []
+    bare = not matrix.axes and len(matrix.images) == 1  # without axes, the entries of `include` are the combinations
     for row in matrix.include:
         added = dict(row)
-        fits = [
+        matching = [
             at
             for at, combination in enumerate(kept)
             if all(combination.get(key, value) == value for key, value in added.items())
         ]
-        for at in () if bare else fits:
-            grown[at] |= added
-        if bare or not fits:
-            own.append({_IMAGE: matrix.images[0], **added})
-    return tuple(tuple(combination.items()) for combination in (*([] if bare and own else grown), *own))
+        for at in () if bare else matching:
+            extended[at] |= added
+        if bare or not matching:
+            further.append({_IMAGE: matrix.images[0], **added})
+    return tuple(tuple(combination.items()) for combination in (*([] if bare and further else extended), *further))
 
 
 def _matches(combination: Mapping[str, Value], row: Mapping[str, Value]) -> bool:
@@ -228,7 +228,7 @@ def _rows(top: Fields, tree: Mapping[str, Any], key: str, known: Collection[str]
         if not isinstance(row, Mapping):
             continue
         if not row:
-            faults.append(f"{location}: names no field")
+            faults.append(f"{location}: the combination is empty")
         combinations.append(
             tuple((name, _value(name, value, under.at(name), faults)) for name, value in row.items() if name in known)
         )
@@ -236,7 +236,7 @@ def _rows(top: Fields, tree: Mapping[str, Any], key: str, known: Collection[str]
 
 
 def _value(name: str, value: Any, location: str, faults: list[str]) -> Value:
-    """A value as it is compared and asked for; faults are noted."""
+    """Return a value in normalized form; errors are appended to `faults`."""
     if value is None or (name == "cpu" and isinstance(value, bool)):
         return value or None
     if name == "cpu":
@@ -269,10 +269,10 @@ def _why_not(name: str, value: str, location: str) -> str | None:
 
 
 def _useless(top: Fields, exclude: Sequence[Row], known: Mapping[str, Sequence[Value]]) -> list[str]:
-    """Entries of `exclude` that can match nothing are mistakes."""
+    """Return an error for each entry of `exclude` that cannot match any combination."""
     return [
         f"{top.at('exclude')}[{at}].{name}: {_shown(value)} is not a value of {name}, "
-        f"which has {', '.join(_shown(choice) for choice in known[name])}"
+        f"which lists {', '.join(_shown(choice) for choice in known[name])}"
         for at, row in enumerate(exclude)
         for name, value in row
         if value not in known.get(name, ())
@@ -280,14 +280,14 @@ def _useless(top: Fields, exclude: Sequence[Row], known: Mapping[str, Sequence[V
 
 
 def _image(value: str) -> str | None:
-    return None if value.strip() and value.isprintable() else "is neither an image name nor a path"
+    return None if value.strip() and value.isprintable() else "is not an image name or a path"
 
 
 def _placed(name: str, folder: Path) -> str:
-    """A path as it is reached from here; a name stays."""
+    """Return a path of an image relative to the current folder; a shipped image's name is returned as it is."""
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
-    placed = str(folder / name) if is_path else name
-    return placed if not is_path or "/" in placed else f"./{placed}"
+    path = str(folder / name) if is_path else name
+    return path if not is_path or "/" in path else f"./{path}"
 
 
 def _with_place(row: Row, folder: Path) -> Row:
@@ -298,7 +298,7 @@ def _with_place(row: Row, folder: Path) -> Row:
 
 def _near(value: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(value, known, n=1, cutoff=0.4)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 
 def _example(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The values that pass between a matrix, the machines that work on it, and the report."""
+"""The values passed between a matrix, the workers and the report."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Cell:
     """One image of a matrix. Its name is unique in the matrix and can be a tag."""
 
     name: str  # 'train-py311-torch2.7'
-    axes: tuple[tuple[str, str], ...]  # what the matrix says of it: (('python', '3.11'), ...)
+    axes: tuple[tuple[str, str], ...]  # its fields in the matrix: (('python', '3.11'), ...)
     plan: BuildPlan
-    also: tuple[str, ...] = ()  # names of cells that collapsed into this one, since their plans are equal
+    also: tuple[str, ...] = ()  # names of further cells with an equal plan; they are the same image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impossible:
-    """A cell that no combination satisfies."""
+    """A cell without compatible versions."""
 
     name: str
     axes: tuple[tuple[str, str], ...]
@@ -34,50 +34,50 @@ class Impossible:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildTask:
-    """One image to build, as text and numbers alone: it travels to other machines.
+    """One image to build, as text and numbers only, so that it can be sent to other machines.
 
-    Mirrors, logins and caches are those of the machine that works on it.
+    Mirrors, logins and caches are those of the worker.
     """
 
     name: str
     plan: str  # canonical JSON
-    lock: str | None  # canonical JSON; None = solved by the worker
+    lock: str | None  # canonical JSON; None = the worker solves it
     engine: str  # 'embedded', ...
-    output: str | None  # as --output has it
-    tags: tuple[str, ...] = ()  # names in an engine's storage
+    output: str | None  # the value of --output
+    tags: tuple[str, ...] = ()  # names in the engine's image store
     verify: bool = True
-    hold: bool = False  # True: pushed by digest alone; a `TagTask` follows
+    hold: bool = False  # True: push by digest only; a `TagTask` follows
     options: Mapping[str, Any] = field(default_factory=dict)  # further fields of `BuildOptions`, as JSON values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagTask:
-    """The tags of an image that was built, pushed and held."""
+    """Set the tags of an image that was pushed by digest (`BuildTask.hold`)."""
 
     name: str
     build: BuildTask
     digest: str  # manifest digest
-    own_tag: str  # the hash of its plan and lock
+    own_tag: str  # `hash_tag` of its plan and lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one task."""
+    """The outcome of one task."""
 
     name: str
     status: str  # 'built' | 'present' | 'failed' | 'unproved' | 'stopped'
     exit_code: int
-    worker: str  # 'host:pid' that did it
+    worker: str  # 'host:pid' of the process that ran it
     duration_s: float
     digest: str | None = None  # manifest digest
-    place: str | None = None  # where the image is: 'host/name@sha256:...', 'oci:DIR', or an engine's id
+    place: str | None = None  # where the image is: 'host/name@sha256:...', 'oci:DIR', or an engine's image ID
     error: str | None = None
     hint: str | None = None
     details: tuple[str, ...] = ()
     log: str | None = None  # path of the engine's log on the worker
     record: Mapping[str, Any] | None = None  # envkit.verify/1
-    held: str | None = None  # the hash of an image that has no tag yet; see `BuildTask.hold`
-    figures: Mapping[str, float] = field(default_factory=dict)  # bytes sent, seconds of each part
+    held: str | None = None  # the hash tag of an image that has no tag yet; see `BuildTask.hold`
+    figures: Mapping[str, float] = field(default_factory=dict)  # image size and bytes sent, seconds of the build
 
 
 def worker_name() -> str:
@@ -86,7 +86,7 @@ def worker_name() -> str:
 
 
 def refused(error: OSError) -> EnvironmentProblem:
-    """Return what the system refused, with the path."""
+    """Translate an error of the operating system, with the path it concerns."""
     suffix = f": {error.filename}" if error.filename else ""
     return EnvironmentProblem(
         f"{error.strerror or error}{suffix}", hint="check the path, its permissions and the free disk space"

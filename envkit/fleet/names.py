@@ -1,4 +1,4 @@
-"""Names of images: a cell's own name for people, and a hash of plan and lock to look an existing image up."""
+"""Tags of an image: a readable one per cell, and a hash of plan and lock by which an existing image is found."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LENGTH = 12  # hex digits: 48 bits, so that among a million images of one repository two are hardly ever equal
-_LONGEST = 128  # characters of a tag
-_MARK = 8  # hex digits that keep cut names apart
+_LENGTH = 12  # hex digits (48 bits): a million images in one repository collide with a probability of about 0.2 %
+_LONGEST = 128  # characters; the limit for a tag in the OCI distribution specification
+_MARK = 8  # hex digits that keep shortened names unique
 
 
 def hash_tag(plan: str, lock: str | None, further: Sequence[str] = ()) -> str:
@@ -20,17 +20,18 @@ def hash_tag(plan: str, lock: str | None, further: Sequence[str] = ()) -> str:
 
     Args:
         plan: the plan's digest.
-        lock: the lock's digest; None where the build solves by itself.
-        further: what else decides the bytes of this image, such as labels that were typed; nothing in the usual case.
+        lock: the lock's digest; None if the build itself solves.
+        further: anything else that changes the bytes of this image, such as `--label`; usually empty.
     """
     contents = json.dumps([plan, lock, *further], separators=(",", ":"))
     return hashlib.sha256(contents.encode()).hexdigest()[:_LENGTH]
 
 
 def cell_name(definition: str, axes: Sequence[tuple[str, str]]) -> str:
-    """`train-python3.11-torch2.7`: a tag that any registry takes.
+    """Return a valid tag such as `train-python3.11-torch2.7`.
 
-    Of paths and images it has the last part, and not every character; names of different cells may be equal.
+    Only the last component of a path or image is used, and invalid characters are replaced, so the names of different
+    cells may be equal; see `marked`.
     """
     shown = ((key, "" if value == "true" else value.removesuffix(".*").rpartition("/")[2]) for key, value in axes)
     words = (definition, *(f"{key}{value}" for key, value in shown))
@@ -39,6 +40,6 @@ def cell_name(definition: str, axes: Sequence[tuple[str, str]]) -> str:
 
 
 def marked(name: str, definition: str, axes: Sequence[tuple[str, str]]) -> str:
-    """The name with a mark that no other cell has, whichever cells there are."""
+    """Return the name with a hash of the cell as a suffix, which makes it unique and independent of other cells."""
     mark = hashlib.sha256(json.dumps([definition, *map(list, axes)]).encode()).hexdigest()[:_MARK]
     return f"{name[: _LONGEST - _MARK - 1]}-{mark}"

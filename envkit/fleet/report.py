@@ -1,4 +1,4 @@
-"""What became of a fleet, as data, as rows of text and as one exit code."""
+"""The report on a fleet: as JSON, as table rows and as one exit code."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from envkit.fleet import REPORT_SCHEMA
 from envkit.fleet.model import Cell, Impossible, Outcome
 from envkit.report.reading import word
 
-# The most severe first. Interrupted runs and bugs come before everything; a failure before an impossible cell, that
-# before an image that is only not verified. docs/fleet.md shows this order.
+# Most severe first: interrupted runs and bugs, then failures, impossible cells, and images that are only not
+# verified. docs/fleet.md shows this order.
 SEVERITY = (130, 143, 1, 10, 6, 8, 9, 124, 7, 4, 2, 3, 5, 0)
 COLUMNS = ["image", "outcome", "seconds", "where, or why not"]
 
 
 def exit_code(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = (), *, skip: bool = False) -> int:
-    """Return the most severe exit code among all images; impossible cells count as 3 unless they may be skipped."""
+    """Return the most severe exit code; impossible cells count as 3 unless `skip` is set. Unknown codes come first."""
     codes = {outcome.exit_code for outcome in outcomes} | ({3} if impossible and not skip else set())
     return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else 0, default=0)
 
 
 def counts(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = ()) -> str:
-    """`20 built, 3 already there, 1 failed; 2 impossible`."""
+    """Return a summary such as `20 built, 3 already there, 1 failed; 2 impossible`."""
     totals = Counter(outcome.status for outcome in outcomes)
     parts = [
         f"{totals[status]} {word(status)}"
@@ -37,7 +37,7 @@ def counts(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = ()) -
 def rows(
     outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = (), cells: Sequence[Cell] = ()
 ) -> list[list[str]]:
-    """A row for each image: name, outcome, seconds, and where it is or why it is not; names of equal plans follow."""
+    """Return the rows of the table (see `COLUMNS`); further names of equal plans and impossible cells come last."""
     table = [
         [
             outcome.name,
@@ -61,16 +61,16 @@ def document(
     jobs: int | None,
     skip: bool,
 ) -> dict[str, Any]:
-    """The report as data, schema included.
+    """Return the report as a JSON-ready tree.
 
     Args:
         cells: in the order of the matrix.
         outcomes: of the cells, in any order.
-        impossible: cells that no combination satisfies.
-        where: the matrix' file, or what else named the images.
+        impossible: cells without compatible versions.
+        where: the matrix file, or another source of the images.
         duration_s: of the whole run.
-        jobs: builds at once; None on a cluster, which decides that itself.
-        skip: whether impossible cells may be skipped.
+        jobs: parallel builds; None on a cluster, where the scheduler decides.
+        skip: whether impossible cells are ignored in the exit code.
     """
     by_name = {outcome.name: outcome for outcome in outcomes}
     return {

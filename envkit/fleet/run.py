@@ -1,4 +1,4 @@
-"""Many builds, on this machine or on a cluster: tasks with their locks go in, outcomes come out."""
+"""Build many images, on this machine or on a cluster, from their plans and locks."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
     Run = Callable[[Iterable[BuildTask | Outcome], Callable[[Outcome], None]], object]
 
-_CROSS_CHECKED = "1"  # image of a fleet that two workers build, unless --cross-check says otherwise
-_NOTHING = "no image of an earlier run with these images and flags was found; building all"
+_CROSS_CHECKED = "1"  # the default of --cross-check: images that two workers build
+_NOTHING = "no finished images from an earlier run with these images and flags; building all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRequest:
     """Which images to build, and how."""
 
-    found: Expanded
-    where: str  # what named the images
+    expanded: Expanded
+    where: str  # the matrix file, or another source of the images
     settings: Settings
     options: BuildOptions
-    engine: str  # as `engine_name` returned it
+    engine: str  # from `engine_name`
     verify: bool = True
     no_lock: bool = False
     allow_cpu: bool = False
@@ -50,7 +50,7 @@ class FleetRequest:
     cross_check: str | None = None  # 'all' or a number
 
     def check(self) -> None:
-        """Refuse what cannot be built on a cluster, before anything begins.
+        """Check the options of a cluster before anything begins.
 
         Raises:
             UsageError: the address, the output or the share is invalid.
@@ -67,17 +67,17 @@ class Listener(Protocol):
     remarks: set[str]
 
     def heard(self, event: Event) -> None:
-        """Take what a worker reports."""
+        """Take a progress event of a worker."""
 
     def ended(self, outcome: Outcome) -> None:
         """Take the end of one build."""
 
     def note(self, text: str) -> None:
-        """Take a remark on the whole."""
+        """Take a remark on the whole run."""
 
 
 class Remarks(Silent):
-    """A reporter whose remarks go to the listener of all images; steps of work that is done for all of them do, too."""
+    """A reporter for work that is done for all images: its steps and remarks become remarks of the listener."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -87,7 +87,7 @@ class Remarks(Silent):
         self._listener.note(f"lock: {text}")
 
     def note(self, text: str) -> None:
-        """Pass the remark on; workers that report the same add nothing."""
+        """Pass the remark on, and record it so that the same remark of a worker is not repeated."""
         self._listener.remarks.add(text)
         self._listener.note(text)
 
@@ -109,21 +109,21 @@ class FleetRun:
             UsageError: the output cannot hold several images.
             InterruptedRun: a signal ended the run.
         """
-        asked, listener = self.request, self.listener
-        names = [cell.name for cell in asked.found.cells]
-        listener.note(f"{counted(len(names), 'image')} of {asked.where}")
+        request, listener = self.request, self.listener
+        cells = request.expanded.cells
+        listener.note(f"{counted(len(cells), 'image')} of {request.where}")
         engine = self._engine()
-        own = {"verify": asked.verify, "no_lock": asked.no_lock, "allow_cpu": asked.allow_cpu}
-        mirrors = asked.settings.values["preset"]
+        own = {"verify": request.verify, "no_lock": request.no_lock, "allow_cpu": request.allow_cpu}
+        mirrors = request.settings.values["preset"]
         preset = mirrors.text if mirrors.origin == "flag" else None
-        tasks = [task_of(cell, engine, asked.options, **own, preset=preset) for cell in asked.found.cells]
-        last = LastRun(state_dir(), digest_of(asked.found.cells, tasks))
-        done = last.resume() if asked.resume else {}
-        if asked.resume:
-            listener.note(f"{len(done)} of {len(names)} images are there from the last run" if done else _NOTHING)
-        pool, run = self._pool(engine, len(names) - len(done))
+        tasks = [task_of(cell, engine, request.options, **own, preset=preset) for cell in cells]
+        last = LastRun(state_dir(), digest_of(cells, tasks))
+        done = last.resume() if request.resume else {}
+        if request.resume:
+            listener.note(f"{len(done)} of {len(cells)} images were finished in the last run" if done else _NOTHING)
+        pool, run = self._pool(engine, len(cells) - len(done))
 
-        def heard(outcome: Outcome) -> None:
+        def on_outcome(outcome: Outcome) -> None:
             self.outcomes.append(outcome)
             last.note(outcome)
             listener.ended(outcome)
@@ -131,14 +131,14 @@ class FleetRun:
         last.begin()
         try:
             with pool:
-                run(with_locks(in_order(asked.found.cells, tasks), done, self._locks(engine)), heard)
+                run(with_locks(in_order(cells, tasks), done, self._locks(engine)), on_outcome)
         except BaseException as error:
-            explain_interruption(error, len(self.outcomes), len(names))
+            explain_interruption(error, len(self.outcomes), len(cells))
             self.outcomes += stopped(tasks, self.outcomes, error)
             raise
 
     def _engine(self) -> str:
-        """Return the engine of all images: `auto` is one of this machine, or on a cluster the embedded one."""
+        """Return the engine of all images. `auto` chooses one on this machine; on a cluster it means embedded."""
         name = self.request.engine
         if self.request.scheduler is not None:
             return EMBEDDED if name == "auto" else name
@@ -151,34 +151,34 @@ class FleetRun:
         return None if self.request.no_lock else Locks(self.request.settings, engine, Remarks(self.listener))
 
     def _pool(self, engine: str, images: int) -> tuple[AbstractContextManager[object], Run]:
-        """Return who works, and how they are given work."""
-        asked, listener = self.request, self.listener
-        if asked.scheduler is not None:
+        """Return the pool of workers and the function that runs tasks on it."""
+        request, listener = self.request, self.listener
+        if request.scheduler is not None:
             from envkit.fleet.cluster_run import ClusterRun  # noqa: PLC0415 - dask takes 0.5 s to import
 
             fleet = ClusterRun(
-                asked.scheduler,
+                request.scheduler,
                 engine=engine,
-                output=asked.options.output,
-                share=parse_share(asked.cross_check or _CROSS_CHECKED),
+                output=request.options.output,
+                share=parse_share(request.cross_check or _CROSS_CHECKED),
                 note=listener.note,
-                heard=listener.heard,
+                on_event=listener.heard,
             )
             return fleet, fleet.run
-        from envkit.fleet.concurrency import bound, room_here  # noqa: PLC0415
+        from envkit.fleet.concurrency import parallel_builds, resources_here  # noqa: PLC0415
         from envkit.fleet.local import LocalPool  # noqa: PLC0415
 
-        limit = bound(room_here(cache_dir()), images, asked.jobs)
+        limit = parallel_builds(resources_here(cache_dir()), images, request.jobs)
         listener.note(f"{counted(limit.jobs, 'parallel build')} ({limit.why})")
         self.jobs = limit.jobs
-        pool = LocalPool(limit.jobs, heard=listener.heard)
-        return pool, lambda tasks, heard: schedule.run(tasks, pool, heard)
+        pool = LocalPool(limit.jobs, on_event=listener.heard)
+        return pool, lambda tasks, on_outcome: schedule.run(tasks, pool, on_outcome)
 
 
 def with_locks(
     ordered: Sequence[tuple[Cell, BuildTask]], done: Mapping[str, Outcome], locks: Locks | None
 ) -> Iterator[BuildTask | Outcome]:
-    """Yield every task with its lock, as soon as that is solved; what is done or cannot be solved is an outcome."""
+    """Yield each task as soon as its lock is solved; an image that is done or cannot be locked is an `Outcome`."""
     for cell, task in ordered:
         if cell.name in done:
             yield done[cell.name]
@@ -201,7 +201,7 @@ def explain_interruption(error: BaseException, done: int, count: int) -> None:
 
 
 def stopped(tasks: Sequence[BuildTask], outcomes: Sequence[Outcome], error: BaseException) -> list[Outcome]:
-    """Return the outcomes of the tasks that the end of the run left undone."""
+    """Return the outcomes of the tasks that were not finished when the run ended."""
     known = {outcome.name for outcome in outcomes}
-    why = error if isinstance(error, Ending) else InterruptedRun(2)
-    return [failed(task, why, status="stopped") for task in tasks if task.name not in known]
+    cause = error if isinstance(error, Ending) else InterruptedRun(2)
+    return [failed(task, cause, status="stopped") for task in tasks if task.name not in known]

@@ -1,8 +1,7 @@
-"""Tasks into an executor, outcomes out of it: the same on one machine and on many. A failure stops nothing else.
+"""Submit tasks to an executor and collect the outcomes, on one machine or on many. A failure does not stop the others.
 
-An executor is anything with the interface of `concurrent.futures.Executor`: `envkit.fleet.local.LocalPool`, or a
-cluster's. Work comes as an iterable that may take its time, so that the first images are being built while the locks
-of others are still being solved.
+An executor has the interface of `concurrent.futures.Executor`: `envkit.fleet.local.LocalPool`, or a cluster's pool.
+Tasks come from an iterable that may block, so that the first images are built while the locks of others are solved.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from envkit.fleet.model import BuildTask, Outcome
 from envkit.ground.errors import Ending, EnvkitError, InterruptedRun
 
 _LOOK_S = 0.5  # a signal reaches the waiting thread within that time
-_BUG = 1  # the exit code of a fault of envkit's own
-Heard = Callable[[Outcome], None]
+_BUG = 1  # the exit code of a bug in envkit
+OnOutcome = Callable[[Outcome], None]
 Then = Callable[[Outcome], "Outcome | Step"]
-"""What comes after an outcome of a task: it stands, or there is one more step."""
+"""Takes the outcome of a step; returns the final outcome or the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Further work for one task, and what comes after that."""
+    """Further work for one task, and what to do with its outcome."""
 
     future: Future[Outcome]
     then: Then
@@ -36,44 +35,44 @@ class Step:
 def run(
     tasks: Iterable[BuildTask | Outcome],
     executor: Executor,
-    heard: Heard,
+    on_outcome: OnOutcome,
     *,
     do: Callable[[BuildTask], Outcome] = build_task.build,
     then: Callable[[BuildTask, Outcome], Outcome | Step] = lambda _, outcome: outcome,
 ) -> tuple[Outcome, ...]:
-    """Give every task to the executor and collect what became of them, in the order of the tasks.
+    """Run every task in the executor and return the outcomes in the order of the tasks.
 
     Args:
-        tasks: what to do; an `Outcome` among them needs no work any more. The iterable may block.
-        executor: who does it; `submit` has to return a `Future` of `concurrent.futures`.
-        heard: called in this thread with each outcome, soon after it is known.
-        do: what is done with a task; it runs wherever the executor's workers are.
-        then: what comes after that; called in this thread.
+        tasks: the tasks; an `Outcome` among them needs no work. The iterable may block.
+        executor: its `submit` has to return a `Future` of `concurrent.futures`.
+        on_outcome: called in this thread with each final outcome, soon after it is known.
+        do: the function of a task; it runs on the executor's workers.
+        then: called in this thread with the task and the outcome of `do`; see `Then`.
 
     Raises:
-        BaseException: what ends this thread (Ctrl-C), after all tasks that were not begun are cancelled. What ends
-            those that were is the executor's: its `shutdown` or the `with` block around this call.
+        BaseException: this thread was ended (Ctrl-C); tasks that had not begun are cancelled. Running ones are ended by
+            the executor's `shutdown` or the `with` block around this call.
     """
     ended: queue.SimpleQueue[Future[Outcome]] = queue.SimpleQueue()
-    given: dict[Future[Outcome], tuple[BuildTask, Then]] = {}
+    submitted: dict[Future[Outcome], tuple[BuildTask, Then]] = {}
     order: list[str] = []
     outcomes: dict[str, Outcome] = {}
 
     def note(outcome: Outcome) -> None:
         outcomes[outcome.name] = outcome
-        heard(outcome)
+        on_outcome(outcome)
 
-    def give(task: BuildTask, step: Step) -> None:
-        given[step.future] = task, step.then
+    def follow(task: BuildTask, step: Step) -> None:
+        submitted[step.future] = task, step.then
         step.future.add_done_callback(ended.put)
 
     def take(future: Future[Outcome]) -> None:
-        task, after = given[future]
+        task, after = submitted[future]
         result = after(outcome_of(task, future))
         if isinstance(result, Outcome):
             note(result)
         else:
-            give(task, result)
+            follow(task, result)
 
     try:
         for task in tasks:
@@ -81,7 +80,7 @@ def run(
             if isinstance(task, Outcome):
                 note(task)
             else:
-                give(task, Step(future=executor.submit(do, task), then=partial(then, task)))
+                follow(task, Step(future=executor.submit(do, task), then=partial(then, task)))
             while not ended.empty():
                 take(ended.get())
         while len(outcomes) < len(order):
@@ -90,17 +89,17 @@ def run(
             except queue.Empty:
                 continue
     except BaseException:
-        for future in given:
+        for future in submitted:
             future.cancel()
         raise
     return tuple(outcomes[name] for name in order)
 
 
 def outcome_of(task: BuildTask, future: Future[Outcome]) -> Outcome:
-    """What became of a task whose future is done; a worker that died or a bug is an outcome too.
+    """Return the outcome of a task whose future is done; a dead worker or a bug is an outcome, too.
 
     Raises:
-        InterruptedRun: a signal reached this thread meanwhile; workers never pass one on.
+        InterruptedRun: a signal reached this thread; a worker's future never raises it.
     """
     try:
         return future.result()
@@ -108,7 +107,7 @@ def outcome_of(task: BuildTask, future: Future[Outcome]) -> Outcome:
         return failed(task, InterruptedRun(2), status="stopped")
     except EnvkitError as error:
         return failed(task, error)
-    except Exception as error:  # noqa: BLE001 - whatever a worker raised, the others go on
+    except Exception as error:  # noqa: BLE001 - a bug in one task does not stop the others
         lines = tuple(line for text in traceback.format_exception(error) for line in text.rstrip().splitlines())
         return Outcome(
             name=task.name,
@@ -123,7 +122,7 @@ def outcome_of(task: BuildTask, future: Future[Outcome]) -> Outcome:
 
 
 def failed(task: BuildTask, error: Ending, *, status: str = "failed") -> Outcome:
-    """A task that no worker brought to an end."""
+    """Return the outcome of a task that no worker finished."""
     return Outcome(
         name=task.name,
         status=status,

@@ -1,9 +1,9 @@
-"""What became of the last run of a fleet, so that the next one redoes only what failed or was not reached.
+"""The outcomes of a fleet's last run, from which `--resume` builds only what failed or was not reached.
 
     STATE/fleets/<digest>.json
 
-The digest is that of the cells and of everything that decides where their images go. A run adds each outcome as soon
-as it is known, so a run that is killed has left what it did.
+The digest covers the cells and everything that decides how and where their images are built. Each outcome is written
+as soon as it is known, so a killed run can be resumed, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from envkit.fleet.model import BuildTask, Cell, Outcome
 from envkit.ground.store import write_atomic
 
 SCHEMA = "envkit.fleet-state/1"
-_KEPT = 20  # fleets whose last run is remembered
+_KEPT = 20  # fleets
 _DONE = ("built", "present")
 
 
 def digest_of(cells: Sequence[Cell], tasks: Sequence[BuildTask]) -> str:
-    """The hex digest of what a fleet is: its cells' plans, and how and whereto they are built."""
+    """Return the hex digest of a fleet: the plans of its cells, and how and where they are built."""
     rows = [
         [cell.name, cell.plan.digest, task.engine, task.output, task.verify, list(task.tags), dict(task.options)]
         for cell, task in zip(cells, tasks, strict=True)
@@ -38,7 +38,7 @@ class LastRun:
 
     Args:
         state: the state folder.
-        digest: of the fleet.
+        digest: the fleet's digest.
     """
 
     def __init__(self, state: Path, digest: str) -> None:
@@ -46,7 +46,7 @@ class LastRun:
         self._outcomes: dict[str, dict[str, Any]] = {}
 
     def resume(self) -> dict[str, Outcome]:
-        """The images that the last run left built, by name; they count as done from here on."""
+        """Return the images that the last run finished, by name, and keep them as done in this run."""
         try:
             tree = json.loads(self.path.read_bytes())
             rows = tree["outcomes"] if tree["schema"] == SCHEMA else {}
@@ -60,7 +60,7 @@ class LastRun:
         return done
 
     def begin(self) -> None:
-        """Forget the run before, but for what `resume` gave, and the fleets whose last run is longest ago."""
+        """Drop the outcomes of the run before, except those `resume` returned, and the oldest files of other fleets."""
         self._write()
         with contextlib.suppress(OSError):
             kept = sorted(self.path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
@@ -68,7 +68,7 @@ class LastRun:
                 old.unlink(missing_ok=True)
 
     def note(self, outcome: Outcome) -> None:
-        """Keep an outcome. A state folder that cannot be written costs only what `resume` would have saved."""
+        """Save an outcome. Without a writable state folder the run goes on; only `resume` finds nothing."""
         row = asdict(outcome)
         row["record"], row["details"] = None, list(outcome.details)
         self._outcomes[outcome.name] = row

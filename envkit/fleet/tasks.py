@@ -1,4 +1,4 @@
-"""Cells into tasks, in an order that lets images share most of their work."""
+"""Turn cells into build tasks, ordered so that images share as much work as possible."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def task_of(
     allow_cpu: bool = False,
     preset: str | None = None,
 ) -> BuildTask:
-    """Return the task of one cell; its lock comes later.
+    """Return the task of one cell, without its lock.
 
     Args:
         cell: the image.
         engine: its name.
-        options: as for one image; labels, base, mirrors and all that.
-        verify: whether the image is verified.
-        no_lock: whether conda and pip solve inside the build.
-        allow_cpu: whether a CUDA image counts as verified without a GPU.
-        preset: the mirrors that a flag names; None = the worker's own settings.
+        options: the options that hold for every image: labels, base, ...
+        verify: whether to verify the image.
+        no_lock: whether conda and pip solve during the build.
+        allow_cpu: whether a CUDA image passes without a GPU.
+        preset: the value of `--preset`; None = the worker's own setting.
 
     Raises:
         UsageError: `--output` cannot hold several images.
@@ -51,7 +51,7 @@ def task_of(
     more["network"], more["base"] = options.network, base_of(cell, options.base)
     more |= {"no_lock": no_lock, "allow_cpu": allow_cpu}
     more |= {"preset": preset} if preset else {}
-    more |= {"folder": cell.plan.folder} if cell.plan.copy else {}  # a worker on another machine needs it there
+    more |= {"folder": cell.plan.folder} if cell.plan.copy else {}  # must exist on the worker, too
     return BuildTask(
         name=cell.name,
         plan=cell.plan.canonical().decode(),
@@ -65,10 +65,10 @@ def task_of(
 
 
 def output_of(output: str | None, name: str) -> str | None:
-    """Where one of several images goes: a tag, a folder or a file of its own.
+    """Return the output of one of several images: its own tag, folder or file.
 
     Raises:
-        UsageError: the output names the one tag of one image.
+        UsageError: the output names a single tag or image.
     """
     if output is None:
         return None
@@ -84,7 +84,7 @@ def output_of(output: str | None, name: str) -> str | None:
     if parsed.name is not None:
         raise UsageError(
             f"--output {output!r:.200} names one image, but each image needs its own",
-            hint=f"--output {kind}:PLACE",
+            hint=f"--output {kind}:PATH",
         )
     if parsed.path is None:
         return output
@@ -92,9 +92,10 @@ def output_of(output: str | None, name: str) -> str | None:
 
 
 def in_order(cells: Sequence[Cell], tasks: Sequence[BuildTask]) -> list[tuple[Cell, BuildTask]]:
-    """Work in the order that shares most: of images with equal packages one comes first, and finds nothing made.
+    """Return the tasks in the order that shares most work.
 
-    The others come when all such firsts are given out, and find their large layers in the cache.
+    The first image of each group with equal packages comes first and fills the cache; the others of the groups follow
+    and find their large layers there.
     """
     seen: dict[tuple[object, ...], int] = {}
     turns: list[tuple[int, int, Cell, BuildTask]] = []

@@ -1,4 +1,4 @@
-"""Image x machine: all verifications of a run as one table. Nothing here runs anything."""
+"""Image x machine: all verifications of a run as one table. Pure: nothing is run here."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from envkit.fleet.verify_task import Machine, Verification
 from envkit.report.reading import blames_machine, headline
 
 SCHEMA = "envkit.fleet-verify/1"
-_MOST_CHECKS = 3  # in a cell
-_MOST_LINES = 8  # below the table, of one image
+_MOST_CHECKS = 3  # in one cell
+_MOST_LINES = 8  # below the table, per image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """All verifications of one run. `kept` is where each record lies, in their order; None where it does not."""
+    """All verifications of one run. `kept` has the path of each record, in their order; None if it was not saved."""
 
     images: tuple[str, ...]
     machines: tuple[Machine, ...]
@@ -30,25 +30,25 @@ class Matrix:
         return most_severe([verification.exit_code for verification in self.verifications])
 
     def table(self) -> list[list[str]]:
-        """Rows of cells under a row of machines."""
-        head = ["image", *(f"{machine.name}{self._told(machine)}" for machine in self.machines)]
+        """Return the head with the machines, then a row of cells for each image."""
+        head = ["image", *(f"{machine.name}{self._in_brackets(machine)}" for machine in self.machines)]
         rows = [[image, *(cell(self._at(image, machine)) for machine in self.machines)] for image in self.images]
         return [head, *rows]
 
     def remarks(self) -> list[str]:
-        """Why cells are not plain passes, and what to do; machines that say the same of an image say it together."""
-        said: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        """Return the reasons and hints of cells without a PASS; machines with equal remarks on an image are merged."""
+        grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for verification in self.verifications:
             if verification.exit_code or verification.verdict != "PASS":
-                said.setdefault((verification.image, tuple(remarks(verification))), []).append(verification.machine)
+                grouped.setdefault((verification.image, tuple(remarks(verification))), []).append(verification.machine)
         return [
             line
-            for (image, lines), machines in said.items()
+            for (image, lines), machines in grouped.items()
             for line in (f"{image} on {', '.join(machines)}: {lines[0]}", *(f"  {detail}" for detail in lines[1:]))
         ]
 
     def to_json(self, scheduler: str | None = None) -> dict[str, Any]:
-        """A JSON-ready tree with whole records."""
+        """Return a JSON-ready tree with the full records."""
         return {
             "schema": SCHEMA,
             "scheduler": scheduler,
@@ -79,7 +79,7 @@ class Matrix:
         )
 
     def _hardware(self, machine: Machine) -> str:
-        """What the records tell of a machine; empty where no payload ran there."""
+        """Return a machine's hardware as its records describe it; empty if no payload ran there."""
         descriptions = [
             hardware(verification.record)
             for verification in self.verifications
@@ -87,7 +87,7 @@ class Matrix:
         ]
         return next((text for text in descriptions if text), "")
 
-    def _told(self, machine: Machine) -> str:
+    def _in_brackets(self, machine: Machine) -> str:
         description = self._hardware(machine)
         return f" ({description})" if description else ""
 
@@ -97,40 +97,41 @@ def most_severe(codes: Sequence[int]) -> int:
     return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else -1, default=0)
 
 
-def cell(found: Verification | None) -> str:
-    """`PASS`, `FAIL C04 C06`, `NOT_VERIFIED`, `ERROR exit 9`; `MACHINE FAULT C24` where the machine is faulty."""
-    if found is None:
+def cell(verification: Verification | None) -> str:
+    """Return `PASS`, `FAIL C04 C06`, `ERROR exit 9`, `MACHINE FAULT C24` if the machine is faulty, or `-` for None."""
+    if verification is None:
         return "-"
-    if found.record is None:
-        return f"{found.verdict} exit {found.exit_code}"
-    machine = blames_machine(found.record["summary"])
-    shown = [str(row["id"]) for row in _bad(found.record) if row["gates"] and (blames_machine(row) or not machine)]
+    record = verification.record
+    if record is None:
+        return f"{verification.verdict} exit {verification.exit_code}"
+    machine = blames_machine(record["summary"])
+    shown = [str(row["id"]) for row in _bad(record) if row["gates"] and (blames_machine(row) or not machine)]
     more = ["..."] if len(shown) > _MOST_CHECKS else []
-    return " ".join([headline(found.record["summary"]), *shown[:_MOST_CHECKS], *more])
+    return " ".join([headline(record["summary"]), *shown[:_MOST_CHECKS], *more])
 
 
-def remarks(found: Verification) -> list[str]:
-    """Return why one verification is not a plain pass: the verdict, then a line for each reason and each check."""
-    if found.record is None:
-        hint = [f"hint: {found.hint}"] if found.hint else []
-        return [f"{found.verdict}, exit code {found.exit_code}: {found.error}", *found.details, *hint]
-    reasons = [str(row["message"]) for row in found.record["summary"]["reasons"]]
-    bad = _bad(found.record)
+def remarks(verification: Verification) -> list[str]:
+    """Return why a verification did not plainly pass: the verdict, then a line for each reason and each check."""
+    record, code = verification.record, verification.exit_code
+    if record is None:
+        hint = [f"hint: {verification.hint}"] if verification.hint else []
+        return [f"{verification.verdict}, exit code {code}: {verification.error}", *verification.details, *hint]
+    reasons = [str(row["message"]) for row in record["summary"]["reasons"]]
+    bad = _bad(record)
     more = [f"and {len(bad) - _MOST_LINES} more checks"] if len(bad) > _MOST_LINES else []
     checks = [f"{row['id']} {row['reason_code']}: {row['message']}" for row in bad[:_MOST_LINES]]
-    said = headline(found.record["summary"])
-    return [f"{said}, exit code {found.exit_code}", *reasons, *checks, *more]
+    return [f"{headline(record['summary'])}, exit code {code}", *reasons, *checks, *more]
 
 
 def _bad(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The checks that failed or could not be held; none where the run itself ended badly, which says it all."""
+    """Return the checks that failed or could not run; none if the run itself failed, which is the reason then."""
     if record["run"]["trouble"] is not None:
         return []
     return [row for row in record["checks"] if row["verdict"] in ("FAIL", "ERROR")]
 
 
 def hardware(record: Mapping[str, Any]) -> str:
-    """`2 x NVIDIA H200, driver 550.54`, or the processor; empty where the payload told nothing."""
+    """Return `2 x NVIDIA H200, driver 550.54`, or the processor; empty if the payload reported neither."""
     gpus = [gpu for gpu in record["env"]["gpu"] if isinstance(gpu, dict) and gpu.get("name")]
     if gpus:
         driver = f", driver {gpus[0]['driver']}" if gpus[0].get("driver") else ""

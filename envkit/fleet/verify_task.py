@@ -1,6 +1,6 @@
-"""Images verified on machines: one on one machine, and many on many.
+"""Verify one image on one machine, or many images on many machines.
 
-A task travels as text and numbers alone. Runners, GPUs and caches are those of the machine that works on it.
+A task contains text and numbers only, so that it can be sent. Runners, GPUs and caches are those of the worker.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from envkit.verify.static import PLAN_LABEL
 if TYPE_CHECKING:
     from envkit.fleet import cluster
 
-_LOOK_S = 0.5  # a wait without limit would hold signals back
-Heard = Callable[["Verification"], None]
+_LOOK_S = 0.5  # longest delay until a signal is handled: waiting without a limit would block it
+OnResult = Callable[["Verification"], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A column of the matrix."""
+    """A machine that verifies images: a column of the matrix."""
 
     name: str  # unique among the machines
-    host: str  # host name; verifications on one host take turns
+    host: str  # host name; verifications on one host run one after the other
     address: str | None = None  # of the worker; None = this machine
-    gpus: float = 0  # that the worker declares; a verification takes all of them
+    gpus: float = 0  # the worker's GPU resource; a verification takes all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,33 +52,33 @@ class VerifyTask:
     """One image to verify on one machine."""
 
     image: str  # as it was typed
-    target: str  # as the runner is asked for it, by digest if known: 'registry:host/name:tag@sha256:...'
+    target: str  # for the runner, by digest if known: 'registry:host/name:tag@sha256:...'
     machine: Machine
-    plan: str | None = None  # canonical JSON; None = as the image's labels say
+    plan: str | None = None  # canonical JSON; None = the plan named by the image's labels
     runner: str | None = None  # None = the machine's own setting
-    gpus: str | None = None  # as --gpus has it
+    gpus: str | None = None  # the value of --gpus
     tier: str | None = None
     allow_cpu: bool = False
     require_gpu: bool = False
     timeout_s: float | None = None
-    memory: str | None = None  # as --memory has it
+    memory: str | None = None  # the value of --memory
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """For progress output."""
+        """The label in progress output."""
         return f"{self.image} on {self.machine.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The outcome: a record, or the error that prevented one."""
+    """The outcome of a task: a record, or the error that prevented one."""
 
     image: str
     machine: str
-    verdict: str  # as in a record; ERROR without one
+    verdict: str  # the record's; ERROR without a record
     exit_code: int
     duration_s: float
     worker: str | None = None  # 'host:pid'
@@ -90,10 +90,10 @@ class Verification:
 
 @with_reporter
 def verify(task: VerifyTask, reporter: Reporter | None = None) -> Verification:
-    """Verify one image on this machine. Every failure that a user can cause is in what is returned.
+    """Verify one image on this machine. Failures that a user can cause are returned, not raised.
 
     Raises:
-        InterruptedRun: a signal ends this process, and with it the verifications that would follow.
+        InterruptedRun: a signal ends this process.
     """
     began = time.monotonic()
     try:
@@ -144,7 +144,7 @@ def _record(task: VerifyTask, reporter: Reporter) -> Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """An image that is the same on every machine."""
+    """An image pinned by digest, so that every machine verifies the same one."""
 
     image: str  # as it was typed
     target: str
@@ -152,7 +152,7 @@ class Subject:
 
 
 def subject_of(image: str, remote: Remote, state: Path) -> Subject:
-    """Return a registry's image by the current digest of its tag, with its plan if that was kept here.
+    """Pin an image in a registry to the current digest of its tag, and add its plan if the state folder has it.
 
     Raises:
         UsageError: it is not in a registry.
@@ -160,10 +160,10 @@ def subject_of(image: str, remote: Remote, state: Path) -> Subject:
         EnvironmentProblem: the registry cannot be reached.
     """
     if not is_remote(image):
-        ways = "envkit push sends it there" if is_file_reference(image) else f"{PREFIX}{image}"
+        hint = "push it with `envkit push`, then name" if is_file_reference(image) else "name"
         raise UsageError(
-            f"{image!r:.200} is not in a registry, and machines share images through a registry",
-            hint=f"name it by its registry, {PREFIX}HOST/NAME:TAG ({ways})",
+            f"{image!r:.200} is not in a registry; --scheduler verifies images from a registry only",
+            hint=f"{hint} it as {PREFIX}HOST/NAME:TAG",
         )
     reference = remote.resolve(parse_remote(image))
     labels = remote.read(reference).settings.get("Labels")
@@ -175,16 +175,16 @@ def subject_of(image: str, remote: Remote, state: Path) -> Subject:
 def machines_of(
     workers: Sequence[cluster.Machine], which: str | None, scheduler: str, *, allow_cpu: bool
 ) -> tuple[Machine, ...]:
-    """Return the machines that verify.
+    """Return the machines to verify on.
 
     Args:
         workers: of the cluster.
-        which: `gpu`, `all`, or None: those with a GPU, or with `allow_cpu` all of them if none has one.
-        scheduler: for the message.
-        allow_cpu: whether a verification without a GPU is wanted.
+        which: `gpu`, `all`, or None for the workers with a GPU; with `allow_cpu`, all workers if none has one.
+        scheduler: its address, for the error.
+        allow_cpu: whether verification without a GPU is allowed.
 
     Raises:
-        EnvironmentProblem: none has a GPU.
+        EnvironmentProblem: no worker declares a GPU.
     """
     chosen = tuple(workers) if which == "all" else with_resource(workers, GPU)
     if not chosen and allow_cpu and which is None:
@@ -207,16 +207,16 @@ def machines_of(
 
 
 def placed(task: VerifyTask) -> Placement:
-    """Place a task on its machine only, with all of its GPUs, so that no other work disturbs the measurements."""
+    """Bind a task to its machine and all of its GPUs, so that no other task disturbs the measurements."""
     resources = {GPU: task.machine.gpus} if task.machine.gpus else {}
     return Placement(workers=(task.machine.address,) if task.machine.address else (), strict=True, resources=resources)
 
 
-def verify_all(tasks: Sequence[VerifyTask], executor: Executor, heard: Heard) -> tuple[Verification, ...]:
-    """Verify everything, one task at a time per host because they measure; return results in the order of the tasks.
+def verify_all(tasks: Sequence[VerifyTask], executor: Executor, on_result: OnResult) -> tuple[Verification, ...]:
+    """Run all tasks, one at a time per host because they measure, and return the results in the order of the tasks.
 
     Raises:
-        BaseException: what ends this thread (Ctrl-C); the executor's `with` block ends the work.
+        BaseException: this thread was ended (Ctrl-C); the executor's `with` block ends the work.
     """
     chains: dict[str, deque[int]] = {}
     for number, task in enumerate(tasks):
@@ -236,13 +236,13 @@ def verify_all(tasks: Sequence[VerifyTask], executor: Executor, heard: Heard) ->
         begin(chain)
     while running:
         try:
-            future = ended.get(timeout=_LOOK_S)  # a signal reaches this thread within that time
+            future = ended.get(timeout=_LOOK_S)
         except queue.Empty:
             continue
         number = running.pop(future)
         begin(chains[tasks[number].machine.host])
         verifications[number] = verification_of(tasks[number], future)
-        heard(verifications[number])
+        on_result(verifications[number])
     return tuple(verifications[number] for number in range(len(tasks)))
 
 
@@ -250,8 +250,8 @@ def verification_of(task: VerifyTask, future: Future[Verification]) -> Verificat
     """Return the outcome of a task whose future is done.
 
     Raises:
-        InterruptedRun: a signal reached this thread meanwhile; workers never pass one on.
-        Exception: a bug of ours on the worker.
+        InterruptedRun: a signal reached this thread; a worker's future never raises it.
+        Exception: a bug in envkit on the worker.
     """
     try:
         return future.result()

@@ -1,6 +1,6 @@
-"""The child process of `envkit.fleet.local`: `python -m envkit.fleet.worker FD` takes functions from a socket.
+"""The child process of `envkit.fleet.local`: `python -m envkit.fleet.worker FD` runs functions sent over a socket.
 
-It ends when the socket does, and in the middle of its work when the process at the other end is gone.
+It ends when the socket is closed, also in the middle of a task, because the parent process may have died.
 """
 
 from __future__ import annotations
@@ -20,101 +20,98 @@ from envkit.ground import signals
 from envkit.ground.errors import InterruptedRun
 from envkit.ground.progress import Silent
 
-_EVERY_S = 0.1  # each message crosses the network
+_EVERY_S = 0.1  # between progress events: on a cluster each one crosses the network
 _ended = threading.Event()
 
 
 def main() -> int:
     """Work until the other end of the socket closes."""
-    # Not ignored, though Ctrl-C never comes here: what is ignored stays so in every program that a build starts.
+    # SIGINT is not set to ignored although Ctrl-C never arrives here: programs that a build starts would inherit that.
     signals.raise_on(signal.SIGTERM, signal.SIGINT, noted=_ended.set)
     connection = Connection(int(sys.argv[1]))
     sending = threading.Lock()
-    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    busy, alone = threading.Event(), threading.Event()
+    jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    busy, closed = threading.Event(), threading.Event()
 
-    def take() -> None:
-        """Notice at once when the other end closes, while this process works."""
+    def receive() -> None:
+        """Receive jobs in a thread, so that a closed socket is noticed during a task."""
         job: Any = ()
         while job is not None:
             try:
                 job = connection.recv()
             except (EOFError, OSError):
                 job = None
-                alone.set()
-            except Exception as error:  # noqa: BLE001 - the task cannot be read here, and its caller waits
+                closed.set()
+            except Exception as error:  # noqa: BLE001 - unpickling failed; the caller must get an answer
                 job = error
-            asked.put(job)
+            jobs.put(job)
         if busy.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def say(kind: str, value: object) -> None:
+    def send(kind: str, value: object) -> None:
         with sending:
             connection.send((kind, value))
 
-    threading.Thread(target=take, name="envkit-socket", daemon=True).start()
+    threading.Thread(target=receive, name="envkit-socket", daemon=True).start()
     try:
-        while (job := asked.get()) is not None:
+        while (job := jobs.get()) is not None:
             if isinstance(job, Exception):
-                say("raised", _portable(job))
+                send("raised", _portable(job))
                 continue
             fn, args, kwargs = job
             if getattr(fn, "takes_reporter", False):
-                kwargs = {"reporter": _Teller(args[0].name, say), **kwargs}
+                kwargs = {"reporter": _SocketReporter(args[0].name, send), **kwargs}
             busy.set()
-            if alone.is_set():  # the other end may be gone before the work that it gave has begun
+            if closed.is_set():  # closed before `busy` was set, so no SIGTERM was sent
                 break
             try:
                 result = fn(*args, **kwargs)
-                if _ended.is_set():  # the work that was ended made something of it; this process ends all the same
+                if _ended.is_set():  # the task turned the signal into a result; this process ends anyway
                     break
-                say("result", result)
-            except Exception as error:  # noqa: BLE001 - the caller gets it
-                say("raised", _portable(error))
+                send("result", result)
+            except Exception as error:  # noqa: BLE001 - sent to the caller
+                send("raised", _portable(error))
             busy.clear()
     except (InterruptedRun, ConnectionError):
         return 128 + signal.SIGTERM
     return 128 + signal.SIGTERM if _ended.is_set() else 0
 
 
-class _Teller(Silent):
-    """A reporter that sends what it hears to the parent; an advance at most ten times a second."""
+class _SocketReporter(Silent):
+    """A reporter that sends events to the parent; progress at most ten times a second."""
 
-    def __init__(self, name: str, say: Any) -> None:
-        self._name, self._say = name, say
-        self._told = 0.0
+    def __init__(self, name: str, send: Any) -> None:
+        self._name, self._send = name, send
+        self._sent_at = 0.0
 
     def step(self, text: str) -> None:
         """Send the phase."""
-        self._tell("step", (text,))
+        self._event("step", (text,))
 
     def advance(self, done: int, total: int | None) -> None:
-        """Send how far it is."""
+        """Send the progress."""
         now = time.monotonic()
-        if now - self._told >= _EVERY_S or done == total:
-            self._told = now
-            self._tell("advance", (done, total))
+        if now - self._sent_at >= _EVERY_S or done == total:
+            self._sent_at = now
+            self._event("advance", (done, total))
 
     def note(self, text: str) -> None:
         """Send a remark."""
-        self._tell("note", (text,))
+        self._event("note", (text,))
 
-    def close(self) -> None:
-        """Leave closing to the parent, which draws."""
-
-    def _tell(self, method: str, arguments: tuple[object, ...]) -> None:
+    def _event(self, method: str, arguments: tuple[object, ...]) -> None:
         try:
-            self._say("event", (self._name, method, arguments))
-        except OSError:  # the other end is gone; the socket's thread ends this process
+            self._send("event", (self._name, method, arguments))
+        except OSError:  # the parent is gone; `receive` ends this process
             return
 
 
 def _portable(error: Exception) -> Exception:
-    """An exception that survives the way to another process, with its traceback as a note."""
+    """Return an exception that can be pickled, with the traceback as a note."""
     text = "".join(traceback.format_exception(error))
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - this very process wrote it
-    except Exception:  # noqa: BLE001 - some need arguments that their own `args` do not hold
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled by this process
+    except Exception:  # noqa: BLE001 - some exceptions need arguments that are not in their `args`
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(text)
     return error

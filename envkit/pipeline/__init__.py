@@ -1,1 +1,1 @@
-"""Stages put together: what the CLI and the workers of a fleet both call, so that they cannot differ."""
+"""The stages composed: functions that the CLI, `envkit.api` and the fleet's workers all call, so they cannot differ."""

@@ -1,4 +1,4 @@
-"""A request as it is asked, by the command line or `envkit.api`: its fields on this host, and the answer to it."""
+"""Requests of the command line and `envkit.api`: complete their fields on this host, and resolve them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ AUTO = "auto"
 
 
 def facts_of(settings: Settings) -> Facts:
-    """Load the facts, with the rows of the setting `facts` laid over them.
+    """Load the facts with the overrides from the setting `facts`.
 
     Raises:
-        UsageError: the rows are invalid.
+        UsageError: the overrides are invalid.
     """
     from envkit.facts.load import load  # noqa: PLC0415 - takes longer to import than to print a help text
 
@@ -36,26 +36,26 @@ def facts_of(settings: Settings) -> Facts:
 
 
 def fields_here(
-    asked: Mapping[str, Any], facts: Facts, note: Note, *, here: bool, detail: Note | None = None
+    given: Mapping[str, Any], facts: Facts, note: Note, *, here: bool, detail: Note | None = None
 ) -> dict[str, Any]:
-    """Return a request's fields, with `auto` replaced by the driver and GPUs of this host, and `today`.
+    """Return a request's fields with `today`, and with `auto` replaced by the driver and GPUs of this host.
 
     Args:
-        asked: by the names of `envkit.resolve.request.FIELDS`; `gpu` is a sequence.
-        facts: the products that they know are named, others are told by their compute capability.
-        note: hears what is wrong with the driver or a GPU.
-        here: the same as `auto` for the driver and the GPUs that are not given.
-        detail: hears what this host has; None = nobody.
+        given: by the names of `envkit.resolve.request.FIELDS`; `gpu` is a sequence.
+        facts: GPUs in these tables are named by product, others by compute capability.
+        note: receives problems with the driver or a GPU.
+        here: treat a missing driver or GPU as `auto`.
+        detail: receives a description of this host.
 
     Raises:
-        EnvironmentProblem: `auto` was asked for and this host has no NVIDIA driver or GPU.
+        EnvironmentProblem: `auto` was requested and this host has no NVIDIA driver or GPU.
         UsageError: SOURCE_DATE_EPOCH is not a number of seconds.
     """
-    driver = asked.get("driver") or (AUTO if here else None)
-    gpus = tuple(asked.get("gpu") or ((AUTO,) if here else ()))
-    fields = dict(asked) | {"driver": driver, "today": today(os.environ)}
+    driver = given.get("driver") or (AUTO if here else None)
+    gpus = tuple(given.get("gpu") or ((AUTO,) if here else ()))
+    fields = dict(given) | {"driver": driver, "today": today(os.environ)}
     if driver == AUTO or AUTO in gpus:
-        from envkit.ground import nvidia  # noqa: PLC0415 - most requests name a machine, or none
+        from envkit.ground import nvidia  # noqa: PLC0415 - most requests do not need it
 
         own = nvidia.read()
         if detail is not None:
@@ -71,10 +71,10 @@ def fields_here(
 
 
 def gpus_of(driver: Driver, facts: Facts) -> tuple[str, ...]:
-    """Return what to type for `--gpu` for each kind of GPU of this host: `A100-SXM4-80GB`, or `sm_80`.
+    """Return the value of `--gpu` for each kind of GPU of this host: `A100-SXM4-80GB`, or `sm_80`.
 
-    A product is named where the facts know it, because forward compatibility depends on the product. The capability
-    that the driver tells decides where they know none or another one.
+    It is the product name if the facts have it, because forward compatibility depends on the product. If they do not,
+    or list another compute capability than the driver reports, it is the driver's compute capability.
 
     Raises:
         EnvironmentProblem: no NVIDIA GPU is visible.
@@ -84,21 +84,21 @@ def gpus_of(driver: Driver, facts: Facts) -> tuple[str, ...]:
     named = []
     for gpu in driver.need_gpus():
         row = gpus.find(gpu.name, facts.gpus)
-        # The packages of forward compatibility replace the driver of Linux, which WSL2 does not have.
+        # Forward compatibility packages replace the Linux driver's libraries; WSL2 uses the Windows driver instead.
         is_product = row is not None and gpu.capability in (None, row.capability) and not driver.is_windows
         named.append(gpu.name.removeprefix("NVIDIA ") if is_product or not gpu.capability else gpus.sm(gpu.capability))
     return tuple(dict.fromkeys(named))
 
 
 def template_kind(name: str | None) -> str | None:
-    """Return how a template installs, which is all that the resolver needs of it: `miniconda` or `wheels`.
+    """Return a template's build method, `miniconda` or `wheels`, which is all that the resolver needs.
 
     Raises:
         UsageError: no template has this name.
     """
     if name is None:
         return None
-    from envkit.plan.definition import check_template, kind_of  # noqa: PLC0415 - as long to import as all the rest
+    from envkit.plan.definition import check_template, kind_of  # noqa: PLC0415 - doubles the start-up time
 
     why = check_template(name)
     if why:
@@ -107,18 +107,18 @@ def template_kind(name: str | None) -> str | None:
 
 
 def definition_of(name: str, facts: Facts, note: Note) -> Definition:
-    """Return a shipped image, a definition file, or what a project's file or folder says.
+    """Return a shipped image, a definition file, or a definition derived from a project's file or folder.
 
     Args:
         name: a name or a path.
-        facts: whether a project's request has an answer.
-        note: hears of each line of the project that is not taken over.
+        facts: used to check that a project's request can be resolved.
+        note: receives each line of the project that is not used.
 
     Raises:
-        UsageError: nothing has this name, or the file has faults.
+        UsageError: nothing has this name, or the file has errors.
     """
     from envkit.ground.text import neutral  # noqa: PLC0415 - as below
-    from envkit.project.definition import load  # noqa: PLC0415 - as long to import as all the rest
+    from envkit.project.definition import load  # noqa: PLC0415 - doubles the start-up time
 
     definition, left = load(name, facts)
     for entry in left:
@@ -133,7 +133,7 @@ def plan_asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, 
         UsageError: the definition, a field or their combination is invalid.
         ConflictError: no combination satisfies the request.
     """
-    from envkit.plan.planner import DEFAULT, plan_of  # noqa: PLC0415 - as long to import as all the rest
+    from envkit.plan.planner import DEFAULT, plan_of  # noqa: PLC0415 - doubles the start-up time
 
     return plan_of(definition_of(definition or DEFAULT, facts, note), fields, facts)
 
@@ -141,30 +141,30 @@ def plan_asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, 
 def resolution_of(
     definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note
 ) -> tuple[Resolution, Request]:
-    """Return the answer to a request, and the whole request.
+    """Resolve a request; return the resolution and the complete request.
 
     Args:
-        definition: as for `definition_of`, whose request the fields override; None = the fields alone.
-        fields: as `fields_here` returned them.
+        definition: as for `definition_of`; the fields override its request. None = only the fields.
+        fields: from `fields_here`.
         facts: to resolve against.
         note: as for `definition_of`.
 
     Raises:
         UsageError: the definition or a field is invalid.
-        Unresolvable: no combination fits; it carries the conflict.
+        Unresolvable: no versions are compatible; the exception has the conflict.
     """
-    asked = {**fields, "template": template_kind(fields.get("template"))}
+    given = {**fields, "template": template_kind(fields.get("template"))}
     if definition is None:
         from envkit.resolve.request import parse  # noqa: PLC0415 - the command's help needs none of these
         from envkit.resolve.resolver import resolve  # noqa: PLC0415 - as above
 
-        request = parse(asked, facts)
+        request = parse(given, facts)
         resolution = resolve(request, facts)
     else:
         from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as above
 
-        read = definition_of(definition, facts, note)
-        request, kind, _ = request_of(read, asked, facts)
+        loaded = definition_of(definition, facts, note)
+        request, kind, _ = request_of(loaded, given, facts)
         request = replace(request, template=kind)
-        resolution = plan_of(read, asked, facts).resolution
+        resolution = plan_of(loaded, given, facts).resolution
     return resolution, request

@@ -1,8 +1,8 @@
-"""One image from its plan to a verified, tagged result: the stages of a build, in their order.
+"""Build one image from its plan to a verified, tagged result.
 
     lock (existing_lock, lock_for_build) -> build -> verify -> tag and push
 
-`build` is the whole of it, for `envkit build`. `build_and_verify` is its core, which the fleet's workers call, too.
+`build` runs all stages, for `envkit build`. `build_and_verify` is the part that the fleet's workers share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from envkit.ground.state import LastBuilt, write_last
 from envkit.lock.store import store_lock
 from envkit.pipeline import locking, pushing
 from envkit.pipeline.deadline import Deadline
-from envkit.pipeline.verification import VerifyRequest, check_runner, subject_of, verify, whereabouts
+from envkit.pipeline.verification import VerifyRequest, check_runner, name_and_engine, subject_of, verify
 from envkit.plan import copying
 from envkit.plan.store import store_plan
 from envkit.verify.driver import Options
@@ -38,46 +38,46 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.verify.record import Record
 
-_KEPT_LOGS = 20  # of builds on this machine
+_KEPT_LOGS = 20  # older ones are deleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """One image to build, and everything that decides how."""
+    """One image to build, with all options."""
 
     plan: BuildPlan
     options: BuildOptions
     settings: Settings  # engine, runner, mirrors
-    engine: str  # as `engine_name` returned it
-    locked: str | None = None  # file of the lock; None = envkit.lock if it fits, else solved
-    no_lock: bool = False  # conda and pip solve inside the build
-    lock_command: str = "envkit lock"  # solves the same request into a file; for hints
+    engine: str  # from `engine_name`
+    locked: str | None = None  # the lock file; None = envkit.lock if it fits, else a new lock
+    no_lock: bool = False  # conda and pip solve during the build
+    lock_command: str = "envkit lock"  # writes the lock of this request; for hints
     verify: bool = True
-    allow_cpu: bool = False  # a CUDA image that was verified without a GPU counts as verified
+    allow_cpu: bool = False  # a CUDA image passes without a GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """What came of a build."""
+    """The outcome of a build."""
 
     image: BuiltImage
-    record: Record | None  # of the verification; None = none was wanted
+    record: Record | None  # of the verification; None = not requested
     tags: tuple[Tagging, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
-    """What a caller wants to know before the build ends."""
+    """Callbacks during a build."""
 
-    locked: Callable[[Lock], None] = lambda _: None  # the lock is known, nothing is downloaded yet
-    built: Callable[[BuiltImage], None] = lambda _: None  # the image exists, it is not verified yet
+    locked: Callable[[Lock], None] = lambda _: None  # the lock is known; nothing is downloaded yet
+    built: Callable[[BuiltImage], None] = lambda _: None  # the image exists; it is not verified yet
 
 
 def engine_name(settings: Settings, options: BuildOptions) -> str:
-    """Return the engine to choose; only one of them writes to other places than its own storage, or builds offline.
+    """Return the engine's name or `auto`; `--output`, `--offline` and zstd need the embedded engine.
 
     Raises:
-        UsageError: an option is for another engine than the named one.
+        UsageError: an option needs the embedded engine, but another one is named.
     """
     name = settings.get("engine") or "auto"
     typed = {
@@ -94,13 +94,13 @@ def engine_name(settings: Settings, options: BuildOptions) -> str:
 
 
 def options_here(options: BuildOptions, settings: Settings, name: str, *, logs: int = _KEPT_LOGS) -> BuildOptions:
-    """Add to build options what this machine's settings say: mirrors, folders, network, and a new log file.
+    """Add this machine's settings to build options: mirrors, folders, and a new log file.
 
     Args:
-        options: what the request says.
+        options: from the request.
         settings: of this machine.
-        name: of the image, for the log file.
-        logs: how many log files are kept.
+        name: the image's name, for the log file.
+        logs: the number of log files to keep.
     """
     templates, wheels = settings.get("templates"), settings.get("wheel_dir")
     return replace(
@@ -113,13 +113,13 @@ def options_here(options: BuildOptions, settings: Settings, name: str, *, logs: 
 
 
 def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
-    """Return the engine's builder, if what it builds can be verified here.
+    """Return the engine's builder after checking that its image can be verified here.
 
     Raises:
         UsageError: the engine is unknown, or the runner cannot verify an image.
         EnvironmentProblem: no engine answers, or no runner works.
     """
-    # First without an engine: a runner that can verify no build is refused before any engine is asked.
+    # Checked twice: a runner that cannot verify any build is refused before engines are probed.
     if request.verify:
         check_runner(request.settings)
     docker_cli = request.settings.get("docker_cli") or "docker"
@@ -130,44 +130,44 @@ def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
 
 
 def require_lock(lock: Lock | None, request: BuildRequest) -> None:
-    """Refuse to solve a lock for an offline build, and a build without a lock of what is built from source.
+    """Refuse a build that needs a lock and has none: offline builds, and packages built from source.
 
     Raises:
-        LockError: there is no lock, and the build is to be offline.
-        UsageError: the definition has packages from source, and there is to be no lock.
+        LockError: the build is offline and no lock fits.
+        UsageError: `--no-lock` is given and the definition has packages that are built from source.
     """
     if request.no_lock and request.plan.allow_source:
         raise UsageError(
-            f"--no-lock: packages from source are built for a lock: {', '.join(request.plan.allow_source):.300}",
-            hint="leave --no-lock out",
+            f"packages that are built from source need a lock: {', '.join(request.plan.allow_source):.300}",
+            hint="remove --no-lock",
         )
     if lock is None and request.options.offline:
-        raise LockError("--offline needs a lock, and there is none that fits", hint=request.lock_command)
+        raise LockError("--offline needs a lock that fits this request", hint=request.lock_command)
 
 
 def build(
     request: BuildRequest, push: PushAfterBuild, reporter: Reporter, deadline: Deadline, watcher: Watcher
 ) -> BuildResult:
-    """Lock, build, verify, tag and push one image; remember it for `envkit verify`.
+    """Lock, build, verify, tag and push one image, and record it as the last one built for `envkit verify`.
 
     Args:
         request: what to build.
-        push: where it goes afterwards.
+        push: the registries and tags.
         reporter: receives the steps.
-        deadline: holds for everything but the verification, which has limits of its own.
+        deadline: applies to everything except verification, which has its own limits.
         watcher: is called between the stages.
 
     Raises:
-        EnvkitError: a stage failed; what it raises says how.
+        EnvkitError: a stage failed.
     """
     plan, lock = request.plan, None
-    copying.files_of(plan)  # a missing file is said before anything is fetched
+    copying.files_of(plan)  # reports missing files before anything is downloaded
     if not request.no_lock:
         lock = locking.existing_lock(plan, request.locked, request.options.base, request.lock_command, reporter)
     require_lock(lock, request)
     with deadline.holds():
         builder = choose_builder(request, reporter)
-        # Registries before the lock: what they refuse costs seconds here, and the whole build later.
+        # Before the lock is solved: a registry that refuses is found in seconds here, and after the whole build later.
         options = push.begin(builder.name, request.options, plan, reporter)
         if lock is None and not request.no_lock:
             to_lock = locking.LockRequest(plan=plan, settings=request.settings, base=options.base)
@@ -177,7 +177,7 @@ def build(
         watcher.locked(lock)
 
     def built_is_known(image: BuiltImage) -> None:
-        # Remembered before the verification: if that is interrupted, `envkit verify` without a name repeats it.
+        # Before verification: if that is interrupted, `envkit verify` without a name repeats it.
         watcher.built(image)
         _remember(plan, image, reporter)
 
@@ -186,7 +186,7 @@ def build(
     )
     first = pushing.tag_pushed(image, options, record, reporter)
     with deadline.holds():
-        tags = push.end(*whereabouts(image), record, first, reporter)
+        tags = push.end(*name_and_engine(image), record, first, reporter)
     return BuildResult(image=image, record=record, tags=tags)
 
 
@@ -198,18 +198,18 @@ def build_and_verify(
     *,
     deadline: Deadline | None = None,
     built: Callable[[BuiltImage], None] = lambda _: None,
-    turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    exclusive: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> tuple[BuiltImage, Record | None]:
-    """Build an image and verify it, as `envkit verify` would right after it.
+    """Build an image and verify it in the same way as `envkit verify`.
 
     Args:
-        request: what to build; its lock is `lock`.
-        builder: as `choose_builder` returned it.
-        lock: the artifacts to install; None = conda and pip solve inside the build.
+        request: what to build.
+        builder: from `choose_builder`.
+        lock: the artifacts to install; None = conda and pip solve during the build.
         reporter: receives the steps.
-        deadline: of the build. None = `request.options.timeout_s` alone.
+        deadline: of the build; None = only `request.options.timeout_s` applies.
         built: called with the image before it is verified.
-        turn: the verification runs inside this context: two at once on one machine would disturb each other.
+        exclusive: verification runs inside this context, so that only one runs on a machine at a time.
 
     Raises:
         EnvkitError: as `Builder.build` and `envkit.pipeline.verification.verify` raise.
@@ -221,21 +221,21 @@ def build_and_verify(
     if deadline is None:
         image = builder.build(plan, lock, options, reporter)
     else:
-        # Engines with a daemon keep the time themselves, and show the end of their log when it is over.
-        with deadline.holds(rings=builder.name == EMBEDDED):
+        # Engines with a daemon have their own timer, and their error shows the end of the log.
+        with deadline.holds(alarm=builder.name == EMBEDDED):
             image = builder.build(plan, lock, replace(options, timeout_s=deadline.left()), reporter)
     built(image)
     if not request.verify:
         return image, None
-    name, engine = whereabouts(image)
-    asked = Options(allow_cpu=request.allow_cpu, argv=tuple(sys.argv))
-    with pushing.tag_explained(image, options), turn(), contextlib.ExitStack() as until:
-        to_verify = VerifyRequest(image=name, options=asked, plan=plan, engine=engine, built=True)
+    name, engine = name_and_engine(image)
+    verify_options = Options(allow_cpu=request.allow_cpu, argv=tuple(sys.argv))
+    with pushing.tag_explained(image, options), exclusive(), contextlib.ExitStack() as until:
+        to_verify = VerifyRequest(image=name, options=verify_options, plan=plan, engine=engine, built=True)
         return image, verify(subject_of(to_verify, request.settings, reporter, until), reporter)
 
 
 def keep_inputs(plan: BuildPlan, lock: Lock | None, state: Path) -> None:
-    """Keep a plan and a lock in the state folder; without them a later command only knows less."""
+    """Save a plan and a lock in the state folder. Failures are ignored: later commands can do without them."""
     with contextlib.suppress(OSError):
         store_plan(state, plan)
         if lock is not None:
@@ -243,15 +243,16 @@ def keep_inputs(plan: BuildPlan, lock: Lock | None, state: Path) -> None:
 
 
 def _remember(plan: BuildPlan, built: BuiltImage, reporter: Reporter) -> None:
-    """Report what was built, and keep the plan and the image's name so that `envkit verify` finds both."""
+    """Report the built image, and save its plan and name for `envkit verify`."""
     state, now = state_dir(), dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         store_plan(state, plan)
-        image, engine = whereabouts(built)
+        image, engine = name_and_engine(built)
         write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
         reporter.note(
-            f"envkit verify will not find this image by itself: {error.filename}: {error.strerror}; name the image"
+            f"the image was not recorded as the last one built ({error.filename}: {error.strerror}); "
+            "name it when you run envkit verify"
         )
     size = "size unknown" if built.size is None else f"{built.size / 1e9:.2f} GB"
     reporter.note(f"built {', '.join(built.tags)} ({size}) in {built.duration_s:.0f} s: {built.place or built.id}")

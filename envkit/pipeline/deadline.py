@@ -1,4 +1,4 @@
-"""One time limit for a whole command, from its start, whatever it waits for."""
+"""A time limit for a whole command, counted from its start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 from envkit.ground.errors import TimeLimitError
 
 _LEAST_S = 0.001  # a timer of 0 s would never fire
-_NEAR_S = 0.5  # work that keeps the time itself may end this much before the deadline
+_NEAR_S = 0.5  # work with its own timer may end this much before the deadline
 
 
 class Deadline:
@@ -31,11 +31,11 @@ class Deadline:
         return None if self._end is None else max(round(self._end - time.monotonic(), 1), 0.1)
 
     @contextmanager
-    def holds(self, *, rings: bool = True) -> Iterator[None]:
+    def holds(self, *, alarm: bool = True) -> Iterator[None]:
         """Apply the deadline to the work in this block; main thread only.
 
-        At the deadline the work is interrupted as by Ctrl-C: whatever it waits for, its child processes end and its
-        temporary files are removed. With `rings` False the work keeps the time itself (see `left`).
+        At the deadline the work is interrupted as by Ctrl-C: its child processes end and its temporary files are
+        removed. With `alarm` False no alarm is set, and the work has to end in time by itself (see `left`).
 
         Raises:
             TimeLimitError: the deadline was reached; the message names the step.
@@ -44,14 +44,14 @@ class Deadline:
             yield
             return
         try:
-            if rings:
+            if alarm:
                 with _alarm(self._end):
                     yield
             else:
                 yield
         except TimeLimitError as error:
             if time.monotonic() < self._end - _NEAR_S:
-                raise  # a limit of the work itself
+                raise  # another, shorter limit within the work
             own = (error.message, *error.details) if error.message else error.details
             raise TimeLimitError(
                 f"the time limit of {self._seconds:g} s was reached at: {self._phase()}",
@@ -64,19 +64,19 @@ class Deadline:
 def _alarm(end: float) -> Iterator[None]:
     """Raise TimeLimitError in this thread at `end` of the monotonic clock, then restore an earlier timer."""
     began = time.monotonic()
-    rings = False
+    fired = False
 
     def ring(number: int, frame: FrameType | None) -> None:
         del number, frame
-        nonlocal rings
-        rings = True
+        nonlocal fired
+        fired = True
         raise TimeLimitError("")
 
     handler = signal.signal(signal.SIGALRM, ring)
     before, interval = signal.setitimer(signal.ITIMER_REAL, max(end - began, _LEAST_S))
     try:
         yield
-        if rings:  # some code swallowed the exception as one of its own
+        if fired:  # the work caught the exception, for example as a TimeoutError of its own
             raise TimeLimitError("")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

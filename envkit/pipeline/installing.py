@@ -1,4 +1,4 @@
-"""torch for this machine, into a virtual environment: resolve, install with uv, verify with the smoke benchmark."""
+"""Install torch for this machine into a virtual environment: resolve, install with uv, run the smoke benchmark."""
 
 from __future__ import annotations
 
@@ -27,29 +27,32 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Mirrors
     from envkit.resolve.model import Resolution
 
-_PATIENCE_S = 30.0  # for Python to tell its version from a cold disk
+_PATIENCE_S = 30.0  # for Python to print its version when it is read from a slow disk
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix != sys.base_prefix)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """A Python environment of the user."""
+    """A Python environment of the user's."""
 
     folder: Path
-    version: str | None  # of its Python, `3.11`; None = the folder does not exist yet
+    version: str | None  # of Python: `3.11`; None = the folder does not exist yet
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The interpreter's path."""
         return self.folder / "bin" / "python"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One command of an installation. Its index may have a login, so it is passed by variable, not as an argument."""
+    """One command of an installation.
+
+    The index may contain a login, so it is passed by environment variable: arguments are visible to other users.
+    """
 
     argv: tuple[str, ...]
-    index: str | None = None  # URL of the one index to ask; None = uv's default
+    index: str | None = None  # URL of the only index to use; None = uv's default
 
     def __str__(self) -> str:
         index = ("--index-url", without_login(self.index)) if self.index else ()
@@ -68,7 +71,7 @@ def environment_of(folder: Path | None, environ: Mapping[str, str]) -> Environme
     hint = "python3 -m venv .venv && . .venv/bin/activate, or: envkit install --venv .venv"
     if given is None and conda is None:
         raise UsageError(
-            "no virtual environment is active, and envkit installs nothing into the system's Python", hint=hint
+            "no virtual environment is active, and envkit does not install into the system's Python", hint=hint
         )
     environment = Environment(folder=(given or Path(conda or "")).absolute(), version=None)
     if not environment.folder.exists():
@@ -87,35 +90,35 @@ def environment_of(folder: Path | None, environ: Mapping[str, str]) -> Environme
 def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: Facts, note: Note) -> Resolution:
     """Resolve a request for this machine and the Python of an environment, with wheels as the source.
 
-    Without a GPU, a driver or `cpu` in the request, this machine's GPU and driver are used. `note` hears what is wrong
+    Without a GPU, a driver or `cpu` in the request, this machine's GPU and driver are used; `note` receives problems
     with them.
 
     Raises:
         EnvironmentProblem: this machine has no NVIDIA driver or GPU, and the request names none.
-        ConflictError: nothing is compatible.
-        UsageError: only conda packages are.
+        ConflictError: no versions are compatible.
+        UsageError: only conda packages are compatible.
     """
     here = host.read()
-    asked = {**fields, "template": None}
+    given = {**fields, "template": None}
     if environment.version is not None:
-        asked["python"] = asked["python"] or environment.version
-    asked["platform"] = asked["platform"] or here.platform
+        given["python"] = given["python"] or environment.version
+    given["platform"] = given["platform"] or here.platform
     if here.os in {row.id for row in facts.oses}:
-        asked["os"] = asked["os"] or here.os
-    if not (asked["gpu"] or asked["driver"] or asked["cpu"]):
+        given["os"] = given["os"] or here.os
+    if not (given["gpu"] or given["driver"] or given["cpu"]):
         try:
-            asked = fields_here(asked, facts, note, here=True)
+            given = fields_here(given, facts, note, here=True)
         except EnvironmentProblem as error:
             raise EnvironmentProblem(
                 "no NVIDIA driver or GPU found on this machine",
                 hint="envkit install --cpu, or name the machine that will run it: --gpu A100 --driver 550.54.15",
                 details=error.details,
             ) from error
-    resolution = resolve(parse(asked, facts), facts)
+    resolution = resolve(parse(given, facts), facts)
     if resolution.source in CONDA_SOURCES:
         raise UsageError(
-            f"only {resolution.source} has such a build, and envkit install installs wheels",
-            hint="envkit resolve --format conda with the same options prints a conda command",
+            f"only {resolution.source} has a compatible build, and envkit install can install only wheels",
+            hint="run envkit resolve --format conda with the same options to get a conda command",
         )
     return resolution
 
@@ -145,7 +148,7 @@ def steps(
 
 
 def run(step: Step, ca_bundle: str | None) -> None:
-    """Run one command; its output is the user's.
+    """Run one command with its output on the terminal.
 
     Raises:
         EngineError: it failed.

@@ -1,8 +1,8 @@
 """The lock of a build: the named one, the one in this folder if it fits, or one that is solved now.
 
-`solve_lock` is the one way to a lock. `Locks` remembers: equal requests are solved once, and every base is looked up
-once. What conda and pip solve depends on neither the base nor the system's packages, so plans that differ only there
-share one answer; their locks differ in the base and in the request that they record.
+`solve_lock` makes every lock. `Locks` solves equal requests once and looks up each base once: what conda and pip solve
+depends neither on the base nor on the system packages, so plans that differ only there share one solution. Their locks
+differ in the base and in the request that they record.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Settings
     from envkit.lock.model import Asked, Lock, LockedBase
     from envkit.lock.places import Places
-    from envkit.pipeline.sources import Shop
+    from envkit.pipeline.sources import SourceContext
     from envkit.plan.model import BuildPlan
 
-_NOT_SOLVED = frozenset({"os", "base", "system"})  # of a request: what no solver sees; glibc stands for the OS
+_NOT_SOLVED = frozenset({"os", "base", "system"})  # fields that no solver sees; of the OS they see only glibc
 _Key = tuple[tuple[str, "Asked"], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRequest:
-    """What to lock, and how."""
+    """One plan to lock, with all options."""
 
     plan: BuildPlan
     settings: Settings  # mirrors, facts, engine
-    base: str = "auto"  # as --base has it
+    base: str = "auto"  # the value of --base
     as_of: str | None = None  # RFC 3339; nothing newer is considered
-    update: tuple[str, ...] = ()  # packages that may move away from `old`
+    update: tuple[str, ...] = ()  # packages that may differ from `old`
     old: Lock | None = None  # the current lock
 
     @property
     def recorded_base(self) -> str:
-        """The base as a lock records it: the same for every engine, so a lock fits whichever engine builds."""
+        """The base in the lock's request: independent of the engine, so the lock fits every engine."""
         return self.plan.base if self.base == "auto" else self.base
 
     def check(self) -> None:
-        """Refuse a base that the plan cannot stand on, before minutes of solving.
+        """Check the base before minutes of solving.
 
         Raises:
-            UsageError: the base is not one, or is of another OS.
+            UsageError: the base is invalid, or is of another OS than the plan.
         """
         bases.check(self.recorded_base, self.plan)
 
     def asked(self, facts: Facts) -> tuple[tuple[str, Asked], ...]:
-        """Return the request as a lock records it, to compare with the lock's own."""
+        """Return the request in the form that a lock records."""
         return request_of(self.plan, glibc=glibc_of(self.plan, facts), base=self.recorded_base)
 
 
@@ -79,7 +79,7 @@ def glibc_of(plan: BuildPlan, facts: Facts) -> str:
 
 
 def places_of(plan: BuildPlan, settings: Settings) -> Places:
-    """Return where the artifacts of a plan are fetched from under these settings.
+    """Return the indexes and mirrors from which a plan's artifacts are downloaded.
 
     Raises:
         UsageError: a mirror is not a URL, or the CA bundle cannot be read.
@@ -89,17 +89,17 @@ def places_of(plan: BuildPlan, settings: Settings) -> Places:
 
 
 def existing_lock(plan: BuildPlan, file: str | None, base: str, command: str, reporter: Reporter) -> Lock | None:
-    """Return the lock in a file, or the `envkit.lock` of this folder if it fits; None = there is none to use.
+    """Return the named lock, or the `envkit.lock` of this folder if it fits; None if a new one has to be solved.
 
     Args:
-        plan: what is about to be built.
+        plan: the plan to build.
         file: the value of `--locked`.
         base: the value of `--base`.
         command: the `envkit lock` command of this request, for hints.
-        reporter: is told which lock is used, and why one is not.
+        reporter: receives which lock is used, or why one is not.
 
     Raises:
-        LockError: the named file is missing, or is for another request.
+        LockError: the named file is missing or is for another request.
         UsageError: a lock cannot be read.
         IntegrityError: an artifact in it has no SHA-256.
     """
@@ -139,9 +139,11 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
     facts = facts_of(request.settings)
     glibc, built_sources = glibc_of(plan, facts), NO_SOURCES
     if plan.allow_source:
-        from envkit.pipeline import sources  # noqa: PLC0415 - runners and registries, for these definitions alone
+        from envkit.pipeline import sources  # noqa: PLC0415 - imports runners and registries, which only these definitions need
 
-        built_sources = sources.build_sources(_shop(request, facts, reporter), glibc=glibc, as_of=request.as_of)
+        built_sources = sources.build_sources(
+            _source_context(request, facts, reporter), glibc=glibc, as_of=request.as_of
+        )
     return lock_plan(
         plan,
         places_of(plan, request.settings),
@@ -159,7 +161,7 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
 
 
 def provide_sources(plan: BuildPlan, lock: Lock, settings: Settings, reporter: Reporter) -> None:
-    """Make sure that the wheels which a lock has from source are in the cache, before an engine installs them.
+    """Make sure that the cache has the wheels that a lock has from source, before an engine installs them.
 
     Raises:
         As `envkit.pipeline.sources.provide`.
@@ -168,17 +170,17 @@ def provide_sources(plan: BuildPlan, lock: Lock, settings: Settings, reporter: R
         from envkit.pipeline import sources  # noqa: PLC0415 - as above
 
         request = LockRequest(plan=plan, settings=settings)
-        sources.provide(_shop(request, facts_of(settings), reporter), lock)
+        sources.provide(_source_context(request, facts_of(settings), reporter), lock)
 
 
-def _shop(request: LockRequest, facts: Facts, reporter: Reporter) -> Shop:
-    from envkit.pipeline.sources import Shop  # noqa: PLC0415 - as above
+def _source_context(request: LockRequest, facts: Facts, reporter: Reporter) -> SourceContext:
+    from envkit.pipeline.sources import SourceContext  # noqa: PLC0415 - as above
 
     def lock_builder(plan: BuildPlan, builder: Builder, base: str) -> Lock:
-        asked = LockRequest(plan=plan, settings=request.settings, base=base, as_of=request.as_of)
-        return solve_lock(asked, base_from(builder, asked, reporter), reporter)
+        builder_request = LockRequest(plan=plan, settings=request.settings, base=base, as_of=request.as_of)
+        return solve_lock(builder_request, base_from(builder, builder_request, reporter), reporter)
 
-    return Shop(
+    return SourceContext(
         plan=request.plan,
         facts=facts,
         settings=request.settings,
@@ -189,13 +191,13 @@ def _shop(request: LockRequest, facts: Facts, reporter: Reporter) -> Shop:
 
 
 def base_from(builder: Builder, request: LockRequest, reporter: Reporter) -> Callable[[BuildPlan], LockedBase]:
-    """Return the function that asks the engine that will build for the base."""
+    """Return a function that asks the given engine for the base of a plan."""
     options = BuildOptions(base=request.base, mirrors=request.settings.mirrors())
     return lambda plan: builder.locked_base(plan, options, reporter)
 
 
 def lock_alone(request: LockRequest, reporter: Reporter) -> Lock:
-    """Solve a lock for the engine of the settings, which builds nothing now.
+    """Solve a lock without a build; the engine in the settings chooses the base.
 
     Raises:
         As `solve_lock`.
@@ -204,7 +206,7 @@ def lock_alone(request: LockRequest, reporter: Reporter) -> Lock:
     def resolve_base(plan: BuildPlan) -> LockedBase:
         name = request.settings.get("engine") or "auto"
         if name == "auto" and (request.base == bases.NONE or request.base.startswith(bases.PREFIX)):
-            name = EMBEDDED  # such a base depends on no engine, so none has to be found
+            name = EMBEDDED  # such a base does not depend on an engine, so none has to be found
         builder = builder_of(name, reporter, docker_cli=request.settings.get("docker_cli") or "docker")
         return base_from(builder, request, reporter)(plan)
 
@@ -223,9 +225,9 @@ def lock_for_build(request: LockRequest, builder: Builder, reporter: Reporter) -
     try:
         return solve_lock(request, base_from(builder, request, within), within)
     except EnvironmentProblem as error:
-        if builder.name == EMBEDDED:  # it builds nothing without a lock
+        if builder.name == EMBEDDED:  # it cannot build without a lock
             raise
-        alternative = "envkit build --no-lock lets conda and pip solve inside the build"
+        alternative = "envkit build --no-lock lets conda and pip solve during the build"
         raise EnvironmentProblem(
             f"the lock cannot be solved: {error.message}",
             hint=f"{error.hint}; {alternative}" if error.hint else alternative,
@@ -234,17 +236,17 @@ def lock_for_build(request: LockRequest, builder: Builder, reporter: Reporter) -
 
 
 def keep_lock(state: Path, lock: Lock, reporter: Reporter) -> None:
-    """Keep the lock in the state folder under its digest."""
+    """Save the lock in the state folder under its digest."""
     try:
         path = store_lock(state, lock)
     except OSError as error:
-        reporter.note(f"the lock is not kept: {error.filename}: {error.strerror}")
+        reporter.note(f"the lock was not saved: {error.filename}: {error.strerror}")
         return
-    reporter.note(f"lock: kept as {path}")
+    reporter.note(f"lock: saved as {path}")
 
 
 class Locks:
-    """Solves locks of many plans and remembers them.
+    """Solves and caches the locks of many plans.
 
     Args:
         settings: mirrors and facts.
@@ -261,7 +263,7 @@ class Locks:
         self.solves = self.lookups = 0
 
     def of(self, plan: BuildPlan, base: str = "auto") -> Lock:
-        """Return the lock of a plan on the base that `--base` names, or on the one that the engine chooses.
+        """Return the lock of a plan with the base of `--base`, or the one that the engine chooses.
 
         Raises:
             UsageError: a spec or the base is invalid.
@@ -274,15 +276,15 @@ class Locks:
         request.check()
         if self._facts is None:
             self._facts = facts_of(self._settings)
-        asked = request.asked(self._facts)
-        key = tuple(row for row in asked if row[0] not in _NOT_SOLVED)
+        recorded = request.asked(self._facts)
+        key = tuple(row for row in recorded if row[0] not in _NOT_SOLVED)
         if key not in self._solved:
             self.solves += 1
             self._solved[key] = self._solve(request)
         solved = self._solved[key]
-        if isinstance(solved, EnvkitError):  # a request without a solution has none on another base either
+        if isinstance(solved, EnvkitError):  # a request without a solution has none with another base either
             raise solved
-        return replace(solved, plan=plan.digest, request=asked, base=self._base_of(request))
+        return replace(solved, plan=plan.digest, request=recorded, base=self._base_of(request))
 
     def _solve(self, request: LockRequest) -> Lock | EnvkitError:
         try:

@@ -1,6 +1,6 @@
-"""Hold the facts against files: opens the index that the settings name, and reads what a command asks for.
+"""Compare the facts with the files on the Python index.
 
-`matrix prove`, `matrix check --online` and `matrix update` all go through `open_index`.
+`matrix prove`, `matrix check --online` and `matrix update` all open the index with `open_index`.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Settings
 
 MOST = 600_000_000
-"""Bytes that one command may download; everything from nothing takes 410 MB."""
+"""Bytes that one command may download; reading every release with an empty cache takes 410 MB."""
 _MOST_OF_ONE = 120_000_000  # bytes for one release, --deep included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What was proved about a release or a file, beside the facts."""
+    """The evidence from a release or a file, compared with the facts."""
 
     name: str
     proved: Proved
     compared: tuple[Compared, ...]
     requests: int
     received: int  # bytes
-    refused: tuple[str, ...] = ()  # files that are not sound, or not those that the index lists: the errors' messages
+    refused: tuple[str, ...] = ()  # errors about files that are damaged or differ from the index's hashes
 
     @property
     def differences(self) -> tuple[Compared, ...]:
-        """Values that are not those of the facts, and rows that they lack."""
+        """Values that differ from the facts, and rows that are missing there."""
         return tuple(comparison for comparison in self.compared if comparison.state in (DIFFERENT, MISSING))
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `matrix prove --json`."""
+        """Return the document of `matrix prove --json`."""
         return {
             "name": self.name,
             "requests": self.requests,
@@ -69,17 +69,17 @@ class Proof:
 
 
 def evidence_cache() -> Path:
-    """The folder where what was read is kept, by SHA-256."""
+    """Return the folder that caches evidence by the SHA-256 of the files."""
     return cache_dir() / "evidence"
 
 
 @contextmanager
 def open_index(settings: Settings, reporter: Reporter, limit: int = MOST) -> Iterator[Index]:
-    """Open the Python index of the settings, else of the configuration of pip or uv.
+    """Open the Python index of the settings, else the one that pip or uv is configured with.
 
     Raises:
         UsageError: the index or the CA bundle of the settings cannot be used.
-        EnvironmentProblem: no index is configured and uv names none.
+        EnvironmentProblem: no index is configured.
     """
     mirrors = settings.mirrors()
     url = sources.python_index(mirrors) or python_index(os.environ) or default_index()
@@ -88,39 +88,39 @@ def open_index(settings: Settings, reporter: Reporter, limit: int = MOST) -> Ite
         yield Index(url=url, transport=transport, traffic=Traffic(limit), ca_bundle=bundle)
 
 
-def prove(named: str, facts: Facts, settings: Settings, reporter: Reporter, *, deep: bool) -> Proof:
-    """Read what the files of `torch==V`, or one wheel of this machine, prove.
+def prove(name: str, facts: Facts, settings: Settings, reporter: Reporter, *, deep: bool) -> Proof:
+    """Read the evidence in the files of `torch==V`, or in one wheel on this machine, and compare it with the facts.
 
     Raises:
         UsageError: the name is neither, or the index has no such release.
         EnvironmentProblem: the index does not answer, or a file cannot be read.
-        IntegrityError: a file is not sound, or not the one that the index lists.
+        IntegrityError: a file is damaged or differs from the index's hash.
     """
     level = Level(deep=deep)
-    if named.endswith(".whl") or "/" in named:
-        proved = prove_file(Path(named), level)
-        return Proof(name=Path(named).name, proved=proved, compared=_beside(facts, proved), requests=0, received=0)
-    torch = release_named(named)
+    if name.endswith(".whl") or "/" in name:
+        proved = prove_file(Path(name), level)
+        return Proof(name=Path(name).name, proved=proved, compared=_compared(facts, proved), requests=0, received=0)
+    torch = release_named(name)
     with open_index(settings, reporter, _MOST_OF_ONE) as index:
         proved = prove_release(index, torch, facts, level, cache=evidence_cache())
         traffic = index.traffic
     return Proof(
-        name=f"torch=={torch}", proved=proved, compared=_beside(facts, proved), requests=traffic.requests,
+        name=f"torch=={torch}", proved=proved, compared=_compared(facts, proved), requests=traffic.requests,
         received=traffic.received,
     )  # fmt: skip
 
 
-def _beside(facts: Facts, proved: Proved) -> tuple[Compared, ...]:
+def _compared(facts: Facts, proved: Proved) -> tuple[Compared, ...]:
     return tuple(compare(facts, proved.rows))
 
 
 def check_online(
     facts: Facts, settings: Settings, reporter: Reporter, *, torch: str | None, deep: bool
 ) -> tuple[tuple[Proof, ...], Traffic]:
-    """Read every release of the facts, or one, and hold what the files prove against the facts.
+    """Read the evidence of every release in the facts, or of one, and compare it with the facts.
 
-    A release that the index has and the facts lack is proved as well, so that it is reported. A file that is refused
-    does not end the check: it is in the proof of its release.
+    Releases on the index that the facts lack are read, too, so that missing rows are reported. A damaged file does not
+    end the check: it is listed in the `refused` of its release.
 
     Raises:
         UsageError: the index has no such release.
@@ -140,7 +140,7 @@ def check_online(
             proved = prove_release(index, version, facts, level, cache=evidence_cache(), refused=refused)
             reporter.note(f"torch {version}: {len(proved.rows)} values")
             proofs.append(Proof(
-                name=f"torch=={version}", proved=proved, compared=_beside(facts, proved),
+                name=f"torch=={version}", proved=proved, compared=_compared(facts, proved),
                 requests=index.traffic.requests - before[0], received=index.traffic.received - before[1],
                 refused=tuple(error.message for error in refused),
             ))  # fmt: skip

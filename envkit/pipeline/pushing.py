@@ -1,4 +1,4 @@
-"""An image into registries: every blob by digest, then verification, then the tags.
+"""Push an image to registries: every blob and manifest by digest, then verification, then the tags.
 
 For `envkit push`, `envkit build --push`, `--output registry:...` and the fleet's workers.
 """
@@ -44,9 +44,9 @@ _EXAMPLE = "registry.example.com/team/train:1.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A repository, and the image's tags there; none = it is known by its digest alone."""
+    """A repository and the image's tags there; without tags it is pushed by digest only."""
 
-    place: Reference  # without tag and digest
+    repository: Reference  # without tag and digest
     names: tuple[Reference, ...]
 
 
@@ -54,14 +54,14 @@ class Target:
 class Tagging:
     """The outcome for one tag."""
 
-    image: str | None  # 'host/name@sha256:...': in the registry in any case; None = it was not sent
+    image: str | None  # 'host/name@sha256:...', in the registry even if the tag was not set; None = not sent
     tag: str  # 'host/name:tag'
-    why_not: str | None = None  # None = the tag names the image now
+    why_not: str | None = None  # None = the tag was set
     hint: str | None = None
     error: EnvkitError | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As a build's document has it."""
+        """Return the entry of a build's document."""
         return {"reference": self.image, "tag": self.tag, "tagged": self.why_not is None, "why": self.why_not}
 
 
@@ -74,7 +74,7 @@ class Sent:
     tags: tuple[Tagging, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As documents have it; sizes in bytes."""
+        """Return the entry of a document; sizes in bytes."""
         return {
             "id": self.id,
             "reference": self.pushed.reference,
@@ -92,7 +92,7 @@ class Sent:
 class RegistryOptions:
     """How tags are set and layers are found in a registry."""
 
-    replace_tag: bool = False  # a tag may name another image, and moves
+    replace_tag: bool = False  # overwrite tags that point to another image
     mount_from: tuple[str, ...] = ()  # repositories of the same registry whose blobs may be reused
 
 
@@ -106,17 +106,17 @@ def transport_of(settings: Settings, reporter: Reporter) -> Transport:
 
 
 def parse_name(text: str, what: str) -> Reference:
-    """Parse a name that states its registry, so that no image goes to a public one by omission.
+    """Parse an image name with a registry, so that an omitted registry never means a public one.
 
     Raises:
-        UsageError: it is not an image name, names no registry, or a digest; `what` begins the message.
+        UsageError: it is not an image name, has no registry, or has a digest; `what` begins the message.
     """
     if not names_registry(text):
-        raise UsageError(f"{what} {text!r:.200} names no registry", hint=f"write HOST/NAME:TAG: {_EXAMPLE}")
+        raise UsageError(f"{what} {text!r:.200} does not name a registry", hint=f"write HOST/NAME:TAG: {_EXAMPLE}")
     reference = parse_reference(text, what=f"{what} {text!r:.200}")
     if reference.digest is not None:
         raise UsageError(
-            f"{what} {text!r:.200} names a digest, but the digest follows from the image",
+            f"{what} {text!r:.200} has a digest, but the digest is determined by the image",
             hint=f"{reference.place}:TAG, or --no-tag {reference.place}",
         )
     return reference
@@ -128,21 +128,21 @@ def targets_of_names(names: Sequence[Reference]) -> tuple[Target, ...]:
     for name in names:
         by_repository.setdefault(replace(name, tag=None), []).append(name)
     return tuple(
-        Target(place=repository, names=tuple(dict.fromkeys(tags))) for repository, tags in by_repository.items()
+        Target(repository=repository, names=tuple(dict.fromkeys(tags))) for repository, tags in by_repository.items()
     )
 
 
 def check_targets(
     targets: Sequence[Target], labels: dict[str, str], transport: Transport, reporter: Reporter, *, replace_tag: bool
 ) -> bool:
-    """Check before anything long begins that the registries take the image; return whether all its tags are free.
+    """Check before any long work that the registries accept the image; return whether all its tags are free.
 
     Args:
-        targets: where the image goes.
-        labels: of the image, as far as they are known; a tag whose image has other labels is taken.
+        targets: the repositories and tags.
+        labels: the known labels of the image; a tag of an image with other labels counts as taken.
         transport: connections.
         reporter: receives the steps.
-        replace_tag: tags may name other images.
+        replace_tag: overwrite tags that point to another image.
 
     Raises:
         EngineError: a registry refuses, or a tag names another image.
@@ -150,10 +150,10 @@ def check_targets(
     """
     free = True
     for target in targets:
-        registry = Registry.of(target.place, transport)
-        reporter.step(f"check {target.place.place}")
+        registry = Registry.of(target.repository, transport)
+        reporter.step(f"check {target.repository.place}")
         if not target.names:
-            registry.try_upload(target.place.repository)
+            registry.try_upload(target.repository.repository)
         for name in target.names:
             free &= check_target(name, labels, registry, replace_tag=replace_tag)
     return free
@@ -172,39 +172,39 @@ def send(
 
     Args:
         source: the image.
-        targets: where it goes.
-        options: `mount_from` holds for the first target's registry.
+        targets: the repositories and tags.
+        options: `mount_from` applies to the first target's registry.
         transport: connections.
         reporter: receives the steps.
-        ahead: layers may be sent while others are still being compressed (`check_targets` returned True).
+        ahead: send layers while others are still being compressed (only if `check_targets` returned True).
 
     Raises:
         EngineError: a registry refuses.
-        IntegrityError: bytes do not match their digest, here or there.
+        IntegrityError: bytes do not match their digest, here or in the registry.
         EnvironmentProblem: a registry or engine does not answer, or the disk is full.
     """
-    others = repositories(targets[0].place, options.mount_from)
-    image, known = None, [(targets[0].place.registry, repository) for repository in others]
+    others = repositories(targets[0].repository, options.mount_from)
+    image, known = None, [(targets[0].repository.registry, repository) for repository in others]
     for target in targets:
-        registry = Registry.of(target.place, transport)
-        first = target.names[0] if target.names else target.place
+        registry = Registry.of(target.repository, transport)
+        first = target.names[0] if target.names else target.repository
         pusher = Pusher(
             first,
             registry,
-            sources=tuple(repository for host, repository in known if host == target.place.registry),
+            sources=tuple(repository for host, repository in known if host == target.repository.registry),
             replace_tag=options.replace_tag or not target.names,
             ahead=ahead,
             fetch=source.fetch,
         )
         with pusher:
-            # Once for all targets: reading compresses the layers that an engine keeps as tars.
+            # Only once: reading compresses the layers that an engine keeps as tars.
             image = image or source.read(pusher.offer)
             for name in target.names[1:]:
                 check_tag(name, image.digest, registry, replace_tag=options.replace_tag)
             pushed = pusher.finish(image, reporter)
         reporter.note(f"pushed {pushed.reference}: {_amounts(pushed)}")
-        # Of the same registry, the next repository can mount what this one has now, and gets no bytes.
-        known.append((target.place.registry, target.place.repository))
+        # The next repository of the same registry can mount these blobs instead of receiving them again.
+        known.append((target.repository.registry, target.repository.repository))
         tags = tuple(
             set_tag(name, pushed.reference, pushed.digest, registry, reporter, replace_tag=options.replace_tag)
             for name in target.names
@@ -215,7 +215,7 @@ def send(
 def set_tag(
     name: Reference, reference: str, digest: str, registry: Registry, reporter: Reporter, *, replace_tag: bool
 ) -> Tagging:
-    """Set a tag to an image that its registry holds; a refusal is recorded, so the other tags are still set."""
+    """Set a tag to an image in its registry. A refusal is returned, not raised, so the other tags are still set."""
     try:
         move_tag(name, digest, registry, replace_tag=replace_tag)
     except EnvkitError as error:
@@ -231,12 +231,12 @@ def set_tag(
 class PushRequest:
     """One image to push."""
 
-    image: str  # a name or id in an engine, oci:DIR, docker-archive:FILE or registry:...
+    image: str  # a name or ID in an engine, oci:DIR, docker-archive:FILE or registry:...
     engine: str | None  # the engine that has it, if known
     target: Target
     options: RegistryOptions
     settings: Settings
-    verified: bool = True  # a record has to verify this image before it is tagged
+    verified: bool = True  # tag only if a record says that exactly this image passed verification
     record: Path | None = None  # that record; None = the newest one in the state folder
 
 
@@ -246,14 +246,14 @@ class PushResult:
 
     source: Source
     sent: Sent
-    verified_by: VerifiedBy | None  # the record that verifies the image; None = none was required
+    verified_by: VerifiedBy | None  # the record of the passed verification; None = not required
 
 
 def push(request: PushRequest, state: Path, reporter: Reporter) -> PushResult:
-    """Push an image and tag it, if a record verifies this very image.
+    """Push an image and tag it, if a record says that exactly this image passed verification.
 
     Raises:
-        NotVerifiedError: no record verifies the image.
+        NotVerifiedError: there is no such record.
         EngineError: the registry refuses.
         EnvironmentProblem: the registry or the engine cannot be reached.
         IntegrityError: bytes do not match their digest.
@@ -276,16 +276,16 @@ def push(request: PushRequest, state: Path, reporter: Reporter) -> PushResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushAfterBuild:
-    """Where an image goes after its build; no targets = nowhere."""
+    """The registries that an image is pushed to after its build; may be none."""
 
     settings: Settings
     targets: tuple[Target, ...] = ()
     options: RegistryOptions = RegistryOptions()
 
     def begin(self, engine: str, options: BuildOptions, plan: BuildPlan, reporter: Reporter) -> BuildOptions:
-        """Check before the build that the registries will take its image; return the options to build with.
+        """Check before the build that the registries will accept the image; return the options to build with.
 
-        The embedded engine sends layers to the first target while it makes others.
+        The embedded engine pushes to the first target during the build.
 
         Raises:
             EngineError: a registry refuses, or a tag names another image.
@@ -309,12 +309,12 @@ class PushAfterBuild:
     def end(
         self, image: str, engine: str, record: Record | None, first: Tagging | None, reporter: Reporter
     ) -> tuple[Tagging, ...]:
-        """Push what is not in its registries yet and set the tags, if verification passed or was not wanted.
+        """Push to the remaining registries and set the tags, if verification passed or was not requested.
 
         Args:
-            image: the name by which its engine knows it.
-            engine: that engine.
-            record: of the verification; None = none was wanted.
+            image: its name in the engine.
+            engine: that built it.
+            record: of the verification; None = not requested.
             first: the outcome for the tag that the build itself pushed to.
             reporter: receives the steps.
         """
@@ -331,24 +331,24 @@ class PushAfterBuild:
             for sent in self._send(image, engine, reporter):
                 tags += sent.tags
         except EnvkitError as error:
-            # What was pushed and tagged before the failure stays so, and is reported.
-            left = names[max(len(tags) - len(done), 0) :]
+            # Tags that were set before the failure are kept and reported.
+            rest = names[max(len(tags) - len(done), 0) :]
             why, hint = error.message, error.hint
-            tags += [Tagging(image=None, tag=str(reference), why_not=why, hint=hint, error=error) for reference in left]
+            tags += [Tagging(image=None, tag=str(reference), why_not=why, hint=hint, error=error) for reference in rest]
         by_tag = {tagging.tag: tagging for tagging in (*tags, *done)}
         return tuple(by_tag[str(name)] for target in self.targets for name in target.names)
 
     def _send(self, image: str, engine: str, reporter: Reporter) -> Iterator[Sent]:
-        """Push to all targets; where the image is in place already, a few requests are enough."""
+        """Push to all targets; a target that has the image already costs only a few requests."""
         with transport_of(self.settings, reporter) as transport, run_folder(cache_dir()) as folder:
             source = find_source(image, folder, transport, reporter, engine=engine)
             yield from send(source, self.targets, self.options, transport, reporter, ahead=True)
 
 
 def tag_pushed(built: BuiltImage, options: BuildOptions, record: Record | None, reporter: Reporter) -> Tagging | None:
-    """Set the tag of an image that its build pushed by digest; None if nothing was pushed.
+    """Set the tag of an image that its build pushed by digest; return None if nothing was pushed.
 
-    The tag is set after verification passed, or if none was wanted; otherwise the outcome says why not.
+    The tag is set only if verification passed or was not requested; otherwise the outcome says why not.
     """
     if built.pushed is None or options.output is None:
         return None
@@ -368,18 +368,18 @@ def tag_pushed(built: BuiltImage, options: BuildOptions, record: Record | None, 
 def not_verified(image: str | None, tag: str, record: Record) -> Tagging:
     """Return the outcome for a tag that is not set because the image is not verified."""
     why = f"the image is not verified: {headline(record.tree['summary'])}, exit code {record.exit_code}"
-    # A second run finds every layer made and every blob sent, so it is quick.
-    again = "to tag it without verification, run again with --no-verify"
+    # Running again is quick: every layer is cached and every blob is in the registry.
+    hint = "to tag it without verification, run again with --no-verify"
     if record.exit_code == NotVerifiedError.exit_code:
-        again = f"if only a GPU is missing, run again with --allow-cpu; {again}"
+        hint = f"if only a GPU is missing, run again with --allow-cpu; {hint}"
     else:
-        again = f"envkit verify shows why; {again}"
-    return Tagging(image=image, tag=tag, why_not=why, hint=again)
+        hint = f"envkit verify shows why; {hint}"
+    return Tagging(image=image, tag=tag, why_not=why, hint=hint)
 
 
 @contextlib.contextmanager
 def tag_explained(built: BuiltImage, options: BuildOptions) -> Iterator[None]:
-    """Add to an error that ends the verification what it means for the tag."""
+    """Add to an error during verification that the tag is unchanged."""
     try:
         yield
     except EnvkitError as error:
@@ -389,12 +389,12 @@ def tag_explained(built: BuiltImage, options: BuildOptions) -> Iterator[None]:
 
 
 def unchanged(image: str | None, tag: str) -> str:
-    """Say that a tag was not set, and where the image is."""
+    """Return a sentence that a tag was not set, and where the image is."""
     return f"{tag} is unchanged; " + (f"the image is in the registry as {image}" if image else "nothing was pushed")
 
 
 def output_reference(options: BuildOptions) -> Reference | None:
-    """Return the registry reference that `options.output` names, if it names one."""
+    """Return the registry reference in `options.output`, if it has one."""
     return parse_output(options.output).reference if options.output else None
 
 
@@ -402,13 +402,13 @@ def output_reference(options: BuildOptions) -> Reference | None:
 
 
 def deliver(built: BuiltImage, options: BuildOptions, reporter: Reporter) -> BuiltImage:
-    """Push what an engine built to the registry that `options.output` names; by digest, so no tag moves.
+    """Push an engine's image to the registry in `options.output` by digest, so no tag moves.
 
-    An image that is there already, or whose output names no registry, is returned as it is.
+    An image that the build has pushed already, or whose output is not a registry, is returned unchanged.
 
     Raises:
         EngineError: the engine or the registry refuses.
-        IntegrityError: bytes do not match their digest, here or there.
+        IntegrityError: bytes do not match their digest, here or in the registry.
         EnvironmentProblem: one of them does not answer, or a disk is full.
     """
     reference = output_reference(options)

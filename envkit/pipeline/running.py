@@ -1,7 +1,7 @@
-"""A user's own command in an image: what a container of it gets on this machine, from its labels and what was asked.
+"""`envkit run`: a user's command in an image, with mounts, ports and limits from the image's labels and the options.
 
-An image counts as known here if it is the one built last, or if a kept record judges it. Any other image is foreign
-code: it gets no folder of this machine that was not named, and never the machine's network by itself.
+An image is known if it is the one built last or if a saved record is about it. Any other image is untrusted: it gets no
+folder that the user did not name, and never the host network by default.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _SSH_PORT, _JUPYTER_PORT = 2222, 8888
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """One command in one image, as it was asked for."""
+    """One command in one image: the options of `envkit run`."""
 
     image: str | None = None  # None = the image built last
-    argv: tuple[str, ...] = ()  # empty = the image's own command
-    shell: bool = False  # run a shell in place of a command
+    argv: tuple[str, ...] = ()  # empty = the image's default command
+    shell: bool = False  # run a shell instead of a command
     workspace: str | None = None  # a folder, 'none', or None = the current folder for a known image
     data: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()  # NAME=VALUE, or NAME with this process's value
-    gpus: str | None = None  # as for `gpus_here`
+    env: tuple[str, ...] = ()  # NAME=VALUE, or NAME to pass this process's value
+    gpus: str | None = None  # see `gpus_here`
     shm_mb: int | None = None
     user: str | None = None  # 'uid:gid', 'image', or None = the caller's
     network: str | None = None  # 'default', 'host', 'none'
@@ -65,20 +65,20 @@ class Ready:
 
     runner: Runner
     session: Session
-    lines: tuple[str, ...]  # what the caller is told first
-    secrets: tuple[str, ...] = ()  # variables of the session that no list of processes may show
-    env: Mapping[str, str] = field(default_factory=dict)  # the image's variables with those of the session
+    lines: tuple[str, ...]  # to print before it starts
+    secrets: tuple[str, ...] = ()  # variables that must not appear in the arguments of a process
+    env: Mapping[str, str] = field(default_factory=dict)  # the image's variables, overridden by the session's
 
 
 def ready(request: RunRequest, settings: Settings, reporter: Reporter, until: ExitStack | None = None) -> Ready:
-    """Find the image and its runner, and decide what a container of it gets.
+    """Find the image and its runner, and prepare the session.
 
-    An image of a file that podman has to load is removed from its storage when `until` closes; None: it stays there.
+    An image that podman loads from a file is removed from its storage when `until` closes; with None it stays there.
 
     Raises:
         EngineError: the image does not exist.
-        EnvironmentProblem: nothing can run it here, or a port is in use.
-        UsageError: nothing was built here and no image is named, or an option is invalid.
+        EnvironmentProblem: no runner can run it here, or a port is in use.
+        UsageError: no image is named and none was built here, or an option is invalid.
     """
     state = paths.state_dir()
     last = read_last(state, command="run") if request.image is None else None
@@ -98,15 +98,15 @@ def decide(
     known: bool,
     free: Callable[[Port], bool] = is_free,
 ) -> Ready:
-    """Decide what a container gets.
+    """Prepare the session of an image.
 
     Args:
-        request: what was asked for.
-        runner: that runs it.
-        facts: what the runner says of the image.
-        name: what it calls the image.
+        request: the options.
+        runner: runs the container.
+        facts: the result of `runner.inspect`.
+        name: the runner's name of the image.
         known: whether the image was built or verified here.
-        free: whether nothing listens at a port.
+        free: returns whether a port is free.
 
     Raises:
         EnvironmentProblem: a port is in use.
@@ -145,18 +145,18 @@ def decide(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """What is asked for, and what is known of the image."""
+    """The options, and what is known about the image."""
 
     request: RunRequest
-    facts: Mapping[str, Any]  # as the runner tells them
+    facts: Mapping[str, Any]  # from `runner.inspect`
     features: tuple[str, ...]
-    service: str | None  # what the command is: a server that is told how to be reached
-    bwrap: bool
+    service: str | None  # JUPYTER or SSH if the command is such a server
+    bwrap: bool  # the runner is bubblewrap
     known: bool  # the image was built or verified here
 
     @property
     def network(self) -> str:
-        """The container's network. Bubblewrap has the machine's or none."""
+        """The container's network. Bubblewrap supports only the host network or none."""
         return self.request.network or ("default" if not self.bwrap else "host" if self.known else NONE)
 
 
@@ -165,20 +165,22 @@ def _runner(
 ) -> tuple[Runner, str]:
     how = settings.get("runner") or "auto"
     if how not in ("auto", "bubblewrap", *CLIENTS):
-        raise UsageError(f"runner {how!r:.80} starts no sessions", hint="--runner docker, podman or bubblewrap")
+        raise UsageError(
+            f"runner {how!r:.80} does not support envkit run", hint="--runner docker, podman or bubblewrap"
+        )
     image = request.image if last is None else last.image
     assert image is not None
     engine = last.engine if last else None
     runner, target = runner_of(image, settings, reporter, engine=engine, built=last is not None, until=until)
     if runner.name not in ("bubblewrap", *CLIENTS):
         raise EnvironmentProblem(
-            f"only {runner.name} works here, and it starts no sessions", hint=remedies.hint(building=False)
+            f"only {runner.name} works here, and it does not support envkit run", hint=remedies.hint(building=False)
         )
     return runner, target
 
 
 def _is_last(state: Path, image: str | None, facts: Mapping[str, Any]) -> bool:
-    """Whether an image that is named is the one built last."""
+    """Return whether the named image is the one built last."""
     try:
         last = read_last(state)
     except UsageError:  # nothing was built here
@@ -187,7 +189,7 @@ def _is_last(state: Path, image: str | None, facts: Mapping[str, Any]) -> bool:
 
 
 def _engine_name(request: RunRequest, last: LastBuilt | None, target: str, facts: Mapping[str, Any]) -> str:
-    """The image's shortest name in an engine that is surely this image."""
+    """Return the target, or for the image built last a tag that still points to it, else its ID."""
     if request.image is not None:
         return target
     tags = last.tags if last is not None else ()
@@ -195,9 +197,9 @@ def _engine_name(request: RunRequest, last: LastBuilt | None, target: str, facts
 
 
 def _command(request: RunRequest, facts: Mapping[str, Any], own: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """What follows the entry point, and the service that it is."""
+    """Return the arguments after the entry point, and the service that they start, if any."""
     if request.shell:
-        # bash where the image has it; `sh` is in every image with a shell.
+        # bash if the image has it; every image with a shell has `sh`.
         return ("/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh"), None
     if request.ssh_key is not None and SSH not in own:
         raise UsageError(
@@ -210,7 +212,7 @@ def _command(request: RunRequest, facts: Mapping[str, Any], own: Sequence[str]) 
     if request.ssh_key is not None or (SSH in own and JUPYTER not in own and cmd == ("python",)):
         return (), SSH
     if not cmd and not facts["entrypoint"]:
-        raise UsageError("the image has no command of its own, and none is given", hint="envkit run IMAGE -- COMMAND")
+        raise UsageError("the image has no default command, and none is given", hint="envkit run IMAGE -- COMMAND")
     return (), JUPYTER if cmd and Path(cmd[0]).name == "jupyter" else None
 
 
@@ -226,16 +228,16 @@ def _mounts(case: _Case) -> tuple[Mount, ...]:
         target = _DATA if len(request.data) == 1 else f"{_DATA}/{name}"
         mounts.append(parse_mount(text, target, read_only=True, option="--data"))
     targets = [mount.target for mount in mounts]
-    twice = next((path for path in targets if targets.count(path) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two folders are mounted at {twice}", hint="--data DIR:/data/NAME")
+    shared = next((path for path in targets if targets.count(path) > 1), None)
+    if shared is not None:
+        raise UsageError(f"two folders are mounted at {shared}", hint="--data DIR:/data/NAME")
     return tuple(mounts)
 
 
 def _env(request: RunRequest, facts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     variables: dict[str, str] = {}
     if not facts["env"].get("HOME"):
-        variables["HOME"] = "/tmp"  # noqa: S108 - the one writable place: the root is read-only
+        variables["HOME"] = "/tmp"  # noqa: S108 - the root is read-only; only /tmp is writable
     for text in request.env:
         name, sign, value = text.partition("=")
         if not name.replace("_", "a").isalnum() or name[0].isdigit() or not name.isascii():
@@ -247,15 +249,15 @@ def _env(request: RunRequest, facts: Mapping[str, Any]) -> tuple[tuple[str, str]
 
 
 def _shm(labels: Mapping[str, str]) -> int:
-    """MiB of /dev/shm, as the plan has them."""
+    """Return the size of /dev/shm in MiB from the image's label, else the default."""
     text = str(labels.get(f"{LABEL_PREFIX}.shm-mb", ""))
-    sound = text.isascii() and text.isdigit() and len(text) < 9  # noqa: PLR2004 - digits of any sensible number
-    return min(max(int(text), 1), _MOST_SHM_MB) if sound else _SHM_MB
+    valid = text.isascii() and text.isdigit() and len(text) < 9  # noqa: PLR2004 - digits of any sensible number
+    return min(max(int(text), 1), _MOST_SHM_MB) if valid else _SHM_MB
 
 
 def _user(request: RunRequest, service: str | None) -> str | None:
     if request.user == "image" or (service == SSH and request.user is None):
-        return None  # an SSH server needs a user that the image knows
+        return None  # sshd needs a user from the image's /etc/passwd
     if request.user is None:
         return f"{os.getuid()}:{os.getgid()}"
     parts = request.user.split(":")
@@ -265,7 +267,7 @@ def _user(request: RunRequest, service: str | None) -> str | None:
 
 
 def _ports(case: _Case, free: Callable[[Port], bool]) -> tuple[Port, ...]:
-    """The ports that can be reached on this machine. Those that were not asked for give way to other programs."""
+    """Return the published ports: the typed ones, which must be free, and those of the image that are free here."""
     request, network = case.request, case.network
     if network == NONE or (case.bwrap and network != "host"):
         if any(text != NONE for text in request.ports):
@@ -278,62 +280,61 @@ def _ports(case: _Case, free: Callable[[Port], bool]) -> tuple[Port, ...]:
         moved = next((mapping for mapping in typed if mapping.host != mapping.container), None)
         if moved is not None:
             raise UsageError(
-                f"--port {moved.host}:{moved.container}: the container has this machine's network, so ports keep "
-                "their numbers",
-                hint=f"have the program listen on {moved.host}, or use --runner podman",
+                f"--port {moved.host}:{moved.container}: ports cannot be mapped with the host network",
+                hint=f"make the program listen on {moved.host}, or use --runner podman",
             )
     named = [entry.partition("/") for entry in dict.fromkeys([*case.facts["ports"], *_feature_ports(case.features)])]
     default = [Port(container=int(number), host=int(number), kind=kind) for number, _, kind in named]
-    taken = {(mapping.container, mapping.kind) for mapping in typed}
+    overridden = {(mapping.container, mapping.kind) for mapping in typed}
     default = (
         []
         if NONE in request.ports
-        else [mapping for mapping in default if (mapping.container, mapping.kind) not in taken]
+        else [mapping for mapping in default if (mapping.container, mapping.kind) not in overridden]
     )
     needed = {JUPYTER: _JUPYTER_PORT, SSH: _SSH_PORT}.get(case.service or "")
     for port in typed:
         if not free(port):
             raise in_use(port)
-    left = []
+    available = []
     for port in default:
         if free(port):
-            left.append(port)
+            available.append(port)
         elif port.container == needed:
             raise in_use(port)
-    return (*typed, *left)
+    return (*typed, *available)
 
 
 def _feature_ports(own: tuple[str, ...]) -> list[str]:
-    """Ports of features, for images that were built before ports were part of their configuration."""
+    """Return the ports of features, for images from before ports were part of the image configuration."""
     return [port for row in features.rows(own) for port in row.ports]
 
 
 def _with_jupyter(session: Session, case: _Case) -> tuple[Session, str]:
-    """A token that only the caller knows, and the address with it."""
+    """Add a token to the session's environment and return the address with it."""
     env = dict(session.env)
     token = env.setdefault(TOKEN, secrets.token_hex(16))
     if case.network == "host" and not session.argv:
-        # The container has this machine's network: not every other machine is to reach it.
+        # With the host network, 0.0.0.0 would make the server reachable from other machines.
         loopback = tuple(f"--ip={LOOPBACK}" if word == "--ip=0.0.0.0" else word for word in case.facts["cmd"])
         session = replace(session, argv=loopback)
-    at = next((port for port in session.ports if port.container == _JUPYTER_PORT), None)
-    where = f"http://{at.address}:{at.host}" if at else f"port {_JUPYTER_PORT}, which is not published"
-    return replace(
-        session, env=tuple(env.items())
-    ), f"jupyter: {where}/lab?token={token}" if at else f"jupyter: {where}"
+    session = replace(session, env=tuple(env.items()))
+    port = next((port for port in session.ports if port.container == _JUPYTER_PORT), None)
+    if port is None:
+        return session, f"jupyter: port {_JUPYTER_PORT}, which is not published"
+    return session, f"jupyter: http://{port.address}:{port.host}/lab?token={token}"
 
 
 def _with_ssh(session: Session, request: RunRequest) -> tuple[Session, str]:
-    """The image's SSH server, which accepts one public key of the caller."""
+    """Start the image's SSH server with one public key as the only login."""
     key = request.ssh_key or next((path for name in _KEYS if (path := Path.home() / ".ssh" / name).is_file()), None)
     if key is None or not key.is_file():
         raise UsageError(
-            f"there is no public key {key}" if key else "there is no public key in ~/.ssh",
+            f"public key {key} does not exist" if key else "no public key in ~/.ssh",
             hint="ssh-keygen -t ed25519, then envkit run --ssh ~/.ssh/id_ed25519.pub",
         )
     text = key.read_text(errors="replace").strip()
     if not text.startswith(("ssh-", "ecdsa-", "sk-")) or "\n" in text:
-        raise UsageError(f"{key} is not a public key of SSH", hint="--ssh ~/.ssh/id_ed25519.pub")
+        raise UsageError(f"{key} is not an SSH public key", hint="--ssh ~/.ssh/id_ed25519.pub")
     script = (
         'umask 077; mkdir -p "$HOME/.ssh"; printf "%s\\n" "$1" > "$HOME/.ssh/authorized_keys"; '
         "exec /usr/share/envkit/sshd.sh"
@@ -345,13 +346,13 @@ def _with_ssh(session: Session, request: RunRequest) -> tuple[Session, str]:
 
 
 def _summary(runner: str, session: Session, case: _Case) -> str:
-    """One line that says what the container gets."""
+    """Return one line that describes the container's mounts, user, GPUs, memory and network."""
     parts = [f"{mount.source} at {mount.target}{' (read-only)' if mount.read_only else ''}" for mount in session.mounts]
     if not case.known and not session.mounts:
-        parts.append("no folder: not built or verified here (--workspace DIR mounts one)")
+        parts.append("no folder, because the image was not built or verified here (--workspace DIR mounts one)")
     parts.append(f"user {session.user or 'of the image'}")
     parts.append(f"GPUs {session.gpus or NONE}")
     parts.append(f"{session.shm_mb} MiB of shared memory")
     parts += [f"ports {', '.join(map(str, session.ports))}"] if session.ports else []
-    parts += {"default": [], "host": ["network of the host"]}.get(session.network, ["no network"])
+    parts += {"default": [], "host": ["host network"]}.get(session.network, ["no network"])
     return f"{runner}: {'; '.join(parts)}"

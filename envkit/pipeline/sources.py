@@ -1,9 +1,9 @@
-"""Packages of a plan that exist only as source: built once into wheels before the lock is solved, and found again.
+"""Build a plan's packages that exist only as source into wheels, before the lock is solved.
 
     source -> builder image (locked: its packages have hashes) -> sandbox without network -> wheel in the cache
 
-`build_sources` is for a new lock; `provide` makes sure that the wheels of an existing lock are in the cache, by
-building them again with exactly what the lock names.
+`build_sources` is for a new lock. `provide` is for an existing one: wheels that are missing in the cache are built
+again with exactly the builder image in the lock.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.source.fetch import Archive
 
-_ROUNDS = 3  # a backend asks for more once; what it asks for may be asked again
+_ROUNDS = 3  # a backend may request more packages after the first look, and again once it has those
 _PREFIX = f"{bases.PREFIX}debian/"
 
 LockBuilder = Callable[["BuildPlan", "Builder", str], Lock]
-"""Solves the lock of a builder image: its plan, the engine that builds it, and its base as `--base` has it."""
+"""Solves the lock of a builder image from its plan, the engine that builds it, and a value of `--base`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shop:
-    """Where sources are built, and with what."""
+class SourceContext:
+    """The context of source builds: the plan, settings and callbacks."""
 
     plan: BuildPlan
     facts: Facts
@@ -69,53 +69,53 @@ class Shop:
 
     @property
     def cache(self) -> Path:
-        """The folder of what is kept."""
+        """The cache folder."""
         return cache_dir()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Means:
-    """An engine for the builder image, and the base that it takes."""
+class _ImageBuilder:
+    """The engine that makes the builder image, and the image's base."""
 
     builder: Builder
     base: str
 
 
-def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
-    """Build what a plan has only as source, or find it in the cache.
+def build_sources(context: SourceContext, *, glibc: str, as_of: str | None) -> Sources:
+    """Build the packages that a plan allows from source and that have no wheel, or find them in the cache.
 
     Args:
-        shop: the plan, and where to build.
+        context: the plan and its context.
         glibc: of the image's OS.
         as_of: RFC 3339; newer sdists are not considered.
 
     Raises:
-        ConflictError: no version fits, or a source cannot be built here at all.
+        ConflictError: no version fits, or a source cannot be built here.
         EngineError: a server refuses, or a build script failed.
-        EnvironmentProblem: there is no sandbox, no Docker for what needs nvcc, or a source cannot be reached.
-        IntegrityError: a source has other bytes than the index says, or gave no sound wheel.
-        TimeLimitError: a server is silent, or a build found no end.
+        EnvironmentProblem: there is no sandbox, no Docker for a package that needs nvcc, or a source is unreachable.
+        IntegrityError: a source differs from the index's hash, or its build gave an invalid wheel.
+        TimeLimitError: a server does not respond, or a build took too long.
     """
-    plan = shop.plan
+    plan = context.plan
     specs = [parse(text) for text in plan.allow_source]
     names = [spec.name for spec in specs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConflictError(f"allow_source names {twice} twice", hint="name each package once")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ConflictError(f"allow_source lists {repeated} twice", hint="list each package once")
     target = Target(platform=plan.resolution.platform, glibc=glibc, python=plan.resolution.python)
-    shop.reporter.step("look for packages that have only a source")
+    context.reporter.step("look for packages without a wheel")
     others = (*plan.pip, *plan.constraints)
-    chosen = {sdist.name: sdist for sdist in sdists.choose(specs, others, target, shop.places, as_of=as_of)}
+    chosen = {sdist.name: sdist for sdist in sdists.choose(specs, others, target, context.places, as_of=as_of)}
     wheels: dict[Path, Wheel] = {}
     rows: list[Source] = []
     builders: dict[str, Lock] = {}
     for spec in sorted(specs, key=lambda spec: spec.name):
         source = spec if spec.commit is not None else chosen.get(spec.name)
         if source is None:
-            shop.reporter.note(f"{spec.name} has a wheel, so it is not built from source")
+            context.reporter.note(f"{spec.name} has a wheel, so it is not built from source")
             continue
-        archive = _fetched(shop, source)
-        job, outcome = _built(shop, archive, partial(_locked_builder, shop, archive.name))
+        archive = _fetched(context, source)
+        job, outcome = _built(context, archive, partial(_locked_builder, context, archive.name))
         path, wheel, row = _rows(job, outcome)
         wheels[path], builders[row.builder] = wheel, job.builder
         rows.append(row)
@@ -123,100 +123,100 @@ def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
     return Sources(wheels=wheels, rows=tuple(rows), builders=kept)
 
 
-def provide(shop: Shop, lock: Lock) -> None:
-    """Make sure that the wheels which a lock has from source are in the cache.
+def provide(context: SourceContext, lock: Lock) -> None:
+    """Make sure that the cache has the wheels that a lock has from source.
 
     Raises:
-        As `build_sources`; IntegrityError also where the build gives other bytes than the lock has.
+        As `build_sources`; also IntegrityError if a build gives another SHA-256 than the lock has.
     """
     wheels = {wheel.name: wheel for wheel in lock.wheels if wheel.source == BUILT}
     builders = {builder.seal: builder for builder in lock.builders}
     for row in lock.sources:
         wheel = wheels[row.name]
-        if built.path_of(wheel, row.key, shop.cache) is not None:
+        if built.path_of(wheel, row.key, context.cache) is not None:
             continue
-        shop.reporter.note(f"{wheel.file} is not in the cache; building it again from {row.url}")
-        archive = fetch.same_bytes(_fetched(shop, row), row.sha256)
-        job, outcome = _built(shop, archive, lambda _, row=row: builders[row.builder])  # type: ignore[misc]
-        path, again, _ = _rows(job, outcome)
-        if again.sha256 != wheel.sha256 or job.key != row.key:
+        context.reporter.note(f"{wheel.file} is not in the cache; building it again from {row.url}")
+        archive = fetch.same_bytes(_fetched(context, row), row.sha256)
+        job, outcome = _built(context, archive, lambda _, row=row: builders[row.builder])  # type: ignore[misc]
+        path, rebuilt, _ = _rows(job, outcome)
+        if rebuilt.sha256 != wheel.sha256 or job.key != row.key:
             raise IntegrityError(
-                f"{wheel.file} was built again with the SHA-256 {again.sha256}, the lock has {wheel.sha256}",
-                hint="the build is not reproducible, or was made by another envkit: envkit lock takes the new wheel",
+                f"{wheel.file} was rebuilt with SHA-256 {rebuilt.sha256}, but the lock has {wheel.sha256}",
+                hint="the build is not reproducible, or another envkit made it; envkit lock records the new wheel",
                 details=(str(path),),
             )
 
 
-def _fetched(shop: Shop, source: Sdist | SourceSpec | Source) -> Archive:
-    folder, ca_bundle = shop.cache / "downloads", shop.places.ca_bundle
+def _fetched(context: SourceContext, source: Sdist | SourceSpec | Source) -> Archive:
+    folder, ca_bundle = context.cache / "downloads", context.places.ca_bundle
     if source.url is not None and not isinstance(source, Sdist) and source.commit is not None:
-        return fetch.commit(source.name, source.url, source.commit, folder, shop.reporter, ca_bundle=ca_bundle)
+        return fetch.commit(source.name, source.url, source.commit, folder, context.reporter, ca_bundle=ca_bundle)
     assert not isinstance(source, SourceSpec)
     offered = Sdist(name=source.name, version=source.version, url=source.url, sha256=source.sha256, size=source.size)
     with Transport(ca_bundle=ca_bundle) as transport:
-        return fetch.sdist(offered, shop.places, transport, folder, shop.reporter)
+        return fetch.sdist(offered, context.places, transport, folder, context.reporter)
 
 
-def _built(shop: Shop, archive: Archive, builder_of: Callable[[BuildPlan], Lock]) -> tuple[Job, Outcome]:
-    """Build a source, with what its backend asks for added where it does."""
+def _built(context: SourceContext, archive: Archive, builder_of: Callable[[BuildPlan], Lock]) -> tuple[Job, Outcome]:
+    """Build a source; if its backend requests further packages, build again with those."""
     project = look(archive.path, archive.name, commit=archive.commit is not None)
-    nvcc = project.cuda and shop.plan.resolution.cuda is not None
+    nvcc = project.cuda and context.plan.resolution.cuda is not None
     requires = project.requires
     for _ in range(_ROUNDS):
         needs = Needs(requires=requires, torch=project.torch, nvcc=nvcc)
-        plan = _builder_plan(shop, needs, archive.name)
+        plan = _builder_plan(context, needs, archive.name)
         job = Job(
             archive=archive,
             project=replace(project, requires=requires),
             builder=builder_of(plan),
             nvcc=nvcc,
-            gpu_archs=shop.plan.resolution.gpus,
+            gpu_archs=context.plan.resolution.gpus,
         )
-        outcome = built.find(shop.cache, job.key)
+        outcome = built.find(context.cache, job.key)
         if outcome is None:
             with scratch() as folder:
-                outcome = built.keep(shop.cache, job.key, _run(shop, plan, job, folder))
+                outcome = built.keep(context.cache, job.key, _run(context, plan, job, folder))
         if outcome.wheel is not None:
             return job, outcome
         more, _ = plain(list(outcome.requires), archive.name)
         requires = tuple(sorted({*requires, *more}))
     raise ConflictError(
-        f"the build backend of {archive.name} asks for more requirements each time: {', '.join(requires):.300}",
-        hint="take another version of it",
+        f"the build backend of {archive.name} requests more packages each time: {', '.join(requires):.300}",
+        hint="use another version of it",
     )
 
 
-def _builder_plan(shop: Shop, needs: Needs, name: str) -> BuildPlan:
+def _builder_plan(context: SourceContext, needs: Needs, name: str) -> BuildPlan:
     try:
-        return builder_plan(shop.plan, needs, shop.facts)
+        return builder_plan(context.plan, needs, context.facts)
     except UsageError as error:
-        raise UsageError(f"{name} needs nvcc to be built: {error.message}", hint=error.hint) from error
+        raise UsageError(f"building {name} needs nvcc: {error.message}", hint=error.hint) from error
 
 
-def _run(shop: Shop, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
-    """Make the builder image, and build in it."""
-    means = _means(shop, plan, job.archive.name, locked=job.builder)
+def _run(context: SourceContext, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
+    """Build the builder image, then the source inside it."""
+    tool = _image_builder(context, plan, job.archive.name, locked=job.builder)
     options = BuildOptions(
         tags=(f"envkit/{plan.name}:{job.builder.seal[7:19]}",),
-        mirrors=shop.settings.mirrors(),
-        network=shop.settings.get("build_network") or "auto",
-        output=f"oci:{folder / 'image'}" if means.builder.name == EMBEDDED else None,
+        mirrors=context.settings.mirrors(),
+        network=context.settings.get("build_network") or "auto",
+        output=f"oci:{folder / 'image'}" if tool.builder.name == EMBEDDED else None,
     )
-    image = means.builder.build(plan, job.builder, options, shop.reporter)
-    with ExitStack() as made:
-        made.callback(shutil.rmtree, folder / "image", ignore_errors=True)
-        settings = shop.settings
-        # Not `built`: a runner that isolates weakly does for an image that was just made of packages, not for this.
+    image = tool.builder.build(plan, job.builder, options, context.reporter)
+    with ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, folder / "image", ignore_errors=True)
+        settings = context.settings
+        # Not `built`: the image may be trusted, but the build scripts that run in it need strong isolation.
         runner, name = runner_of(
-            image.place or image.id, settings, shop.reporter, engine=means.builder.name, built=False, until=made
+            image.place or image.id, settings, context.reporter, engine=tool.builder.name, built=False, until=cleanup
         )
-        return sandbox.build(job, runner, name, folder, shop.reporter, memory_mb=memory_of(settings))
+        return sandbox.build(job, runner, name, folder, context.reporter, memory_mb=memory_of(settings))
 
 
-def _means(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | None = None) -> _Means:
-    """How the builder image is made: from Debian's packages without an engine, else by an engine with a daemon.
+def _image_builder(context: SourceContext, plan: BuildPlan, name: str, *, locked: Lock | None = None) -> _ImageBuilder:
+    """Choose how to make the builder image: from Debian packages without an engine, else by an engine with a daemon.
 
-    `locked` is its lock, where there is one already: only an engine installs system packages in a registry's image.
+    `locked` is the image's lock, if there is one: only an engine can install system packages on a registry's base.
 
     Raises:
         EnvironmentProblem: neither works here; the message says what is missing.
@@ -224,46 +224,46 @@ def _means(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | None = None
     devel = plan.flavor == "devel"
     why = f"{name} needs nvcc" if devel else _no_root(plan, locked)
     if why is None:
-        return _Means(builder=_builder(shop, EMBEDDED), base=f"{_PREFIX}{bases.SUITES[plan.resolution.os]}")
-    asked = shop.settings.get("engine") or "auto"
-    builder = _builder(shop, asked if asked in ("docker", "buildkit", "podman") else "docker")
+        return _ImageBuilder(builder=_builder(context, EMBEDDED), base=f"{_PREFIX}{bases.SUITES[plan.resolution.os]}")
+    engine = context.settings.get("engine") or "auto"
+    builder = _builder(context, engine if engine in ("docker", "buildkit", "podman") else "docker")
     probe = builder.probe()
     if probe.available:
-        return _Means(builder=builder, base="auto")
+        return _ImageBuilder(builder=builder, base="auto")
     if devel:
         raise EnvironmentProblem(
-            f"{name} needs nvcc to be built, which a {builder.name} build of the devel flavor has, and "
-            f"{builder.name} is missing here: {probe.detail}",
+            f"building {name} needs nvcc, which requires an image of the devel flavor and {builder.name}; "
+            f"{builder.name} is not available: {probe.detail}",
             hint=probe.hint,
         )
     raise EnvironmentProblem(
-        f"{name} is built in a sandbox, and there is none here: {why}",
+        f"{name} must be built in a sandbox, and none works here: {why}",
         details=(probe.detail,),
         hint=remedies.hint(building=False),
     )
 
 
-def _builder(shop: Shop, name: str) -> Builder:
-    docker_cli = shop.settings.get("docker_cli") or "docker"
-    return builder_of(name, shop.reporter, docker_cli=docker_cli, state=state_dir())
+def _builder(context: SourceContext, name: str) -> Builder:
+    docker_cli = context.settings.get("docker_cli") or "docker"
+    return builder_of(name, context.reporter, docker_cli=docker_cli, state=state_dir())
 
 
 def _no_root(plan: BuildPlan, locked: Lock | None) -> str | None:
-    """Why no root for the sandbox can be made here without an engine, None where it can."""
+    """Return why the builder image cannot be made here without an engine; None if it can."""
     if locked is not None and locked.base.kind != "bootstrap":
-        return f"its builder image stands on {locked.base.reference}, so Docker makes it"
+        return f"its builder image is based on {locked.base.reference}, which needs Docker"
     if plan.resolution.os not in bases.SUITES:
-        return f"without Docker, builder images are made for {', '.join(bases.SUITES)} alone, not {plan.resolution.os}"
+        return f"without Docker, builder images exist only for {', '.join(bases.SUITES)}, not for {plan.resolution.os}"
     missing = [program for program in ("mmdebstrap", "apt-get") if shutil.which(program) is None]
     if missing:
         return f"{missing[0]} is not installed"
     return runners.make("bubblewrap").probe()
 
 
-def _locked_builder(shop: Shop, name: str, plan: BuildPlan) -> Lock:
-    means = _means(shop, plan, name)
-    shop.reporter.step(f"lock the builder image of {name} ({', '.join(plan.pip) or 'no requirements'})")
-    return shop.lock_builder(plan, means.builder, means.base)
+def _locked_builder(context: SourceContext, name: str, plan: BuildPlan) -> Lock:
+    tool = _image_builder(context, plan, name)
+    context.reporter.step(f"lock the builder image of {name} ({', '.join(plan.pip) or 'no requirements'})")
+    return context.lock_builder(plan, tool.builder, tool.base)
 
 
 def _rows(job: Job, outcome: Outcome) -> tuple[Path, Wheel, Source]:

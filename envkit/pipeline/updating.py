@@ -1,4 +1,4 @@
-"""`matrix update`: read what is new on the index, and make the changed tables, evidence and snapshot from it."""
+"""`matrix update`: read new releases from the index and produce the changed tables, evidence and snapshot."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """The files that an update writes, by path, and what it read."""
+    """An update of the facts: the files to write, and what was read for it."""
 
     releases: tuple[str, ...]
     proved: tuple[Proved, ...]
     files: dict[Path, str]  # new text
-    replaces: int  # version of the tables that it was made from
-    asked: tuple[str, ...]  # what only a document knows
+    replaces: int  # version of the tables that it is based on
+    asked: tuple[str, ...]  # values that no file has and that must be looked up in documents
     requests: int
     received: int  # bytes
 
@@ -54,7 +54,7 @@ class Update:
         return "".join(lines)
 
     def write(self) -> None:
-        """Write all files: either every one is new or none, also after a signal or on a full disk.
+        """Write all files or none, also if a signal arrives or the disk is full.
 
         Raises:
             UsageError: the tables changed since they were read.
@@ -65,7 +65,7 @@ class Update:
         try:
             with ExitStack() as opened:
                 for path, text in self.files.items():
-                    # All temporary files are complete before the first one takes its place.
+                    # All temporary files are complete before the first one is renamed.
                     stream = opened.enter_context(store.replacing(path))
                     stream.write(text.encode())
                     stream.flush()
@@ -78,20 +78,20 @@ class Update:
 def find_update(
     facts: Facts, settings: Settings, reporter: Reporter, *, torch: str | None, since: str | None, deep: bool
 ) -> Update:
-    """Read the releases that the facts lack, that were uploaded since a day, or one that is named.
+    """Read the releases that are newer than the facts, that were uploaded since a day, or the named one.
 
     Raises:
-        UsageError: the index has no such release, or the tables are newer than the facts.
+        UsageError: the index has no such release, or the tables are newer than the loaded facts.
         EnvironmentProblem: the index does not answer, or a file cannot be read.
-        IntegrityError: a file is not sound, or not the one that the index lists.
+        IntegrityError: a file is damaged or differs from the index's hash.
     """
     _check_version(facts.version)
     with open_index(settings, reporter) as index:
         files = index.files("torch")
         if since is not None and files.is_future(since):
             raise UsageError(
-                f"--since: {since} is in the future: today is {files.today} by the clock of the index",
-                hint="date -u shows the clock of this machine; or name an earlier day: --since 2026-10-01",
+                f"--since: {since} is in the future: today is {files.today} according to the index",
+                hint="check this machine's clock with date -u, or give an earlier day: --since 2026-10-01",
             )
         if torch is not None:
             versions = [torch]
@@ -107,28 +107,30 @@ def find_update(
         for version in sorted(versions, key=key):
             proved.append(prove_release(index, version, facts, Level(deep=deep), cache=evidence_cache()))
             reporter.note(f"torch {version}: {len(proved[-1].rows)} values")
-        beside = _beside(index, proved, facts, reporter, toolkits=torch is None)
+        additions = _additions(index, proved, facts, reporter, toolkits=torch is None)
         traffic = index.traffic
-    made = _files(proved, beside, facts)
+    changed = _files(proved, additions, facts)
     return Update(
-        releases=tuple(sorted(versions, key=key)), proved=tuple(proved), files=made, replaces=facts.version,
-        asked=tuple(line for path, text in made.items() for line in update.asked(text, _text(path))),
+        releases=tuple(sorted(versions, key=key)), proved=tuple(proved), files=changed, replaces=facts.version,
+        asked=tuple(line for path, text in changed.items() for line in update.asked(text, _text(path))),
         requests=traffic.requests, received=traffic.received,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Beside:
-    """What the index proves beside torch's releases."""
+class _Additions:
+    """New rows besides those of torch's releases."""
 
     toolkits: list[dict[str, Any]]
     cudnns: list[dict[str, Any]]
     evidence: list[evidence.Evidence]  # of the cuDNNs
 
 
-def _beside(index: Index, proved: Sequence[Proved], facts: Facts, reporter: Reporter, *, toolkits: bool) -> _Beside:
-    """Toolkits on the index and cuDNNs of the releases that the facts lack; an index may have neither."""
-    additions = _Beside(toolkits=[], cudnns=[], evidence=[])
+def _additions(
+    index: Index, proved: Sequence[Proved], facts: Facts, reporter: Reporter, *, toolkits: bool
+) -> _Additions:
+    """Return new toolkits on the index and new cuDNNs of the releases; an index may have neither package."""
+    additions = _Additions(toolkits=[], cudnns=[], evidence=[])
     if toolkits:
         with _optional(reporter):
             rows = proposals.toolkit_rows(index.files("cuda-toolkit"), [row.toolkit for row in facts.toolkits])
@@ -141,23 +143,23 @@ def _beside(index: Index, proved: Sequence[Proved], facts: Facts, reporter: Repo
 
 @contextmanager
 def _optional(reporter: Reporter) -> Iterator[None]:
-    """Report what cannot be read, and go on."""
+    """Report a package that cannot be read, and continue."""
     try:
         yield
     except EnvironmentProblem as error:
         reporter.note(f"{error}; no row is proposed from it")
 
 
-def _add_cudnn(index: Index, release: Release, facts: Facts, additions: _Beside) -> None:
-    wanted = proposals.cudnn_of(release)
-    cuda = release.wheels["linux-64"].text("cuda") if wanted is not None else None
-    if wanted is None or cuda is None:
+def _add_cudnn(index: Index, release: Release, facts: Facts, additions: _Additions) -> None:
+    cudnn = proposals.cudnn_of(release)
+    cuda = release.wheels["linux-64"].text("cuda") if cudnn is not None else None
+    if cudnn is None or cuda is None:
         return
     known = {(row.cudnn, row.cuda_major) for row in facts.cudnns}
     known |= {(row["cudnn"], row["cuda_major"]) for row in additions.cudnns}
-    proofs = prove_cudnn(index, *wanted, evidence_cache()) if proposals.cudnn_key(*wanted) not in known else None
+    proofs = prove_cudnn(index, *cudnn, evidence_cache()) if proposals.cudnn_key(*cudnn) not in known else None
     if proofs is not None:
-        row, entry = proposals.cudnn_row(*wanted, cuda, proofs)
+        row, entry = proposals.cudnn_row(*cudnn, cuda, proofs)
         additions.cudnns.append(row)
         additions.evidence.extend([entry] if entry is not None else [])
 
@@ -167,46 +169,47 @@ def _text(path: Path) -> str:
 
 
 def _check_version(version: int) -> None:
-    """The tables must be those that the facts were loaded from: newer ones are never overwritten.
+    """Check that the tables still have the version of the loaded facts, so that newer tables are never overwritten.
 
     Raises:
         UsageError: they have another version.
     """
     path = edited.DATA / f"{snapshot.HEAD}.yaml"
-    there = snapshot.version_of(path.read_text(encoding="utf-8"))
-    if there != version:
+    current = snapshot.version_of(path.read_text(encoding="utf-8"))
+    if current != version:
         raise UsageError(
-            f"{path} has version {there} of the facts, and this update is of version {version}; nothing was written",
+            f"{path} has version {current} of the facts, but this update is based on version {version}; "
+            "nothing was written",
             hint="python -m envkit.facts.snapshot, then run it again",
         )
 
 
-def _files(proved: Sequence[Proved], beside: _Beside, facts: Facts) -> dict[Path, str]:
-    """The texts of everything that changes."""
+def _files(proved: Sequence[Proved], additions: _Additions, facts: Facts) -> dict[Path, str]:
+    """Return the new texts of all files that change."""
     root = next(row.index for row in facts.builds if row.index).rstrip("/").rpartition("/")[0]
     texts = {name: (edited.DATA / f"{name}.yaml").read_text(encoding="utf-8") for name in edited.NAMES}
     tables = update.changed_tables(proved, texts, root)
-    if beside.toolkits:
-        tables[update.TOOLKITS] = update.with_toolkits(texts[update.TOOLKITS], beside.toolkits)
-    if beside.cudnns:
-        tables[update.CUDNNS] = update.with_cudnns(texts[update.CUDNNS], beside.cudnns)
+    if additions.toolkits:
+        tables[update.TOOLKITS] = update.with_toolkits(texts[update.TOOLKITS], additions.toolkits)
+    if additions.cudnns:
+        tables[update.CUDNNS] = update.with_cudnns(texts[update.CUDNNS], additions.cudnns)
     if tables:
         head = tables.get(snapshot.HEAD, texts[snapshot.HEAD])
         tables[snapshot.HEAD] = snapshot.with_version(head, facts.version + 1)
-    made = {edited.DATA / f"{name}.yaml": text for name, text in tables.items()}
-    kept = {table.name: evidence.read(table.name) for table in TABLES}
-    more = [("cudnns", entry) for entry in beside.evidence]
-    for table, text in update.evidence_texts(proved, kept, more).items():
+    files = {edited.DATA / f"{name}.yaml": text for name, text in tables.items()}
+    current = {table.name: evidence.read(table.name) for table in TABLES}
+    more = [("cudnns", entry) for entry in additions.evidence]
+    for table, text in update.evidence_texts(proved, current, more).items():
         path = evidence.path_of(table)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            made[path] = text
+            files[path] = text
     if tables:
-        made[snapshot.PATH] = _snapshot(tables)
-    return made
+        files[snapshot.PATH] = _snapshot(tables)
+    return files
 
 
 def _snapshot(tables: dict[str, str]) -> str:
-    """The snapshot that the new tables make; nothing is written before it is made."""
+    """Return the snapshot of the new tables, compiled in a temporary folder before any file is written."""
     with paths.scratch() as folder:
         for name in edited.NAMES:
             shutil.copy(edited.DATA / f"{name}.yaml", folder)

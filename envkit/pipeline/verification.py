@@ -1,4 +1,4 @@
-"""How an image is verified on this machine, for every caller: its runner, its plan and its options."""
+"""Verify an image on this machine: choose its runner, plan and options in the same way for every caller."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from envkit.run.model import Runner
     from envkit.verify.record import Record
 
-_DAEMON = "docker-daemon"  # an --output: the engine that takes the image runs it
+_DAEMON = "docker-daemon"  # this --output loads the image into Docker, which then runs it
 _DEVICES = Path("/dev")
 _KEPT = 50  # records
 
 
 def settings_here(runner: str | None, memory: str | None = None) -> Settings:
-    """Every setting of a run in this folder; `runner` and `memory` are the flags."""
+    """Load the settings in the current folder; `runner` and `memory` are the values of flags."""
     return load({"runner": runner, "run_memory": memory}, os.environ, Path.cwd())
 
 
@@ -49,12 +49,12 @@ class VerifyRequest:
 
     image: str  # as the user or the builder names it
     options: Options = field(default_factory=Options)  # `gpus`, `tier`, `memory_mb` and `distrusted` are replaced
-    name: str | None = None  # for messages and tables; None = the image as its runner calls it
-    plan: BuildPlan | None = None  # what the image has to fulfill; None = the plan kept when it was built here
+    name: str | None = None  # for messages and tables; None = the runner's name of the image
+    plan: BuildPlan | None = None  # None = the plan saved when the image was built here
     engine: str | None = None  # that built the image, if known
-    gpus: str | None = None  # as --gpus has it; None = all, if there are any and the plan uses them
+    gpus: str | None = None  # the value of --gpus; None = all, if there are any and the plan uses them
     tier: str | None = None  # None = the plan's tier, `quick` without a plan
-    built: bool = False  # this command has just built the image, so a runner that isolates weakly may run it
+    built: bool = False  # built by this command, so it is trusted enough for a runner with weak isolation
 
 
 def subject_of(
@@ -62,8 +62,8 @@ def subject_of(
 ) -> Subject:
     """Return the image with its runner, its plan and the options of its verification on this machine.
 
-    This is the one place that applies the setting `run_memory` and the self-test's result. An image of a file that
-    podman has to load is removed from its storage when `until` closes; None: it stays there.
+    Only this function applies the setting `run_memory` and the self-test's result. An image that podman loads from a
+    file is removed from podman's storage when `until` closes; with None it stays there.
 
     Raises:
         EngineError: an engine refuses the image.
@@ -88,9 +88,9 @@ def subject_of(
 def named_or_last(
     image: str | None, plan: BuildPlan | None, settings: Settings
 ) -> tuple[str, str | None, BuildPlan | None]:
-    """Return the image to verify, the engine that has it if known, and its plan if given or kept.
+    """Return the image to verify, its engine if known, and its plan if given or saved.
 
-    Without a name it is the image built last, or this machine's Python if the runner is `host`.
+    Without a name, it is the image built last, or this machine's Python if the runner is `host`.
 
     Raises:
         UsageError: no image is named and none was built here.
@@ -105,7 +105,7 @@ def named_or_last(
 
 
 def check_gpu_rules(*, allow_cpu: bool, require_gpu: bool) -> None:
-    """Refuse two rules about a missing GPU that contradict each other.
+    """Refuse --allow-cpu together with --require-gpu.
 
     Raises:
         UsageError: both are given.
@@ -115,7 +115,7 @@ def check_gpu_rules(*, allow_cpu: bool, require_gpu: bool) -> None:
 
 
 def keep_record(record: Record, state: Path) -> str | None:
-    """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
+    """Save the record in the state folder and return its path; None if the folder cannot be written."""
     folder = state / RECORDS
     started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")
     path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"
@@ -137,9 +137,9 @@ def runner_of(
     built: bool,
     until: ExitStack | None = None,
 ) -> tuple[Runner, str]:
-    """Return the runner for an image, and what the image is called there; arguments as for `choose_for`.
+    """Return the runner for an image, and the image's name for that runner; arguments as for `choose_for`.
 
-    This is the one place that applies the settings `runner` and `ca_bundle`.
+    Only this function applies the settings `runner` and `ca_bundle`.
 
     Raises:
         EngineError, EnvironmentProblem, UsageError: as `choose_for`.
@@ -156,7 +156,7 @@ def runner_of(
 
 
 def memory_of(settings: Settings) -> int | None:
-    """Return the setting `run_memory` in MiB, None where it is unset.
+    """Return the setting `run_memory` in MiB; None if it is not set.
 
     Raises:
         UsageError: it is not a size, or below 1 MiB.
@@ -171,13 +171,13 @@ def memory_of(settings: Settings) -> int | None:
 
 
 def verify(subject: Subject, reporter: Reporter) -> Record:
-    """Verify what `subject_of` returned; errors as in `verify_image`."""
+    """Verify the result of `subject_of`; errors as in `verify_image`."""
     return verify_image(subject.image, subject.plan, subject.runner, reporter, subject.options)
 
 
 @contextmanager
-def turn(state: Path, reporter: Reporter) -> Iterator[None]:
-    """Hold this machine's turn to verify: two at once would disturb each other's timings and share GPU memory."""
+def verification_lock(state: Path, reporter: Reporter) -> Iterator[None]:
+    """Hold this machine's lock for verification: two at once would distort each other's timings and GPU memory."""
     folder = state / "turns"
     folder.mkdir(parents=True, exist_ok=True)
     flights = Flights(folder)
@@ -189,16 +189,16 @@ def turn(state: Path, reporter: Reporter) -> Iterator[None]:
 
 
 def check_runner(settings: Settings, *, engine: str | None = None, output: str | None = None) -> None:
-    """Refuse to build for a runner that cannot run the image; called before any work.
+    """Refuse to build an image that cannot be verified here; called before any work.
 
     Args:
         settings: of this run.
-        engine: that builds; one with a daemon has answered, and runs what it builds. None: not known yet.
-        output: where the image goes, as --output has it.
+        engine: the engine that builds; None = not known yet. Engines with a daemon also run what they build.
+        output: the value of --output.
 
     Raises:
-        EnvironmentProblem: no runner works here for what the embedded engine builds.
-        UsageError: the setting is `host`, or names no runner.
+        EnvironmentProblem: no runner here can run what the embedded engine builds.
+        UsageError: the runner is `host` or unknown.
     """
     how = settings.get("runner") or "auto"
     if engine == EMBEDDED and how != "host" and (output or "").partition(":")[0] != _DAEMON:
@@ -206,16 +206,16 @@ def check_runner(settings: Settings, *, engine: str | None = None, output: str |
     if how == "host":
         origin = settings.values["runner"].origin
         raise UsageError(
-            f"runner: 'host' ({origin}) runs a Python of this machine and cannot verify a built image",
+            f"runner 'host' ({origin}) verifies a Python of this machine, not an image",
             hint="ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify",
         )
 
 
 def check_images(images: Iterable[str], settings: Settings) -> None:
-    """Refuse images that are files, or in a registry, where nothing can run any: called before one is fetched.
+    """Refuse images in files or registries if no runner here can run them; called before one is fetched.
 
     Raises:
-        EnvironmentProblem: no runner works here for them.
+        EnvironmentProblem: no runner works here for such images.
         UsageError: the runner is unknown.
     """
     how = settings.get("runner") or "auto"
@@ -223,15 +223,15 @@ def check_images(images: Iterable[str], settings: Settings) -> None:
         runners.check_for_files(how, building=False)
 
 
-def whereabouts(built: BuiltImage) -> tuple[str, str]:
-    """The name by which the image can be run, and the engine in whose storage it is."""
+def name_and_engine(built: BuiltImage) -> tuple[str, str]:
+    """Return the name by which the image can be run, and the engine that stores it."""
     if built.place is None:
         return built.id, built.engine
     return built.place, built.engine if ":" in built.place.removeprefix("sha256:") else "docker"
 
 
 def gpus_here(given: str | None, plan: BuildPlan | None, devices: Path = _DEVICES) -> str | None:
-    """Return the GPUs to ask a runner for. Default: every GPU of this machine, unless the image is made for CPUs."""
+    """Return the GPUs to request from a runner. Default: all GPUs of this machine, unless the image is for CPUs."""
     if given is not None:
         return None if given == "none" else given
     if plan is not None and plan.resolution.cuda is None:
@@ -241,6 +241,6 @@ def gpus_here(given: str | None, plan: BuildPlan | None, devices: Path = _DEVICE
 
 
 def plan_by_label(state: Path, runner: Runner, image: str) -> BuildPlan | None:
-    """The plan that was kept when the image was built here; its digest is on the image's label."""
+    """Return the plan that was saved when the image was built here, by the digest in the image's label."""
     digest = image_facts(runner.inspect(image)).labels.get(PLAN_LABEL)
     return load_plan(state, digest) if digest else None

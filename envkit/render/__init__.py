@@ -1,1 +1,1 @@
-"""A build plan as the files of a build context, and their lint."""
+"""Render a build plan into the files of a build context, and lint them."""

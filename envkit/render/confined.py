@@ -1,6 +1,6 @@
 """Render a user's template in a separate process with limits on memory, time and files.
 
-The sandbox stops a template from reaching Python; it does not stop `'x' * 10**10` or nested loops.
+Jinja's sandbox keeps a template away from Python's internals, but does not stop `'x' * 10**10` or nested loops.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from envkit.ground.errors import UsageError
 
 MEMORY = 512 << 20  # bytes of address space
-SECONDS = 4  # of processor time; the wall clock gets a little more
+SECONDS = 4  # of processor time; the wall clock limit is longer, for busy machines
 _WALL = 10  # seconds
 
 
 def render_confined(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
-    """As `envkit.render.engine.render_template`, for a template that envkit did not write.
+    """Render an untrusted template; otherwise like `envkit.render.engine.render_template`.
 
     Raises:
-        UsageError: as there, or the template needs more memory or time than a Dockerfile does.
+        UsageError: as there, or the template exceeds the limit on memory or time.
     """
     task = json.dumps({"name": name, "values": values, "folders": [str(folder.resolve()) for folder in folders]})
     try:
@@ -50,9 +50,9 @@ _START = "import sys; sys.path.append(sys.argv[1]); from envkit.render.confined 
 
 
 def serve() -> None:
-    """The child: read one task, answer with the text or the fault."""
+    """Run in the child process: read one task from stdin and write the text or the error to stdout."""
     task = json.load(sys.stdin)
-    from envkit.render.engine import render_template  # noqa: PLC0415 - before the limits, only in the child
+    from envkit.render.engine import render_template  # noqa: PLC0415 - imported before the limits apply
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -67,7 +67,7 @@ def serve() -> None:
     sys.stdout.write(json.dumps(answer))
 
 
-_TOO_MUCH = "a template writes a few kilobytes; look for an endless loop or multiplied text"
+_TOO_MUCH = "a Dockerfile has a few kilobytes; look for an endless loop or multiplied text"
 
 
 def _too_much(name: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""A plan and the mirrors as the plain values templates loop over. Templates decide nothing; what they ask is here."""
+"""Turn a plan and the mirrors into the plain values of templates. All decisions are made here, none in templates."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def context(
     build_base: str | None,
     command: str | None,
 ) -> dict[str, Any]:
-    """The values, all of them text, numbers, truth values, lists and mappings (JSON-ready).
+    """Return the values of the templates, JSON-ready.
 
     Raises:
-        UsageError: a mirror or a base image is not one.
+        UsageError: a mirror or a base image is invalid.
     """
     conda = kind_of(plan.template) == "miniconda"
     ready = mirrors.miniconda_image if conda else None
@@ -91,19 +91,19 @@ def context(
 
 
 def wheel_lines(plan: BuildPlan, mirrors: Mirrors) -> list[str]:
-    """Wheels of torch as lines of a requirements file, with their one index."""
+    """Return the torch family's wheels as lines of a requirements file, with their index."""
     index, pages = sources.wheel_index(plan.resolution, mirrors), sources.wheel_pages(plan.resolution, mirrors)
     own = ["-c constraints.txt"] if plan.constraints else []
     return [*sources.pip_options(index, pages), *own, *plan.family]
 
 
 def has_constraints(plan: BuildPlan) -> bool:
-    """Whether pip installs something without a lock that constraints.txt limits."""
+    """Return whether a build without a lock needs constraints.txt for pip."""
     return bool(plan.pip) or bool(plan.constraints and plan.resolution.source in ("pytorch", "pypi"))
 
 
 def pip_lines(plan: BuildPlan, mirrors: Mirrors) -> list[str]:
-    """The other wheels as lines of a requirements file."""
+    """Return the other wheels as lines of a requirements file."""
     return [*sources.pip_options(sources.python_index(mirrors)), *plan.pip]
 
 
@@ -115,13 +115,13 @@ def _conda_specs(plan: BuildPlan, *, with_pip: bool) -> list[str]:
 def _installer(plan: BuildPlan, mirrors: Mirrors, flavour: str) -> dict[str, Any] | None:
     if plan.installer is None:
         return None
-    # The daemon that runs ADD does not know the bundle, so with one curl fetches in every flavour.
+    # The builder that runs ADD does not use the CA bundle, so with a bundle curl downloads in every flavour.
     add = flavour == "buildkit" and not mirrors.ca_bundle
     return {"url": sources.installer_url(plan, mirrors), "sha256": plan.installer.sha256, "add": add}
 
 
 def _labels(plan: BuildPlan, lock: Lock | None, *, chosen: bool) -> dict[str, str]:
-    """Return the labels of the Dockerfile; the engine that has chosen a base says which, if it has a name at all."""
+    """Return the labels of the Dockerfile; if the base is `chosen` by an engine, the engine adds its label itself."""
     labels = plan_labels(plan) | (locked.labels(lock) if lock else {})
     if chosen:
         labels.pop(BASE_NAME)
@@ -139,14 +139,14 @@ def _install_files(plan: BuildPlan, lock: Lock | None, mirrors: Mirrors, *, cond
 
 
 def _build_env(plan: BuildPlan, lock: Lock | None, mirrors: Mirrors, flavour: str, *, conda: bool) -> list[list[str]]:
-    """Variables of the build stage alone; none reaches the image."""
+    """Return the variables of the build stage; they are not in the final image."""
     variables = dict(plan.solve_env) if conda else {"ENVKIT_PYTHON": plan.interpreter or "python3"}
     if lock and not conda:
-        # The OS's own pip lies beside the environment, so that nothing but the lock is in it.
+        # pip runs from a separate environment, so that /opt/env contains nothing but the lock.
         variables["ENVKIT_PIP"] = f"/build/pip/lib/python{plan.resolution.python}/site-packages"
-    # `conda env create` calls pip itself, so what holds for pip has to stand in its environment as well.
+    # `conda env create` runs pip itself, so pip's options have to be environment variables.
     variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_ROOT_USER_ACTION": "ignore"}
-    # Bytecode is made once, by seal.py, whatever installed the sources.
+    # seal.py compiles all bytecode, whichever program installed the sources.
     variables |= {"PIP_ONLY_BINARY": ":all:", "PIP_NO_COMPILE": "1"}
     if flavour == "classic":
         variables["PIP_NO_CACHE_DIR"] = "1"

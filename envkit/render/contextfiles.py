@@ -1,4 +1,4 @@
-"""The files beside the Dockerfile that pass values to the build: lists, pins, addresses, configuration."""
+"""The files of the build context that pass values to the build: package lists, pins, URLs, configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOME = "/tmp/home"  # noqa: S108 - a folder of the image, not of this machine
 def context_files(
     plan: BuildPlan, lock: Lock | None, *, mirrors: Mirrors, values: dict[str, object]
 ) -> dict[str, bytes]:
-    """Every file of the build context but the rendered templates and .dockerignore.
+    """Return the files of the build context except the rendered templates and .dockerignore.
 
     Raises:
         UsageError: a mirror is not a URL.
@@ -61,7 +61,7 @@ def context_files(
 
 
 def dockerignore(names: list[str]) -> bytes:
-    """Nothing enters the build but what is named."""
+    """Return a .dockerignore that excludes everything except these files."""
     return _lines(["**", *(f"!{name}" for name in sorted(names))]).encode()
 
 
@@ -84,7 +84,7 @@ def _condarc(plan: BuildPlan, mirrors: Mirrors) -> str:
 
 
 def _fetch(plan: BuildPlan, mirrors: Mirrors) -> dict[str, str]:
-    """How curl fetches the installer, and what its bytes must be."""
+    """Return curl's configuration for the installer's download, and the file with its SHA-256."""
     url = sources.installer_url(plan, mirrors)
     if plan.installer is None or url is None:
         return {}

@@ -1,4 +1,4 @@
-"""Files of the user's project in a build context: one folder for each pair of `copy`, and the COPY that takes it."""
+"""The project's files (`copy` of a definition) in a build context, in one folder per entry."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from envkit.plan import copying
 from envkit.plan.model import BuildPlan
 
 COPIED = "copied"
-"""Folder of the build context."""
+"""The folder in the build context."""
 
 
 def copied_files(plan: BuildPlan) -> tuple[dict[str, bytes], frozenset[str]]:
-    """The project's files by name in the context, and which of them are executable.
+    """Return the project's files by name in the context, and the names of executable ones.
 
     Raises:
         UsageError: as `envkit.plan.copying.files_of`.
@@ -28,5 +28,5 @@ def copied_files(plan: BuildPlan) -> tuple[dict[str, bytes], frozenset[str]]:
 
 
 def copied_folders(plan: BuildPlan) -> list[list[str]]:
-    """Folders of the context, each with the folder of the image that it fills."""
+    """Return the folders of the context, each with its target folder in the image."""
     return [[f"{COPIED}/{index}/", f"{pair.into.rstrip('/')}/"] for index, pair in enumerate(plan.copy)]

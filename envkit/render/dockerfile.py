@@ -1,10 +1,9 @@
-"""A Dockerfile as Docker's own parser reads it: instructions with line numbers, and what cannot be read one way.
+"""Parse a Dockerfile as Docker does, into instructions with line numbers, and report ambiguous lines.
 
-The lint judges what this reader gives, so the reader has to see what a builder will see: lines are continued by a
-backslash and joined without a blank, comment lines and empty lines within an instruction vanish, a keyword ends at
-any blank, flags and names lose quotes and escapes. Where builders differ among themselves, or this reader does
-not follow, the place is a `Problem`, which is always an error. tests/engines/test_lint_buildkit.py compares it with
-BuildKit.
+The lint relies on this parser, so it has to see what a builder will see: lines are continued by a backslash and joined
+without a blank, comments and empty lines within an instruction are dropped, a keyword ends at any blank, flags and
+names lose quotes and escapes. Lines that builders parse differently, or that this parser does not support, become a
+`Problem`, which is always an error. tests/engines/test_lint_buildkit.py compares it with BuildKit.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ KEYWORDS = frozenset(
     ("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER",
      "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR")
 )  # fmt: skip
-# What BuildKit gives a stage that starts from nothing.
+# The variables that BuildKit sets in a stage FROM scratch.
 _SCRATCH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 _BLANKS = re.compile(r"[\t\v\f\r ]+")
 _CONTINUED = re.compile(r"\\[ \t]*$")
-# Engines before 23 continue after two backslashes as after one, later ones do not.
+# Engines before 23 continue a line after two backslashes as after one; later ones do not.
 _TWICE = re.compile(r"\\\\[ \t]*$")
 _HEREDOC = re.compile(r"(?:^|\s)[0-9]*<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2(?=\s|$)")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
@@ -33,35 +32,35 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One instruction. `text` is what follows keyword and flags, its lines joined."""
+    """One instruction. `text` has the arguments after keyword and flags, with joined lines."""
 
     line: int  # of its first line, from 1
     end: int  # of its last line, heredocs included
     keyword: str  # upper case
-    written: str  # as it stands in the file
+    written: str  # the keyword as in the file
     flags: tuple[str, ...]  # without quotes
     text: str
     stage: int  # 0 for the first FROM; -1 before it
     pairs: tuple[tuple[str, str], ...] = ()  # of an ENV or LABEL, resolved
-    fault: str = ""  # why the pairs cannot be read; they are empty then
-    heredocs: tuple[str, ...] = ()  # contents of the documents that follow it
+    fault: str = ""  # why the pairs cannot be parsed; `pairs` is empty then
+    heredocs: tuple[str, ...] = ()  # contents of its heredocs
 
     @property
     def script(self) -> str:
-        """Everything a RUN runs: its text and its heredocs."""
+        """The text and the heredocs of a RUN."""
         return "\n".join((self.text, *self.heredocs))
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A place that builders refuse or read in more than one way."""
+    """A line that builders refuse or parse differently."""
 
     line: int
     message: str
 
 
-class _Whole(dict[str, str]):
-    """The variables of a stage that starts from nothing: what is not among them is empty."""
+class _ScratchVariables(dict[str, str]):
+    """The variables of a stage FROM scratch. It inherits none, so an unknown variable is empty."""
 
     def __missing__(self, name: str) -> str:
         return ""
@@ -69,7 +68,7 @@ class _Whole(dict[str, str]):
 
 @dataclass(slots=True)
 class Stage:
-    """What a stage sets in its image; for one that continues another stage, that one's settings included."""
+    """The settings of a stage's image, including those inherited from another stage of the file."""
 
     name: str
     env: dict[str, str] = field(default_factory=dict)
@@ -80,7 +79,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A Dockerfile: its instructions, its comments with their lines, what cannot be read, and the image it gives."""
+    """A parsed Dockerfile: instructions, comments with their lines, problems, and the settings of its image."""
 
     instructions: tuple[Instruction, ...]
     comments: tuple[tuple[int, str], ...]
@@ -89,31 +88,31 @@ class Parsed:
     image: Stage = field(default_factory=lambda: Stage(""))  # the last stage
 
     def of(self, *keywords: str) -> list[Instruction]:
-        """The instructions with one of these keywords, in order."""
+        """Return the instructions with one of these keywords, in order."""
         return [item for item in self.instructions if item.keyword in keywords]
 
     @property
     def last_stage(self) -> int:
-        """Number of the stage that becomes the image."""
+        """The index of the stage that becomes the image."""
         return max((item.stage for item in self.instructions), default=-1)
 
     def final(self, *keywords: str) -> list[Instruction]:
-        """The instructions of the last stage with one of these keywords."""
+        """Return the instructions of the last stage with one of these keywords."""
         return [item for item in self.of(*keywords) if item.stage == self.last_stage]
 
 
 def parse(source: str) -> Parsed:
-    """Read a Dockerfile; what it means is not judged."""
+    """Parse a Dockerfile."""
     return _Reader(source).read()
 
 
 class _Reader:
-    """Reads one Dockerfile from top to bottom."""
+    """Parses one Dockerfile from top to bottom."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._lines = source.split("\n")
-        self._place = 0
+        self._position = 0
         self._stages: list[Stage] = []
         self._problems: list[Problem] = []
         self._comments: list[tuple[int, str]] = []
@@ -132,24 +131,24 @@ class _Reader:
         self._problems.append(Problem(line, message))
 
     def _instructions(self) -> Iterator[Instruction]:
-        while self._place < len(self._lines):
-            start = self._place + 1
+        while self._position < len(self._lines):
+            start = self._position + 1
             text = self._joined()
             if text is not None and (item := self._instruction(start, text)):
                 yield item
 
     def _joined(self) -> str | None:
-        """The next instruction's lines, joined as they stand; None for a comment or an empty line."""
-        line = self._lines[self._place].lstrip()
-        self._place += 1
+        """Return the joined lines of the next instruction; None for a comment or an empty line."""
+        line = self._lines[self._position].lstrip()
+        self._position += 1
         if line.startswith("#"):
-            self._comments.append((self._place, line.strip()))
+            self._comments.append((self._position, line.strip()))
             return None
         text = _CONTINUED.sub("", line)
         ends = text == line
-        while not ends and self._place < len(self._lines):
-            line = self._lines[self._place]
-            self._place += 1
+        while not ends and self._position < len(self._lines):
+            line = self._lines[self._position]
+            self._position += 1
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             part = _CONTINUED.sub("", line)
@@ -159,7 +158,7 @@ class _Reader:
 
     def _instruction(self, line: int, text: str) -> Instruction | None:
         written, *rest = _BLANKS.split(text.strip(), maxsplit=1)
-        # Docker lowers keywords by Unicode's rules, in which U+212A becomes a k; such letters are refused instead.
+        # Docker lowercases keywords by Unicode's rules, which map U+212A to k; non-ASCII keywords are refused instead.
         keyword = written.upper() if written.isascii() else ""
         if keyword not in KEYWORDS:
             self._problem(line, f"{written[:60]!r} is not an instruction")
@@ -183,7 +182,7 @@ class _Reader:
         self._set(stage, keyword, text, pairs, line)
         return Instruction(
             line=line,
-            end=self._place,
+            end=self._position,
             keyword=keyword,
             written=written,
             flags=flags,
@@ -200,12 +199,12 @@ class _Reader:
         if "$" in text:
             self._problem(line, "FROM depends on a variable")
         parent = next((stage for stage in self._stages if stage.name and stage.name == image.lower()), None)
-        made = Stage(name)
+        stage = Stage(name)
         if parent:
-            made = Stage(name, copy(parent.env), dict(parent.labels), parent.user, parent.entrypoint)
+            stage = Stage(name, copy(parent.env), dict(parent.labels), parent.user, parent.entrypoint)
         elif image == "scratch":
-            made.env = _Whole(_SCRATCH)
-        self._stages.append(made)
+            stage.env = _ScratchVariables(_SCRATCH)
+        self._stages.append(stage)
 
     def _set(self, stage: Stage, keyword: str, text: str, pairs: tuple[tuple[str, str], ...], line: int) -> None:
         if keyword == "ENV":
@@ -221,7 +220,7 @@ class _Reader:
             stage.entrypoint = command(text) or ["/bin/sh", "-c", text]
 
     def _heredocs(self, line: int, text: str) -> tuple[str, ...]:
-        """The documents that an instruction announces, read past."""
+        """Consume and return the heredocs of an instruction."""
         if "<<" not in text or command(text) is not None:
             return ()
         announced = list(_HEREDOC.finditer(text))
@@ -231,15 +230,15 @@ class _Reader:
         for match in announced:
             dash, _, name = match.groups()
             document: list[str] = []
-            while self._place < len(self._lines):
-                content = self._lines[self._place]
-                self._place += 1
+            while self._position < len(self._lines):
+                content = self._lines[self._position]
+                self._position += 1
                 if (content.lstrip("\t") if dash else content) == name:
                     break
                 document.append(content)
-                # Engines before 23 have no heredocs: they read these lines as instructions.
+                # Engines before 23 do not support heredocs and parse these lines as instructions.
                 if (_BLANKS.split(content.strip(), maxsplit=1)[0]).upper() in KEYWORDS:
-                    self._problem(self._place, "a heredoc line that older engines read as an instruction")
+                    self._problem(self._position, "a heredoc line that older engines read as an instruction")
             else:
                 self._problem(line, f"the heredoc {name} is not closed")
             documents.append("\n".join(document))
@@ -247,7 +246,7 @@ class _Reader:
 
 
 def command(text: str) -> list[str] | None:
-    """The words of a JSON-form command; None if it is not in that form."""
+    """Return the words of a command in JSON form; None if it is not in that form."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Jinja, sandboxed: built-in templates in this process, a user's in one with limits (`envkit.render.confined`)."""
+"""Jinja in its sandbox. Users' templates are rendered in a process with limits (`envkit.render.confined`)."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _BLANKS = re.compile(r"\n{3,}")
 _TRAILING = re.compile(r"[ \t]+\n")
 
 
-# What a template's own text can raise while it runs.
+# The exceptions that an expression in a template can raise.
 _FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
 class _Folder(FileSystemLoader):
-    """A user's template folder: plain files inside of it, so that no template shows what lies elsewhere."""
+    """A user's template folder. Links out of it are refused, so a template cannot read other files."""
 
     def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
         folder = Path(self.searchpath[0])
         try:
             path = folder.joinpath(*split_template_path(template)).resolve()
-            plain = path.is_file()
+            is_file = path.is_file()
         except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL, a name that is too long
             raise TemplateNotFound(template) from error
-        if plain and not path.is_relative_to(folder.resolve()):
+        if is_file and not path.is_relative_to(folder.resolve()):
             raise UsageError(
-                f"template {template:.200}: a link leads out of {folder}",
-                hint=f"put a copy of the file into {folder}; templates cannot read files outside their folder",
+                f"template {template:.200} is a link to a file outside {folder}",
+                hint=f"copy the file into {folder}; templates cannot read files outside their folder",
             )
-        if plain and path.stat().st_size > MAX_OUTPUT:
-            raise UsageError(f"template {template:.200}: larger than {MAX_OUTPUT} bytes", hint=_HINT)
-        if not plain:
+        if is_file and path.stat().st_size > MAX_OUTPUT:
+            raise UsageError(f"template {template:.200} is larger than {MAX_OUTPUT} bytes", hint=_HINT)
+        if not is_file:
             raise TemplateNotFound(template)
         try:
             return super().get_source(environment, template)
@@ -52,17 +52,17 @@ class _Folder(FileSystemLoader):
 
 
 def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
-    """Templates of the user's folders first, then the built-in ones, which also answer as `builtin/NAME`.
+    """Return an environment with the user's folders first, then the built-in templates, also as `builtin/NAME`.
 
     Raises:
-        UsageError: a folder does not exist, so that what was meant to be overridden would silently not be.
+        UsageError: a folder does not exist; ignoring it would silently use built-in templates.
     """
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"templates: {folder} is not a folder", hint="envkit config shows where it is set")
     built_in = FileSystemLoader(paths.data_folder("templates"))
     loaders: list[BaseLoader] = [_Folder(folder) for folder in folders]
-    made = ImmutableSandboxedEnvironment(
+    templates = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([PrefixLoader({"builtin": built_in}), *loaders, built_in]),
         undefined=StrictUndefined,
         autoescape=False,
@@ -79,14 +79,14 @@ def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
         "words": quoting.words,
         "yaml": quoting.yaml,
     }
-    made.filters |= filters
-    return made
+    templates.filters |= filters
+    return templates
 
 
 def with_plugins(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
     """Return the user's template folders, and that of a plug-in if only a plug-in has the template.
 
-    A plug-in adds templates. It never takes the place of a user's or a built-in one.
+    A plug-in can add templates, but not replace a user's or a built-in one.
 
     Raises:
         EnvironmentProblem: a plug-in cannot be loaded.
@@ -107,20 +107,20 @@ def with_plugins(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _environment_for(name: str, folders: Sequence[Path]) -> Environment:
-    """Exported files hold `{{ }}` and `${#}` of other programs, so there values stand in `@{ }`."""
-    made = environment(folders)
+    """Return an environment; exports use `@{ }` for values, because their files contain `{{ }}` of other programs."""
+    templates = environment(folders)
     if name.startswith(EXPORTS):
-        return made.overlay(
+        return templates.overlay(
             variable_start_string="@{", variable_end_string="}", comment_start_string="@#", comment_end_string="#@"
         )
-    return made
+    return templates
 
 
 def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
-    """One template's text, with tidy blank lines and one final newline.
+    """Render a template; trailing blanks and repeated empty lines are removed, and the text ends in one newline.
 
     Raises:
-        UsageError: the template does not exist, it has a fault, or its text is too long.
+        UsageError: the template does not exist or has an error, or its text is too long.
     """
     try:
         text = _environment_for(name, folders).get_template(name).render(values)
@@ -141,14 +141,14 @@ _HINT = "`envkit help templates` lists the blocks and values of a template"
 
 
 def source_of(name: str, folders: Sequence[Path]) -> str:
-    """The source of a template.
+    """Return the source of a template.
 
     Raises:
         UsageError: the template or folder does not exist, or a link leads out of the folder.
     """
-    made = environment(folders)
+    templates = environment(folders)
     try:
-        return str(made.loader.get_source(made, name)[0])  # type: ignore[union-attr]
+        return str(templates.loader.get_source(templates, name)[0])  # type: ignore[union-attr]
     except TemplateNotFound as error:
         raise _missing(error.name) from error
 
@@ -161,7 +161,7 @@ def _missing(name: object) -> UsageError:
 
 
 def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
-    """Names of the blocks of a template, in order, those it inherits included.
+    """Return the names of a template's blocks in order, inherited ones included.
 
     Raises:
         UsageError: the template does not exist.

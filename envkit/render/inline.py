@@ -1,8 +1,8 @@
-"""A Dockerfile that holds its build context: `docker build -` needs no file beside it.
+"""Write a Dockerfile that contains its build context, for `docker build -`.
 
-Each COPY of the context becomes instructions with the same files, bytes and modes. In the classic flavour that is a RUN
-that decodes Base64, which every builder knows; in the buildkit flavour a COPY with heredocs, which people can read,
-and the RUN only for what a heredoc cannot carry.
+Each COPY from the context becomes instructions that write the same bytes and modes. In the classic flavour that is a
+RUN that decodes Base64, which every builder supports. In the buildkit flavour it is a COPY with heredocs, which are
+readable, and a RUN only for files that a heredoc cannot contain.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from envkit.render.model import BESIDE, Rendered
 from envkit.render.quoting import shell
 
 LIMIT_BYTES = 1 << 20
-"""All files together: the image's history repeats every RUN, and registries limit the document that holds it."""
-# Linux gives a program at most 128 KiB in one argument, and a RUN is one argument of the shell.
+"""Limit for all files: the history in the image's configuration repeats every RUN, and registries limit its size."""
+# Linux limits one argument of a program to 128 KiB, and a RUN is one argument of the shell; Base64 adds a third.
 _STEP_BYTES = 66_000
 _WIDTH = 108  # characters of Base64 on a line
 _LINE_BYTES = 60_000  # Docker's parser reads lines of less than 64 KiB
-_ALONE = "It holds its build context: `docker build - < Dockerfile`."
+_ALONE = "It contains its build context: `docker build - < Dockerfile`."
 _INSTEAD = "envkit render --out DIR writes a build context for `docker build DIR`"
-_MEANS_MORE = frozenset("\"'\\$*?[ \t")  # in a word of a COPY, which is not a plain name then
+_SPECIAL = frozenset("\"'\\$*?[ \t")  # characters with a meaning in the arguments of a COPY
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +38,37 @@ class _File:
     executable: bool
 
 
-def inline(made: Rendered, files: Mapping[str, bytes]) -> str:
+def inline(rendered: Rendered, files: Mapping[str, bytes]) -> str:
     """Return the Dockerfile of a rendered context with the context in it.
 
     Args:
-        made: the context.
-        files: its files and those that an engine adds, `ca-bundle.pem` and built wheels.
+        rendered: the context.
+        files: its files and those that an engine adds: `ca-bundle.pem` and wheels built from source.
 
     Raises:
-        UsageError: the files are too large, or a template takes files in a way that has no such form.
+        UsageError: the files are too large, or a template copies files in a way that cannot be written inline.
     """
-    parsed = parse(made.dockerfile)
-    lines = made.dockerfile.split("\n")
+    parsed = parse(rendered.dockerfile)
+    lines = rendered.dockerfile.split("\n")
     written, position, size, users = [], 0, 0, set()
     for item in parsed.instructions:
         users |= {item.stage} if item.keyword == "USER" else set()
-        taken = _taken(item, files, made.executable)
-        if not taken:
+        copied = _copied(item, files, rendered.executable)
+        if not copied:
             continue
-        size += sum(len(file.data) for file in taken)
+        size += sum(len(file.data) for file in copied)
         if size > LIMIT_BYTES:
-            raise _too_large(taken, size)
-        written += [*lines[position : item.line - 1], *_forms(item, taken, made.flavour, as_user=item.stage in users)]
+            raise _too_large(copied, size)
+        written += [
+            *lines[position : item.line - 1],
+            *_writing(item, copied, rendered.flavour, as_user=item.stage in users),
+        ]
         position = item.end
     return "\n".join([*written, *lines[position:]]).replace(f"# {BESIDE}\n", f"# {_ALONE}\n", 1)
 
 
-def _taken(item: Instruction, files: Mapping[str, bytes], executable: frozenset[str]) -> list[_File]:
-    """The files that an instruction takes from the context; empty for any other instruction."""
+def _copied(item: Instruction, files: Mapping[str, bytes], executable: frozenset[str]) -> list[_File]:
+    """Return the files that an instruction copies from the context; empty for any other instruction."""
     if item.keyword == "RUN" and any(_binds(flag) for flag in item.flags):
         raise _no_form(item, "mounts the build context")
     if item.keyword not in ("COPY", "ADD") or item.heredocs or any(flag.startswith("--from=") for flag in item.flags):
@@ -73,7 +76,7 @@ def _taken(item: Instruction, files: Mapping[str, bytes], executable: frozenset[
     words = command(item.text) or item.text.split()
     if item.keyword == "ADD" and all("://" in word for word in words[:-1]):
         return []
-    if item.keyword == "ADD" or any(_MEANS_MORE & set(word) for word in words):
+    if item.keyword == "ADD" or any(_SPECIAL & set(word) for word in words):
         raise _no_form(item, f"is {item.text:.80}")
     *sources, target = words
     into = target.endswith("/") or target == "." or len(sources) > 1
@@ -83,14 +86,14 @@ def _taken(item: Instruction, files: Mapping[str, bytes], executable: frozenset[
 def _of(
     item: Instruction, source: str, target: str, files: Mapping[str, bytes], executable: frozenset[str], *, into: bool
 ) -> list[_File]:
-    """The files that one source of a COPY means: itself, or all below a folder."""
+    """Return the files of one source of a COPY: a file, or all files below a folder."""
     name = str(PurePosixPath("/", source)).lstrip("/")
     if name in files:
         image_path = PurePosixPath(target, PurePosixPath(name).name) if into else PurePosixPath(target)
         return [_File(name, str(image_path), files[name], name in executable)]
     below = [file_name for file_name in files if file_name.startswith(f"{name}/")]
     if not below:
-        raise _no_form(item, f"takes {source:.80}, which is not in the build context")
+        raise _no_form(item, f"copies {source:.80}, which is not in the build context")
     return [
         _File(
             file_name,
@@ -106,30 +109,30 @@ def _binds(flag: str) -> bool:
     return flag.startswith("--mount=") and "type=" not in flag.replace("type=bind", "") and "from=" not in flag
 
 
-def _forms(item: Instruction, files: list[_File], flavour: str, *, as_user: bool) -> Iterator[str]:
-    """The instructions that write these files, as lines."""
-    read = [file for file in files if flavour == "buildkit" and _is_text(file)]
-    for folder in dict.fromkeys(PurePosixPath(file.target).parent for file in read):
-        group = [file for file in read if PurePosixPath(file.target).parent == folder]
+def _writing(item: Instruction, files: list[_File], flavour: str, *, as_user: bool) -> Iterator[str]:
+    """Yield the lines of the instructions that write these files."""
+    texts = [file for file in files if flavour == "buildkit" and _is_text(file)]
+    for folder in dict.fromkeys(PurePosixPath(file.target).parent for file in texts):
+        group = [file for file in texts if PurePosixPath(file.target).parent == folder]
         yield from _heredocs(item, group)
-    encoded = [file for file in files if file not in read]
+    encoded = [file for file in files if file not in texts]
     if encoded and (item.flags or as_user):
-        raise _no_form(item, "has flags" if item.flags else "follows USER, and a RUN would not write as root")
+        raise _no_form(item, "has flags" if item.flags else "follows USER, so a RUN would not write as root")
     yield from _decoded(encoded)
 
 
 def _is_text(file: _File) -> bool:
-    """Whether a heredoc carries a file unchanged, and every reader of Dockerfiles, hadolint too, reads it."""
+    """Return whether a heredoc preserves a file and every Dockerfile parser, hadolint included, can read it."""
     try:
         text = file.data.decode()
     except UnicodeDecodeError:
         return False
     name = PurePosixPath(file.name).name
     return (
-        not file.executable  # hadolint reads no --chmod before a heredoc
+        not file.executable  # hadolint cannot parse --chmod before a heredoc
         and name.replace(".", "").replace("_", "").replace("-", "").isalnum()
         and name.isascii()
-        and not _MEANS_MORE & set(file.target)
+        and not _SPECIAL & set(file.target)
         and text.endswith("\n")
         and all(letter.isprintable() or letter in "\t\n" for letter in text)
         and all(line != name and len(line.encode()) < _LINE_BYTES for line in text.split("\n"))
@@ -137,7 +140,7 @@ def _is_text(file: _File) -> bool:
 
 
 def _heredocs(item: Instruction, files: list[_File]) -> Iterator[str]:
-    """A COPY of files for one folder; a document is named as its file, so that Docker's rules for targets hold."""
+    """Yield a COPY of files into one folder; each heredoc has its file's name, which the target then gets."""
     first = files[0]
     names = [PurePosixPath(file.name).name for file in files]
     renamed = len(files) == 1 and PurePosixPath(first.target).name != names[0]
@@ -149,7 +152,7 @@ def _heredocs(item: Instruction, files: list[_File]) -> Iterator[str]:
 
 
 def _decoded(files: list[_File]) -> Iterator[str]:
-    """Steps that write these files, none of them with more than a shell takes."""
+    """Yield RUN steps that decode these files, each within the size limit of an argument."""
     step: list[str] = []
     size = 0
     for file in files:
@@ -171,16 +174,16 @@ def _step(commands: list[str]) -> Iterator[str]:
 
 
 def _writes(file: _File, piece: bytes, *, first: bool) -> Iterator[str]:
-    """Shell commands that write a piece of a file; there is no pipe, whose failure a POSIX shell does not see."""
-    target, between = shell(file.target), shell(f"{file.target}.base64")
+    """Yield the shell commands that write a piece of a file, without a pipe: POSIX shells ignore failures in pipes."""
+    target, encoded = shell(file.target), shell(f"{file.target}.base64")
     folder = str(PurePosixPath(file.target).parent)
     if first and folder != ".":
         yield f"mkdir -p {shell(folder)}"
     text = base64.b64encode(piece).decode()
     lines = [text[begin : begin + _WIDTH] for begin in range(0, len(text), _WIDTH)] or ["''"]
-    yield " \\\n      ".join(["printf %s", *lines, f"> {between}"])
-    yield f"base64 -d {between} {'>' if first else '>>'} {target}"
-    yield f"rm {between}"
+    yield " \\\n      ".join(["printf %s", *lines, f"> {encoded}"])
+    yield f"base64 -d {encoded} {'>' if first else '>>'} {target}"
+    yield f"rm {encoded}"
     if first:
         yield f"chmod {755 if file.executable else 644} {target}"
 
@@ -188,13 +191,11 @@ def _writes(file: _File, piece: bytes, *, first: bool) -> Iterator[str]:
 def _too_large(files: list[_File], size: int) -> UsageError:
     largest = max(files, key=lambda file: len(file.data))
     return UsageError(
-        f"{largest.target} ({len(largest.data) / 2**20:.1f} MiB) is too large for --inline: the files of the build "
-        f"context have {size / 2**20:.1f} MiB up to here, and a Dockerfile holds at most {LIMIT_BYTES >> 20} MiB",
+        f"{largest.target} ({len(largest.data) / 2**20:.1f} MiB) is too large for --inline: the build context has "
+        f"{size / 2**20:.1f} MiB up to here, and the limit is {LIMIT_BYTES >> 20} MiB",
         hint=_INSTEAD,
     )
 
 
 def _no_form(item: Instruction, why: str) -> UsageError:
-    return UsageError(
-        f"Dockerfile:{item.line}: {item.keyword} {why}; --inline cannot write it without a build context", hint=_INSTEAD
-    )
+    return UsageError(f"Dockerfile:{item.line}: {item.keyword} {why}; --inline does not support this", hint=_INSTEAD)

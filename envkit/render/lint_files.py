@@ -1,4 +1,4 @@
-"""Lint rules on the files beside the Dockerfile."""
+"""Lint rules on the files of the build context besides the Dockerfile."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _OCI_NEEDED = ("title", "version", "base.name")
 
 
 def channels(context: Context) -> Iterator[Hit]:
-    """D4: conda-forge and what the plan names, strictly, never Anaconda's defaults, every package checked.
+    """D4: only the plan's channels, with strict priority and safety checks; never Anaconda's defaults.
 
-    With a lock: from its explicit list alone, every package by its SHA-256.
+    With a lock: only its explicit list, with a SHA-256 for every package.
     """
     if "condarc" not in context.files:
         return
     settings = context.text("condarc").splitlines()
-    for wanted in ("channel_priority: strict", "safety_checks: enabled", "default_channels: []"):
-        if wanted not in settings:
-            yield error(0, f"condarc without `{wanted}`")
+    for setting in ("channel_priority: strict", "safety_checks: enabled", "default_channels: []"):
+        if setting not in settings:
+            yield error(0, f"condarc without `{setting}`")
     lines = [*context.text("environment.yml").splitlines(), *context.text("explicit.txt").splitlines()]
     if context.locked:
         yield from _explicit(context)
@@ -52,9 +52,9 @@ def _explicit(context: Context) -> Iterator[Hit]:
 
 
 def one_index(context: Context) -> Iterator[Hit]:
-    """D5: every list of wheels has at most one index, takes wheels alone, and pins torch exactly.
+    """D5b: every list of wheels has at most one index, allows only wheels, and pins torch exactly.
 
-    With a lock: every wheel by its SHA-256.
+    With a lock: a SHA-256 for every wheel.
     """
     for name in _LISTS:
         lines = [line.strip().removeprefix("- ").strip('"') for line in context.text(name).splitlines()]
@@ -76,18 +76,18 @@ def one_index(context: Context) -> Iterator[Hit]:
 
 
 def _pages(context: Context, name: str, lines: Sequence[str]) -> Iterator[Hit]:
-    """A flat page stands beside an index only where no other place can have the same file: by hash or local version."""
+    """Check a list with a flat page: with a hash or a local version, a file of that name cannot come from the index."""
     if not any(line.startswith("--find-links") for line in lines):
         return
     for line in lines:
         if line.startswith("--find-links") and not _PAGE.fullmatch(line):
             yield error(0, f"{name}: {line:.200} is not the page of a mirror")
         if not context.locked and line.startswith("torch==") and "+" not in line:
-            yield error(0, f"{name}: {line:.200} may come from the index as well as from the flat page")
+            yield error(0, f"{name}: {line:.200} may come from either the index or the flat page")
 
 
 def ignored(context: Context) -> Iterator[Hit]:
-    """D8: the build context holds what is named, and the Dockerfile copies nothing else."""
+    """D8: .dockerignore excludes everything but named files, and the Dockerfile copies only those."""
     lines = context.text(".dockerignore").splitlines()
     if lines[:1] != ["**"]:
         yield error(0, ".dockerignore does not begin with **")
@@ -101,7 +101,7 @@ def ignored(context: Context) -> Iterator[Hit]:
 
 
 def labels(context: Context) -> Iterator[Hit]:
-    """D49, D50: the image says what it is, in OCI's words and in envkit's own."""
+    """D49, D50: the image has OCI's standard labels and envkit's own."""
     label_names = {name for item in context.parsed.final("LABEL") for name, _ in item.pairs}
     for name in _OCI_NEEDED:
         if f"org.opencontainers.image.{name}" not in label_names:
@@ -113,7 +113,7 @@ def labels(context: Context) -> Iterator[Hit]:
 def line_ends(context: Context) -> Iterator[Hit]:
     """D53: UTF-8, LF, one final newline, no trailing blanks."""
     for name, data in context.files.items():
-        if name.startswith(f"{COPIED}/"):  # the user's own files stay as they are
+        if name.startswith(f"{COPIED}/"):  # the project's own files are copied unchanged
             continue
         try:
             text = data.decode("utf-8")
@@ -121,7 +121,7 @@ def line_ends(context: Context) -> Iterator[Hit]:
             yield error(0, f"{name} is not UTF-8")
             continue
         if "\r" in text or not text.endswith("\n") or text.endswith("\n\n"):
-            yield error(0, f"{name} has line ends other than LF, or no single LF at the end")
+            yield error(0, f"{name} has line ends other than LF, or does not end in exactly one LF")
 
 
 RULES: dict[str, Rule] = {

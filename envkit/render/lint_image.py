@@ -1,4 +1,4 @@
-"""Lint rules on what the image becomes: layers, user, environment, entry point, CUDA."""
+"""Lint rules on the image: layers, user, environment, entry point, CUDA."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from envkit.plan.variables import read_requirement
 from envkit.render.dockerfile import command
 from envkit.render.lint_model import Context, Hit, Rule, error
 
-_SYSTEM_PLACES = ("/proc", "/sys", "/dev")
+_SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
 _CAPABILITIES = frozenset(["compute", "compat32", "graphics", "utility", "video", "display", "ngx"])
-_MAKES_ENV = re.compile(r"conda (?:env )?create\b")
-# What a definition may not set, less what templates set themselves (PATH, NVIDIA_REQUIRE_CUDA) or D40 and D44 judge.
+_CREATES_ENV = re.compile(r"conda (?:env )?create\b")
+# Variables that a definition may not set, except those that templates set (PATH, NVIDIA_REQUIRE_CUDA) or that D40 and
+# D44 check.
 _FORBIDDEN = ("LD_PRELOAD", "LD_AUDIT", "NVIDIA_DISABLE_REQUIRE", "BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTHONHOME")
 
 
 def _variables(context: Context) -> dict[str, tuple[int, str]]:
-    """Variables of the last stage with their lines."""
+    """Return the variables of the last stage with their lines."""
     return {name: (item.line, value) for item in context.parsed.final("ENV") for name, value in item.pairs}
 
 
 def stages(context: Context) -> Iterator[Hit]:
-    """D15: a build stage and a final one; the environment is copied to where it was made."""
+    """D15: a build stage and a final one; the environment is copied to the path where it was created."""
     if context.parsed.last_stage < 1:
         yield error(0, "there is only one stage")
     copies = [item for item in context.parsed.final("COPY") if "--from=build" in item.flags]
@@ -31,16 +32,16 @@ def stages(context: Context) -> Iterator[Hit]:
 
 
 def cleaned(context: Context) -> Iterator[Hit]:
-    """D16: what conda leaves behind goes in the step that made it, or lies in a cache mount."""
+    """D16: conda's package cache is removed in the step that fills it, or is in a cache mount."""
     for item in context.parsed.of("RUN"):
-        made = _MAKES_ENV.search(item.text)
-        if made is None:
+        creates = _CREATES_ENV.search(item.text)
+        if creates is None:
             continue
         cached = any("target=/opt/conda/pkgs" in flag for flag in item.flags)
         if not cached and "conda clean -afy" not in item.text:
-            yield error(item.line, f"{made.group()} without conda clean in the same step")
+            yield error(item.line, f"{creates.group()} without conda clean in the same step")
         if "seal.py" not in item.text:
-            yield error(item.line, f"{made.group()} without seal.py in the same step")
+            yield error(item.line, f"{creates.group()} without seal.py in the same step")
 
 
 def cache_mounts(context: Context) -> Iterator[Hit]:
@@ -52,41 +53,41 @@ def cache_mounts(context: Context) -> Iterator[Hit]:
 
 
 def folders(context: Context) -> Iterator[Hit]:
-    """D23: WORKDIR is absolute and outside the kernel's file systems; no RUN changes folder or becomes another user."""
+    """D23: WORKDIR is absolute and outside the kernel's file systems; no cd, sudo or su in a RUN."""
     for item in context.parsed.of("WORKDIR"):
-        if not item.text.startswith("/") or item.text.startswith(_SYSTEM_PLACES):
-            yield error(item.line, f"WORKDIR {item.text}")
+        if not item.text.startswith("/") or item.text.startswith(_SYSTEM_FOLDERS):
+            yield error(item.line, f"WORKDIR {item.text} is not absolute or is a folder of the kernel")
     for item in context.parsed.of("RUN"):
         if re.search(r"(?:^|[;&]\s*)(?:cd|sudo|su)\s", item.text):
             yield error(item.line, "RUN with cd, sudo or su")
 
 
 def surprises(context: Context) -> Iterator[Hit]:
-    """D24: nothing that acts later or elsewhere, ports and volumes of the plan alone, and one command each."""
+    """D24: no ONBUILD, MAINTAINER or SHELL; only the plan's ports and volumes; one CMD, ENTRYPOINT and HEALTHCHECK."""
     for item in context.parsed.of("ONBUILD", "MAINTAINER", "SHELL"):
-        yield error(item.line, item.keyword)
+        yield error(item.line, f"{item.keyword} is not allowed")
     plan = context.plan()
     for item in context.parsed.of("EXPOSE"):
         if item.text.split() != plan.get("ports"):
-            yield error(item.line, f"EXPOSE {item.text} is not what the plan says")
+            yield error(item.line, f"EXPOSE {item.text} differs from the plan")
     for item in context.parsed.of("VOLUME"):
         if command(item.text) != plan.get("volumes"):
-            yield error(item.line, f"VOLUME {item.text} is not what the plan says")
+            yield error(item.line, f"VOLUME {item.text} differs from the plan")
     for keyword in ("CMD", "ENTRYPOINT", "HEALTHCHECK"):
         for item in context.parsed.of(keyword)[1:]:
             yield error(item.line, f"a second {keyword}")
 
 
 def casing(context: Context) -> Iterator[Hit]:
-    """D25: keywords in upper case, stages named once and in lower case."""
+    """D25: keywords in upper case; stage names in lower case and unique."""
     for item in context.parsed.instructions:
         if item.written != item.keyword:
-            yield error(item.line, f"{item.written} in lower case")
+            yield error(item.line, f"{item.written} is not in upper case")
     seen: set[str] = set()
     for item in context.parsed.of("FROM"):
         name = item.text.split(" AS ")[-1] if " AS " in item.text else ""
         if name != name.lower() or name in seen:
-            yield error(item.line, f"the stage {name}")
+            yield error(item.line, f"the stage name {name} is not in lower case or is used twice")
         seen |= {name} - {""}
 
 
@@ -100,7 +101,7 @@ def user(context: Context) -> Iterator[Hit]:
 
 
 def home(context: Context) -> Iterator[Hit]:
-    """D30, D31: HOME and caches below /tmp, and no bytecode is written by the user."""
+    """D30, D31: HOME and caches are set, and no bytecode is written at run time."""
     variables = _variables(context)
     for name in ("HOME", "XDG_CACHE_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR", "NUMBA_CACHE_DIR"):
         if name not in variables:
@@ -116,7 +117,7 @@ def activation(context: Context) -> Iterator[Hit]:
     if not path.startswith("/opt/env/bin:"):
         yield error(line, "PATH does not begin with /opt/env/bin")
     if "CONDA_PREFIX" not in variables and "VIRTUAL_ENV" not in variables:
-        yield error(0, "neither CONDA_PREFIX nor VIRTUAL_ENV is set")
+        yield error(0, "CONDA_PREFIX or VIRTUAL_ENV is not set")
 
 
 def commands(context: Context) -> Iterator[Hit]:
@@ -133,18 +134,18 @@ def commands(context: Context) -> Iterator[Hit]:
 
 
 def init(context: Context) -> Iterator[Hit]:
-    """D36: an init process is pid 1, where the system or conda has one."""
+    """D36: tini is process 1 if the system or conda has it; the stop signal is SIGTERM."""
     for item in context.parsed.final("ENTRYPOINT"):
         words = command(item.text) or [""]
         if not words[0].endswith("/tini") and "tini" in context.text("system.txt") + context.text("environment.yml"):
             yield error(item.line, "tini is installed but not used")
     for item in context.parsed.final("STOPSIGNAL"):
         if item.text != "SIGTERM":
-            yield error(item.line, f"STOPSIGNAL {item.text}")
+            yield error(item.line, f"STOPSIGNAL {item.text} is not SIGTERM")
 
 
 def cuda_once(context: Context) -> Iterator[Hit]:
-    """D39: torch brings CUDA, so the base has none, unless the toolkit was asked for."""
+    """D39: the base has no CUDA libraries, because torch includes them, unless the toolkit is requested."""
     if context.plan().get("flavor") == "devel":
         return
     for item in context.parsed.of("FROM"):
@@ -153,15 +154,15 @@ def cuda_once(context: Context) -> Iterator[Hit]:
 
 
 def loader(context: Context) -> Iterator[Hit]:
-    """D40: nothing on LD_LIBRARY_PATH; an inherited value may be emptied."""
+    """D40: LD_LIBRARY_PATH is not set, except to an empty value that clears an inherited one."""
     for item in context.parsed.of("ENV"):
         for name, value in item.pairs:
             if name == "LD_LIBRARY_PATH" and value:
-                yield error(item.line, f"LD_LIBRARY_PATH={value}")
+                yield error(item.line, f"LD_LIBRARY_PATH is set to {value}")
 
 
 def devices(context: Context) -> Iterator[Hit]:
-    """D43: GPU access is stated, with the driver capabilities needed and no more."""
+    """D43: GPU access is set, with valid driver capabilities."""
     variables = _variables(context)
     cuda = (context.plan().get("resolution") or {}).get("cuda")
     line, visible = variables.get("NVIDIA_VISIBLE_DEVICES", (0, ""))
@@ -173,7 +174,7 @@ def devices(context: Context) -> Iterator[Hit]:
 
 
 def requirement(context: Context) -> Iterator[Hit]:
-    """D44, D45: NVIDIA_REQUIRE_CUDA is one the container toolkit reads in full; CUDA_VERSION is not set alone."""
+    """D44, D45: the container toolkit can parse NVIDIA_REQUIRE_CUDA completely; CUDA_VERSION is not set."""
     variables = _variables(context)
     if "NVIDIA_REQUIRE_CUDA" in variables:
         line, value = variables["NVIDIA_REQUIRE_CUDA"]
@@ -188,15 +189,15 @@ def requirement(context: Context) -> Iterator[Hit]:
 
 
 def forbidden(context: Context) -> Iterator[Hit]:
-    """D46: nothing that voids the driver check or loads code into every program."""
+    """D46: no variable that disables the driver check or loads code into every program."""
     for item in context.parsed.of("ENV", "ARG"):
         for name, _ in item.pairs:
             if name in _FORBIDDEN:
-                yield error(item.line, name)
+                yield error(item.line, f"{name} is not allowed")
 
 
 def overrides(context: Context) -> Iterator[Hit]:
-    """D47: the solver's view of the machine is set where it solves, for the resolved CUDA, and not in the image."""
+    """D47: CONDA_OVERRIDE_* is set where conda solves, for the resolved CUDA, and not in the image."""
     for item in context.parsed.final("ENV"):
         for name, _ in item.pairs:
             if name.startswith("CONDA_OVERRIDE_"):

@@ -1,4 +1,4 @@
-"""Input and output of lint rules."""
+"""The input and output of lint rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Hit = tuple[int, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """A rendered build context, its Dockerfile parsed."""
+    """A rendered build context with its parsed Dockerfile."""
 
     files: Mapping[str, bytes]
     parsed: Parsed
@@ -23,11 +23,11 @@ class Context:
     locked: bool = False
 
     def text(self, name: str) -> str:
-        """A file's text; empty when the file does not exist."""
+        """Return a file's text; empty if the file does not exist."""
         return self.files.get(name, b"").decode("utf-8", "replace")
 
     def plan(self) -> dict[str, Any]:
-        """The plan the context was rendered from; empty without one."""
+        """Return the plan in the context; empty if there is none."""
         try:
             tree = json.loads(self.files.get("plan.json", b"{}"))
         except ValueError:
@@ -37,7 +37,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One rule's complaint."""
+    """A violation of a rule."""
 
     rule: str  # 'D9'
     line: int  # of the Dockerfile, from 1; 0 = the build context
@@ -53,10 +53,10 @@ Rule = Callable[[Context], Iterator[Hit]]
 
 
 def error(line: int, message: str) -> Hit:
-    """An error."""
+    """Return an error."""
     return line, message, "error"
 
 
 def warning(line: int, message: str) -> Hit:
-    """A warning."""
+    """Return a warning."""
     return line, message, "warning"

@@ -1,4 +1,4 @@
-"""Lint rules on sources of files, on values in instructions, and on features of builders."""
+"""Lint rules on download sources, on values in instructions, and on features of builders."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _HOME_PIP_CACHE = "target=/root/.cache/pip"
 
 def images(context: Context) -> Iterator[Hit]:
     """D1: every FROM names its registry and a digest."""
-    asked = [(item.line, item.text.split()[0]) for item in context.parsed.of("FROM")]
+    used = [(item.line, item.text.split()[0]) for item in context.parsed.of("FROM")]
     stages = _stages(context)
-    asked += [(item.line, image) for item in context.parsed.of("COPY", "RUN") for image in _sources(item)]
-    for line, image in asked:
+    used += [(item.line, image) for item in context.parsed.of("COPY", "RUN") for image in _sources(item)]
+    for line, image in used:
         if image.lower() in stages or image.isdigit() or _LOCAL_ID.fullmatch(image):
             continue
         if not _REGISTRY.fullmatch(image):
             yield error(line, f"{image} does not name its registry")
         if not _DIGEST.fullmatch(image):
-            yield warning(line, f"{image} is a tag; a build pins its digest")
+            yield warning(line, f"{image} has no digest; a build pins it")
 
 
 def _stages(context: Context) -> set[str]:
@@ -39,18 +39,18 @@ def _stages(context: Context) -> set[str]:
 
 
 def _sources(item: Instruction) -> list[str]:
-    """The images or stages that an instruction takes files from."""
+    """Return the images or stages that an instruction takes files from."""
     sources = [flag.removeprefix("--from=") for flag in item.flags if flag.startswith("--from=")]
     for flag in item.flags:
         if flag.startswith("--mount="):
-            # The value is one line of CSV, its keys in either case.
+            # The value is one line of CSV with case-insensitive keys.
             fields = next(csv.reader([flag.removeprefix("--mount=")]), [])
             sources += [text.partition("=")[2] for text in fields if text.lower().startswith("from=")]
     return sources
 
 
 def foreign(context: Context) -> Iterator[Hit]:
-    """D55: a step mounts a stage of this file and no other image; COPY takes from a stage or a pinned image."""
+    """D55: a RUN mounts only stages of this file; COPY takes from a stage or an image with a digest."""
     stages = _stages(context)
     for item in context.parsed.of("COPY", "RUN"):
         for image in _sources(item):
@@ -59,34 +59,35 @@ def foreign(context: Context) -> Iterator[Hit]:
             if item.keyword == "RUN" or not (_DIGEST.fullmatch(image) or _LOCAL_ID.fullmatch(image)):
                 yield error(
                     item.line,
-                    f"files of {image}, which is not a stage" + ("" if item.keyword == "RUN" else " and has no digest"),
+                    f"uses files of {image}, which is not a stage"
+                    + ("" if item.keyword == "RUN" else " and has no digest"),
                 )
 
 
 def readable(context: Context) -> Iterator[Hit]:
-    """D54: every instruction is one that Docker knows, and every builder reads it the same way."""
+    """D54: Docker supports every instruction, and all builders parse it in the same way; no ONBUILD."""
     for problem in context.parsed.problems:
         yield error(problem.line, problem.message)
     for item in context.parsed.of("ONBUILD"):
-        yield error(item.line, "ONBUILD runs in another build, where nothing checks it")
+        yield error(item.line, "ONBUILD runs in other builds, which this lint cannot check")
 
 
 def platforms(context: Context) -> Iterator[Hit]:
-    """D2: no platform flag and no variable decides what FROM means."""
+    """D2: no flag and no variable in FROM."""
     for item in context.parsed.of("FROM"):
         if item.flags or "$" in item.text:
             yield error(item.line, "FROM has a flag or a variable")
 
 
 def directives(context: Context) -> Iterator[Hit]:
-    """D3: no parser directive: BuildKit downloads and runs what `# syntax=` names."""
+    """D3: no parser directive, because BuildKit downloads and runs the image in `# syntax=`."""
     for number, line in enumerate(context.parsed.source.split("\n"), 1):
         if _DIRECTIVE.match(line.strip()) or line.lstrip().startswith("{"):
             yield error(number, "a parser directive")
 
 
 def installers(context: Context) -> Iterator[Hit]:
-    """D7: what is downloaded is checked by SHA-256, and nothing is piped into a shell."""
+    """D7: downloads are checked by SHA-256 and use certificates."""
     for item in context.parsed.of("ADD"):
         if not any(re.fullmatch(r"--checksum=sha256:[0-9a-f]{64}", flag) for flag in item.flags):
             yield error(item.line, "ADD without --checksum")
@@ -98,7 +99,7 @@ def installers(context: Context) -> Iterator[Hit]:
 
 
 def constants(context: Context) -> Iterator[Hit]:
-    """D9: no value of the plan stands in a RUN, a SHELL or a comment."""
+    """D9: no value of the plan in a RUN, a SHELL or a comment."""
     values = sorted(_values(context.plan()))
     lines = [(item.line, item.script) for item in context.parsed.of("RUN", "SHELL")]
     lines += [(line, text) for line, text in context.parsed.comments if line > 1]
@@ -109,7 +110,7 @@ def constants(context: Context) -> Iterator[Hit]:
 
 
 def _values(plan: dict[str, object]) -> set[str]:
-    """Values of a plan that are long enough to be recognized and are not the image's own fixed paths."""
+    """Return the values of a plan that are long enough to be recognized and are not fixed paths of the image."""
     texts: set[str] = set()
     for name in ("title", "workdir", "conda", "pip", "family", "env", "labels"):
         value = plan.get(name)
@@ -119,7 +120,7 @@ def _values(plan: dict[str, object]) -> set[str]:
 
 
 def quoting(context: Context) -> Iterator[Hit]:
-    """D10, D11: ENV and LABEL are lists of key="value", their values without control or format characters."""
+    """D10, D11: ENV and LABEL are lists of key="value" without control or format characters in the values."""
     for item in context.parsed.of("ENV", "LABEL"):
         if item.fault:
             yield error(item.line, f"{item.keyword} is not a list of key=value: {item.fault}")
@@ -129,7 +130,7 @@ def quoting(context: Context) -> Iterator[Hit]:
 
 
 def secrets(context: Context) -> Iterator[Hit]:
-    """D12: no build argument, no variable or label with a secret's name or a login in its value."""
+    """D12: no build argument, no variable with a secret's name or a login in its value."""
     for item in context.parsed.of("ARG"):
         yield error(item.line, f"the build argument {item.text.split('=')[0]} would be visible in the image history")
     for item in context.parsed.of("ENV"):
@@ -139,7 +140,7 @@ def secrets(context: Context) -> Iterator[Hit]:
 
 
 def secret_mounts(context: Context) -> Iterator[Hit]:
-    """D13: a secret is mounted as a file at run time of one step, and never echoed into a layer."""
+    """D13: secrets are mounted only as .netrc or .condarc, for one step."""
     for item in context.parsed.of("RUN"):
         for flag in item.flags:
             if "type=secret" in flag and not re.search(r"target=/root/\.(?:netrc|condarc)(?:,|$)", flag):
@@ -147,14 +148,14 @@ def secret_mounts(context: Context) -> Iterator[Hit]:
 
 
 def self_reference(context: Context) -> Iterator[Hit]:
-    """D14: no ENV refers to a variable, least of all its own."""
+    """D14: no ENV uses a variable."""
     for item in context.parsed.of("ENV", "LABEL", "WORKDIR", "USER"):
         if re.search(r"(?<!\\)\$", item.text):
             yield error(item.line, f"{item.keyword} expands a variable")
 
 
 def builders(context: Context) -> Iterator[Hit]:
-    """D18: what only BuildKit knows stays out of the classic flavour."""
+    """D18: no BuildKit syntax in the classic flavour."""
     if context.flavour == "buildkit":
         return
     for item in context.parsed.instructions:
@@ -166,7 +167,7 @@ def builders(context: Context) -> Iterator[Hit]:
 
 
 def privileges(context: Context) -> Iterator[Hit]:
-    """D27: no step is given more than a container has."""
+    """D27: no step with more privileges than a default container, or another network."""
     for item in context.parsed.of("RUN"):
         for flag in item.flags:
             if flag.startswith(("--security", "--network", "--device")) or "type=ssh" in flag:
@@ -174,7 +175,7 @@ def privileges(context: Context) -> Iterator[Hit]:
 
 
 def shell(context: Context) -> Iterator[Hit]:
-    """D26: every RUN begins with `set -eu` and has no pipe, whose failure a POSIX shell does not see."""
+    """D26: every RUN begins with `set -eu` and has no pipe, because POSIX shells ignore failures in pipes."""
     for item in context.parsed.of("RUN"):
         if not item.text.startswith("set -eu;"):
             yield error(item.line, "RUN does not begin with `set -eu;`")
@@ -183,7 +184,7 @@ def shell(context: Context) -> Iterator[Hit]:
 
 
 def pip_options(context: Context) -> Iterator[Hit]:
-    """D5: wheels only, one index, downloads kept out of the layer; with a lock every wheel by its hash, none beside."""
+    """D5: pip installs only wheels, from one index, without downloads in the layer; with a lock, exactly its wheels."""
     for item in context.parsed.of("RUN"):
         if "pip install" not in item.text:
             continue

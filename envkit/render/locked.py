@@ -1,4 +1,4 @@
-"""A lock as files for conda and pip: every artifact with its SHA-256, one index in each file."""
+"""Write a lock as files for conda and pip: a SHA-256 for every artifact, one index per file."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ LABEL = f"{LABEL_PREFIX}.lock"
 
 
 def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None = None) -> Places:
-    """Return where the artifacts of a lock are downloaded from with these mirrors.
+    """Return the download sources of a lock's artifacts with these mirrors.
 
     Args:
-        plan: says whether torch comes from an index of its own.
-        mirrors: as set by the user.
-        python_index: the Python index where no mirror names one; None = the client's default.
+        plan: decides whether torch comes from its own index.
+        mirrors: from the settings.
+        python_index: the Python index if no mirror is set; None = the client's default.
 
     Raises:
         UsageError: a mirror is not a URL, or holds a login or a token.
@@ -59,18 +59,18 @@ def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None =
 
 
 def wheel_files(lock: Lock) -> list[str]:
-    """The names of the lists that pip installs, in order: the torch family's own index, then the Python index."""
+    """Return the files that pip installs, in order: from the torch family's own index, then from the Python index."""
     present = {wheel.source for wheel in lock.wheels}
     return [name for name, source in ((TORCH, "pytorch"), (REQUIREMENTS, "pypi")) if source in present]
 
 
 def built_files(lock: Lock) -> list[str]:
-    """The files of the context that are wheels built from source."""
+    """Return the files of the context that are wheels built from source."""
     return [f"{CONTEXT}/{wheel.file}" for wheel in lock.wheels if wheel.source == BUILT]
 
 
 def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
-    """The lists of conda packages and wheels by name; those that would be empty are left out.
+    """Return the lists of conda packages and wheels by file name, without empty ones.
 
     Raises:
         UsageError: a mirror is not a URL, or holds a login.
@@ -91,13 +91,13 @@ def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
 
 
 def system(plan: BuildPlan, lock: Lock | None) -> Sequence[str]:
-    """The system packages for the final stage, with their versions where the lock holds them."""
+    """Return the system packages of the final stage, with versions if the lock has them."""
     versions: Mapping[str, str] = {package.name: package.version for package in lock.base.packages} if lock else {}
     return [f"{name}={versions[name]}" if name in versions else name for name in plan.system]
 
 
 def labels(lock: Lock) -> dict[str, str]:
-    """The label by which an image names its lock."""
+    """Return the label with the lock's digest."""
     return {LABEL: digest_of(lock)}
 
 

@@ -13,9 +13,9 @@ BESIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The files of a build context by name, and the two images its Dockerfile starts from.
+    """The files of a build context by name, and the two base images of its Dockerfile.
 
-    `ca-bundle.pem` is not among them: where the Dockerfile names it, the engine adds it from the settings.
+    `ca-bundle.pem` is not included: if the Dockerfile uses it, the engine adds it from the settings.
     """
 
     files: dict[str, bytes]

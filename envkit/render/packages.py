@@ -1,6 +1,6 @@
-"""Package sources of apt-get and yum in a build: the mirrors of the settings, or the archive of an old system.
+"""Package sources of apt-get and yum in a build: the mirrors in the settings, or the archive of an old system.
 
-The files are copied into a stage, used by one RUN and removed by it: an image does not depend on the mirror.
+The files are copied into a stage, used by one RUN and removed by it, so the image does not depend on the mirror.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ FOLDER = "/usr/share/envkit"
 CA_FILE = "ca-bundle.pem"
 APT_CONF, APT_SOURCES, YUM_CONF = "apt.conf", "apt-sources.list", "yum.conf"
 CODENAME = "CODENAME"
-"""In the list of sources; the build puts in the VERSION_CODENAME of the image, which another --base may change."""
+"""A placeholder in the list of sources; the build inserts the image's VERSION_CODENAME, which --base may change."""
 
-# CentOS 7 and 8 ended, and the list of mirrors that their images ask for is offline (centos.org, 2024-07-01). Plain
-# http, because the certificates of these images are older than the server's; yum checks the packages' signatures.
+# CentOS 7 and 8 have reached their end of life, and the mirror list that their images use is offline (centos.org,
+# 2024-07-01). Plain http, because the CA certificates in these images are too old for the server; yum checks the
+# packages' signatures.
 _VAULT = "http://vault.centos.org"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The repositories of one release below a mirror's root."""
+    """The repositories of one release on a mirror."""
 
-    paths: tuple[tuple[str, str], ...]  # repository id, path below the root
-    key: str  # file of the image, below /etc/pki/rpm-gpg
-    root: str | None = None  # where they are by default; None = as the image says
+    paths: tuple[tuple[str, str], ...]  # repository id, path below the mirror's root
+    key: str  # a file in the image's /etc/pki/rpm-gpg
+    root: str | None = None  # default URL; None = the image's own configuration
 
 
 def _el(release: str, key: str, root: str | None = None) -> Layout:
@@ -45,7 +46,7 @@ def _ubi(release: int) -> Layout:
     )
 
 
-# As the release packages of each system lay them out (their *.repo files).
+# From the *.repo files in the release package of each system.
 LAYOUTS = {
     "centos7": Layout(
         paths=(("base", "7.9.2009/os/$basearch/"), ("updates", "7.9.2009/updates/$basearch/")),
@@ -68,10 +69,10 @@ LAYOUTS = {
 
 
 def package_files(plan: BuildPlan, mirrors: Mirrors) -> dict[str, str]:
-    """Return the files that lead apt-get or yum to a mirror, by name; none where the image's own sources hold.
+    """Return the configuration of apt-get or yum for a mirror, by file name; empty if the image's own is used.
 
     Raises:
-        UsageError: a mirror is not a URL, or the layout of this system's mirrors is not known.
+        UsageError: a mirror is not a URL, or the layout of this system's mirrors is unknown.
     """
     if plan.os_family == "deb":
         return _apt(plan.resolution.os, mirrors)
@@ -88,15 +89,15 @@ def _apt(os: str, mirrors: Mirrors) -> dict[str, str]:
         pockets, parts, key = ("", "-updates"), "main", "debian-archive-keyring.gpg"
     if root is None:
         return {}
-    places = [(sources.url(root, what, signed=True), pocket) for pocket in pockets]
+    suites = [(sources.url(root, what, signed=True), pocket) for pocket in pockets]
     if security is not None:
-        places.append((sources.url(security, "debian_security_mirror", signed=True), "-security"))
+        suites.append((sources.url(security, "debian_security_mirror", signed=True), "-security"))
     signed = f"[signed-by=/usr/share/keyrings/{key}]"
     conf = [f'Dir::Etc::SourceList "{FOLDER}/{APT_SOURCES}";', 'Dir::Etc::SourceParts "-";']
     conf += [f'Acquire::https::CAInfo "{FOLDER}/{CA_FILE}";'] if mirrors.ca_bundle else []
     return {
         APT_CONF: _lines(conf),
-        APT_SOURCES: _lines([f"deb {signed} {url} {CODENAME}{pocket} {parts}" for url, pocket in places]),
+        APT_SOURCES: _lines([f"deb {signed} {url} {CODENAME}{pocket} {parts}" for url, pocket in suites]),
     }
 
 
@@ -113,8 +114,8 @@ def _yum(os: str, platform: str, mirrors: Mirrors) -> dict[str, str]:
     if root is None:
         return {}
     if os == "centos7" and platform == "linux-aarch64":
-        root += "/altarch"  # CentOS 7 keeps its other architectures there
-    # No other repository is looked at: one of them may be unreachable, and yum ends at the first.
+        root += "/altarch"  # where CentOS 7 has its other architectures
+    # An empty reposdir disables all other repositories: yum fails if any enabled one is unreachable.
     lines = ["[main]", "gpgcheck=1", f"reposdir={FOLDER}/no.repos.d"]
     lines += [f"sslcacert={FOLDER}/{CA_FILE}"] if mirrors.ca_bundle else []
     for name, path in layout.paths:

@@ -1,4 +1,4 @@
-"""Quote text so that Dockerfiles, YAML and curl read it back unchanged."""
+"""Quote text for Dockerfiles, YAML, HCL, JSON and shells, so that they read it back unchanged."""
 
 from __future__ import annotations
 
@@ -17,44 +17,46 @@ _NUMBER = re.compile(r"[0-9._+eExXoO-]+|0[xXbB][0-9A-Fa-f_]+")
 
 
 def quoted(value: str) -> str:
-    """A value for LABEL and ENV: in double quotes, with what Docker expands escaped.
+    """Quote a value for LABEL and ENV: in double quotes, with characters that Docker expands escaped.
 
     Raises:
-        UsageError: a control or format character, which no quoting carries.
+        UsageError: the value has a control or format character, which cannot be quoted.
     """
     why = names.text(value)
     if why:
-        raise UsageError(f"{value[:80]!r} cannot be put into a Dockerfile: it {why}", hint="write it on one plain line")
+        raise UsageError(
+            f"{value[:80]!r} cannot be written into a Dockerfile: it {why}", hint="write it as one line of plain text"
+        )
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
 
 
 def words(value: Sequence[str]) -> str:
-    """A command in JSON form, on one line of ASCII."""
+    """Return a command in JSON form, on one line of ASCII."""
     return json.dumps(list(value))
 
 
 def yaml(value: str) -> str:
-    """A YAML scalar that reads back as this text, plain where that is safe."""
+    """Return a YAML scalar that reads back as this text, unquoted if that is safe."""
     safe = _PLAIN_YAML.fullmatch(value) and value.lower() not in _YAML_WORDS and not _NUMBER.fullmatch(value)
     return value if safe else json.dumps(value, ensure_ascii=False)
 
 
 def gitlab(value: str) -> str:
-    """A YAML scalar for the value of a CI/CD variable, in which GitLab expands nothing."""
+    """Return a YAML scalar for a CI/CD variable, escaped so that GitLab expands nothing in it."""
     return yaml(value.replace("$", "$$"))
 
 
 def hcl(value: str) -> str:
-    """A string of HCL without templates: `${` and `%{` stay what they are."""
+    """Return an HCL string in which `${` and `%{` are escaped."""
     return json.dumps(value, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
 
 
 def json_text(value: Any) -> str:
-    """Any JSON value on one line; readable in every script, escaped where only JSON's own rules ask for it."""
+    """Return a JSON value on one line, with non-ASCII characters unescaped."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def shell(value: str) -> str:
-    """One word for a POSIX shell."""
+    """Quote one word for a POSIX shell."""
     return shlex.quote(value)

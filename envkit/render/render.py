@@ -1,4 +1,4 @@
-"""Plan -> the files of a build context. Equal plans and mirrors give equal bytes."""
+"""Render a plan into the files of a build context. Equal plans and mirrors give equal bytes."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def render(
     """Render a plan.
 
     Args:
-        plan: what to build.
-        lock: artifacts of this plan, to be installed exactly; None = what the plan's specs give when it is built.
-        flavour: `classic` for the API of every engine, `buildkit` for cache and secret mounts.
-        mirrors: where to fetch from; the plan does not know.
-        template_dirs: the user's template folders, first wins.
-        base: the final stage's image as it shall stand in FROM, usually with a digest; the plan's by default.
+        plan: the plan.
+        lock: its lock, to be installed exactly; None = conda and pip solve the plan's specs during the build.
+        flavour: `classic` for every engine, `buildkit` for cache and secret mounts.
+        mirrors: the download sources; they are not part of the plan.
+        template_dirs: the user's template folders; the first one that has a template wins.
+        base: the image in FROM of the final stage, usually with a digest; default: the plan's.
         build_base: the same for the build stage.
-        command: what the first line names as the maker, for files that are kept: `envkit render images/default.yaml`.
-        refuse: whether a Dockerfile that switches protections off is an error; False for who lists all findings.
+        command: the command in the first line, for committed files: `envkit render images/default.yaml`.
+        refuse: raise an error if the Dockerfile disables protections; False if the caller lists all findings itself.
 
     Raises:
         UsageError: a template, a mirror, a base image or a file to copy is invalid.
@@ -54,10 +54,10 @@ def render(
     if check_template(plan.template):
         raise UsageError(f"{plan.template!r:.80} {check_template(plan.template)}", hint="--template miniconda")
     if command is not None and not _COMMAND.fullmatch(command):
-        raise UsageError(f"{command!r:.80} cannot be put into the first line", hint="leave it out")
+        raise UsageError(f"{command!r:.80} cannot be written into the first line", hint="omit it")
     if plan.allow_source and lock is None:
         raise UsageError(
-            f"{', '.join(plan.allow_source):.300}: packages from source are built before the image, for a lock",
+            f"packages that are built from source need a lock: {', '.join(plan.allow_source):.300}",
             hint="envkit build without --no-lock; or envkit lock, then envkit render --locked envkit.lock",
         )
     places = mirrors or Mirrors()
@@ -71,7 +71,7 @@ def render(
     copied, executable = copied_files(plan)
     names += [COPIED, f"{COPIED}/**"] if copied else []
     files[".dockerignore"] = dockerignore([name for name in names if name != "Dockerfile"])
-    made = Rendered(
+    rendered = Rendered(
         files=dict(sorted((files | copied).items())),
         build_image=str(values["build_image"]),
         final_image=str(values["final_image"]),
@@ -80,5 +80,5 @@ def render(
         locked=lock is not None,
     )
     if refuse:
-        lint.refuse_unsafe(made)
-    return made
+        lint.refuse_unsafe(rendered)
+    return rendered

@@ -1,4 +1,4 @@
-"""Download sources of a build: the public ones, or the mirrors of the settings, each checked before it is written."""
+"""Download sources of a build: the public ones or the mirrors in the settings, each validated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_REGISTRY = "docker.io/"
 
 
 def reference(value: str, what: str) -> str:
-    """An image reference that can stand in FROM.
+    """Return the value if it is an image reference that is valid in FROM.
 
     Raises:
         UsageError: the value is not an image reference.
@@ -33,26 +33,26 @@ def reference(value: str, what: str) -> str:
 
 
 def url(value: str, what: str, *, signed: bool = False) -> str:
-    """A mirror's URL without its final slash. Where a distribution has `signed` what it serves, http will do.
+    """Return a mirror's URL without its final slash. If the packages are `signed`, plain http is allowed.
 
     Raises:
-        UsageError: not http or https, a login or a token in it, characters a URL has not, an address that no package
-            comes from, or plain http beyond this machine.
+        UsageError: the URL is not http or https, contains a login, a token or invalid characters, has an address that
+            cannot serve packages, or is plain http to another machine without signed packages.
     """
     return mirror(value, what, plain=signed)
 
 
 def image(value: str, mirrors: Mirrors) -> str:
-    """A public image's reference, at the mirror that serves Docker Hub's images if there is one."""
+    """Return a public image's reference, through the Docker Hub mirror if one is set."""
     if mirrors.registry and value.startswith(DEFAULT_REGISTRY):
         return reference(f"{mirrors.registry}/{value.removeprefix(DEFAULT_REGISTRY)}", "registry")
     return reference(value, "base image")
 
 
 def wheel_index(resolution: Resolution, mirrors: Mirrors) -> str | None:
-    """The one index torch's wheels come from; None = the one pip uses by itself.
+    """Return the index of torch's wheels; None = pip's default.
 
-    With a mirror of flat pages (`wheel_pages`) it has what torch depends on, and the torch family itself is there.
+    With a mirror of flat pages (`wheel_pages`), this index has torch's dependencies, and the page has the torch family.
     """
     index = resolution.index
     if resolution.source == "pypi" or index is None or wheel_pages(resolution, mirrors) is not None:
@@ -63,7 +63,7 @@ def wheel_index(resolution: Resolution, mirrors: Mirrors) -> str | None:
 
 
 def wheel_pages(resolution: Resolution, mirrors: Mirrors) -> str | None:
-    """The flat page that lists the torch family's wheels; None = they are in an index."""
+    """Return the URL of the flat page that lists the torch family's wheels; None = they are in an index."""
     index, mirror_url = resolution.index, mirrors.pytorch_index or ""
     if resolution.source == "pypi" or index is None or not mirror_url.startswith(FLAT) or not index.startswith(PYTORCH):
         return None
@@ -72,18 +72,18 @@ def wheel_pages(resolution: Resolution, mirrors: Mirrors) -> str | None:
 
 
 def python_index(mirrors: Mirrors) -> str | None:
-    """The index of all other wheels; None = the one pip uses by itself."""
+    """Return the index of all other wheels; None = pip's default."""
     return url(mirrors.python_index, "python_index") if mirrors.python_index else None
 
 
 def pip_options(index: str | None, pages: str | None = None) -> list[str]:
-    """The lines of a requirements file that say where its wheels come from."""
+    """Return the option lines of a requirements file for its sources."""
     lines = [f"--index-url {index}"] if index else []
     return [*lines, *([f"--find-links {pages}"] if pages else []), "--only-binary=:all:"]
 
 
 def installer_url(plan: BuildPlan, mirrors: Mirrors) -> str | None:
-    """Where the Miniconda installer lies."""
+    """Return the URL of the Miniconda installer; None if the plan has none."""
     if plan.installer is None:
         return None
     if mirrors.miniconda:

@@ -1,4 +1,4 @@
-"""The text of one template: shipped, the user's or a plug-in's."""
+"""Render one template: a built-in one, the user's or a plug-in's."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from envkit.render.engine import render_template, source_of, with_plugins
 
 
 def text_of(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
-    """The text of a template: rendered here, or in a process with limits where a user's folder can have a part in it.
+    """Return the text of a template, rendered in a process with limits if there is a user's template folder.
 
-    A built-in template includes others by names that a folder may answer, so the folder decides and not the name.
+    The folder decides, not the template: a built-in template includes others by names that the folder may override.
 
     Args:
         name: path below a template folder, such as `wheels.Dockerfile.j2`.
         values: JSON-ready.
-        folders: the user's template folders, first wins.
+        folders: the user's template folders; the first one that has a template wins.
 
     Raises:
         EnvironmentProblem: a plug-in cannot be loaded.
@@ -25,8 +25,8 @@ def text_of(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
     """
     folders = with_plugins(name, folders)
     if folders:
-        source_of(name, folders)  # what is missing is told without a process
-        from envkit.render.confined import render_confined  # noqa: PLC0415 - only where it runs
+        source_of(name, folders)  # reports a missing template without starting a process
+        from envkit.render.confined import render_confined  # noqa: PLC0415 - rarely needed
 
         return render_confined(name, values, folders)
     return render_template(name, values, folders)

@@ -1,8 +1,8 @@
-r"""Words as BuildKit reads them: flags before an instruction's arguments, `name=value` words, quotes and escapes.
+r"""Parse the words of an instruction as BuildKit does: flags, `name=value` words, quotes and escapes.
 
-Three readers in BuildKit take a line apart, each with rules of its own: flags lose their quotes byte by byte, words
-keep theirs, and a word's quotes, escapes and `$name` are resolved last. A check of a Dockerfile has to follow all
-three, or `'LD_PRELOAD'=x`, `LD_PREL\OAD=x` and `--sec"uri"ty=insecure` pass as something else.
+BuildKit has three parsers with different rules: flags are unquoted byte by byte, words keep their quotes when they are
+split, and a word's quotes, escapes and `$name` are resolved last. A lint has to follow all three; otherwise
+`'LD_PRELOAD'=x`, `LD_PREL\OAD=x` and `--sec"uri"ty=insecure` are not recognized.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 
 class UnreadableError(ValueError):
-    """A text that builders refuse, or that this reader does not follow; the message says why."""
+    """A text that builders refuse or that this parser does not support; the message says why."""
 
 
 def flags(text: str) -> tuple[tuple[str, ...], str]:
-    """The `--name=value` words that a text begins with, unquoted, and the rest of the text."""
-    # BuildKit goes byte by byte here: a byte 0x85 or 0xA0 of a longer character ends a word.
+    """Return the leading `--name=value` words of a text, unquoted, and the rest of the text."""
+    # BuildKit goes byte by byte here: a byte 0x85 or 0xA0 within a UTF-8 character ends a word.
     line = text.encode("utf-8", "surrogatepass").decode("latin-1")
     words: list[str] = []
     position = 0
@@ -55,7 +55,7 @@ def _flag(line: str, position: int) -> tuple[str, int]:
 
 
 def split(text: str) -> list[str]:
-    """The words of a text, quotes and escapes still in them; a quote that does not end takes the rest."""
+    """Split a text into words and keep their quotes and escapes; an unclosed quote extends to the end."""
     words: list[str] = []
     word, quote, inside = "", "", False
     position = 0
@@ -66,7 +66,7 @@ def split(text: str) -> list[str]:
             continue
         inside = True
         if char == "\\" and quote != "'":
-            if position < len(text):  # at the end of the text it is dropped
+            if position < len(text):  # BuildKit drops a backslash at the end of the text
                 word += char + text[position]
                 position += 1
             continue
@@ -83,39 +83,39 @@ def split(text: str) -> list[str]:
 
 
 def resolve(word: str, variables: Mapping[str, str] | None) -> str:
-    """A word without its quotes and escapes, `$name` and `${name}` replaced.
+    """Remove a word's quotes and escapes and replace `$name` and `${name}`.
 
     Args:
-        word: as `split` gives it.
-        variables: what `$name` stands for; a name that is not among them stays as written. None refuses all.
+        word: from `split`.
+        variables: values by name; an unknown name stays as written. None = refuse every variable.
 
     Raises:
-        UnreadableError: a quote does not end, or a `$` is not followed by a plain name.
+        UnreadableError: a quote is not closed, or a `$` is not followed by a plain name.
     """
-    made, quote = "", ""
+    result, quote = "", ""
     position = 0
     while position < len(word):
         char = word[position]
         position += 1
         if quote == "'":
-            quote, made = ("", made) if char == "'" else (quote, made + char)
+            quote, result = ("", result) if char == "'" else (quote, result + char)
         elif char == "$":
             value, position = _variable(word, position, variables)
-            made += value
+            result += value
         elif char == "\\":
             follows = word[position : position + 1]
-            # In double quotes only these three are escaped; before any other character the backslash stays.
-            made += follows if not quote or follows in ('"', "$", "\\", "") else char + follows
+            # In double quotes only these three can be escaped; before any other character the backslash is kept.
+            result += follows if not quote or follows in ('"', "$", "\\", "") else char + follows
             position += 1
         elif char == quote:
             quote = ""
         elif char in "'\"" and not quote:
             quote = char
         else:
-            made += char
+            result += char
     if quote:
         raise UnreadableError(f"a {quote} is not closed")
-    return made
+    return result
 
 
 def _variable(word: str, position: int, variables: Mapping[str, str] | None) -> tuple[str, int]:
@@ -126,7 +126,7 @@ def _variable(word: str, position: int, variables: Mapping[str, str] | None) -> 
     while position < len(word) and word[position].isascii() and (word[position].isalnum() or word[position] == "_"):
         position += 1
     name = word[begin:position]
-    # `${name:-word}` and its kin would need a shell's whole grammar; `$1`, `$@` and `$` alone mean nothing in a build.
+    # `${name:-word}` and the like would need a shell's grammar; `$1`, `$@` and a single `$` have no value in a build.
     if not name or name[0].isdigit() or (braces and word[position : position + 1] != "}"):
         raise UnreadableError("a $ without a plain variable name")
     if not braces and position < len(word) and word[position].isalpha():
@@ -141,10 +141,10 @@ def _variable(word: str, position: int, variables: Mapping[str, str] | None) -> 
 
 
 def pairs(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The pairs of an ENV or LABEL, resolved.
+    """Return the resolved pairs of an ENV or LABEL.
 
     Raises:
-        UnreadableError: a word is no `key=value` (the legacy form `ENV key value` included), a name is empty or holds
+        UnreadableError: a word is not `key=value` (as in the legacy form `ENV key value`), a name is empty or contains
             a variable, or a word cannot be resolved.
     """
     resolved = []
@@ -157,5 +157,5 @@ def pairs(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
             raise UnreadableError(f"{name[:60]!r} is not a name")
         resolved.append((plain, resolve(value, variables)))
     if not resolved:
-        raise UnreadableError("it has no argument")
+        raise UnreadableError("it has no arguments")
     return resolved

@@ -127,7 +127,7 @@ def test_a_workflow_tags_what_is_proved_and_nothing_else(runner: Runner) -> None
     (runner.folder / "build" / "reports").mkdir(parents=True)
     (runner.folder / "build" / "reports" / "build.json").write_text(json.dumps(runner.built))
     done = runner.run(step(verify, "Verify on the GPU"), given)
-    assert (done.returncode, done.stderr) == (1, "its build did not prove it\n")
+    assert (done.returncode, done.stderr) == (1, "the build did not verify this image\n")
     tag = step(verify, "Tag verified images")
     assert runner.run(tag, given).returncode == 5
     record(written, runner.built["image"])

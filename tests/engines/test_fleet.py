@@ -244,11 +244,11 @@ def test_one_image_fails_and_the_others_are_built_then_resume_does_that_one(flee
     copy(f"{fleet.host}/team/base2:1", late)
     again = fleet.build(*flags, "--resume")
     assert (again.code, again.statuses[name]) == (0, "built"), again.err
-    assert "note: 2 of 3 images are there from the last run\n" in again.err
+    assert "note: 2 of 3 images were finished in the last run\n" in again.err
     assert f"{name}: begin" in again.err
     assert "small-basebase1_1: begin" not in again.err
     nothing = fleet.build(*flags, "--resume", "--label", "com.example.run=2")
-    assert "note: no image of an earlier run with these images and flags was found; building all\n" in nothing.err
+    assert "note: no finished images from an earlier run with these images and flags; building all\n" in nothing.err
 
 
 def copy(source: str, target: str) -> None:
@@ -373,22 +373,22 @@ def test_an_engine_has_the_image_already(
     made = build(f"LABEL io.github.envkit.plan={plan.digest} io.github.envkit.lock={digest_of(lock)}")
     builder = EngineBuilder(engine, state=tmp_path)
 
-    def found() -> existing_images.Found | None:
+    def found() -> existing_images.ExistingImage | None:
         return existing_images.find(builder, plan, lock, options=wanted, own_tag=own_tag, state=tmp_path)
 
     try:
         assert found() is None
         engine.tag(made, f"{name}:{own_tag}")
-        assert found() == existing_images.Found(digest=None, place=made)
+        assert found() == existing_images.ExistingImage(digest=None, place=made)
         named = engine.local(f"{name}:a")
         assert named is not None
         assert named.id == made
         subprocess.run([place.docker_client or "docker", "rmi", f"{name}:{own_tag}"], capture_output=True, check=True)
-        owed = existing_images.Owed(builder, wanted, own_tag=own_tag, state=tmp_path)
-        assert owed.begin() == wanted  # the engine gives the name that says what is in it after the verification
+        pending = existing_images.PendingImage(builder, wanted, own_tag=own_tag, state=tmp_path)
+        assert pending.begin() == wanted  # the engine gives the name that says what is in it after the verification
         assert found() is None
-        owed.end(image_of(made))
-        assert found() == existing_images.Found(digest=None, place=made)
+        pending.end(image_of(made))
+        assert found() == existing_images.ExistingImage(digest=None, place=made)
     finally:
         tags = [f"{name}:{own_tag}", f"{name}:a"]
         subprocess.run([place.docker_client or "docker", "rmi", *tags], capture_output=True, check=False)

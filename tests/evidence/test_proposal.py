@@ -91,5 +91,5 @@ def test_a_difference_of_a_known_release_names_its_proof(
     index.put(release(requires=[one.replace("2.30.7", "2.30.8") for one in REQUIRES]))
     assert shell(checkout, "ci/facts.sh", "check") == "facts/check\n"
     message = shell(tmp_path / "remote.git", "git", "log", "-1", "--format=%B", "facts/check")
-    assert "nccl: facts 2.30.7, proved 2.30.8" in message
+    assert "nccl: facts 2.30.7, files 2.30.8" in message
     assert "metadata of torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl (" in message

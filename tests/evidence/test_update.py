@@ -132,7 +132,7 @@ def test_newer_tables_are_not_overwritten(tables: Path, matrix: Command) -> None
     before = contents(tables)
     code, out, err = matrix("update", "--write")
     assert (code, out, contents(tables)) == (2, "", before)
-    assert "has version 99 of the facts, and this update is of version" in err
+    assert "has version 99 of the facts, but this update is based on version" in err
     assert "hint: python -m envkit.facts.snapshot" in err
 
 

@@ -80,7 +80,7 @@ def test_a_python_that_cannot_run_envkit_is_named(asked: str, tmp_path: Path) ->
 def test_without_python_and_apt_it_says_what_is_missing(tmp_path: Path) -> None:
     done = install(tmp_path, PATH=programs(tmp_path / "bin", {}))
     assert done.returncode == 1
-    assert "there is no Python 3.11 or newer, and no apt-get" in done.stderr
+    assert "no Python 3.11 or newer, and no apt-get" in done.stderr
 
 
 def test_python_and_tools_come_from_apt(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ def test_a_mark_of_no_requirement_and_a_requirement_without_a_test_are_told(tmp_
     assert found == {"R1": ["tests/test_a.py::test_b", "tests/test_a.py::test_d"], "R9": ["tests/test_a.py::test_b"]}
     rows = (Requirement("R1", "g", "t"), Requirement("R2", "g", "t"), Requirement("R3", "g", "t", missing="it"))
     assert requirements.faults(rows, found) == [
-        "tests/test_a.py::test_b marks R9, which is no requirement",
+        "tests/test_a.py::test_b marks the unknown requirement R9",
         "R2 has no test",
     ]
-    assert "1 hold and\n1 hold" not in requirements.page(rows, found)
+    assert "faults: 2\nare met; 1 are met in part" in requirements.page(rows, found)
     assert "| R3 | t | partly: it |  |  |" in requirements.page(rows, found)

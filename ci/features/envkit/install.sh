@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs envkit into an environment of its own, so that its packages and those of the project do not meet.
-# Runs as root while a dev container is built; the options come as variables.
+# Installs envkit into a separate environment, so that its packages do not conflict with the project's.
+# Runs as root while a dev container is built; the options are environment variables.
 set -eu
 
 requirement=${REQUIREMENT:-envkit==0.2.0}
-asked=${PYTHON:-auto}
+choice=${PYTHON:-auto}
 tools=${TOOLS:-true}
 prefix=${PREFIX:-/usr/local}
 
@@ -13,12 +13,12 @@ fail() {
     exit 1
 }
 
-# venv without ensurepip is what Debian's python3 has without python3-venv.
+# ensurepip is checked, too: Debian's python3 has venv without it unless python3-venv is installed.
 usable() {
     "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 }
 
-found_python() {
+find_python() {
     for name in python3.14 python3.13 python3.12 python3.11 python3; do
         if usable "$name"; then
             command -v "$name"
@@ -33,23 +33,23 @@ from_apt() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
 }
 
-if [ "$asked" = auto ]; then
-    python=$(found_python)
+if [ "$choice" = auto ]; then
+    python=$(find_python)
     if [ -z "$python" ]; then
-        from_apt python3-venv || fail "there is no Python 3.11 or newer, and no apt-get to install it: use an image with one"
-        python=$(found_python)
+        from_apt python3-venv || fail "no Python 3.11 or newer, and no apt-get to install it: use an image that has one"
+        python=$(find_python)
     fi
     [ -n "$python" ] || fail "the system's Python is older than 3.11: add the feature ghcr.io/devcontainers/features/python"
 else
-    usable "$asked" || fail "python: $asked is not Python 3.11 or newer with venv and ensurepip"
-    python=$asked
+    usable "$choice" || fail "python: $choice is not Python 3.11 or newer with venv and ensurepip"
+    python=$choice
 fi
 
 if [ "$tools" = true ]; then
     missing=
     command -v bwrap >/dev/null || missing="$missing bubblewrap"
     command -v mmdebstrap >/dev/null || missing="$missing mmdebstrap"
-    # shellcheck disable=SC2086 # a list of names
+    # shellcheck disable=SC2086 # split into package names
     [ -z "$missing" ] || from_apt $missing || echo "envkit: not installed:$missing (no apt-get)" >&2
 fi
 

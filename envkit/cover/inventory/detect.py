@@ -17,16 +17,16 @@ _HINT = "write `name,gpu,driver` as the first line; envkit cover --help lists th
 
 
 def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = "stdin") -> Inventory:
-    """The machines of an inventory.
+    """Return the machines of an inventory.
 
     Args:
-        text: what a tool printed, or a file in one of our own forms.
-        facts: tell a GPU's name from other words.
+        text: the output of a tool, or a CSV or JSON file.
+        facts: the known GPU names.
         form: one of FORMS.
         where: names the text in errors.
 
     Raises:
-        UsageError: the text has none of these forms, or rows are invalid; all errors of the rows come at once.
+        UsageError: the format is unknown, or rows are invalid; all errors of the rows are listed.
     """
     clean = text.removeprefix("\ufeff").strip("\r\n")
     if not clean.strip():
@@ -39,8 +39,8 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
         except csv.Error as error:
             raise UsageError(f"{where} is not an inventory: {error}", hint=_HINT) from error
     if not inventory.hosts:
-        said = f" ({'; '.join(inventory.notes)})" if inventory.notes else ""
-        raise UsageError(f"{where} has no hosts with a GPU{said}", hint=_HINT)
+        notes = f" ({'; '.join(inventory.notes)})" if inventory.notes else ""
+        raise UsageError(f"{where} has no hosts with a GPU{notes}", hint=_HINT)
     return replace(inventory, hosts=tuple(replace(host, where=f"{where}, {host.where}") for host in inventory.hosts))
 
 

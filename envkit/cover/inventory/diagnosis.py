@@ -1,4 +1,4 @@
-"""`envkit doctor --json` of a machine, schema `envkit.doctor/1`: its driver and GPUs are facts in words."""
+"""The output of `envkit doctor --json` on one machine, schema `envkit.doctor/1`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _HINT = "envkit doctor --json > FILE, on the machine with the GPUs"
 
 
 def is_diagnosis(tree: Any) -> bool:
-    """Whether a document is what `envkit doctor --json` prints, of any version."""
+    """Return whether a document is output of `envkit doctor --json`, of any version."""
     return isinstance(tree, dict) and str(tree.get("schema", "")).startswith(SCHEMA.partition("/")[0])
 
 
 def parse(tree: Any, where: str) -> Inventory:
-    """The machine of a diagnosis.
+    """Return the machine of a diagnosis.
 
     Raises:
-        UsageError: it is a diagnosis of something else or of an unknown version, or found neither driver nor GPU.
+        UsageError: the diagnosis is not about a machine, has an unknown version, or found neither driver nor GPU.
     """
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         schema = tree.get("schema") if isinstance(tree, dict) else None
@@ -46,7 +46,7 @@ def parse(tree: Any, where: str) -> Inventory:
 
 
 def _facts(tree: dict[str, Any]) -> dict[str, str]:
-    """The facts of the sections on GPUs and on the system; what has another shape is left out."""
+    """Return the facts of the sections `gpu` and `system`; invalid parts are ignored."""
     sections = tree.get("sections")
     rows = [
         row

@@ -1,4 +1,4 @@
-"""`kubectl get nodes -o json`, with the labels that NVIDIA's GPU feature discovery gives to nodes.
+"""The output of `kubectl get nodes -o json`, with the node labels of NVIDIA's GPU feature discovery.
 
 Source: NVIDIA GPU feature discovery, "Generated labels" (`nvidia.com/gpu.product`, `nvidia.com/cuda.driver.*`,
 `nvidia.com/cuda.driver-version.*`, `nvidia.com/gpu.compute.*`); Kubernetes API reference, NodeSystemInfo.
@@ -16,7 +16,7 @@ _ARCH, _OS = "kubernetes.io/arch", "kubernetes.io/os"
 
 
 def is_nodes(tree: Any) -> bool:
-    """Whether a document is a list of nodes, or one node."""
+    """Return whether a document is a list of nodes, or one node."""
     if not isinstance(tree, dict):
         return False
     rows = tree.get("items")
@@ -25,7 +25,7 @@ def is_nodes(tree: Any) -> bool:
 
 
 def parse(tree: Any, where: str) -> Inventory:
-    """The nodes that have an NVIDIA GPU; others are counted in a note.
+    """Return the nodes that have an NVIDIA GPU; the others are counted in a note.
 
     Raises:
         UsageError: it is not a list of nodes.
@@ -71,7 +71,7 @@ def _gpus(labels: dict[str, Any]) -> tuple[Gpu, ...]:
 
 
 def _driver(labels: dict[str, Any]) -> str | None:
-    """The driver version, from the newer labels or the older ones."""
+    """Return the driver version from the newer labels or the older ones."""
     full = _text(labels.get(f"{_N}cuda.driver-version.full"))
     if full:
         return full

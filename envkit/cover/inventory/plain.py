@@ -1,7 +1,8 @@
-"""The project's own two forms: a CSV with a head, and a list of objects in JSON.
+"""envkit's own two formats: a CSV file with a header, and a JSON list of objects.
 
-Of the head `name,gpu,driver,arch,os,count,capability` only `name` is required. Several GPUs in one machine are joined
-by `;`, or stand in rows of the same name. In JSON: `[{"name": "gpu01", "gpu": ["A100"], "driver": "535.104.05"}]`.
+Of the columns `name,gpu,driver,arch,os,count,capability` only `name` is required. Several GPUs in one machine are
+separated by `;`, or have a row each with the same name. In JSON:
+`[{"name": "gpu01", "gpu": ["A100"], "driver": "535.104.05"}]`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envkit.cover.hosts import Gpu, Host, Inventory
-from envkit.cover.inventory.faults import Faults, count_of
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import UsageError, shown
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "name": ("name", "host", "hosts", "hostname", "node"),
@@ -29,22 +29,44 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 _FIELDS = {alias: name for name, aliases in COLUMNS.items() for alias in aliases}
 _SEPARATORS = ";+|"
-_TIMES = re.compile(r"^[0-9]{1,3} ?[x*] ?(?=\S)|(?<=\S) [x*] ?[0-9]{1,3}$")
+_TIMES = re.compile(r"^[0-9]{1,3} ?[x*] ?(?=\S)|(?<=\S) [x*] ?[0-9]{1,3}$")  # `4x A100`, `A100 x4`
+_MOST_DIGITS = 7  # of a number of machines; more are a typing error
+
+
+@dataclass(slots=True, kw_only=True)
+class Faults:
+    """The errors in the rows of an inventory, reported together; `where` names the text."""
+
+    where: str
+    messages: list[str] = field(default_factory=list)
+
+    def add(self, row: str, why: str) -> None:
+        """Add an error of one row."""
+        self.messages.append(f"{self.where}, {row}: {why}")
+
+    def rise(self, hint: str) -> None:
+        """Raise the first error with the others as its details, if there is any.
+
+        Raises:
+            UsageError: there are errors.
+        """
+        if self.messages:
+            raise UsageError(self.messages[0], details=shown(self.messages[1:]), hint=hint)
 
 
 def is_table(text: str) -> bool:
-    """Whether the first line is a head that names hosts."""
+    """Return whether the first line is a header with a column of host names."""
     head = next(csv.reader(io.StringIO(_first(text))), [])
     return any(_FIELDS.get(_plain(cell)) == "name" for cell in head)
 
 
 def parse_csv(text: str, where: str) -> Inventory:
-    """Machines of a CSV; lines that are empty or begin with `#` are passed over.
+    """Return the machines of a CSV; empty lines and lines that begin with `#` are ignored.
 
     Raises:
-        UsageError: with every fault of the rows.
+        UsageError: rows are invalid; all errors are listed.
     """
-    faults = Faults(where)
+    faults = Faults(where=where)
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
     head = [_plain(cell) for cell in next(csv.reader([lines[0][1]]))]
     names = [_FIELDS.get(cell) for cell in head]
@@ -52,7 +74,7 @@ def parse_csv(text: str, where: str) -> Inventory:
         if name is None:
             faults.add(f"line {lines[0][0]}", f"unknown column {cell!r:.60}{_near(cell)}")
     if "name" not in names:
-        faults.add(f"line {lines[0][0]}", "no column has the host names")
+        faults.add(f"line {lines[0][0]}", "no column with host names")
     faults.rise(f"columns: {', '.join(COLUMNS)}")
     hosts: list[Host] = []
     for number, line in lines[1:]:
@@ -69,18 +91,18 @@ def parse_csv(text: str, where: str) -> Inventory:
 
 
 def parse_json(tree: Any, where: str) -> Inventory:
-    """Machines of a list of objects, or of one below `hosts`.
+    """Return the machines of a list of objects, or of the list under the key `hosts`.
 
     Raises:
-        UsageError: with every fault of the rows.
+        UsageError: rows are invalid; all errors are listed.
     """
     rows = tree.get("hosts") if isinstance(tree, dict) else tree
     if not isinstance(rows, list):
         raise UsageError(
-            f"{where} is not a list of hosts, nor output of kubectl, Slurm or envkit doctor",
+            f"{where} is not a list of hosts or output of kubectl, Slurm or envkit doctor",
             hint='[{"name": "gpu01", "gpu": "A100", "driver": "550.54.15"}]',
         )
-    faults = Faults(where)
+    faults = Faults(where=where)
     hosts: list[Host] = []
     for number, row in enumerate(rows, 1):
         label = f"host {number}"
@@ -101,7 +123,7 @@ def parse_json(tree: Any, where: str) -> Inventory:
 
 
 def merged(hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """Rows of one name and driver as one machine with all their GPUs: tools print a row for each GPU."""
+    """Merge rows with the same name and driver into one machine with all their GPUs: tools print a row per GPU."""
     machines: dict[tuple[str, str | None], Host] = {}
     for host in hosts:
         identity = (host.name, host.driver)
@@ -113,7 +135,7 @@ def merged(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 
 def _same_counts(hosts: Sequence[Host], faults: Faults) -> None:
-    """Rows of one name are one machine, so they cannot stand for different numbers of machines."""
+    """Check that rows with the same name, which are one machine, have the same count."""
     counts: dict[tuple[str, str | None], int] = {}
     for host in hosts:
         before = counts.setdefault((host.name, host.driver), host.count)
@@ -126,7 +148,7 @@ def _host(row: Mapping[str, Any], label: str, faults: Faults) -> list[Host]:
     if not isinstance(name, str) or not name.strip():
         faults.add(label, "has no host name")
         return []
-    count = count_of(row.get("count", 1))
+    count = _count(row.get("count", 1))
     if count is None:
         faults.add(label, f"{row['count']!r:.40} is not a number of machines")
         return []
@@ -147,8 +169,15 @@ def _host(row: Mapping[str, Any], label: str, faults: Faults) -> list[Host]:
     ]
 
 
+def _count(value: object) -> int | None:
+    """Return a number of machines; None if it is not one."""
+    text = str(value).strip()
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0
+    return int(text) if is_number else None
+
+
 def _gpus(value: Any) -> list[str]:
-    """Names of GPUs, from a list or from text that joins them; `4x A100` and `A100 x4` are A100."""
+    """Return GPU names from a list or from text with separators; `4x A100` and `A100 x4` are A100."""
     text = "\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
     for separator in _SEPARATORS:
         text = text.replace(separator, "\n")

@@ -1,7 +1,7 @@
 """Slurm: `sinfo -N -o "%n %G %f"`, `sinfo --json`, `scontrol show nodes --json`.
 
-Slurm knows the type of a GPU where the site gave it one (`gpu:a100:4`) and never the driver. Both are also looked for
-among a node's features (`v100`, `driver-535.104.05`); flags say what is still missing.
+Slurm has the type of a GPU only if the site configured one (`gpu:a100:4`), and never the driver. Both are also looked
+for among a node's features (`v100`, `driver-535.104.05`); flags add what is still missing.
 Source: Slurm's manual pages sinfo and gres.conf.
 """
 
@@ -22,14 +22,14 @@ _HEADS = {"HOSTNAMES": "name", "NODELIST": "name", "NODES": "count", "GRES": "gr
 _DRIVER = re.compile(r"(?:nvidia|driver|drv|nv)[-_=]?v?([0-9]{3}(?:\.[0-9]{1,3}){1,2})", re.IGNORECASE)
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
 _NONE = ("(null)", "N/A", "")
-_MOST_NODES = 100_000  # more than any cluster has; a typing error must not fill the memory
+_MOST_NODES = 100_000  # more than any cluster has; a mistyped range must not fill the memory
 _MOST_DIGITS = 18  # of one number of a range
 _COMMAND = 'sinfo -N -h -o "%n %G %f"'
 _COLUMNS = ("name", "gres", "features")
 
 
 def is_answer(tree: Any) -> bool:
-    """Whether a document is Slurm's."""
+    """Return whether a document is Slurm output."""
     return isinstance(tree, dict) and (
         isinstance(tree.get("sinfo"), list)
         or (
@@ -39,7 +39,7 @@ def is_answer(tree: Any) -> bool:
 
 
 def is_table(text: str) -> bool:
-    """Whether a text is columns of sinfo: its head, or a generic resource in the second column."""
+    """Return whether a text is a table of sinfo: it has its header, or a generic resource in the second column."""
     words = next((line.split() for line in text.splitlines() if line.strip()), [])
     if "GRES" in words or "NODELIST" in words or "HOSTNAMES" in words:
         return True
@@ -47,10 +47,10 @@ def is_table(text: str) -> bool:
 
 
 def parse_text(text: str, facts: Facts, where: str) -> Inventory:
-    """Machines of sinfo's columns; without a head they are `%n %G %f`.
+    """Return the machines of a table of sinfo; without a header, the columns are `%n %G %f`.
 
     Raises:
-        UsageError: the columns lack the nodes' names or their resources.
+        UsageError: there is no column with node names or none with resources.
     """
     columns: Sequence[str | None] = _COLUMNS
     rows: list[tuple[str, str, str, str]] = []
@@ -61,7 +61,7 @@ def parse_text(text: str, facts: Facts, where: str) -> Inventory:
         if set(words) & {"GRES", "NODELIST", "HOSTNAMES"}:
             columns = [_HEADS.get(word) for word in words]
             if "name" not in columns or "gres" not in columns:
-                raise UsageError(f"{where} has no node names or no GPUs ({line.strip()[:80]})", hint=_COMMAND)
+                raise UsageError(f"{where} lacks node names or GPUs ({line.strip()[:80]})", hint=_COMMAND)
             continue
         row = {name: word for name, word in zip(columns, words, strict=False) if name}
         label = f"line {number}"
@@ -70,7 +70,7 @@ def parse_text(text: str, facts: Facts, where: str) -> Inventory:
 
 
 def parse_json(tree: Any, facts: Facts, where: str) -> Inventory:
-    """Machines of `sinfo --json` or `scontrol show nodes --json`.
+    """Return the machines of `sinfo --json` or `scontrol show nodes --json`.
 
     Raises:
         UsageError: it is neither.
@@ -92,10 +92,10 @@ def parse_json(tree: Any, facts: Facts, where: str) -> Inventory:
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The nodes of Slurm's short notation: `gpu[01-03,7],login1`.
+    """Expand Slurm's hostlist notation: `gpu[01-03,7],login1`.
 
     Raises:
-        UsageError: it stands for more nodes than any cluster has, or a range is invalid.
+        UsageError: it expands to more nodes than any cluster has, or a range is invalid.
     """
     nodes: list[str] = []
     for part in re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", text):
@@ -135,21 +135,21 @@ def _inventory(
             without.add(name)
             continue
         gpus = tuple(Gpu(name=gpu_type) for gpu_type in types) or _among(features, facts)
-        said = _DRIVER.search(features)
+        driver = _DRIVER.search(features)
         machine, system = (machines or {}).get(name, (None, None))
         host = Host(
-            name=name, where=label, gpus=gpus, driver=said.group(1) if said else None, machine=machine, os=system
+            name=name, where=label, gpus=gpus, driver=driver.group(1) if driver else None, machine=machine, os=system
         )
         hosts.setdefault(name, host)
-    left = len(without - hosts.keys())
-    notes = (f"nodes without a GPU: {left}",) if left else ()
+    count = len(without - hosts.keys())
+    notes = (f"nodes without a GPU: {count}",) if count else ()
     return Inventory(hosts=tuple(hosts.values()), form="slurm", notes=notes)
 
 
 def _types(gres: str) -> tuple[str, ...] | None:
-    """The types of a node's GPUs, () where the site gave them none, None where it has no GPU.
+    """Return the types of a node's GPUs; () if no types are configured, None if it has no GPU.
 
-    `gpu:a100:4(S:0-1)`, `gpu:4`, `gpu:v100:2,gpu:t4:1,nvme:1`.
+    Examples: `gpu:a100:4(S:0-1)`, `gpu:4`, `gpu:v100:2,gpu:t4:1,nvme:1`.
     """
     if gres in _NONE:
         return None
@@ -161,7 +161,7 @@ def _types(gres: str) -> tuple[str, ...] | None:
 
 
 def _among(features: str, facts: Facts) -> tuple[Gpu, ...]:
-    """A GPU that a feature names."""
+    """Return the first GPU named by a feature."""
     names = [word for word in re.split(r"[,&|]", features) if word and find(word, facts.gpus) is not None]
     return tuple(Gpu(name=name) for name in names[:1])
 

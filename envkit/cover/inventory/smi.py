@@ -1,8 +1,8 @@
-"""`nvidia-smi --query-gpu=... --format=csv`, of one machine or of many, one row per GPU.
+"""The output of `nvidia-smi --query-gpu=... --format=csv` on one or more machines, one row per GPU.
 
-A column of host names may stand anywhere, and a runner of commands may put `host: ` before every line (pdsh, clush,
-dsh). Without a head the cells are told apart by what they look like. Fields that say nothing of compatibility, such
-as `memory.total [MiB]`, are passed over.
+Any column may have the host names, or each line may have a prefix `host: `, as pdsh, clush and dsh write it. Without a
+header, the cells are recognized by their contents. Fields that do not matter for compatibility, such as
+`memory.total [MiB]`, are ignored.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envkit.cover.hosts import Gpu, Host, Inventory
-from envkit.cover.inventory.faults import Faults
-from envkit.cover.inventory.plain import merged
+from envkit.cover.inventory.plain import Faults, merged
 from envkit.facts.model import Facts
 from envkit.resolve.gpus import find
 
@@ -39,7 +38,7 @@ class _Row:
 
 
 def is_answer(text: str, facts: Facts) -> bool:
-    """Whether the text is what nvidia-smi prints: its own names of fields, or rows with a GPU and a driver."""
+    """Return whether the text is output of nvidia-smi: it has its field names, or rows with a GPU and a driver."""
     rows = _rows(text)
     if not rows:
         return False
@@ -50,12 +49,12 @@ def is_answer(text: str, facts: Facts) -> bool:
 
 
 def parse(text: str, facts: Facts, where: str) -> Inventory:
-    """One machine for each name, or for each head where no row is named.
+    """Return one machine per host name, or per header if the rows have no host names.
 
     Raises:
-        UsageError: with every fault of the rows.
+        UsageError: rows are invalid; all errors are listed.
     """
-    faults = Faults(where)
+    faults = Faults(where=where)
     fields: tuple[str, ...] | None = None
     part = 0
     hosts: list[Host] = []
@@ -65,7 +64,7 @@ def parse(text: str, facts: Facts, where: str) -> Inventory:
         if _is_head(row.cells):
             fields, part = tuple(_field(cell) for cell in row.cells), part + (row.host is None)
             continue
-        parsed = _named(row.cells, fields) if fields else _told(row.cells, facts)
+        parsed = _by_fields(row.cells, fields) if fields else _by_contents(row.cells, facts)
         if parsed is None:
             faults.add(label, f"no GPU found in {len(row.cells)} cells")
             continue
@@ -97,13 +96,13 @@ def _field(cell: str) -> str:
 
 def _is_head(cells: Sequence[str]) -> bool:
     fields = {_field(cell) for cell in cells}
-    theirs = {"driver_version", "compute_cap", "gpu_name", "gpu_uuid", "pci.bus_id", "memory.total"}
-    # Beside a column `gpu`, the column `name` is that of hosts.
-    return bool(theirs & fields) and bool({"name", "gpu_name"} & fields) and not {"gpu", "gpus", "model"} & fields
+    own = {"driver_version", "compute_cap", "gpu_name", "gpu_uuid", "pci.bus_id", "memory.total"}
+    # With a column `gpu` it is a CSV inventory, whose column `name` has the hosts.
+    return bool(own & fields) and bool({"name", "gpu_name"} & fields) and not {"gpu", "gpus", "model"} & fields
 
 
-def _named(cells: Sequence[str], fields: Sequence[str]) -> tuple[str | None, Gpu | None, str | None] | None:
-    """Host, GPU and driver of a row whose fields are named."""
+def _by_fields(cells: Sequence[str], fields: Sequence[str]) -> tuple[str | None, Gpu | None, str | None] | None:
+    """Return host, GPU and driver of a row below a header; None if the number of cells is wrong."""
     if len(cells) != len(fields):
         return None
     row = dict(zip(fields, cells, strict=True))
@@ -115,27 +114,26 @@ def _named(cells: Sequence[str], fields: Sequence[str]) -> tuple[str | None, Gpu
     return host, gpu, driver if _DRIVER.fullmatch(driver) else None
 
 
-def _told(cells: Sequence[str], facts: Facts) -> tuple[str | None, Gpu | None, str | None] | None:
-    """Host, GPU and driver of a row without names: by what each cell looks like."""
+def _by_contents(cells: Sequence[str], facts: Facts) -> tuple[str | None, Gpu | None, str | None] | None:
+    """Return host, GPU and driver of a row without a header, recognized by their contents; None without a GPU."""
     gpu = _gpu_at(cells, facts)
     if gpu is None:
         return None
     driver, capability = _at(cells, _DRIVER), _at(cells, _CAPABILITY)
-    left = [
+    others = [
         cell
         for column, cell in enumerate(cells)
         if column not in (gpu, driver, capability) and cell and not _NOISE.fullmatch(cell)
     ]
-    said = cells[capability] if capability is not None else None
     return (
-        left[0] if left else None,
-        Gpu(name=cells[gpu], capability=said),
+        others[0] if others else None,
+        Gpu(name=cells[gpu], capability=cells[capability] if capability is not None else None),
         cells[driver] if driver is not None else None,
     )
 
 
 def _gpu_at(cells: Sequence[str], facts: Facts) -> int | None:
-    """Where a GPU's name stands: one with its maker, else one that the facts know."""
+    """Return the column of a GPU's name: one with a brand name, else one that the facts have."""
     with_maker = (column for column, cell in enumerate(cells) if _MAKER.search(cell))
     known = (
         column

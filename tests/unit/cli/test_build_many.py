@@ -142,7 +142,7 @@ def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         outcome("a", place="oci:out/a"),
     ]
     request = FleetRequest(
-        found=found, where="m.yaml", settings=Settings({}), options=BuildOptions(), engine="embedded"
+        expanded=found, where="m.yaml", settings=Settings({}), options=BuildOptions(), engine="embedded"
     )
     ended = FleetRun(request=request, listener=ProgressTable(), outcomes=outcomes, jobs=2)
     publish(ended, str(tmp_path / "out.json"), seconds=1.0, skip=True)

@@ -16,12 +16,12 @@ PLACE = ("--output", "registry:registry.example.com/team/train")
     [
         (
             ["default", "--scheduler", HERE],
-            "with --scheduler, images are built on several machines that share a registry but no disk",
+            "with --scheduler, images must go to a registry, because the workers share no disk",
             "--output registry:HOST/NAME",
         ),
         (
             ["default", "--scheduler", HERE, "--output", "oci:out"],
-            "with --scheduler, images are built on several machines that share a registry but no disk",
+            "with --scheduler, images must go to a registry, because the workers share no disk",
             "--output registry:HOST/NAME",
         ),
         (

@@ -44,10 +44,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("typed", "message", "hint"),
     [
-        (["train:1"], "REF 'train:1' names no registry", "write HOST/NAME:TAG: registry.example.com/team/train:1.0"),
-        (["team/train:1"], "REF 'team/train:1' names no registry", "write HOST/NAME:TAG: "),
+        (["train:1"], "REF 'train:1' does not name a registry", "write HOST/NAME:TAG: registry.example.com/team/"),
+        (["team/train:1"], "REF 'team/train:1' does not name a registry", "write HOST/NAME:TAG: "),
         ([f"{PLACE}/Train:1"], f"REF '{PLACE}/Train:1' is not a valid image name: ", "use HOST/NAME:TAG in lower case"),
-        ([f"{PLACE}@{DIGEST}"], f"REF '{PLACE}@{DIGEST}' names a digest, but the digest follows", f"{PLACE}:TAG, or "),
+        ([f"{PLACE}@{DIGEST}"], f"REF '{PLACE}@{DIGEST}' has a digest, but the digest", f"{PLACE}:TAG, or "),
         ([f"{PLACE}:1", "-t", "a b"], "-t 'a b': ", "use HOST/NAME:TAG in lower case"),
         (["--no-tag", f"{PLACE}:1"], f"--no-tag sets no tag, but '{PLACE}:1' has one", f"--no-tag {PLACE}"),
         (["--no-tag", PLACE, "-t", "1"], "--no-tag and --tag contradict each other", "give one of them"),
@@ -92,14 +92,14 @@ def test_where_it_goes() -> None:
     assert [str(name) for name in one.names] == [f"{PLACE}:1", f"{PLACE}:latest"]
     assert [str(name) for name in target(PLACE).names] == [f"{PLACE}:latest"]
     bare = target("--no-tag", PLACE)
-    assert (bare.place.place, bare.names) == (PLACE, ())
+    assert (bare.repository.place, bare.names) == (PLACE, ())
 
 
 def test_names_are_gathered_by_repository() -> None:
     other = "registry.example.com/other"
     names = [parse_reference(text) for text in (f"{PLACE}:1", f"{other}:1", f"{PLACE}:2", f"{PLACE}:1")]
     found = targets_of_names(names)
-    assert [(one.place.place, [name.tag for name in one.names]) for one in found] == [
+    assert [(one.repository.place, [name.tag for name in one.names]) for one in found] == [
         (PLACE, ["1", "2"]),
         (other, ["1"]),
     ]

@@ -114,7 +114,7 @@ def test_inline_is_one_dockerfile_without_context(tmp_path: Path, monkeypatch: p
     bundle.write_text("-----BEGIN CERTIFICATE-----\n")
     monkeypatch.setenv("ENVKIT_CA_BUNDLE", str(bundle))
     text = run("cpu", "--inline").stdout
-    assert text.splitlines()[1] == "# It holds its build context: `docker build - < Dockerfile`."
+    assert text.splitlines()[1] == "# It contains its build context: `docker build - < Dockerfile`."
     assert not [line for line in text.splitlines() if line.startswith("COPY ") and "--from=build" not in line]
     assert "chmod 644 ca-bundle.pem" in text
     assert document("cpu", "--inline")["files"] == {"Dockerfile": text}

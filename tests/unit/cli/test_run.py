@@ -66,4 +66,4 @@ def test_a_runner_that_starts_no_sessions(
     monkeypatch.setenv("ENVKIT_RUNNER", "host")
     image = write_layout(tmp_path / "image", [packed([(entry("a"), b"1")])])
     assert main.run(["run", f"oci:{image}", "--", "ls"]) == 2
-    assert "runner 'host' starts no sessions" in capsys.readouterr().err
+    assert "runner 'host' does not support envkit run" in capsys.readouterr().err

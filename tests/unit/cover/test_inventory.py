@@ -173,7 +173,7 @@ def test_slurm_as_json_from_sinfo_and_scontrol() -> None:
 
 
 def test_slurm_without_resources_names_the_command() -> None:
-    with pytest.raises(UsageError, match="has no node names or no GPUs") as caught:
+    with pytest.raises(UsageError, match="lacks node names or GPUs") as caught:
         read("PARTITION AVAIL TIMELIMIT NODES STATE NODELIST\nall up infinite 2 idle n[1-2]\n")
     assert caught.value.hint == 'sinfo -N -h -o "%n %G %f"'
 
@@ -234,7 +234,7 @@ def test_an_alias_says_what_a_site_calls_a_gpu() -> None:
         ("", "hosts has no hosts", "`name,gpu,driver` as the first line"),
         ("hello there\n", "unknown format; it begins with 'hello there'", "--format"),
         ("{broken", "not JSON", "kubectl get nodes -o json"),
-        ('{"a": 1}', "is not a list of hosts, nor output of kubectl, Slurm or envkit doctor", '"driver": "550.54.15"'),
+        ('{"a": 1}', "is not a list of hosts or output of kubectl, Slurm or envkit doctor", '"driver": "550.54.15"'),
         ('[{"name": "a", "gpuu": "T4"}]', "host 1: unknown field 'gpuu'; did you mean gpu?", "fields: name, gpu"),
         ("name,gpuu\na,T4\n", "line 1: unknown column 'gpuu'; did you mean gpu?", "columns: name, gpu"),
         ("name,gpu\na,T4,x,y\n", "line 2: 4 cells for 2 columns", "fix the lines"),

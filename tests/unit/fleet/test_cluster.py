@@ -8,7 +8,6 @@ from envkit.fleet.cluster import (
     Affinity,
     Machine,
     Placement,
-    apart,
     check_address,
     check_output,
     heaviest,
@@ -16,6 +15,7 @@ from envkit.fleet.cluster import (
     parse_share,
     require_engine,
     require_same,
+    version_differences,
     with_resource,
 )
 from envkit.fleet.model import BuildTask
@@ -61,13 +61,13 @@ def test_other_texts_are_no_addresses(text: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("output", "told"),
     [
-        (None, "the default output is a folder of one machine alone"),
-        ("oci:out", "--output oci:out is a place of one machine alone"),
-        ("docker-daemon", "--output docker-daemon is a place of one machine alone"),
+        (None, "the default output is a folder on one machine"),
+        ("oci:out", "--output oci:out is on one machine"),
+        ("docker-daemon", "--output docker-daemon is on one machine"),
     ],
 )
 def test_many_machines_share_a_registry_and_no_disk(output: str | None, told: str) -> None:
-    with pytest.raises(UsageError, match="share a registry but no disk") as caught:
+    with pytest.raises(UsageError, match="images must go to a registry, because the workers share no disk") as caught:
         check_output(output)
     assert caught.value.message.endswith(told)
     assert caught.value.hint == "--output registry:HOST/NAME"
@@ -82,9 +82,9 @@ def test_shares() -> None:
 
 def test_versions_that_differ_are_named() -> None:
     own = {"dask": "2", "distributed": "2", "numpy": "1"}
-    assert apart(own, own, {"w": own}) == ()
-    assert apart(own, own, {"w": own | {"numpy": "9"}}) == ()
-    found = apart(own, own | {"dask": "1"}, {"w": {"dask": "2", "distributed": None}})
+    assert version_differences(own, own, {"w": own}) == ()
+    assert version_differences(own, own, {"w": own | {"numpy": "9"}}) == ()
+    found = version_differences(own, own | {"dask": "1"}, {"w": {"dask": "2", "distributed": None}})
     assert found == ("the scheduler: dask 1, here 2", "worker w: distributed missing, here 2")
     with pytest.raises(EnvironmentProblem) as caught:
         require_same(found, "dask==2 distributed==2")

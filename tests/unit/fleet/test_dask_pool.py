@@ -7,7 +7,7 @@ import pytest
 
 from envkit.fleet import dask_pool
 from envkit.fleet.cluster_run import ClusterRun
-from envkit.fleet.dask_pool import DaskPool, facts
+from envkit.fleet.dask_pool import DaskPool, worker_info
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 
 
@@ -21,7 +21,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_wrong_with_the_command_line_is_said_before_anything_connects() -> None:
     with pytest.raises(UsageError, match="is not tcp://HOST:PORT"):
         DaskPool("127.0.0.1:8786")
-    with pytest.raises(UsageError, match="share a registry but no disk"):
+    with pytest.raises(UsageError, match="images must go to a registry, because the workers share no disk"):
         ClusterRun("tcp://127.0.0.1:8786", engine="embedded", output="oci:out", share=1, note=lambda _: None)
 
 
@@ -29,18 +29,18 @@ def test_what_the_cluster_raises_is_translated() -> None:
     class KilledWorker(Exception):  # noqa: N818 - named as distributed names it
         """As distributed raises it when a task has taken several workers with it."""
 
-    found = dask_pool._said(KilledWorker("Attempted to run task on 4 different workers"))
+    found = dask_pool._translated(KilledWorker("Attempted to run task on 4 different workers"))
     assert isinstance(found, EnvironmentProblem)
     assert found.message == "every worker that ran this task was lost, usually because memory ran out"
     assert found.details == ("Attempted to run task on 4 different workers",)
     own, other = IntegrityError("x"), ValueError("y")
-    assert dask_pool._said(own) is own
-    assert dask_pool._said(other) is other
+    assert dask_pool._translated(own) is own
+    assert dask_pool._translated(other) is other
 
 
 def test_a_worker_tells_where_its_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
-    told = facts()
+    told = worker_info()
     assert told["cache"] == f"{told['host']}:/some/where/envkit"
     assert told["pid"] > 0
 

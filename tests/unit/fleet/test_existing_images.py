@@ -21,7 +21,7 @@ BUILT = BuiltImage(
 LABELS = {"io.github.envkit.plan": PLAN.digest, "io.github.envkit.lock": digest_of(LOCK)}
 
 
-def found(folder: Path, options: BuildOptions) -> existing_images.Found | None:
+def found(folder: Path, options: BuildOptions) -> existing_images.ExistingImage | None:
     builder = EmbeddedBuilder(state=folder, cache=folder / "cache")
     return existing_images.find(builder, PLAN, LOCK, options=options, own_tag="0" * 12, state=folder)
 
@@ -71,17 +71,17 @@ def test_an_image_is_owed_its_verification_until_that_ends_well(tmp_path: Path) 
         ("registry:registry.example.com/team/a:1", None),
     ):
         options = BuildOptions(tags=("envkit/cpu:a",), output=output)
-        owed = existing_images.Owed(builder, options, own_tag="012", state=tmp_path)
-        assert not owed.is_noted
-        assert owed.begin().tags == ("envkit/cpu:a", "envkit/cpu:012")
-        assert owed.is_noted == (mark is not None and mark.is_file())
-        assert owed.is_noted == (mark is not None)
-        unasked = existing_images.Owed(builder, options, own_tag="012", state=tmp_path, verify=False)
-        assert not unasked.is_noted
+        pending = existing_images.PendingImage(builder, options, own_tag="012", state=tmp_path)
+        assert not pending.is_marked
+        assert pending.begin().tags == ("envkit/cpu:a", "envkit/cpu:012")
+        assert pending.is_marked == (mark is not None and mark.is_file())
+        assert pending.is_marked == (mark is not None)
+        unasked = existing_images.PendingImage(builder, options, own_tag="012", state=tmp_path, verify=False)
+        assert not unasked.is_marked
         unasked.end(BUILT)
-        assert owed.is_noted == (mark is not None)
-        owed.end(BUILT)
-        assert not owed.is_noted
+        assert pending.is_marked == (mark is not None)
+        pending.end(BUILT)
+        assert not pending.is_marked
 
 
 def test_names_in_an_engine() -> None:

@@ -70,7 +70,7 @@ exclude: {python: "3.11"}
         "m.yaml: axes.gpu[1]: the text is empty",
         "m.yaml: axes.os: is not a list of values; write os: [...]",
         "m.yaml: include[0].tourch: unknown key; did you mean torch?",
-        "m.yaml: include[1]: names no field",
+        "m.yaml: include[1]: the combination is empty",
         "m.yaml: include[2]: 'cu126' is not a mapping",
         "m.yaml: exclude: is not a list of combinations",
     ]
@@ -89,7 +89,7 @@ exclude: {python: "3.11"}
         ),
         (
             HEAD + "axes: {python: [3.11, 3.12]}\nexclude: [{python: '3.13'}]\n",
-            "m.yaml: exclude[0].python: '3.13' is not a value of python, which has '3.11', '3.12'",
+            "m.yaml: exclude[0].python: '3.13' is not a value of python, which lists '3.11', '3.12'",
         ),
         (
             HEAD

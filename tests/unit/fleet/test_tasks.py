@@ -42,7 +42,7 @@ def test_every_image_has_a_place_of_its_own(output: str | None, found: str | Non
         (
             "oci:out:train",
             "--output 'oci:out:train' names one image, but each image needs its own",
-            "--output oci:PLACE",
+            "--output oci:PATH",
         ),
     ],
 )

@@ -59,13 +59,13 @@ def test_machines_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "way"),
-    [("oci:out", "envkit push sends it there"), ("train:1", "registry:train:1")],
+    ("image", "hint"),
+    [("oci:out", "push it with `envkit push`, then name it as "), ("train:1", "name it as ")],
 )
-def test_images_that_machines_do_not_share_are_refused(tmp_path: Path, image: str, way: str) -> None:
-    with pytest.raises(UsageError, match="machines share images through a registry") as caught:
+def test_images_that_machines_do_not_share_are_refused(tmp_path: Path, image: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="is not in a registry; --scheduler verifies images from") as caught:
         subject_of(image, Remote(tmp_path), tmp_path)
-    assert caught.value.hint == f"name it by its registry, registry:HOST/NAME:TAG ({way})"
+    assert caught.value.hint == f"{hint}registry:HOST/NAME:TAG"
 
 
 class Machines(Executor):

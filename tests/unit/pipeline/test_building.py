@@ -44,7 +44,7 @@ def test_packages_from_source_need_a_lock() -> None:
         engine="docker",
         no_lock=True,
     )
-    with pytest.raises(UsageError, match="--no-lock: packages from source are built for a lock: fastsum"):
+    with pytest.raises(UsageError, match="packages that are built from source need a lock: fastsum"):
         require_lock(None, request)
 
 
@@ -62,5 +62,5 @@ def test_nothing_is_solved_offline() -> None:
     require_lock(lock_for(shipped_plan("cu126")), request(offline=True))
     with pytest.raises(LockError) as caught:
         require_lock(None, request(offline=True))
-    assert caught.value.message == "--offline needs a lock, and there is none that fits"
+    assert caught.value.message == "--offline needs a lock that fits this request"
     assert caught.value.hint == "envkit lock train.yaml"

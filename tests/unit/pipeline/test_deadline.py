@@ -25,7 +25,7 @@ def test_a_wait_without_a_clock_is_interrupted_and_named() -> None:
 def test_work_that_keeps_the_time_itself_tells_its_own_part() -> None:
     limit = Deadline(0.1, lambda: "build train")
     time.sleep(0.2)
-    with pytest.raises(TimeLimitError) as caught, limit.holds(rings=False):
+    with pytest.raises(TimeLimitError) as caught, limit.holds(alarm=False):
         raise TimeLimitError("the build reached its limit at step 3", details=("RUN pip",))
     assert caught.value.message == "the time limit of 0.1 s was reached at: build train"
     assert caught.value.details == ("the build reached its limit at step 3", "RUN pip")

@@ -148,8 +148,8 @@ def test_a_lock_is_kept_under_its_digest_or_the_build_goes_on(tmp_path: Path) ->
     assert kept.read_text() == to_text(lock)
     (tmp_path / "file").write_text("")
     keep_lock(tmp_path / "file", lock, notes)
-    assert notes.notes[0] == f"lock: kept as {kept}"
-    assert notes.notes[1].startswith("the lock is not kept: ")
+    assert notes.notes[0] == f"lock: saved as {kept}"
+    assert notes.notes[1].startswith("the lock was not saved: ")
 
 
 def test_the_cost_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,8 +98,8 @@ def test_without_the_flag_nothing_goes_anywhere() -> None:
     ("tags", "output", "message", "hint"),
     [
         ((), None, "--push needs a tag to push to", "envkit build -t registry.example.com/team/train:1.0 --push"),
-        (("train:1",), None, "-t 'train:1' names no registry", "write HOST/NAME:TAG: registry.example.com/"),
-        ((ONE, "team/train:1"), None, "-t 'team/train:1' names no registry", "write HOST/NAME:TAG: "),
+        (("train:1",), None, "-t 'train:1' does not name a registry", "write HOST/NAME:TAG: registry.example.com/"),
+        ((ONE, "team/train:1"), None, "-t 'team/train:1' does not name a registry", "write HOST/NAME:TAG: "),
         ((ONE,), "oci:out", "--push and --output contradict each other", "give one of them"),
     ],
 )

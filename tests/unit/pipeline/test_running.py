@@ -59,7 +59,7 @@ def test_an_image_that_was_built_here(tmp_path: Path) -> None:
 def test_a_foreign_image_gets_no_folder_and_with_bubblewrap_no_network() -> None:
     found = made(RunRequest(argv=("true",)), runner="bubblewrap", known=False)
     assert (found.session.mounts, found.session.network) == ((), "none")
-    assert "no folder: not built or verified here (--workspace DIR mounts one)" in found.lines[0]
+    assert "no folder, because the image was not built or verified here (--workspace DIR mounts one)" in found.lines[0]
     assert made(RunRequest(argv=("true",)), runner="bubblewrap").session.network == "host"
 
 
@@ -138,14 +138,19 @@ def test_an_ssh_server_with_the_callers_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "facts", "said", "code"),
     [
-        (RunRequest(), {"cmd": (), "entrypoint": ()}, "the image has no command of its own, and none is given", 2),
+        (RunRequest(), {"cmd": (), "entrypoint": ()}, "the image has no default command, and none is given", 2),
         (RunRequest(argv=("a",), workspace="/nowhere"), {}, "--workspace '/nowhere' does not exist", 2),
         (RunRequest(argv=("a",), env=("1A=2",)), {}, "--env '1A=2' is not NAME=VALUE", 2),
         (RunRequest(argv=("a",), env=("=2",)), {}, "--env '=2' is not NAME=VALUE", 2),
         (RunRequest(argv=("a",), env=("NOT_SET_HERE",)), {}, "--env NOT_SET_HERE: the variable is not set here", 2),
         (RunRequest(argv=("a",), user="me"), {}, "--user 'me' is not UID:GID", 2),
         (RunRequest(argv=("a",), network="none", ports=("80",)), {}, "--port: this container has no network", 2),
-        (RunRequest(argv=("a",), network="host", ports=("80:81",)), {}, "so ports keep their numbers", 2),
+        (
+            RunRequest(argv=("a",), network="host", ports=("80:81",)),
+            {},
+            "ports cannot be mapped with the host network",
+            2,
+        ),
         (RunRequest(ssh_key=Path("k.pub")), {}, "--ssh needs an image with the feature ssh", 2),
     ],
 )

@@ -17,7 +17,7 @@ from envkit.lock.built import Outcome
 from envkit.lock.model import Lock
 from envkit.lock.places import Places
 from envkit.pipeline import sources
-from envkit.pipeline.sources import Shop
+from envkit.pipeline.sources import SourceContext
 from envkit.plan.model import BuildPlan
 from envkit.source.fetch import Archive
 from tests.support.heard import Heard
@@ -50,11 +50,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def _shop(plan: BuildPlan, reporter: Any = None) -> Shop:
+def _source_context(plan: BuildPlan, reporter: Any = None) -> SourceContext:
     def lock_builder(builder: BuildPlan, *_: object) -> Lock:
         return replace(from_source().builders[0], plan=builder.digest, request=(("pip", builder.pip),))
 
-    return Shop(
+    return SourceContext(
         plan=plan,
         facts=facts(),
         settings=settings.load({}, {}, Path("/nonexistent")),
@@ -77,33 +77,33 @@ def _archive(folder: Path, files: Any) -> Archive:
     )
 
 
-def _build(shop: Shop, archive: Archive) -> Outcome:
-    return sources._built(shop, archive, lambda plan: sources._locked_builder(shop, archive.name, plan))[1]
+def _build(context: SourceContext, archive: Archive) -> Outcome:
+    return sources._built(context, archive, lambda plan: sources._locked_builder(context, archive.name, plan))[1]
 
 
 @pytest.mark.usefixtures("no_docker")
 def test_without_docker_what_needs_nvcc_says_that_docker_is_missing(tmp_path: Path) -> None:
-    shop = _shop(plan_from('request: {cuda: "12.6", os: ubuntu22.04}\n'))
+    context = _source_context(plan_from('request: {cuda: "12.6", os: ubuntu22.04}\n'))
     with pytest.raises(EnvironmentProblem) as caught:
-        _build(shop, _archive(tmp_path, CUDA))
+        _build(context, _archive(tmp_path, CUDA))
     assert caught.value.message == (
-        "fastsum needs nvcc to be built, which a docker build of the devel flavor has, and docker is missing here: "
-        "docker: no daemon"
+        "building fastsum needs nvcc, which requires an image of the devel flavor and docker; "
+        "docker is not available: docker: no daemon"
     )
     assert (caught.value.exit_code, caught.value.hint) == (9, "start it")
 
 
 def test_what_needs_nvcc_needs_a_system_that_nvidia_has_an_image_for(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"fastsum needs nvcc to be built: .* none for debian12") as caught:
-        _build(_shop(plan_from('request: {cuda: "12.6"}\n')), _archive(tmp_path, CUDA))
+    with pytest.raises(UsageError, match=r"building fastsum needs nvcc: .* none for debian12") as caught:
+        _build(_source_context(plan_from('request: {cuda: "12.6"}\n')), _archive(tmp_path, CUDA))
     assert (caught.value.hint or "").startswith("--os ")
 
 
 @pytest.mark.usefixtures("no_docker")
 def test_without_a_sandbox_the_error_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda program: None if program == "mmdebstrap" else program)
-    with pytest.raises(EnvironmentProblem, match="there is none here: mmdebstrap is not installed") as caught:
-        _build(_shop(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM))
+    with pytest.raises(EnvironmentProblem, match="none works here: mmdebstrap is not installed") as caught:
+        _build(_source_context(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM))
     assert caught.value.details == ("docker: no daemon",)
 
 
@@ -112,8 +112,8 @@ def test_another_system_than_debian_needs_docker(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(
         shutil, "which", lambda program: program
     )  # else the hint asks the kernel what could be installed
-    with pytest.raises(EnvironmentProblem, match="builder images are made for debian12 alone, not rockylinux9"):
-        _build(_shop(plan_from("template: wheels\nrequest: {cpu: true, source: pytorch, os: rockylinux9}\n")),
+    with pytest.raises(EnvironmentProblem, match="builder images exist only for debian12, not for rockylinux9"):
+        _build(_source_context(plan_from("template: wheels\nrequest: {cpu: true, source: pytorch, os: rockylinux9}\n")),
                _archive(tmp_path, FASTSUM))  # fmt: skip
 
 
@@ -123,7 +123,7 @@ class Sandbox:
     def __init__(self, *answers: Outcome) -> None:
         self.answers, self.plans = list(answers), list[BuildPlan]()
 
-    def __call__(self, _shop: Shop, plan: BuildPlan, *_: object) -> Outcome:
+    def __call__(self, _source_context: SourceContext, plan: BuildPlan, *_: object) -> Outcome:
         self.plans.append(plan)
         return self.answers.pop(0)
 
@@ -140,7 +140,7 @@ def test_what_the_backend_asks_for_is_locked_and_added(tmp_path: Path, monkeypat
     wheel.write_bytes(b"x")
     sandbox = Sandbox(Outcome(wheel=None, requires=("wheel",)), Outcome(wheel=wheel))
     monkeypatch.setattr(sources, "_run", sandbox)
-    found = _build(_shop(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM))
+    found = _build(_source_context(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM))
     assert [plan.pip for plan in sandbox.plans] == [("setuptools",), ("setuptools", "wheel")]
     assert found.wheel is not None
     assert found.wheel.is_relative_to(tmp_path / "cache" / "envkit" / built.FOLDER)
@@ -152,8 +152,8 @@ def test_what_was_built_once_is_not_built_again(tmp_path: Path, monkeypatch: pyt
     wheel.write_bytes(b"x")
     sandbox = Sandbox(Outcome(wheel=wheel))
     monkeypatch.setattr(sources, "_run", sandbox)
-    shop, archive = _shop(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM)
-    assert _build(shop, archive) == _build(shop, archive)
+    context, archive = _source_context(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM)
+    assert _build(context, archive) == _build(context, archive)
     assert len(sandbox.plans) == 1
 
 
@@ -161,19 +161,21 @@ def test_what_was_built_once_is_not_built_again(tmp_path: Path, monkeypatch: pyt
 def test_a_backend_that_never_has_enough_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = (Outcome(wheel=None, requires=(f"more{number}",)) for number in range(5))
     monkeypatch.setattr(sources, "_run", Sandbox(*answers))
-    with pytest.raises(ConflictError, match="asks for more requirements each time"):
-        _build(_shop(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM))
+    with pytest.raises(ConflictError, match="requests more packages each time"):
+        _build(_source_context(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM))
 
 
 def test_one_package_named_twice_is_refused() -> None:
     plan = plan_from('allow_source: [fastsum, "fast_sum", "fastsum>=1"]\n')
-    with pytest.raises(ConflictError, match="allow_source names fastsum twice"):
-        sources.build_sources(_shop(plan), glibc="2.36", as_of=None)
+    with pytest.raises(ConflictError, match="allow_source lists fastsum twice"):
+        sources.build_sources(_source_context(plan), glibc="2.36", as_of=None)
 
 
 def test_a_package_with_a_wheel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdists, "choose", lambda *_, **__: ())
     heard = Heard()
-    found = sources.build_sources(_shop(plan_from("allow_source: [fastsum]\n"), heard), glibc="2.36", as_of=None)
+    found = sources.build_sources(
+        _source_context(plan_from("allow_source: [fastsum]\n"), heard), glibc="2.36", as_of=None
+    )
     assert found.rows == ()
     assert heard.notes == ["fastsum has a wheel, so it is not built from source"]

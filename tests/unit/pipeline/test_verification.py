@@ -14,7 +14,7 @@ from envkit.cli.main import run
 from envkit.fleet import build_task
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
-from envkit.pipeline.verification import VerifyRequest, settings_here, subject_of, whereabouts
+from envkit.pipeline.verification import VerifyRequest, name_and_engine, settings_here, subject_of
 from envkit.verify.driver import Options
 from envkit.verify.selftest import NAME, SCHEMA
 from tests.support.plans import shipped_plan
@@ -89,7 +89,7 @@ def test_a_bundle_that_cannot_be_read_ends_it(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_where_a_built_image_is(place: str | None, wanted: tuple[str, str]) -> None:
-    assert whereabouts(replace(BUILT, place=place)) == wanted
+    assert name_and_engine(replace(BUILT, place=place)) == wanted
 
 
 def test_a_build_is_refused_for_a_runner_without_images(
@@ -99,13 +99,13 @@ def test_a_build_is_refused_for_a_runner_without_images(
     assert run(["build", "--engine", "embedded"]) == 2
     told = capsys.readouterr()
     assert " ".join(told.err.split()) == (
-        "error: runner: 'host' (ENVKIT_RUNNER) runs a Python of this machine and cannot verify a built "
-        "image hint: ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify"
+        "error: runner 'host' (ENVKIT_RUNNER) verifies a Python of this machine, not an image "
+        "hint: ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify"
     )
     found = build_task.build(replace(task("train"), verify=True))
     assert (found.status, found.exit_code) == ("failed", 2)
     assert found.error is not None
-    assert "cannot verify a built image" in found.error
+    assert "verifies a Python of this machine, not an image" in found.error
 
 
 def test_nobody_else_chooses_a_runner_for_an_image() -> None:

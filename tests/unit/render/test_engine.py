@@ -46,7 +46,7 @@ def test_blank_lines_are_tidied(tmp_path: Path) -> None:
         ("{{ range(10000000) | list }}", "Range too big|range"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{{ {} | tojson(indent='x' * 3) | quoted | int + 'a' }}", "template t.j2"),
-        ("{{ 'a\nb' | quoted }}", "cannot be put into a Dockerfile"),
+        ("{{ 'a\nb' | quoted }}", "cannot be written into a Dockerfile"),
     ],
 )
 def test_faults_of_a_template_are_the_users(source: str, why: str, tmp_path: Path) -> None:

@@ -49,8 +49,7 @@ def test_the_limit_names_the_largest_file() -> None:
     assert written("COPY a.bin b.bin /x/", a_bin=bytes(LIMIT_BYTES - 1), b_bin=b"b")
     error = refusal("COPY a.bin b.bin /x/", a_bin=bytes(LIMIT_BYTES), b_bin=b"b")
     assert error.message == (
-        "/x/a.bin (1.0 MiB) is too large for --inline: the files of the build context have 1.0 MiB up to here, "
-        "and a Dockerfile holds at most 1 MiB"
+        "/x/a.bin (1.0 MiB) is too large for --inline: the build context has 1.0 MiB up to here, and the limit is 1 MiB"
     )
 
 
@@ -97,7 +96,7 @@ def test_lines_and_stages_that_take_nothing_stay() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("COPY gone.txt /x/", "COPY takes gone.txt, which is not in the build context"),
+        ("COPY gone.txt /x/", "COPY copies gone.txt, which is not in the build context"),
         ("COPY *.txt /x/", "COPY is *.txt /x/"),
         ("COPY $NAME /x/", "COPY is $NAME /x/"),
         ("ADD a.txt /x/", "ADD is a.txt /x/"),
@@ -108,7 +107,7 @@ def test_lines_and_stages_that_take_nothing_stay() -> None:
 )
 def test_what_has_no_form_is_refused(line: str, message: str) -> None:
     error = refusal(line, a_txt=b"a\n")
-    assert error.message == f"Dockerfile:2: {message}; --inline cannot write it without a build context"
+    assert error.message == f"Dockerfile:2: {message}; --inline does not support this"
 
 
 def test_a_step_after_user_would_not_write_as_root() -> None:

@@ -33,7 +33,7 @@ def test_several_pairs_keep_apart(values: list[str]) -> None:
 @pytest.mark.requirement("R5")
 @pytest.mark.parametrize("value", ["a\nRUN id", "a\rb", "a\x00", "a\u2028b", "a\u202eb", "a\x1b[0m"])
 def test_what_no_quoting_carries_is_refused(value: str) -> None:
-    with pytest.raises(UsageError, match="cannot be put into a Dockerfile"):
+    with pytest.raises(UsageError, match="cannot be written into a Dockerfile"):
         quoting.quoted(value)
 
 

@@ -68,7 +68,7 @@ def test_no_value_becomes_an_instruction(
 @pytest.mark.parametrize("value", ["x\nRUN touch /PWNED", "x\rUSER root", "x\u2028y", "\x1b]52;c;x\x07"])
 def test_a_value_with_a_line_end_is_refused(field: str, value: str) -> None:
     changes: dict[str, Any] = {"title": value} if field == "title" else {field: (("com.example.x", value),)}
-    with pytest.raises(UsageError, match="cannot be put into a Dockerfile"):
+    with pytest.raises(UsageError, match="cannot be written into a Dockerfile"):
         render(dataclasses.replace(shipped_plan("cu126"), **changes))
 
 
@@ -207,7 +207,7 @@ def test_nothing_else_than_what_is_needed_is_copied() -> None:
 def test_unknown_flavours_and_commands_are_refused() -> None:
     with pytest.raises(UsageError, match="unknown flavor 'buildx'"):
         render(shipped_plan("cu126"), flavour="buildx")
-    with pytest.raises(UsageError, match="cannot be put into the first line"):
+    with pytest.raises(UsageError, match="cannot be written into the first line"):
         render(shipped_plan("cu126"), command="envkit render x\nRUN id")
 
 

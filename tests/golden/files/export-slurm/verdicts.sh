@@ -1,5 +1,5 @@
 #!/bin/bash
-# Written by `envkit export slurm cpu cu126 --registry registry.example.com/team/train`. Prints the verdicts of one run, image by node, and ends with the most severe exit code.
+# Written by `envkit export slurm cpu cu126 --registry registry.example.com/team/train`. Prints the verdicts of a run by image and node, and exits with the most severe code.
 #
 #   bash verdicts.sh records/JOB
 #
@@ -14,8 +14,8 @@ names=(
   cu126
 )
 nodes_each=1
-records=${1:?"which run? bash verdicts.sh records/JOB"}
-[ -d "$records" ] || { echo "$records: no such folder; was it submitted from here?" >&2; exit 2; }
+records=${1:?"usage: bash verdicts.sh records/JOB"}
+[ -d "$records" ] || { echo "$records does not exist; run this in the folder of the submission" >&2; exit 2; }
 
 word() {
   case $1 in
@@ -31,7 +31,7 @@ word() {
   esac
 }
 
-# Codes, most severe first. A code that is not listed is a bug or a signal, and more severe than all.
+# Codes, most severe first. A code that is not listed is a bug or a signal, and more severe than all others.
 order=' 10 6 137 143 124 9 8 7 2 3 4 5 0 '
 rank() { local rest=${order#* "$1" }; [ "$rest" != "$order" ] && echo "${#rest}" || echo 1000; }
 
@@ -49,7 +49,7 @@ for name in "${names[@]}"; do
     printf '%-40s  %-20s  %s\n' "$name" "${node%.code}" "$(word "$code")"
     note "$code"
   done
-  # Killed, at its time limit, on a lost node, or still waiting.
+  # Killed, timed out, on a lost node, or still waiting.
   [ "$seen" -ge "$nodes_each" ] || { printf '%-40s  %-20s  %s\n' "$name" - 'did not end'; note 9; }
 done
 exit "$worst"
