@@ -1,4 +1,4 @@
-"""A profile of the small training job in the format that browsers open, packed to fit into the document."""
+"""A profile of the small training job as a compressed Chrome trace that fits into the document."""
 
 import base64
 import gzip
@@ -8,16 +8,16 @@ import tempfile
 
 from . import loaders, mini_train, timing
 
-STEPS = 8  # at first
-# Characters of base64 that the document may carry; a trace that is longer is taken again with fewer steps.
+STEPS = 8  # of the first attempt
+# Most characters of base64 in the document; a longer trace is taken again with half as many steps.
 LIMIT = 4 << 20
 BUDGET_S = 60.0
 
 
 def capture(ctx, limit=LIMIT):
-    """Return ``{format, steps, bytes, data}``: a gzipped Chrome trace in base64, ``bytes`` its size unpacked.
+    """Return ``{format, steps, bytes, data}``: a gzipped Chrome trace in base64; ``bytes`` is its unpacked size.
 
-    Raises ValueError where not even one step fits ``limit`` characters.
+    Raises ValueError if even one step needs more than ``limit`` characters.
     """
     with timing.single_thread(ctx.seeded()):
         job = mini_train.Job(ctx)
@@ -38,7 +38,7 @@ def capture(ctx, limit=LIMIT):
 
 
 def _profiled(ctx, job, source, steps):
-    """Profile some steps; each has its parts marked data_wait, h2d and train."""
+    """Profile ``steps`` steps, whose parts are marked data_wait, h2d and train, and return the trace as JSON."""
     profiler = ctx.torch.profiler
     kinds = [profiler.ProfilerActivity.CPU] + ([profiler.ProfilerActivity.CUDA] if ctx.has_cuda else [])
     with profiler.profile(activities=kinds) as profile:
