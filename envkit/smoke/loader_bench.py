@@ -88,7 +88,7 @@ class Sweep:
             except Exception as error:
                 if self.own is None:
                     raise
-                failed.append(self.own.tell("the loader", error))
+                failed.append(self.own.report("the loader", error))
             slowest = max(slowest, time.monotonic() - start)
         after = noise.quiet_window(QUIET_S)
         if not cells:

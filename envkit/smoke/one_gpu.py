@@ -143,18 +143,18 @@ def product(torch, index):
     left, right = (torch.randn(size, size, device=device).to(getattr(torch, name)) for _ in range(2))
     out = torch.empty_like(left)
 
-    def one():
+    def once():
         torch.mm(left, right, out=out)
 
-    def two():
-        one()
-        one()
+    def twice():
+        once()
+        once()
 
     clock = timing.event_clock(torch)
-    variants = [("one", one), ("two", two)]
+    variants = [("one", once), ("two", twice)]
     timed = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=WARMUP_S, budget_s=BUDGET_S)
     for _ in range(QUEUED):
-        one()
+        once()
     state = health(torch, index)
     torch.cuda.synchronize()
     took = {variant: item["stats"]["median"] for variant, item in timed.items()}

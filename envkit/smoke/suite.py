@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 
-from . import compat, env, observation, timing, trace
+from . import compat, env, mini_train, observation, timing
 
 TIERS = ("quick", "standard", "deep")
 CATALOG = "catalog.json"
@@ -88,7 +88,7 @@ def run_suite(ctx, checks, send, with_trace=False):
             asked = True
             _send_env(ctx, send)
     if with_trace:
-        send("doing", {"doing": "the trace", "limit_s": trace.BUDGET_S, "gpu": False})
+        send("doing", {"doing": "the trace", "limit_s": mini_train.TRACE_S, "gpu": False})
         send("trace", _guarded_trace(ctx))
     _send_env(ctx, send)
 
@@ -103,8 +103,8 @@ def _send_env(ctx, send):
     send("env", observation.finite(tree))
 
 
-def run_check(ctx, check, limit=None, tell=None):
-    """Run one check and return its observations; ``tell`` is called with each of them at once.
+def run_check(ctx, check, limit=None, send=None):
+    """Run one check and return its observations; ``send`` is called with each of them at once.
 
     Anything that the check raises becomes an observation. After a CUDA error that makes the device unusable, later
     checks that need the device are skipped.
@@ -118,8 +118,8 @@ def run_check(ctx, check, limit=None, tell=None):
         if item["duration_s"] is None:
             item["duration_s"] = round(time.monotonic() - begin, 4)
         items.append(item)
-        if tell is not None:
-            tell(item)
+        if send is not None:
+            send(item)
 
     try:
         with interrupted_after(limit):
@@ -222,9 +222,9 @@ def _over_time(check, limit):
 
 def _guarded_trace(ctx):
     try:
-        with interrupted_after(trace.BUDGET_S):
-            return trace.capture(ctx)
+        with interrupted_after(mini_train.TRACE_S):
+            return mini_train.trace(ctx)
     except TimeLimit:
-        return {"error": f"it took longer than {trace.BUDGET_S:g} s"}
+        return {"error": f"it took longer than {mini_train.TRACE_S:g} s"}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}

@@ -97,8 +97,8 @@ class Files:
 class Samples:
     """The user's data set. A sample that raises is marked for all processes and replaced by the last good sample."""
 
-    def __init__(self, data, tell):
-        self.data, self.tell = data, tell
+    def __init__(self, data, report):
+        self.data, self.report = data, report
         self.sound = None
         self.failed = mmap.mmap(-1, min(len(data), MARKS))
 
@@ -109,7 +109,7 @@ class Samples:
         except Exception as error:
             mark = index % len(self.failed)
             name = getattr(self.data, "name", "sample {}".format)(index)
-            self.tell(None if self.failed[mark] else name, error)
+            self.report(None if self.failed[mark] else name, error)
             self.failed[mark] = 1
         return self.sound
 
@@ -156,10 +156,10 @@ class Own:
         except suite.TimeLimit:
             self.error = "TimeLimit"
         except (Exception, SystemExit) as error:
-            self.error = self.tell(self.dataset or "the folder", error)
+            self.error = self.report(self.dataset or "the folder", error)
         self.usable = self.error is None and self.samples is not None and self.samples.sound is not None
 
-    def tell(self, what, error):
+    def report(self, what, error):
         """Print an error and where it was raised, unless ``what`` is None; return the name of its type."""
         kind = type(error).__name__
         self.kinds.add(kind)
@@ -195,7 +195,7 @@ class Own:
         data = self._made()
         if len(data) == 0:
             return
-        self.samples = Samples(data, self.tell)
+        self.samples = Samples(data, self.report)
         begin = time.monotonic()
         for index in random.Random(self.ctx.seed).sample(range(len(data)), min(len(data), TRIED)):
             start = time.monotonic()

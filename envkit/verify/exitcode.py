@@ -164,7 +164,7 @@ def _machine_fault(machine: Sequence[Judged], image: Sequence[Judged], image_fau
     if image_faults:
         message = f"this machine is faulty, and so is the image: {faults}"
     if doubted:
-        message += f"; {doubted} failed on the same GPU and is not held against the image"
+        message += f"; {doubted} failed on the same GPU and does not count against the image"
     return Reason(code="MACHINE_FAULT", message=message, advice=_ELSEWHERE)
 
 
