@@ -1,6 +1,6 @@
 """Run the checks and print one JSON document, then one line with the nonce.
 
-Exit code 0 means that the payload ran, whatever it observed. If the process that runs the checks crashes, the exit
+Exit code 0 means that the payload ran, with any result. If the process that runs the checks crashes, the exit
 code is that of the crash, and the document is still printed.
 """
 

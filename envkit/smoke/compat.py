@@ -17,7 +17,7 @@ def version_tuple(torch):
 
 
 def empty_host_cache(torch):
-    """Return cached page-locked memory to the system where this torch can (2.2 and newer); True if it did."""
+    """Release cached page-locked memory to the system, from torch 2.2 on. Return whether that was done."""
     for name in ("_host_emptyCache", "_cuda_hostEmptyCache"):
         function = getattr(torch._C, name, None)  # noqa: SLF001 - there is no public form
         if function is not None:
@@ -238,7 +238,7 @@ def group_options(torch, device):
 
 
 def nccl_version(torch):
-    """Return NCCL's version as a tuple; up to 1.9 torch gave one number."""
+    """Return NCCL's version as a tuple. Up to 1.9, torch returns a single number."""
     version = torch.cuda.nccl.version()
     return version if isinstance(version, tuple) else (version,)
 

@@ -1,4 +1,4 @@
-"""Run torch.compile in a process of its own and print the outcome as one JSON line on standard output."""
+"""Run torch.compile in its own process and print the outcome as one JSON line on standard output."""
 
 import importlib
 import json

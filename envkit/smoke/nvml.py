@@ -13,7 +13,7 @@ CLOCK_EVENT_BITS = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake",
 }
-# Return values of nvml.h that are told apart from other errors.
+# Return values of nvml.h that are distinguished from other errors.
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 6, 7, 15, 16
 MPS_SERVER = "nvidia-cuda-mps"  # nvidia-cuda-mps-server, cut to the 15 characters of /proc/PID/comm
 # The second version of this structure (driver 510 and newer) lists the driver's own memory as `reserved`, not as used.

@@ -1,4 +1,4 @@
-"""Builders of observations: dictionaries that JSON can hold, whatever a check measured."""
+"""Builders of observations: dictionaries of plain JSON, for any values that a check measured."""
 
 import math
 import traceback

@@ -1,6 +1,6 @@
 """A few seconds of work on one GPU: an exact kernel, exact copies and their rate, a matrix product, GPU health.
 
-The first GPU does it in the payload's own process, every other GPU in a process of its own.
+The first GPU does it in the payload's process, every other GPU in a separate process.
 """
 
 import contextlib

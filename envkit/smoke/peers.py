@@ -1,4 +1,4 @@
-"""Copies between all pairs of GPUs, in a process of its own: whether they are exact, and their rate."""
+"""Copies between all pairs of GPUs, in a separate process: whether they are exact, and their rate."""
 
 import json
 

@@ -72,7 +72,7 @@ def run_suite(ctx, checks, send, with_trace=False):
     """Run ``checks`` and pass each observation to ``send(kind, value)`` at once; see ``supervisor``.
 
     A check that exceeds TIME_FACTOR times its budget is interrupted, and the next one starts. If it cannot be
-    interrupted (a call into the driver never returns), the supervisor ends it: ``send`` told it the limit.
+    interrupted (a call into the driver never returns), the supervisor ends it, which got the limit from ``send``.
     ``with_trace`` adds a profile of the small training job.
     """
     send("env", observation.finite(env.collect(ctx, first=True)))

@@ -97,7 +97,7 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
 
 
 def require_consistent(tree: Mapping[str, Any], what: str) -> None:
-    """Check that a record's observations give its verdict: its digest alone can be recomputed by whoever edits it.
+    """Check that a record's observations give its verdict. Its digest is not enough: an editor can recompute it.
 
     If the record was made by other rules, those of this version decide.
 

@@ -104,7 +104,7 @@ def _judged(observation: Observation, title: str, spec: Spec, env: Env, rules: M
     elif finding.reason_code == "CONTROL_FAILED" and _busy(observation):
         finding = _unclear(finding, _applied(rule, observation, spec, env))
     if finding.reason_code in machine_codes() and finding.verdict in (Verdict.FAIL, Verdict.ERROR):
-        # A fault of the machine counts also where the rule informs about the image, and where it stopped the check.
+        # A fault of the machine counts even if the rule only informs about the image, or if it stopped the check.
         finding = replace(finding, verdict=Verdict.FAIL, rule={**finding.rule, "gates": True})
     return Judged(
         id=observation["id"], title=title, subject=observation["subject"], finding=finding, observation=observation

@@ -10,7 +10,7 @@ import envkit_watch_stream as stream
 clock = time.monotonic
 NEVER = float("-inf")
 PENDING_MOST = 64  # limit of event pairs whose times are not read yet
-ALLOCATOR_EVERY_S = 1.0  # torch collects its statistics anew for each call, which takes time
+ALLOCATOR_EVERY_S = 1.0  # torch collects its statistics for each call, which takes time
 LOADERS_MOST = 20  # a training may make a new loader for every epoch
 
 
