@@ -98,7 +98,7 @@ def _judged(observation: Observation, title: str, spec: Spec, env: Env, rules: M
     rule = rules.get(check_of(observation["id"]))
     finding = settle(observation)
     if rule is None:
-        finding = Finding(Verdict.ERROR, f"no rule judges {observation['id']}", "NO_RULE")
+        finding = Finding(Verdict.ERROR, f"there is no rule for {observation['id']}", "NO_RULE")
     elif finding is None:
         finding = _applied(rule, observation, spec, env)
     elif finding.reason_code == "CONTROL_FAILED" and _busy(observation):
