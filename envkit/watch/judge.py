@@ -197,7 +197,7 @@ def _starved(record: Record, measures: Measures, symptoms: Symptoms) -> Finding 
         seen.append(f"the training uses {measures.cpus:.1f} of {record.machine.cpus:g} CPUs")
     if measures.threads:
         seen.append(
-            f"{measures.threads} torch threads and {measures.loading.workers} workers per rank, ranks: {measures.ranks}"
+            f"ranks: {measures.ranks}, torch threads per rank: {measures.threads}, workers: {measures.loading.workers}"
         )
     return _finding("cpu-starved", share, measures, evidence=seen, changes=advice.for_cpus(record, measures, symptoms))
 
