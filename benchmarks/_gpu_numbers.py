@@ -96,10 +96,10 @@ def products() -> None:
                 stats = timing.measure(variants, clock, budget_s=1.5)["product"]["stats"]
                 for _ in range(20):
                     variants[0][1]()
-                told = one_gpu.told(torch, 0)
+                health = one_gpu.health(torch, 0)
             torch.cuda.synchronize()
             rate = one_gpu.tflops(size, stats["median"])
-            show(f"product {name} {size}", {"tflops": rate, "rel_iqr": stats["rel_iqr"], "told": told})
+            show(f"product {name} {size}", {"tflops": rate, "rel_iqr": stats["rel_iqr"], "told": health})
             del left, right, out
 
 

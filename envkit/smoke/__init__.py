@@ -1,7 +1,7 @@
 """The payload: run checks inside an image and print their observations as one JSON document.
 
-Standard library and torch only, Python 3.8 syntax, nothing of the rest of the project. It decides nothing: a verdict
-is made outside, from the document.
+The payload uses the standard library and torch alone, Python 3.8 syntax, and no other part of envkit. It only
+observes: envkit computes the verdict outside the container, from the document.
 """
 
 SUITE_VERSION = "1.3.0"

@@ -1,7 +1,7 @@
 """Run the checks and print one JSON document, then one line with the nonce.
 
-Exit code 0 means that the payload ran, whatever it observed. A process that crashed is told by its own code, and the
-document is printed all the same.
+Exit code 0 means that the payload ran, with any result. If the process that runs the checks crashes, the exit
+code is that of the crash, and the document is still printed.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from .context import Ctx
 
 
 def main(argv=None):
-    """Run the payload. Whatever torch or a check prints goes to stderr: stdout carries the document alone."""
+    """Run the payload. Output of torch and of checks goes to stderr: stdout carries the document alone."""
     sys.stdout.flush()
     document_fd = os.dup(1)
     os.dup2(2, 1)
@@ -33,9 +33,10 @@ def main(argv=None):
         return 0
     ctx = Ctx(spec, seed=options.seed, tier=options.tier, data=options.data)
     if spec.get("data"):
-        # Where the user's own module lies, if it was sent.
+        # The folder of the user's own module, if one was sent.
         sys.path.insert(0, str(pathlib.Path(options.spec).parent / "code"))
-    # Kernels that the driver compiles are kept for all processes of this run: HOME may not be writable.
+    # All processes of this run share the kernels that the driver compiles. The default folder is below HOME, which may
+    # not be writable.
     os.environ.setdefault("CUDA_CACHE_PATH", hostfacts.cuda_cache())
     return supervisor.supervise(
         supervisor.Run(ctx, options.tier, checks),

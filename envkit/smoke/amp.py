@@ -1,11 +1,11 @@
-"""Training steps with and without automatic mixed precision, and how far apart they end up."""
+"""Training steps with and without automatic mixed precision, and the differences between their results."""
 
 import contextlib
 
 from . import compat, precision, workloads
 
-# The default scale of 65536 overflows small networks in the first steps by design; the scaler then skips them. A lower
-# one lets the first step be compared.
+# The default scale of 65536 overflows in the first steps of small networks by design, and the scaler then skips these
+# steps. With a lower scale the first step can be compared.
 INIT_SCALE = 1024.0
 LEARNING_RATE = 0.05  # large enough that ten steps change the loss
 
@@ -13,7 +13,7 @@ LEARNING_RATE = 0.05  # large enough that ten steps change the loss
 class Stepper:
     """One network with its optimizer in one precision: "fp32", "fp16" (with GradScaler) or "bf16".
 
-    Raises NotImplementedError where this torch cannot autocast so on the device.
+    Raises NotImplementedError if this torch cannot autocast to that precision on the device.
     """
 
     def __init__(self, ctx, name, size, seed, kind):
@@ -25,7 +25,7 @@ class Stepper:
         self.scaler = compat.grad_scaler(self.torch, ctx.device, init_scale=INIT_SCALE) if kind == "fp16" else None
 
     def loss(self):
-        """Forward pass in this precision; returns the loss tensor."""
+        """Run the forward pass in this precision and return the loss tensor."""
         context = contextlib.nullcontext()
         if self.dtype is not None:
             context = compat.autocast(self.torch, self.device, self.dtype)
@@ -33,7 +33,7 @@ class Stepper:
             return self.torch.nn.functional.cross_entropy(self.model(self.inputs), self.targets)
 
     def step(self):
-        """One training step; returns the loss tensor, detached."""
+        """Run one training step and return the detached loss tensor."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss()
         if self.scaler is None:
@@ -46,7 +46,10 @@ class Stepper:
         return loss.detach()
 
     def gradient(self):
-        """Loss and the true-scale gradient of all parameters as one float64 vector on the device; weights stay."""
+        """Return the loss and the unscaled gradient of all parameters, a float64 vector on the device.
+
+        The weights do not change.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss()
         scale = 1.0 if self.scaler is None else INIT_SCALE
@@ -56,7 +59,7 @@ class Stepper:
 
 
 def strict_fp32(ctx):
-    """Context in which float32 means float32, so that the baseline is stated."""
+    """Return a context in which float32 is computed in full precision, without TF32: the baseline of comparisons."""
     return compat.fp32_precision(ctx.torch, "ieee", "ieee")
 
 
@@ -72,12 +75,12 @@ def compare(reference, candidate):
 
 
 def worst(rows):
-    """Return the largest value per key; None where any row has None."""
+    """Return the largest value of each key over all rows, None if any row has None."""
     return {key: None if any(row[key] is None for row in rows) else max(row[key] for row in rows) for key in rows[0]}
 
 
 def saved_bytes(stepper):
-    """Bytes that autograd keeps for the backward pass of one step; None before torch 1.10."""
+    """Return the bytes that autograd keeps for the backward pass of one step, None before torch 1.10."""
     total = [0]
 
     def keep(tensor):

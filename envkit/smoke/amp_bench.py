@@ -1,13 +1,13 @@
-"""The mixed-precision benchmark: step time, memory, loss and gradient error of each precision against float32."""
+"""The mixed-precision benchmark: step time, memory, loss and gradient error of each precision, relative to float32."""
 
 import contextlib
 
 from . import amp, compat, hostfacts, noise, timing, workloads
 from .observation import control, ran, skipped
 
-# What makes bfloat16 fast on a CPU, as /proc/cpuinfo spells it on x86 and Arm.
+# CPU flags of fast bfloat16, as /proc/cpuinfo spells them on x86 and Arm.
 CPU_BF16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
-# Seconds of sampling per network; the protocol's 20 samples when they fit.
+# Seconds of sampling per network; `timing` takes its 20 samples if they fit.
 CPU_BUDGET_S = 0.4
 GPU_BUDGET_S = 1.5
 WARMUP_CAP_S = 0.2
@@ -22,14 +22,14 @@ def run(ctx, check_id):
 
 
 def networks(ctx):
-    """Return the networks to time: on a GPU, the quick tier has time for one, unless launches are compared by it."""
+    """Return the networks to time. On a GPU the quick tier has time for only one, except in comparisons of launches."""
     if ctx.has_cuda and ctx.tier == "quick" and not ctx.spec.get("launch"):
         return workloads.NAMES[-1:]
     return workloads.NAMES
 
 
 def kinds(ctx):
-    """Return [(precision, None or (skip code, message))] in the order they are measured."""
+    """Return [(precision, None or (skip code, message))] in the order of measurement."""
     if not ctx.has_cuda:
         no_tf32 = ("NO_TF32", "TF32 exists on NVIDIA GPUs of compute capability 8.0 and newer; this is a CPU")
         no_fp16 = ("NO_FP16_UNITS", "a CPU has no fast float16 training: its step time says nothing about a GPU")
@@ -103,14 +103,17 @@ def _network(ctx, check_id, name):
 
 
 def _settings(ctx, kind):
-    """Float32 math of one precision: TF32 only where it is the subject, so that every other baseline is stated."""
+    """Return the context for one precision: TF32 is on for "tf32" alone; the others keep the caller's settings."""
     return compat.fp32_precision(ctx.torch, "tf32", "tf32") if kind == "tf32" else contextlib.nullcontext()
 
 
 def _memory(ctx, stepper):
-    """Peak of one step above what the network itself holds (GPU); bytes saved for backward (anywhere)."""
+    """Return ``{peak_bytes, saved_bytes}`` of one step.
+
+    ``peak_bytes`` is the peak above the network's own memory, None on a CPU; ``saved_bytes`` is kept for backward.
+    """
     torch = ctx.torch
-    found = {"peak_bytes": None, "saved_bytes": amp.saved_bytes(stepper)}
+    memory = {"peak_bytes": None, "saved_bytes": amp.saved_bytes(stepper)}
     stepper.step()
     if ctx.has_cuda:
         stepper.optimizer.zero_grad(set_to_none=True)
@@ -119,12 +122,12 @@ def _memory(ctx, stepper):
         base = torch.cuda.memory_allocated()
         stepper.step()
         torch.cuda.synchronize()
-        found["peak_bytes"] = torch.cuda.max_memory_allocated() - base
-    return found
+        memory["peak_bytes"] = torch.cuda.max_memory_allocated() - base
+    return memory
 
 
 def _time(ctx, steppers):
-    """Time one step of every precision, interleaved, next to two steps of float32 as the clock's control."""
+    """Time one step of every precision, interleaved with two steps of float32, which are the control of the clock."""
     torch = ctx.torch
 
     def stepping(kind, stepper):
@@ -149,6 +152,6 @@ def _time(ctx, steppers):
 
 
 def _clock_control(measured):
-    """Control: two steps take longer than one. A clock that stops before the work is done sees no difference."""
+    """Return the control that two steps take longer than one. A clock that stops too early shows no difference."""
     ratio = measured["fp32_twice"]["stats"]["median"] / measured["fp32"]["stats"]["median"]
     return control("two_steps_take_longer", ratio > 1.3, f"two steps take {ratio:.2f} times one")

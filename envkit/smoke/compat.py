@@ -1,4 +1,4 @@
-"""The forms that torch's interface took from 1.8 to 2.15, each behind one function, none with a deprecation warning."""
+"""One function for each part of torch's interface that changed between 1.8 and 2.15, without deprecation warnings."""
 
 import contextlib
 import inspect
@@ -17,7 +17,7 @@ def version_tuple(torch):
 
 
 def empty_host_cache(torch):
-    """Return cached page-locked memory to the system where this torch can (2.2 and newer); True if it did."""
+    """Release cached page-locked memory to the system, from torch 2.2 on. Return whether that was done."""
     for name in ("_host_emptyCache", "_cuda_hostEmptyCache"):
         function = getattr(torch._C, name, None)  # noqa: SLF001 - there is no public form
         if function is not None:
@@ -37,9 +37,9 @@ FP16_SETTINGS = (
 
 
 def fp32_settings(torch):
-    """Return how float32 math is set, by name, as plain strings and booleans.
+    """Return the settings of float32 math by name, as plain strings and booleans.
 
-    ``matmul`` and ``conv`` are always there ("ieee" or "tf32"); what this torch has no word for is absent.
+    ``matmul`` and ``conv`` are always present ("ieee" or "tf32"); settings that this torch lacks are absent.
     """
     backends = torch.backends
     settings = {}
@@ -61,7 +61,7 @@ def fp32_settings(torch):
 
 
 def _attribute(module, name):
-    """Return an attribute of a backend, None where it has none: up to 1.13 that raises AssertionError."""
+    """Return an attribute of a backend, None if it is missing. Up to 1.13 backends raise AssertionError then."""
     try:
         return getattr(module, name, None)
     except AssertionError:
@@ -74,11 +74,11 @@ def _named(precision):
 
 @contextlib.contextmanager
 def fp32_precision(torch, matmul, conv):
-    """Set float32 math of CUDA matmul and conv ("ieee" or "tf32") inside the block, and put it back after.
+    """Set float32 math of CUDA matmul and conv ("ieee" or "tf32") inside the block, and restore it afterwards.
 
-    The CPU's oneDNN is held to "ieee" meanwhile.
+    Inside the block, oneDNN on the CPU uses "ieee".
 
-    2.9 gave each backend a ``fp32_precision`` and made the older switches a source of warnings; mixing both raises.
+    torch 2.9 gave each backend a ``fp32_precision``; the older switches now warn, and using both raises.
     """
     backends = torch.backends
     if _attribute(backends.cuda.matmul, "fp32_precision") is not None:
@@ -88,13 +88,13 @@ def fp32_precision(torch, matmul, conv):
             (backends.mkldnn.matmul, "ieee"),
             (backends.mkldnn.conv, "ieee"),
         ]
-        found = [(module, module.fp32_precision) for module, _ in wanted]
+        before = [(module, module.fp32_precision) for module, _ in wanted]
         try:
             for module, precision in wanted:
                 module.fp32_precision = precision
             yield
         finally:
-            for module, precision in found:
+            for module, precision in before:
                 module.fp32_precision = precision
         return
     has_word = hasattr(torch, "set_float32_matmul_precision")
@@ -116,9 +116,9 @@ def fp32_precision(torch, matmul, conv):
 
 
 def out_of_memory(torch, error):
-    """Return what an exception says if the device's memory was too small, with the free bytes; else None.
+    """Return the message of an out-of-memory error of the device, with the free bytes; None for other exceptions.
 
-    ``torch.cuda.OutOfMemoryError`` came with 1.13; older ones raise RuntimeError with the same words.
+    ``torch.cuda.OutOfMemoryError`` exists since 1.13; older versions raise RuntimeError with the same text.
     """
     kind = getattr(torch.cuda, "OutOfMemoryError", None)
     lines = str(error).strip().splitlines() or [""]
@@ -134,7 +134,7 @@ def out_of_memory(torch, error):
 
 
 def is_cuda_error(torch, error):
-    """Whether an exception reports an error of CUDA; ``AcceleratorError`` came with 2.8."""
+    """Whether an exception reports a CUDA error. ``AcceleratorError`` exists since 2.8."""
     kind = getattr(torch, "AcceleratorError", None)
     text = str(error)
     words = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "device-side assert")
@@ -147,9 +147,9 @@ def capability(torch, device):
 
 
 def bf16_native(torch, device):
-    """Whether ``device`` computes bfloat16 in hardware. CPU: True, every build computes it correctly, though not fast.
+    """Whether ``device`` computes bfloat16 in hardware. True for a CPU: every build computes it correctly, if slowly.
 
-    ``is_bf16_supported()`` says True on a card of capability 7.5 through emulation; 2.5 can leave that out.
+    ``is_bf16_supported()`` also counts emulation, as on capability 7.5; from 2.5 on that can be excluded.
     """
     if not str(device).startswith("cuda"):
         return True
@@ -162,7 +162,7 @@ def bf16_native(torch, device):
 def autocast(torch, device, dtype, enabled=True):
     """Return an autocast context for ``device``: ``torch.autocast`` since 1.10, ``torch.cuda.amp.autocast`` before.
 
-    Raises NotImplementedError where this torch cannot autocast on ``device`` to ``dtype``.
+    Raises NotImplementedError if this torch cannot autocast to ``dtype`` on ``device``.
     """
     kind = str(device).split(":")[0]
     if hasattr(torch, "autocast"):
@@ -177,7 +177,7 @@ def autocast(torch, device, dtype, enabled=True):
 def grad_scaler(torch, device, **options):
     """Return a GradScaler for ``device``: ``torch.amp.GradScaler`` since 2.3, ``torch.cuda.amp.GradScaler`` before.
 
-    Raises NotImplementedError where this torch scales on CUDA only and ``device`` is the CPU.
+    Raises NotImplementedError if ``device`` is the CPU and this torch scales on CUDA only.
     """
     kind = str(device).split(":")[0]
     if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
@@ -188,7 +188,10 @@ def grad_scaler(torch, device, **options):
 
 
 def saved_tensors_hooks(torch, pack, unpack):
-    """Return the context that shows every tensor saved for backward; raises NotImplementedError before torch 1.10."""
+    """Return a context that passes every tensor saved for backward through ``pack`` and ``unpack``.
+
+    Raises NotImplementedError before torch 1.10.
+    """
     graph = torch.autograd.graph if hasattr(torch.autograd, "graph") else None
     if graph is None or not hasattr(graph, "saved_tensors_hooks"):
         raise NotImplementedError("saved_tensors_hooks begins with torch 1.10")
@@ -196,7 +199,7 @@ def saved_tensors_hooks(torch, pack, unpack):
 
 
 def byte_tensor(torch, data):
-    """Return bytes as a uint8 tensor of its own: ``torch.frombuffer`` since 1.10, a storage before."""
+    """Return a copy of bytes as a uint8 tensor: ``torch.frombuffer`` since 1.10, a storage before."""
     own = bytearray(data)
     if hasattr(torch, "frombuffer"):
         return torch.frombuffer(own, dtype=torch.uint8)
@@ -206,8 +209,8 @@ def byte_tensor(torch, data):
 def load_weights(torch, file):
     """Return ``(state on the CPU, whether only weights were allowed)`` from a file object.
 
-    1.13 knows ``weights_only`` and cannot read the numbers of an optimizer's state that way; 2.0 can, and warns of its
-    own use of a class that it deprecates.
+    1.13 has ``weights_only`` but cannot read the numbers in an optimizer's state with it. 2.0 can, and warns about its
+    own use of a deprecated class.
     """
     file.seek(0)
     if version_tuple(torch) >= (2, 0):
@@ -218,7 +221,7 @@ def load_weights(torch, file):
 
 
 def checkpoint(torch, block, inputs):
-    """Run ``block`` and keep its inputs alone for backward; raises NotImplementedError before torch 1.11."""
+    """Run ``block`` and keep only its inputs for backward. Raises NotImplementedError before torch 1.11."""
     from torch.utils import checkpoint as module
 
     if "use_reentrant" not in inspect.signature(module.checkpoint).parameters and version_tuple(torch) < (1, 11):
@@ -227,7 +230,7 @@ def checkpoint(torch, block, inputs):
 
 
 def group_options(torch, device):
-    """Return further arguments of ``init_process_group``: 2.3 wants to know a rank's GPU, and warns without."""
+    """Return further arguments of ``init_process_group``. From 2.3 on it warns if it does not get the rank's GPU."""
     known = inspect.signature(torch.distributed.init_process_group).parameters
     if str(device).startswith("cuda") and "device_id" in known:
         return {"device_id": torch.device(device)}
@@ -235,15 +238,15 @@ def group_options(torch, device):
 
 
 def nccl_version(torch):
-    """Return NCCL's version as a tuple; up to 1.9 torch gave one number."""
+    """Return NCCL's version as a tuple. Up to 1.9, torch returns a single number."""
     version = torch.cuda.nccl.version()
     return version if isinstance(version, tuple) else (version,)
 
 
 def attention_backend(torch, name, member):
-    """Return the context in which scaled dot product attention has one backend: 2.3 gave it an enum, 2.0 switches.
+    """Return a context in which scaled dot product attention uses one backend: an enum since 2.3, switches since 2.0.
 
-    Raises NotImplementedError where this torch does not know the backend.
+    Raises NotImplementedError if this torch lacks the backend.
     """
     try:
         from torch.nn import attention

@@ -1,4 +1,4 @@
-"""torch.compile in a process of its own: what it produced, as one JSON line on standard output."""
+"""Run torch.compile in its own process and print the outcome as one JSON line on standard output."""
 
 import importlib
 import json
@@ -8,28 +8,31 @@ import tempfile
 import time
 
 BATCH, WIDTH = 64, 128
-# What Inductor leaves in its cache where it really generated code: C++ or Triton sources, and what became of them.
+# Suffixes of the files in Inductor's cache that show that it generated code: C++ or Triton, sources and binaries.
 KERNEL_SUFFIXES = (".so", ".cpp", ".cubin", ".hsaco", ".ttir", ".ptx")
 
 
 def main(arguments):
-    """Compile for ``device`` with a cache folder that is new, and print what came of it. Exit 0: it was tried."""
+    """Compile for the device ``arguments[0]`` with an empty cache folder and print the outcome.
+
+    Exit code 0 means that the compiler ran, with or without success.
+    """
     device = arguments[0]
     with tempfile.TemporaryDirectory(prefix="envkit-") as folder:
         begin = time.perf_counter()
         import torch
 
-        found = {"import_s": time.perf_counter() - begin}
-        # One folder for both: some releases remember the first one that they were given.
+        outcome = {"import_s": time.perf_counter() - begin}
+        # Both attempts share one folder: some releases keep using the first one that they were given.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         os.environ["TRITON_CACHE_DIR"] = str(pathlib.Path(folder) / "triton")
-        found["plain"] = _attempt(torch, device, folder, "eager")
-        found.update(_attempt(torch, device, folder, "inductor"))
-    print(json.dumps(found), flush=True)
+        outcome["plain"] = _attempt(torch, device, folder, "eager")
+        outcome.update(_attempt(torch, device, folder, "inductor"))
+    print(json.dumps(outcome), flush=True)
 
 
 def _attempt(torch, device, folder, backend):
-    """Compile one function with ``backend``: the error, or time, result and the kernels found in ``folder``."""
+    """Compile a function with ``backend`` and return its error, or times, errors and the kernels in ``folder``."""
     torch.manual_seed(0)
     weight = torch.randn(WIDTH, WIDTH, device=device) / WIDTH**0.5
 
@@ -37,7 +40,7 @@ def _attempt(torch, device, folder, backend):
         hidden = torch.nn.functional.gelu(inputs @ weight)
         return (hidden * torch.sigmoid(inputs)).sum(dim=1)
 
-    # Without gradients: the compiler starts half as often, and the way to it is the same.
+    # Without gradients the compiler runs half as often, through the same code.
     inputs = torch.randn(BATCH, WIDTH, device=device)
     wanted = function(inputs).to("cpu")
     importlib.import_module("torch._dynamo").reset()  # the public form began with 2.1
@@ -64,7 +67,7 @@ def _distance(left, right):
 
 
 def _warm(torch, function, inputs):
-    """Fastest of five forward passes in milliseconds."""
+    """Return the fastest of five forward passes in milliseconds."""
     times = []
     for _ in range(5):
         if inputs.is_cuda:
@@ -78,9 +81,9 @@ def _warm(torch, function, inputs):
 
 
 def kernels(folder):
-    """Return how many files of each kind of kernel lie below ``folder``."""
-    found = {}
+    """Return the number of kernel files below ``folder`` by suffix."""
+    counts = {}
     for path in pathlib.Path(folder).rglob("*"):
         if path.suffix in KERNEL_SUFFIXES:
-            found[path.suffix] = found.get(path.suffix, 0) + 1
-    return found
+            counts[path.suffix] = counts.get(path.suffix, 0) + 1
+    return counts

@@ -8,27 +8,24 @@ from . import hostfacts, noise
 MIB = 1024 * 1024
 PATTERN = 251  # a prime, so that bytes at power-of-two distances differ
 SLABS_BYTES = (256 * MIB, 64 * MIB)
-"""Sizes of the page-locked buffer, largest first. The last is taken where no other fits."""
+"""Sizes of the page-locked buffer, largest first. The last one is used if none fits."""
 SLAB_SHARE = 16
-"""A check holds up to three such buffers in host memory; together they stay below a fifth of it."""
+"""A buffer takes at most this fraction of free memory: a check may hold three of them, less than a fifth together."""
 
 
 class Ctx:
-    """The context of one run. ``cuda_usable`` turns False when the kernel check fails: later checks stay off."""
+    """The context of one run. ``cuda_usable`` becomes False if the kernel check fails: later checks skip the GPU."""
 
     def __init__(self, spec, seed=0, tier="quick", data=None):
         self.spec = spec
-        # The user's folder of files.
-        self.data = data
+        self.data = data  # the user's folder of files
         self.seed = seed
         self.tier = tier
-        # What an earlier check leaves for a later one, by name.
-        self.notes = {}
+        self.notes = {}  # results of earlier checks that later ones use, by name
         self.deadline = None
         self.torch_error = None
         self.cuda_usable = True
-        # The check that ended with a CUDA error after which nothing works on the device.
-        self.lost_in = None
+        self.lost_in = None  # the check whose CUDA error made the device unusable
         self.threads = (spec.get("launch") or {}).get("threads")
         self._torch = None
         self._cuda = None
@@ -37,7 +34,7 @@ class Ctx:
 
     @property
     def torch(self):
-        """Return the torch module; raises what importing it raised."""
+        """Return the torch module. Raises the error of its import, also on later uses."""
         if self._torch is None:
             if self.torch_error is not None:
                 raise self.torch_error
@@ -49,8 +46,8 @@ class Ctx:
             from . import compat
 
             if compat.version_tuple(torch) < (2, 4):
-                # This torch tells no UUID, so its devices are found in NVML by their order. Where it tells them, the
-                # order stays CUDA's own (fastest first), so that cuda:0 is the device that users get.
+                # This torch has no UUIDs, so its devices are matched with NVML's by their order. Newer ones have
+                # UUIDs and keep CUDA's own order (fastest first), so that cuda:0 is the device that users get.
                 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
@@ -59,7 +56,7 @@ class Ctx:
 
     @property
     def tried_torch(self):
-        """Whether torch was imported, or that failed."""
+        """Whether an import of torch was tried, with or without success."""
         return self._torch is not None or self.torch_error is not None
 
     @property
@@ -81,12 +78,12 @@ class Ctx:
 
     @property
     def looked_for_cuda(self):
-        """Whether torch was asked for a CUDA device, which starts the driver in this process."""
+        """Whether ``has_cuda`` was evaluated, which starts the driver in this process."""
         return self._cuda is not None
 
     @property
     def uses_gpu(self):
-        """As ``has_cuda``, without asking torch for the first time."""
+        """Whether ``has_cuda`` was evaluated and is True; this never starts the driver."""
         return bool(self._cuda and self.cuda_usable)
 
     def lose_device(self, check_id):
@@ -95,7 +92,7 @@ class Ctx:
 
     @property
     def device(self):
-        """Return ``cuda:0`` where a GPU can be used, else ``cpu``."""
+        """Return ``cuda:0`` if a GPU can be used, else ``cpu``."""
         return "cuda:0" if self.has_cuda else "cpu"
 
     @property
@@ -103,37 +100,33 @@ class Ctx:
         """Return ``gpu:0`` or ``cpu``, the name of the device in observations."""
         return "gpu:0" if self.has_cuda else "cpu"
 
-    def wants(self, key):
-        """Return what the spec promises for ``key``, None where it promises nothing."""
-        return self.spec.get(key)
-
     def remaining(self):
         """Return the seconds left to the running check."""
         return float("inf") if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def seeded(self):
-        """Seed torch and return it, so that each check starts from the same numbers whatever ran before."""
+        """Seed torch and return it: each check starts from the same random numbers, whichever checks ran before."""
         self.torch.manual_seed(self.seed)
         return self.torch
 
     def pinned_slab(self):
-        """Return the one page-locked uint8 buffer of ``slab_bytes`` that all checks share."""
+        """Return the page-locked uint8 buffer of ``slab_bytes`` that all checks share."""
         if self._slab is None:
             self._slab = self.torch.empty(self.slab_bytes, dtype=self.torch.uint8, pin_memory=True)
         return self._slab
 
     @property
     def slab_bytes(self):
-        """Return the size of the page-locked buffer: 256 MiB, or 64 MiB where memory is short.
+        """Return the size of the page-locked buffer: 256 MiB, or 64 MiB if memory is short.
 
-        The first answer holds for the run, so that all checks mean the same buffer.
+        It is computed once per run, so that all checks use the same size.
         """
         if self._slab_bytes is None:
             self._slab_bytes = slab_size(hostfacts.memory_room())
         return self._slab_bytes
 
     def release_pinned(self):
-        """Give the shared page-locked buffer back to the system, as far as this torch can."""
+        """Release the shared page-locked buffer to the system, as far as this torch can."""
         if self._slab is None:
             return
         self._slab = None
@@ -143,13 +136,13 @@ class Ctx:
 
 
 def slab_size(room):
-    """Return the bytes of the page-locked buffer where ``room`` bytes of memory are left; None: unknown."""
+    """Return the size of the page-locked buffer for ``room`` bytes of free memory (None: unknown)."""
     fitting = (size for size in SLABS_BYTES if room is None or size <= room // SLAB_SHARE)
     return next(fitting, SLABS_BYTES[-1])
 
 
 def fill_pattern(torch, buffer):
-    """Write the pattern into a uint8 buffer in place: what is written is doubled until the buffer is full."""
+    """Fill a uint8 buffer with the pattern in place, by doubling the filled part."""
     done = min(PATTERN, buffer.numel())
     buffer[:done] = torch.arange(done, dtype=torch.uint8)
     while done < buffer.numel():

@@ -7,10 +7,10 @@ from . import compat, gpus, hostfacts, libraries, nvml, versions
 
 
 def collect(ctx, first=False):
-    """Return the environment as plain JSON; what cannot be read is None.
+    """Return the environment as plain JSON; values that cannot be read are None.
 
-    A part that raises is empty, and ``errors`` says why; the others are there all the same. At ``first`` neither torch
-    is imported nor a driver asked: either may hang.
+    A part that raises is empty, and ``errors`` has its error. With ``first``, torch is not imported and no driver is
+    called, because either may hang.
     """
     torch = ctx.torch if not first and ctx.has_torch else None
     parts = (
@@ -19,23 +19,23 @@ def collect(ctx, first=False):
         ("sw", lambda: software(ctx, torch), {}),
         ("flags", lambda: flags(torch), {}),
     )
-    found, errors = {}, {}
+    tree, errors = {}, {}
     for name, read, empty in parts:
         try:
-            found[name] = read()
+            tree[name] = read()
         except Exception as error:
-            found[name] = empty
+            tree[name] = empty
             errors[name] = f"{type(error).__name__}: {error}"
-    return dict(found, errors=errors) if errors else found
+    return dict(tree, errors=errors) if errors else tree
 
 
 def flags(torch):
-    """Return the precision settings in force and the variables that change how CUDA or torch behave."""
+    """Return the current precision settings and the environment variables that affect CUDA or torch."""
     return dict(precision_flags(torch), **hostfacts.relevant(os.environ))
 
 
 def host():
-    """Return processor, CPU limits, memory, shared memory, locked-memory limit, kernel and virtualization."""
+    """Return the processor, CPU limits, memory, shared memory, locked-memory limit, kernel and virtualization."""
     cpus = hostfacts.cpus()
     memory = hostfacts.memory_total(hostfacts.read_text("/proc/meminfo"))
     group = hostfacts.read_cgroup()
@@ -61,10 +61,10 @@ def host():
 
 
 def cards(ctx):
-    """Return one entry per NVIDIA device that NVML shows; from torch alone where NVML is absent.
+    """Return one entry per NVIDIA device of NVML; from torch alone if NVML is absent.
 
-    A device that torch computes on has ``sms`` and ``torch_mem_mib``: on a MIG slice they are the slice's, and all
-    else is its GPU's.
+    Devices that torch uses also have ``sms`` and ``torch_mem_mib``. For a MIG slice these two are the slice's; all
+    other fields are those of the whole GPU.
     """
     session = nvml.open_session()
     devices = range(ctx.torch.cuda.device_count()) if ctx.has_cuda else ()
@@ -73,15 +73,15 @@ def cards(ctx):
         return [dict(_as_torch_sees(ctx.torch, index), **_placed(ctx.torch, index)) for index in devices]
     for index in devices:
         used.setdefault(gpus.nvml_index(ctx.torch, session, index), index)
-    found = []
+    rows = []
     for index in range(session.count()):
         card = session.describe(index)
         if card and index in used:
             card.update(_size(ctx.torch.cuda.get_device_properties(used[index])))
         if card:
-            place = gpus.placement(_short_address(card["pci_bus"]))
-            found.append(dict(card, numa_node=place["node"], local_cpus=place["cpus"]))
-    return found
+            near = gpus.placement(_short_address(card["pci_bus"]))
+            rows.append(dict(card, numa_node=near["node"], local_cpus=near["cpus"]))
+    return rows
 
 
 def _as_torch_sees(torch, index):
@@ -97,8 +97,8 @@ def _as_torch_sees(torch, index):
 
 
 def _placed(torch, index):
-    place = gpus.placement(gpus.bus_address(torch, index))
-    return {"numa_node": place["node"], "local_cpus": place["cpus"]}
+    near = gpus.placement(gpus.bus_address(torch, index))
+    return {"numa_node": near["node"], "local_cpus": near["cpus"]}
 
 
 def _size(properties):
@@ -107,15 +107,15 @@ def _size(properties):
 
 
 def _short_address(bus_id):
-    """Return NVML's ``00000000:3b:00.0`` as the kernel writes it, ``0000:3b:00.0``."""
+    """Return a PCI address in the kernel's form, ``0000:3b:00.0`` for NVML's ``00000000:3b:00.0``."""
     return bus_id[-12:] if bus_id else None
 
 
 def software(ctx, torch):
-    """Return what runs: Python, torch, CUDA, cuDNN, NCCL, triton, architectures and loaded libraries."""
+    """Return the versions of Python, torch, CUDA, cuDNN, NCCL and triton, the architectures and loaded libraries."""
     loaded = libraries.in_this_process()
     kept = libraries.of_families(loaded, libraries.CUDA_FAMILIES + libraries.TORCH_FAMILIES)
-    found = {
+    tree = {
         "python": platform.python_version(),
         "torch": None,
         "torch_error": str(ctx.torch_error) if ctx.torch_error else None,
@@ -125,7 +125,7 @@ def software(ctx, torch):
         "openmp": libraries.openmp_runtimes(loaded),
     }
     if torch is not None:
-        found.update(
+        tree.update(
             torch=str(torch.__version__),
             torch_cuda=torch.version.cuda,
             cudnn_runtime=_quietly(versions.cudnn_runtime, torch),
@@ -134,11 +134,11 @@ def software(ctx, torch):
             arch_list=versions.arch_flags(torch),
             threads=torch.get_num_threads(),
         )
-    return found
+    return tree
 
 
 def precision_flags(torch):
-    """Return the precision settings in force; what this torch has no word for is None."""
+    """Return the current precision settings; those that this torch lacks are None."""
     if torch is None:
         return {}
     return {
@@ -153,7 +153,7 @@ def precision_flags(torch):
 
 
 def _matmul_precision(torch):
-    """Return torch's one word for float32 products. From 2.9 on it raises where the newer switches were used."""
+    """Return torch's setting for float32 products. From 2.9 on it raises if the newer switches were used."""
     return getattr(torch, "get_float32_matmul_precision", lambda: None)()
 
 

@@ -1,4 +1,4 @@
-"""Find torch's CUDA device in NVML and sysfs, and read its link, its state and its place in the machine."""
+"""Find torch's CUDA devices in NVML and sysfs, and read their link, state and NUMA node."""
 
 import os
 import pathlib
@@ -6,17 +6,17 @@ import pathlib
 from . import hostfacts, nvml
 
 PCI_DEVICES = "/sys/bus/pci/devices"
-MPS_CONTROL = "/tmp/nvidia-mps/control"  # where the daemon listens unless CUDA_MPS_PIPE_DIRECTORY says otherwise
+MPS_CONTROL = "/tmp/nvidia-mps/control"  # the daemon's default, without CUDA_MPS_PIPE_DIRECTORY
 
 
 def device_uuid(torch, index):
-    """Return the UUID of torch's device ``index`` as NVML writes it, None where this torch does not tell."""
+    """Return the UUID of torch's device ``index``, None if this torch has no UUIDs."""
     uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
     return None if uuid is None else str(uuid)
 
 
 def visible_entry(variable, index):
-    """Return entry ``index`` of a CUDA_VISIBLE_DEVICES text: a UUID, or an NVML index as an int; None where unset."""
+    """Return entry ``index`` of a CUDA_VISIBLE_DEVICES text: a UUID, or an NVML index as an int; None if missing."""
     entries = [entry.strip() for entry in (variable or "").split(",") if entry.strip()]
     if index >= len(entries):
         return None
@@ -24,16 +24,16 @@ def visible_entry(variable, index):
 
 
 def nvml_index(torch, session, index=0):
-    """Return the NVML index of torch's device ``index``, None where they cannot be matched.
+    """Return the NVML index of torch's device ``index``, None if they cannot be matched.
 
-    A MIG slice is found by its own UUID, or by the PCI address that it shares with its GPU; the index is the GPU's.
+    For a MIG slice it is the index of its GPU. The slice is found by its own UUID, or by the PCI address of its GPU.
     """
     uuid = device_uuid(torch, index)
-    found = None if uuid is None else _index_of(session, uuid)
-    if found is None:
-        found = session.index_at(bus_address(torch, index))
-    if found is not None:
-        return found
+    number = None if uuid is None else _index_of(session, uuid)
+    if number is None:
+        number = session.index_at(bus_address(torch, index))
+    if number is not None:
+        return number
     entry = visible_entry(os.environ.get("CUDA_VISIBLE_DEVICES"), index)
     if isinstance(entry, str):
         return _index_of(session, entry)
@@ -42,26 +42,26 @@ def nvml_index(torch, session, index=0):
 
 
 def _index_of(session, uuid):
-    found = session.index_of(uuid)
-    if found is not None:
-        return found
+    number = session.index_of(uuid)
+    if number is not None:
+        return number
     part = session.slice_of(uuid)
     return None if part is None else part[0]
 
 
 def memory_handle(torch, session, index=0):
-    """Return the handle whose memory is that of torch's device ``index``: the MIG slice's where it is one, or None."""
+    """Return the NVML handle for the memory of torch's device ``index``, None if unknown; for a MIG slice its own."""
     uuid = device_uuid(torch, index)
-    found = None if uuid is None else session.index_of(uuid)
-    part = None if uuid is None or found is not None else session.slice_of(uuid)
+    number = None if uuid is None else session.index_of(uuid)
+    part = None if uuid is None or number is not None else session.slice_of(uuid)
     if part is not None:
         return part[1]
-    found = nvml_index(torch, session, index) if found is None else found
-    return None if found is None else session.handle(found)
+    number = nvml_index(torch, session, index) if number is None else number
+    return None if number is None else session.handle(number)
 
 
 def uses_mps(session=None, index=None):
-    """Whether CUDA's calls go through NVIDIA's multi-process service, where one client's fault ends all of them."""
+    """Whether CUDA calls go through NVIDIA's multi-process service, where an error of one client ends all of them."""
     if os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or pathlib.Path(MPS_CONTROL).exists():
         return True
     if session is None or index is None:
@@ -70,25 +70,25 @@ def uses_mps(session=None, index=None):
 
 
 def is_mps_server(process):
-    """Whether an entry of ``Nvml.processes`` is the server of the multi-process service, which computes nothing."""
+    """Whether an entry of ``Nvml.processes`` is the server of the multi-process service, which runs no kernels."""
     return nvml.MPS_SERVER in process["name"]
 
 
 def placement(address, root=PCI_DEVICES):
-    """Return ``{node, cpus}`` of a PCI device: its NUMA node and the CPUs near it as a kernel list; None where unknown.
+    """Return ``{node, cpus}`` of a PCI device: its NUMA node and the CPUs near it as a kernel list; None if unknown.
 
-    A machine that does not tell has -1 for the node; all of its CPUs are near then.
+    The kernel reports node -1 if the machine has no such data, and then lists all CPUs.
     """
-    found = sorted(pathlib.Path(root).glob(f"*{address.lower()}")) if address else []
-    if len(found) != 1:
+    paths = sorted(pathlib.Path(root).glob(f"*{address.lower()}")) if address else []
+    if len(paths) != 1:
         return {"node": None, "cpus": None}
-    node = hostfacts.read_text(found[0] / "numa_node").strip()
-    cpus = hostfacts.read_text(found[0] / "local_cpulist").strip()
+    node = hostfacts.read_text(paths[0] / "numa_node").strip()
+    cpus = hostfacts.read_text(paths[0] / "local_cpulist").strip()
     return {"node": int(node) if node.isdigit() else None, "cpus": cpus or None}
 
 
 class HostLink:
-    """The link between the host and torch's device ``index``. NVML tells it, or sysfs where NVML does not."""
+    """The link between the host and torch's device ``index``, from NVML, else from sysfs."""
 
     def __init__(self, torch, index=0):
         properties = torch.cuda.get_device_properties(index)
@@ -99,25 +99,25 @@ class HostLink:
         self._integrated = None if integrated is None else bool(integrated)
 
     def read(self):
-        """Return the link at this moment; what is unknown is None.
+        """Return the current state of the link; unknown values are None.
 
         The keys are gen, width, gen_max, width_max, source, c2c (NVLink-C2C to the host), cc_mode (confidential
-        computing), bus, own_memory and integrated (the last two tell GPUs that compute on the host's memory, for which
-        NVML shows a link that does not exist).
+        computing), bus, own_memory and integrated. The last two identify GPUs that use the host's memory, for which
+        NVML reports a link that does not exist.
         """
-        found = {"c2c": None, "cc_mode": None, "bus": None, "own_memory": None, "integrated": self._integrated}
+        state = {"c2c": None, "cc_mode": None, "bus": None, "own_memory": None, "integrated": self._integrated}
         if self._index is not None:
             session, handle = self._session, self._session.handle(self._index)
-            found.update(c2c=session.chip_to_chip(self._index), cc_mode=session.confidential())
-            found.update(bus=session.bus(handle), own_memory=session.has_own_memory(handle))
+            state.update(c2c=session.chip_to_chip(self._index), cc_mode=session.confidential())
+            state.update(bus=session.bus(handle), own_memory=session.has_own_memory(handle))
             link = session.link(self._index)
             if link["gen"] is not None and link["width"] is not None:
-                return dict(found, source="nvml", **link)
+                return dict(state, source="nvml", **link)
         link = nvml.sysfs_link(self._address)
-        return dict(found, source="sysfs" if link["gen"] is not None else None, **link)
+        return dict(state, source="sysfs" if link["gen"] is not None else None, **link)
 
     def now(self):
-        """Return ``{gen, width}`` at this moment, and nothing else: this runs while the link is busy."""
+        """Return the current ``{gen, width}`` and nothing more: this runs while the link is busy."""
         if self._index is not None:
             link = self._session.link_now(self._index)
             if link["gen"] is not None and link["width"] is not None:
@@ -127,7 +127,7 @@ class HostLink:
 
 
 def bus_address(torch, index=0):
-    """Return ``0000:01:00.0``-style PCI address of torch's device ``index``, None where this torch does not tell."""
+    """Return the PCI address of torch's device ``index``, like ``0000:01:00.0``, None if this torch lacks it."""
     properties = torch.cuda.get_device_properties(index)
     names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
     domain, bus, device = (getattr(properties, name, None) for name in names)

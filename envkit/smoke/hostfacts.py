@@ -1,4 +1,4 @@
-"""Resources of the container: CPUs, memory, limits, shared memory. Parsers take text."""
+"""Resources of the container: CPUs, memory, limits, shared memory. Parsers take the text of a file."""
 
 import ctypes
 import math
@@ -8,7 +8,7 @@ import platform
 import resource
 import tempfile
 
-# Read by name or prefix, never all of the environment: the rest may hold secrets.
+# Only these variables and prefixes are read: the rest of the environment may contain secrets.
 VARIABLES = (
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
@@ -44,7 +44,7 @@ SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "KEY")
 
 
 def read_text(path):
-    """Return the file's text, empty where it cannot be read."""
+    """Return the file's text, empty if it cannot be read."""
     try:
         return pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -61,7 +61,7 @@ def quota_v2(cpu_max):
 
 
 def quota_v1(quota_us, period_us):
-    """Return the CPUs of cgroup v1's cfs files, None where the quota is -1 or there is none."""
+    """Return the CPUs of cgroup v1's cfs files, None if there is no quota (-1)."""
     try:
         quota, period = int(quota_us), int(period_us)
     except ValueError:
@@ -70,42 +70,42 @@ def quota_v1(quota_us, period_us):
 
 
 def count_list(text):
-    """Return how many numbers a kernel list like ``0-3,8`` names; None for an empty list."""
+    """Return how many numbers are in a kernel list like ``0-3,8``; None for an empty list."""
     return len(numbers_of_list(text)) or None
 
 
 def numbers_of_list(text):
-    """Return the numbers that a kernel list like ``0-3,8`` names, as a set."""
-    found = set()
+    """Return the numbers in a kernel list like ``0-3,8`` as a set."""
+    numbers = set()
     for part in text.strip().split(","):
         low, _, high = part.partition("-")
         if low.isdigit():
-            found.update(range(int(low), (int(high) if high.isdigit() else int(low)) + 1))
-    return found
+            numbers.update(range(int(low), (int(high) if high.isdigit() else int(low)) + 1))
+    return numbers
 
 
 def cgroup_paths(proc_self_cgroup):
     """Return ``{controller: path}`` of /proc/self/cgroup; the controller of cgroup v2 is the empty string."""
-    found = {}
+    paths = {}
     for line in proc_self_cgroup.splitlines():
         parts = line.split(":", 2)
         if len(parts) == 3:
             for controller in parts[1].split(","):
-                found[controller] = parts[2]
-    return found
+                paths[controller] = parts[2]
+    return paths
 
 
 def ancestors(path):
-    """Return a cgroup path and all above it: the tightest limit on the way up counts."""
+    """Return a cgroup path and all paths above it, without leading slashes; the last one is empty, the root."""
     parts = [part for part in path.split("/") if part and part != ".."]
     return ["/".join(parts[:length]) for length in range(len(parts), -1, -1)]
 
 
 def read_cgroup(root="/sys/fs/cgroup", proc="/proc/self/cgroup"):
-    """Return ``{version, quota_cpus, cpuset_cpus, memory_bytes}``; a limit that is not set is None.
+    """Return ``{version, quota_cpus, cpuset_cpus, memory_bytes}``; limits that are not set are None.
 
-    Inside a container the path in /proc may be the host's while the mount shows the container's own group, so every
-    group from that path up to the mount's root is read and the tightest limit counts.
+    Inside a container the path in /proc may be the host's although the mount shows the container's own group. So
+    every group from that path up to the mount's root is read, and the tightest limit counts.
     """
     base, paths = pathlib.Path(root), cgroup_paths(read_text(proc))
     if (base / "cgroup.controllers").exists():
@@ -139,7 +139,7 @@ def memory_limit(text):
 
 
 def effective_cpus(affinity, quota, cpuset):
-    """Return the CPUs this process may use at once: the smallest of the limits that are set."""
+    """Return the CPUs that this process may use at once: the smallest limit that is set."""
     return float(min(value for value in (affinity, quota, cpuset) if value is not None))
 
 
@@ -158,16 +158,16 @@ def cpus():
 
 
 def current_cpu():
-    """Return the number of the CPU that runs this at this moment, None where the C library does not tell."""
+    """Return the number of the CPU that this thread is running on, None if the C library cannot report it."""
     try:
-        found = ctypes.CDLL(None).sched_getcpu()
+        number = ctypes.CDLL(None).sched_getcpu()
     except (OSError, AttributeError):
         return None
-    return found if found >= 0 else None
+    return number if number >= 0 else None
 
 
 def whole_cpus(effective):
-    """Return the threads that fit ``effective`` CPUs: rounded down, at least one."""
+    """Return how many threads fit ``effective`` CPUs: rounded down, at least one."""
     return max(1, math.floor(effective + 1e-9))
 
 
@@ -178,7 +178,7 @@ def limit(name):
 
 
 def shared_memory(path="/dev/shm"):
-    """Return ``{bytes, free_bytes}`` of the shared memory mount, both None where there is none."""
+    """Return ``{bytes, free_bytes}`` of the shared memory mount, both None if it does not exist."""
     try:
         stat = os.statvfs(path)
     except OSError:
@@ -187,7 +187,7 @@ def shared_memory(path="/dev/shm"):
 
 
 def processor_name(cpuinfo):
-    """Return the processor's name from the text of /proc/cpuinfo (x86 and arm forms), None where it gives none."""
+    """Return the processor's name from /proc/cpuinfo's text (x86 or Arm), else the machine type, None if unknown."""
     for key in ("model name", "Model", "CPU part"):
         for line in cpuinfo.splitlines():
             name, _, value = line.partition(":")
@@ -197,7 +197,7 @@ def processor_name(cpuinfo):
 
 
 def memory_total(meminfo, name="MemTotal"):
-    """Return MemTotal, or another line, of /proc/meminfo's text in bytes, None where it gives none."""
+    """Return a line of /proc/meminfo's text in bytes, None if it is missing."""
     for line in meminfo.splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == name + ":" and words[1].isdigit():
@@ -206,9 +206,9 @@ def memory_total(meminfo, name="MemTotal"):
 
 
 def routed_interfaces(ipv4, ipv6):
-    """Return the network interfaces that lead out of this machine, from the texts of /proc/net/route and ipv6_route.
+    """Return the network interfaces with routes, from the texts of /proc/net/route and /proc/net/ipv6_route.
 
-    A container without network has loopback alone, which is none of them.
+    Loopback is not included: a container without network has it, too.
     """
     names = [line.split()[0] for line in ipv4.splitlines()[1:] if line.strip()]
     names += [line.split()[-1] for line in ipv6.splitlines() if line.strip()]
@@ -216,25 +216,25 @@ def routed_interfaces(ipv4, ipv6):
 
 
 def memory_room():
-    """Return the bytes of memory that this process could take: the container's limit or what is free, or None."""
+    """Return the bytes of memory that this process can get: the smaller of available memory and limit, or None."""
     room = [memory_total(read_text("/proc/meminfo"), "MemAvailable"), read_cgroup()["memory_bytes"]]
     return min((item for item in room if item is not None), default=None)
 
 
 def device_nodes(names):
-    """Return those names in /dev that are GPUs: nvidia0 …, or dxg under WSL; nvidiactl alone is not a GPU."""
+    """Return the names in /dev that are GPUs: nvidia0 and so on, or dxg under WSL; nvidiactl is not a GPU."""
     return sorted(name for name in names if name == "dxg" or (name.startswith("nvidia") and name[6:].isdigit()))
 
 
 def cuda_cache():
-    """Return the folder where the driver keeps compiled kernels during a run that does not name one."""
+    """Return the folder for the driver's compiled kernels in runs whose environment does not set one."""
     return os.path.join(tempfile.gettempdir(), "envkit-cuda-cache")  # noqa: PTH118 - a text for the environment
 
 
 def relevant(environment):
-    """Return the variables that change how CUDA or torch behave, from a mapping like os.environ.
+    """Return the variables that affect CUDA or torch, from a mapping like os.environ.
 
-    The cache of kernels that the payload itself sets is left out: it says nothing about the image.
+    The kernel cache that the payload itself sets is left out: it is not a property of the image.
     """
     return {
         name: value

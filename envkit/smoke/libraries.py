@@ -28,31 +28,31 @@ OPENMP_FAMILIES = ("libgomp", "libiomp5", "libomp")
 
 
 def loaded(maps, root=""):
-    """Return ``{soname: [paths]}`` of all shared objects in the text of /proc/self/maps, hashes taken off the names.
+    """Return ``{soname: [paths]}`` of all shared objects in the text of /proc/self/maps, without hashes in the names.
 
-    ``root`` is taken off the paths, see ``root_of``.
+    ``root`` is removed from the paths, see ``root_of``.
     """
-    found = {}
+    sonames = {}
     for path in mapped(maps):
         if root and path.startswith(root + "/"):
             path = path[len(root) :]
         name = _HASH.sub("", path.rsplit("/", 1)[-1])
-        if _SHARED_OBJECT.search(name) and path not in found.setdefault(name, []):
-            found[name].append(path)
-    return found
+        if _SHARED_OBJECT.search(name) and path not in sonames.setdefault(name, []):
+            sonames[name].append(path)
+    return sonames
 
 
 def mapped(maps):
-    """Return the paths in the text of /proc/self/maps, in its order."""
+    """Return the paths in the text of /proc/self/maps, in the same order."""
     rows = [line.split(None, 5) for line in maps.splitlines()]
     return [row[5].replace(" (deleted)", "") for row in rows if len(row) > 5 and row[5].startswith("/")]
 
 
 def root_of(maps, program):
-    """Return the folder that this process sees as /, empty where the kernel sees it so, too.
+    """Return the host folder that is / for this process, empty if the kernel sees the same root.
 
-    A root made by translating the paths of system calls (proot) is unknown to the kernel, which names a mapped file by
-    its real path. The running ``program``, a path as this process sees it, is always mapped and tells the difference.
+    proot translates the paths of system calls, so the kernel does not know this root and lists mapped files by their
+    real paths. The running ``program`` (its path as this process sees it) is always mapped, so it shows the difference.
     """
     paths = mapped(maps)
     if program in paths:
@@ -61,7 +61,7 @@ def root_of(maps, program):
 
 
 def of_families(libraries, families):
-    """Return the entries of ``loaded`` whose name begins with one of ``families``, up to the extension."""
+    """Return the entries of ``loaded`` whose name without extension begins with one of ``families``."""
     return {name: paths for name, paths in sorted(libraries.items()) if stem(name).startswith(families)}
 
 
@@ -71,7 +71,7 @@ def stem(name):
 
 
 def openmp_runtimes(libraries):
-    """Return the distinct OpenMP runtimes loaded, like ``["libgomp"]``; more than one fight over the same threads."""
+    """Return the distinct OpenMP runtimes that are loaded, like ``["libgomp"]``. Several compete for the same CPUs."""
     names = {stem(name) for name in libraries}
     return sorted({family for family in OPENMP_FAMILIES for name in names if name == family})
 

@@ -5,33 +5,33 @@ import time
 from . import hostfacts, loaders, noise, timing, user_data
 from .observation import control, ran, skipped
 
-# Workers are swept up to twice this many; beyond it the quick tier would only count process starts.
+# The largest number of workers is twice this. With more, the quick tier would measure little but process starts.
 WORKER_CAP = 8
-SLEEP_S = 0.004  # a sample from a disk over the network
+SLEEP_S = 0.004  # as for a sample from network storage
 TIMED_EPOCHS = 2  # after one that starts the workers
-# Seconds for the cells of one workload; what does not fit is named in the observation. The first CERTAIN cells are
-# measured in any case: without workers, and with one for each CPU.
+# Time limits of the cells of one workload in seconds; the observation lists cells that are left out. The first CERTAIN
+# cells are always measured: without workers, and with one per CPU.
 CERTAIN = 2
 SWEEP_S = 2.0
 MATRIX_S = 12.0
-# For the user's own data, whose samples may cost anything.
+# Limit for the user's own data, whose samples may be slow.
 OWN_S = 10.0
-QUIET_S = 0.15  # idle before and after, to see what others do
+QUIET_S = 0.15  # idle time before and after, to measure the load of other processes
 # Rates closer than this count as equal, and the smaller number of workers is recommended.
 SAME_RATE = 0.90
 AXES = ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor")
-# torch's default first: what is left out for lack of time is the other one.
+# torch's default first: if time runs out, the other value is left out.
 PREFETCHES = (2, 4)
 
 
 def run(ctx):
-    """Return the throughput of two workloads, and from the standard tier their matrix over every option.
+    """Yield the throughput of two workloads and, from the standard tier on, of every combination of options.
 
-    cpu is bound by decoding, io by waiting. With data of the user's own there is one workload, and C12.data about it.
+    cpu is bound by decoding, io by waiting. The user's own data replaces both and adds the observation C12.data.
     """
     cpus = hostfacts.cpus()["effective"]
     unit = min(WORKER_CAP, hostfacts.whole_cpus(cpus))
-    own = user_data.Own(ctx) if ctx.wants("data") else None
+    own = user_data.Own(ctx) if ctx.spec.get("data") else None
     if own is not None and not own.usable:
         yield own.observation()
         yield skipped(f"C12.throughput.{own.name}", ctx.subject, "NO_DATA", "there is no sample to load")
@@ -49,7 +49,7 @@ def run(ctx):
 
 
 def works():
-    """Return the two workloads by name, each (batch size, fewest samples of an epoch, builder of the data set)."""
+    """Return the two workloads by name, each (batch size, fewest samples per epoch, function that makes the data)."""
     return {
         "cpu": (8, 96, lambda length, factor=1: loaders.Decoding(length, blocks=2 * factor)),
         "io": (4, 48, lambda length, factor=1: loaders.Slow(length, SLEEP_S * factor)),
@@ -59,8 +59,8 @@ def works():
 class Sweep:
     """Cells to measure: (num_workers, persistent_workers, pin_memory, prefetch_factor).
 
-    No cell begins that would not end within ``limit_s`` seconds if it took as long as the slowest so far: on a busy
-    machine fewer are measured, and what is left out is named. So is a setting that raises with the user's ``own`` data.
+    A cell is skipped if it would end after ``limit_s`` seconds, assuming that it takes as long as the slowest cell so
+    far. The observation lists skipped cells, and the exceptions of cells that raise with the user's ``own`` data.
     """
 
     def __init__(self, ctx, cpus, cells, limit_s, own=None):
@@ -83,12 +83,12 @@ class Sweep:
                 left_out.append(dict(zip(AXES, cell)))  # noqa: B905 - strict= came after Python 3.8
                 continue
             try:
-                # Without workers the rate does not depend on the length, and a long epoch would only take time.
+                # Without workers the rate does not depend on the epoch's length, so a short one is enough.
                 cells.append(_cell(ctx, build(length if cell[0] else fewest), batch, cell))
             except Exception as error:
                 if self.own is None:
                     raise
-                failed.append(self.own.tell("the loader", error))
+                failed.append(self.own.report("the loader", error))
             slowest = max(slowest, time.monotonic() - start)
         after = noise.quiet_window(QUIET_S)
         if not cells:
@@ -105,7 +105,7 @@ class Sweep:
             "samples_per_s": chosen["samples_per_s"],
             "best_workers_over_none": gain(cells),
             "effects": effects(cells),
-            "declared_num_workers": (ctx.wants("loader") or {}).get("num_workers"),
+            "declared_num_workers": (ctx.spec.get("loader") or {}).get("num_workers"),
         }
         if failed:
             observed["cells_failed"] = failed
@@ -121,7 +121,7 @@ class Sweep:
 
 
 def _cell(ctx, data, batch, cell):
-    """Run epochs of one setting; the first is thrown away, its wait for the first batch is kept."""
+    """Run epochs with one setting. Of the first epoch only the time to its first batch is kept."""
     num_workers, persistent, pin, prefetch = cell
     options = dict(getattr(data, "options", {}), batch_size=batch, num_workers=num_workers, pin_memory=pin)
     if num_workers:
@@ -145,7 +145,7 @@ def _cell(ctx, data, batch, cell):
 
 
 def _epoch(ctx, loader):
-    """Read all batches and bring each to the device; (milliseconds in all, milliseconds to the first batch)."""
+    """Copy all batches to the device; return (total milliseconds, milliseconds to the first batch)."""
     first = None
     begin = time.perf_counter()
     with loaders.quiet():
@@ -177,10 +177,10 @@ def _clock_name(ctx):
 
 
 def _work_control(ctx, build):
-    """Control: samples that cost twice as much take visibly longer to read.
+    """Return the control that samples with twice the work take clearly longer to read.
 
-    Other work on the machine only adds time, so the fastest of both sides come close to the truth with every round,
-    and the sides take turns. Rounds end when the difference shows.
+    Both sides run in turns. Other processes only add time, so the fastest epoch of each side gets closer to the real
+    cost with every round. The rounds end as soon as the difference is clear.
     """
     once, twice = (loaders.loader(ctx.torch, build(8, factor), batch_size=8, num_workers=0) for factor in (1, 2))
     fastest_once = fastest_twice = float("inf")
@@ -195,7 +195,7 @@ def _work_control(ctx, build):
 
 
 def _choice_control():
-    """Control: where workers gain nothing, none are recommended."""
+    """Return the control that no workers are recommended if they gain nothing."""
     flat = [
         {"num_workers": count, "prefetch_factor": None, "samples_per_s": rate}
         for count, rate in ((0, 100.0), (2, 101.0), (4, 99.0))
@@ -204,7 +204,7 @@ def _choice_control():
 
 
 def plan(workers, has_cuda):
-    """Return the cells of the quick tier in the order of AXES, the most telling first; None is torch's default."""
+    """Return the cells of the quick tier, the most informative first. A value of None is torch's default."""
     cells = [(count, count > 0, False, None) for count in workers]
     if has_cuda:
         cells += [(count, count > 0, True, None) for count in workers]
@@ -212,10 +212,7 @@ def plan(workers, has_cuda):
 
 
 def matrix(workers, has_cuda):
-    """Return every cell of the matrix in the order of AXES.
-
-    The first ones cover num_workers; what a small time budget leaves out are the combinations.
-    """
+    """Return every combination of options. The first cells vary num_workers, so that a time limit cuts the others."""
     pins = (False, True) if has_cuda else (False,)
     cells = [
         (count, count > 0 and persistent, pin, prefetch if count else None)
@@ -228,12 +225,12 @@ def matrix(workers, has_cuda):
 
 
 def effects(cells):
-    """Return by how much each option changes the rate: the median over pairs of cells that differ in it alone.
+    """Return the factor by which each option changes the rate: the median over pairs of cells that differ only in it.
 
-    ``{"persistent_workers": 1.05, "pin_memory": None, "prefetch_factor": 0.99}``: None where there is no such pair; for
-    prefetch_factor the larger value over the smaller.
+    ``{"persistent_workers": 1.05, "pin_memory": None, "prefetch_factor": 0.99}``: on over off, for prefetch_factor the
+    larger value over the smaller one; None without such a pair.
     """
-    found = {}
+    factors = {}
     for option in ("persistent_workers", "pin_memory", "prefetch_factor"):
         rest = [name for name in AXES if name != option]
         ratios = [
@@ -242,12 +239,12 @@ def effects(cells):
             for less in cells
             if more["num_workers"] and all(more[name] == less[name] for name in rest) and more[option] > less[option]
         ]
-        found[option] = sorted(ratios)[len(ratios) // 2] if ratios else None
-    return found
+        factors[option] = sorted(ratios)[len(ratios) // 2] if ratios else None
+    return factors
 
 
 def recommend(cells):
-    """The cell to use: within 10 % of the best rate, fewest workers, then the least prefetched, then the rate."""
+    """Return the cell to use: of those within 10 % of the best rate, that with the fewest workers, then prefetching."""
     if not cells:
         return None
     best = max(cell["samples_per_s"] for cell in cells)
@@ -256,7 +253,7 @@ def recommend(cells):
 
 
 def gain(cells):
-    """Return the best rate with workers over the rate without, both unpinned; None where one of them is missing."""
+    """Return the best rate with workers divided by the rate without, both unpinned; None if one is missing."""
     none = [cell["samples_per_s"] for cell in cells if not cell["num_workers"] and not cell["pin_memory"]]
     some = [cell["samples_per_s"] for cell in cells if cell["num_workers"] and not cell["pin_memory"]]
     return max(some) / none[0] if none and some else None

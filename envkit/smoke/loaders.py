@@ -1,6 +1,6 @@
-"""Data sets and loaders of the DataLoader check, at module level so that any start method finds them.
+"""Data sets and loaders of the DataLoader check, at module level so that workers of any start method can import them.
 
-The data sets have the two methods a loader asks for and no base class, so this module does not need torch to exist.
+The data sets have the two methods that a loader calls and no base class, so this module imports without torch.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class Faulty(Numbered):
 
 
 class Slow(Numbered):
-    """Numbered, each sample after ``seconds`` of sleep: a loader that waits for storage."""
+    """Numbered, with a sleep of ``seconds`` before each sample: a loader that waits for storage."""
 
     def __init__(self, length, seconds):
         super().__init__(length)
@@ -58,7 +58,7 @@ class Slow(Numbered):
 
 
 class Decoding:
-    """Each sample unpacks a compressed picture-sized block on one core: a loader that waits for the CPU."""
+    """Samples that decompress blocks as large as an image on one core: a loader that waits for the CPU."""
 
     SIDE = 112
 
@@ -80,7 +80,7 @@ class Decoding:
 
 
 class Pictures:
-    """Endless labeled pictures to train on: (number, bytes as a picture, label), unpacked like ``Decoding``."""
+    """Labeled images to train on: (number, uint8 image, label), decompressed as in ``Decoding``."""
 
     SIDE = 112
     BYTES = 3 * SIDE * SIDE
@@ -117,7 +117,7 @@ def fault_text(index):
 
 
 def checksum(values):
-    """Checksum of one sample: position-weighted, so that swapped values count too."""
+    """Return the checksum of one sample, weighted by position so that swapped values change it."""
     import torch
 
     weights = torch.arange(1, values.numel() + 1, dtype=torch.int64)
@@ -140,7 +140,7 @@ def faults(batches, length):
 
 
 def loader(torch_module, data, num_workers, **options):
-    """A DataLoader whose workers are forked, which needs no importable main module."""
+    """Return a DataLoader with forked workers, which need no importable main module."""
     if num_workers:
         options["multiprocessing_context"] = "fork"
     with quiet():
@@ -148,42 +148,43 @@ def loader(torch_module, data, num_workers, **options):
 
 
 def batches(torch_module, data, **options):
-    """Iterate over a fresh loader, workers started quietly."""
+    """Return an iterator over a new loader; its workers start without warnings."""
     source = loader(torch_module, data, **options)
     with quiet():
         return iter(source)
 
 
 def stop(iterator):
-    """End the workers of an iterator that raised.
+    """Stop the workers of an iterator that raised.
 
-    The exception's frames keep it alive in a cycle. If the garbage collector frees its queues first, joining every
-    worker times out; a process forked meanwhile inherits the iterator and prints errors when it exits.
+    The exception's frames keep the iterator alive in a reference cycle. If the garbage collector frees its queues
+    first, joining each worker times out; a process that is forked before that inherits the iterator and prints errors
+    when it exits.
     """
     shut_down = getattr(iterator, "_shutdown_workers", None)
     if shut_down is not None:
-        # torch's handler of SIGCHLD raises once for every worker that died, wherever the main thread is by then: also
-        # where it has just taken a queue's lock, which nobody frees then.
+        # torch's SIGCHLD handler raises once for every worker that died, wherever the main thread is. If that is just
+        # after it acquired a queue's lock, the lock is never released.
         for queue in getattr(iterator, "_index_queues", ()):
             lock = getattr(queue, "_notempty", None)
             if lock is not None:
                 lock.acquire(timeout=1)
                 lock.release()
-        # What ended the iteration is known, and torch ends the other workers in a `finally`.
+        # The error that ended the iteration is already known, and torch stops the other workers in a `finally`.
         with contextlib.suppress(RuntimeError):
             shut_down()
 
 
 def stop_all():
-    """End the workers of all iterators: nobody has one that raised while it was made but the error's frames."""
-    for one in gc.get_objects():
-        if type(one).__name__ == "_MultiProcessingDataLoaderIter":
-            stop(one)
+    """Stop the workers of all iterators. Only the error's frames refer to one that raised while it was created."""
+    for item in gc.get_objects():
+        if type(item).__name__ == "_MultiProcessingDataLoaderIter":
+            stop(item)
 
 
 @contextlib.contextmanager
 def quiet():
-    """Leave out two warnings about what is meant here: more workers than CPUs, and fork beside torch's threads."""
+    """Suppress two warnings about what is intended here: more workers than CPUs, and fork with torch's threads."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork")

@@ -1,20 +1,28 @@
-"""A small training job over a real loader, timed whole, without its loader, and the loader alone."""
+"""A small training job with a real loader, timed as a whole, without its loader, and the loader alone; its profile."""
 
+import base64
 import contextlib
+import gzip
 import itertools
+import pathlib
+import tempfile
 import time
 
-from . import amp, compat, hostfacts, loaders
+from . import amp, compat, hostfacts, loaders, timing
 
-# (batch, channels, convolutions, stride of the first one): on a GPU about as much work per picture as a ResNet-50.
+# (batch, channels, convolutions, stride of the first one): on a GPU about as much work per image as a ResNet-50.
 SIZES = {"cpu": (16, 16, 2, 4), "cuda": (64, 128, 8, 2)}
 CLASSES = 10
-WORKER_CAP = 8  # beyond, their start takes longer than the training
+WORKER_CAP = 8  # with more, their start takes longer than the training
 PREFETCH = 2  # torch's default
+TRACE_STEPS = 8  # of the first attempt
+# Most characters of a trace in the document; a longer one is taken again with half as many steps.
+TRACE_LIMIT = 4 << 20
+TRACE_S = 60.0
 
 
 class Job:
-    """Network, optimizer and loader. Every step takes one batch from a source, brings it to the device and trains."""
+    """Network, optimizer and loader. Each step takes a batch from a source, copies it to the device and trains."""
 
     def __init__(self, ctx):
         torch = self.torch = ctx.seeded()
@@ -33,7 +41,7 @@ class Job:
         self.losses = []
 
     def loader(self):
-        """Return an endless iterator over batches (numbers of the samples, pictures, labels) of the loader."""
+        """Return an iterator over the loader's batches (sample numbers, images, labels), practically without end."""
         wanted = self.settings
         options = {"batch_size": self.batch, "num_workers": wanted["num_workers"], "pin_memory": wanted["pin_memory"]}
         if wanted["num_workers"]:
@@ -41,16 +49,16 @@ class Job:
         return loaders.batches(self.torch, loaders.Pictures(1 << 24), **options)
 
     def queued(self):
-        """Batches that workers may hold ready: so many are read before any time is taken."""
+        """Return how many batches the workers may have prefetched: these are read before anything is timed."""
         return self.settings["num_workers"] * self.settings["prefetch_factor"]
 
     def transfer(self, batch):
-        """Bring a batch to the device."""
+        """Copy a batch to the device."""
         _, pictures, labels = batch
         return pictures.to(self.ctx.device, non_blocking=True), labels.to(self.ctx.device, non_blocking=True)
 
     def train(self, pictures, labels):
-        """One optimizer step; the loss stays on the device."""
+        """Run one optimizer step; the loss stays on the device."""
         torch = self.torch
         self.optimizer.zero_grad(set_to_none=True)
         lowered = contextlib.nullcontext()
@@ -70,15 +78,15 @@ class Job:
         self.losses.append(loss.detach())
 
     def synchronize(self):
-        """Wait for the device."""
+        """Wait until the device has finished all queued work."""
         if self.cuda:
             self.torch.cuda.synchronize()
 
     def steps(self, source, count):
         """Train ``count`` steps on batches of ``source``.
 
-        Returns ``{step_s, data_wait_s, h2d_s, compute_s, waits_s}``: seconds per step, the last one a list. Copies and
-        kernels are timed by events on the device, so that nothing waits inside the loop.
+        Returns ``{step_s, data_wait_s, h2d_s, compute_s, waits_s}``: means in seconds per step, and the list of all
+        waits. On a GPU, copies and kernels are timed by events, so that nothing waits inside the loop.
         """
         waits, copied, computed, marks = [], 0.0, 0.0, []
         self.synchronize()
@@ -116,7 +124,7 @@ class Job:
         }
 
     def launch_share(self, batch):
-        """Return the share of a step for which the host is busy queueing it; None on a CPU, where it does the work."""
+        """Return the share of a step that the host needs to queue it; None on a CPU, which does the work itself."""
         if not self.cuda:
             return None
         queued = finished = 0.0
@@ -131,8 +139,8 @@ class Job:
 
 
 def settings(ctx, batch_bytes):
-    """Return the loader's settings: the declared ones, else one worker per CPU; fewer where /dev/shm is small."""
-    declared = ctx.wants("loader") or {}
+    """Return the loader's settings: the declared ones, else one worker per CPU; fewer if /dev/shm is small."""
+    declared = ctx.spec.get("loader") or {}
     wanted = declared.get("num_workers")
     workers = hostfacts.whole_cpus(hostfacts.cpus()["effective"]) if wanted is None else int(wanted)
     prefetch = int(declared.get("prefetch_factor") or PREFETCH)
@@ -147,7 +155,7 @@ def settings(ctx, batch_bytes):
 
 
 def same(batch, delay_s=0.0):
-    """Iterate over one batch for ever, each time after ``delay_s``: no loader at all, or a starving one."""
+    """Yield one batch forever, each time after ``delay_s``: training without a loader, or with a slow one."""
     for _ in itertools.repeat(None):
         if delay_s:
             time.sleep(delay_s)
@@ -155,7 +163,7 @@ def same(batch, delay_s=0.0):
 
 
 def starved_share(with_loader, without):
-    """Return the share of a step that is lost to the loader: 1 - time without it / time with it, at least 0."""
+    """Return the share of a step that the loader costs: 1 - time without it / time with it, at least 0."""
     return max(0.0, 1.0 - without / with_loader) if with_loader > 0 else 0.0
 
 
@@ -164,3 +172,45 @@ def _network(nn, width, depth, stride):
     for _ in range(depth):
         layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES))
+
+
+def trace(ctx, limit=TRACE_LIMIT):
+    """Return a profile as ``{format, steps, bytes, data}``: a gzipped Chrome trace in base64, ``bytes`` unpacked.
+
+    Raises ValueError if even one step needs more than ``limit`` characters.
+    """
+    with timing.single_thread(ctx.seeded()):
+        job = Job(ctx)
+        source = job.loader()
+        try:
+            for _ in range(max(3, job.queued())):
+                job.train(*job.transfer(next(source)))
+            steps = TRACE_STEPS
+            while steps:
+                raw = _profiled(ctx, job, source, steps)
+                packed = base64.b64encode(gzip.compress(raw, 9)).decode("ascii")
+                if len(packed) <= limit:
+                    return {"format": "chrome-trace+gzip+base64", "steps": steps, "bytes": len(raw), "data": packed}
+                steps //= 2
+        finally:
+            loaders.stop(source)
+    raise ValueError(f"a trace of one step is {len(packed)} characters long, more than {limit}")
+
+
+def _profiled(ctx, job, source, steps):
+    """Profile ``steps`` steps, whose parts are marked data_wait, h2d and train, and return the trace as JSON."""
+    profiler = ctx.torch.profiler
+    kinds = [profiler.ProfilerActivity.CPU] + ([profiler.ProfilerActivity.CUDA] if ctx.has_cuda else [])
+    with profiler.profile(activities=kinds) as profile:
+        for _ in itertools.repeat(None, steps):
+            with profiler.record_function("data_wait"):
+                batch = next(source)
+            with profiler.record_function("h2d"):
+                near = job.transfer(batch)
+            with profiler.record_function("train"):
+                job.train(*near)
+        job.synchronize()
+    with tempfile.TemporaryDirectory(prefix="envkit-") as folder:
+        path = pathlib.Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Was the machine quiet while a check was timed?
+"""Noise readings: whether other processes disturbed the machine while a check was timed.
 
 Use::
 
@@ -7,10 +7,10 @@ Use::
     observation["noise"] = noise.gate(before, noise.snapshot(gpu=True))
 
 ``gate`` returns {psi_cpu_some, nr_throttled, other_gpu_procs, other_gpu_busy, other_gpu_bytes, clock_events, pstate,
-window_s, gate, gpu_gate}; ``gate["gate"]`` is "clean" or the reasons in words, ``gate["gpu_gate"]`` only those that
-reach work which the GPU times itself. A source that this machine does not have is None and does not spoil the gate.
-The GPU is read through NVML; nvidia-smi is asked only where NVML does not load, and never again once it failed.
-``quiet_window(seconds)`` is for checks that load the CPU themselves: it reads an idle window instead.
+window_s, gate, gpu_gate}; ``gate["gate"]`` is "clean" or the reasons in words, ``gate["gpu_gate"]`` only the reasons
+that affect work which the GPU times itself. A reading that this machine lacks is None and counts as clean. The GPU is
+read through NVML; nvidia-smi is used only if NVML does not load, and not again after it failed once.
+``quiet_window(seconds)`` is for checks that load the CPU themselves: it takes its readings over an idle window.
 """
 
 import os
@@ -25,17 +25,19 @@ from .timing import EVENT_CLOCK
 
 PSI_CPU = "/proc/pressure/cpu"
 PSI_LIMIT = 0.10  # share of the time in which something waited for a CPU
-NVIDIA_SMI_TIMEOUT_S = 5  # it answers in one, or hangs
-# The normal state of a 70 W card, and no sign of a disturbance.
+NVIDIA_SMI_TIMEOUT_S = 5  # it answers within a second, or hangs
+# The normal state of a 70 W card, not a sign of a disturbance.
 POWER_CAP = "sw_power_cap"
-# GeForce cards compute in P2 by design; anything slower than that means the clocks had not come up.
+# GeForce cards compute in P2 by design; any lower state means that the clocks had not risen yet.
 BUSY_PSTATES = ("P0", "P1", "P2")
-# Others use the GPU when it is busy for more percent than this while we are idle, or hold more memory than this.
+# Others use the GPU if it is busy for more than this percentage while this process is idle, or if their memory is
+# larger than this.
 BUSY_LIMIT = 5
 OTHERS_BYTES = 1 << 30
-# What CUDA's context and the kernels of torch 1.x take at most, beside torch's own pool.
+# The most memory that CUDA's context and the kernels of torch 1.x take outside torch's pool.
 CONTEXT_BYTES = 2 << 30
-# A driver's utilization is that of its last sample, up to a second long: so the load before has to fade first.
+# The driver's utilization is that of its last sample period, up to a second, so earlier load of this process has to
+# leave it first.
 IDLE_STEP_S = 0.1
 IDLE_STEPS = 15
 IDLE_AGREEING = 3
@@ -45,7 +47,7 @@ _before_context = {}
 
 
 def psi_total_us(text):
-    """Total stall in microseconds of the ``some`` line of a PSI file's text, or None."""
+    """Return the total stall time in microseconds of the ``some`` line in a PSI file's text, or None."""
     for line in (text or "").splitlines():
         if line.startswith("some"):
             for field in line.split()[1:]:
@@ -56,17 +58,17 @@ def psi_total_us(text):
 
 
 def cpu_stat_paths(proc_self_cgroup, root="/sys/fs/cgroup"):
-    """Return where ``cpu.stat`` may be: cgroup v2, then v1, each by this process's path, then at the mount's root."""
+    """Return the possible paths of ``cpu.stat``: cgroup v2, then v1; each at this process's path, then at the root."""
     base, paths = pathlib.Path(root), hostfacts.cgroup_paths(proc_self_cgroup)
-    found = []
+    files = []
     for controller, mounts in (("", (base, base / "unified")), ("cpu", (base / "cpu,cpuacct", base / "cpu"))):
         for mount in mounts if controller in paths else ():
-            found += [str(mount / paths[controller].strip("/") / "cpu.stat"), str(mount / "cpu.stat")]
-    return found
+            files += [str(mount / paths[controller].strip("/") / "cpu.stat"), str(mount / "cpu.stat")]
+    return files
 
 
 def parse_cpu_stat(text):
-    """``{"nr_periods", "nr_throttled"}`` from cpu.stat's text, or None where the file does not carry them."""
+    """Return ``{"nr_periods", "nr_throttled"}`` from cpu.stat's text, or None if it lacks them."""
     fields = dict(line.split(None, 1) for line in (text or "").splitlines() if " " in line)
     if "nr_throttled" not in fields:
         return None
@@ -74,7 +76,7 @@ def parse_cpu_stat(text):
 
 
 def throttling():
-    """This process's CPU quota counters ``{"nr_periods", "nr_throttled"}`` (cgroup v2 or v1), or None."""
+    """Return this process's CPU quota counters ``{"nr_periods", "nr_throttled"}`` (cgroup v2 or v1), or None."""
     for path in cpu_stat_paths(hostfacts.read_text("/proc/self/cgroup")):
         counters = parse_cpu_stat(hostfacts.read_text(path))
         if counters is not None:
@@ -83,14 +85,14 @@ def throttling():
 
 
 def ask_nvidia_smi(gpu):
-    """Return pstate and clock-event mask of one GPU (index or UUID) as nvidia-smi's CSV line, None without an answer.
+    """Return pstate and clock-event mask of one GPU (index or UUID) as nvidia-smi's CSV line, None if it fails.
 
-    One failure ends it for this process: where it is slow it takes its whole time limit, each time.
+    After one failure this process does not call it again, because each call may take the whole time limit.
     """
     binary = shutil.which("nvidia-smi")
     if binary is None or not _nvidia_smi["usable"]:
         return None
-    # Newer drivers call the second field clocks_event_reasons and still know this name.
+    # Newer drivers name the second field clocks_event_reasons, but still accept this name.
     query = "--query-gpu=pstate,clocks_throttle_reasons.active"
     try:
         done = subprocess.run(
@@ -107,7 +109,7 @@ def ask_nvidia_smi(gpu):
 
 
 def parse_gpu_state(text):
-    """``{"pstate", "clock_events"}`` from one ``pstate, reasons`` CSV line of nvidia-smi, or None."""
+    """Return ``{"pstate", "clock_events"}`` from one ``pstate, reasons`` CSV line of nvidia-smi, or None."""
     lines = [line for line in (text or "").splitlines() if line.strip()]
     if not lines:
         return None
@@ -124,10 +126,10 @@ def _slowing(events):
 
 
 def gpu_state(torch, idle=False):
-    """Return ``{pstate, clock_events, pids, busy, foreign_bytes}`` of torch's first GPU, None where nobody tells.
+    """Return ``{pstate, clock_events, pids, busy, foreign_bytes}`` of torch's first GPU, None if it cannot be read.
 
-    ``busy`` is the percent of time in which others run kernels. It is read only when ``idle``: this process has to be
-    idle for it, and it takes 0.3 s where nobody else runs anything and 1.5 s where somebody does.
+    ``busy`` is the percentage of time in which others run kernels. It is read only with ``idle``, because this process
+    has to be idle for it; that takes 0.3 s if nobody else runs kernels and 1.5 s if somebody does.
     """
     session = nvml.open_session()
     index = gpus.nvml_index(torch, session) if session is not None and torch is not None else None
@@ -136,22 +138,22 @@ def gpu_state(torch, idle=False):
         return None if state is None else dict(state, pids=None, busy=None, foreign_bytes=None)
     load = session.load(index)
     processes = load["processes"]
-    strangers = [item for item in processes or () if not gpus.is_mps_server(item)]
+    clients = [item for item in processes or () if not gpus.is_mps_server(item)]
     handle = gpus.memory_handle(torch, session)
     memory = session.memory(handle)
-    # A MIG slice has its own memory, and was not looked at before.
+    # A MIG slice has its own memory, of which there is no earlier reading.
     before = _before_context.get(index, 0) if handle.value == session.handle(index).value else 0
     return {
         "pstate": load["pstate"],
         "clock_events": _slowing(load["clock_events"]),
-        "pids": None if processes is None else [item["pid"] for item in strangers],
+        "pids": None if processes is None else [item["pid"] for item in clients],
         "busy": _busy(torch, session, session.handle(index)) if idle else None,
         "foreign_bytes": None if memory is None else foreign_bytes(memory["used"], processes, _reserved(torch), before),
     }
 
 
 def note_idle_memory():
-    """Remember what is held on each GPU. Only before this process has a context is all of it other people's."""
+    """Note the memory used on each GPU. Before this process has a CUDA context, all of it belongs to others."""
     session = nvml.open_session()
     for index in range(session.count() if session is not None else 0):
         handle = session.handle(index)
@@ -161,10 +163,10 @@ def note_idle_memory():
 
 
 def foreign_bytes(used, processes, reserved, before=0):
-    """Return how many of the ``used`` bytes are not ours.
+    """Return how many of the ``used`` bytes belong to other processes.
 
-    Exact where NVML shows our own process. Else what was held ``before`` we had a context, or what is above torch's
-    pool of ``reserved`` bytes and CONTEXT_BYTES.
+    Exact if NVML shows this process. Otherwise an estimate: the bytes that were used ``before`` this process had a
+    context, or those beyond torch's pool of ``reserved`` bytes and CONTEXT_BYTES, whichever is larger.
     """
     own = [item["bytes"] for item in processes or () if item["pid"] == os.getpid() and item["bytes"] is not None]
     if own:
@@ -184,7 +186,7 @@ def _busy(torch, session, handle):
         time.sleep(IDLE_STEP_S)
         seen.append(session.utilization(handle))
         if seen[-1] is None:
-            return None  # as on MIG slices
+            return None  # MIG slices have no utilization
         last = seen[-IDLE_AGREEING:]
         if len(last) == IDLE_AGREEING and max(last) <= BUSY_LIMIT:
             break
@@ -192,7 +194,7 @@ def _busy(torch, session, handle):
 
 
 def nvidia_smi_id():
-    """Return nvidia-smi's name of torch's cuda:0: the UUID where torch knows it, else the index."""
+    """Return nvidia-smi's ID for torch's cuda:0: the UUID if torch has it, else the index."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
@@ -202,10 +204,10 @@ def nvidia_smi_id():
 
 
 def snapshot(gpu=False, own_gpu_processes=1, idle=False):
-    """Read every counter once. ``gpu``: torch's first GPU too; ``idle``: this process does nothing at this moment.
+    """Read every counter once. ``gpu``: also those of torch's first GPU; ``idle``: this process is idle now.
 
-    ``own_gpu_processes``: how many of the compute processes on it are ours. Inside a container NVML shows host
-    process ids or none at all, so ours cannot always be told by id.
+    ``own_gpu_processes``: how many of the compute processes on the GPU belong to this run. Inside a container NVML
+    shows host process IDs or none at all, so they cannot always be recognized by ID.
     """
     state = gpu_state(sys.modules.get("torch"), idle) if gpu else None
     return {
@@ -218,7 +220,7 @@ def snapshot(gpu=False, own_gpu_processes=1, idle=False):
 
 
 def gate(before, after):
-    """Compare two snapshots; see the module's docstring for the result."""
+    """Return the readings between two snapshots, see the module's docstring."""
     window = after["time"] - before["time"]
     share = None
     if before["psi_us"] is not None and after["psi_us"] is not None and window > 0:
@@ -232,9 +234,9 @@ def gate(before, after):
     if throttled:
         reasons.append("CPU quota throttled {} periods".format(throttled))
     states = [snap["gpu"] for snap in (before, after) if snap["gpu"] is not None]
-    found, on_gpu = _gpu_gate(states, after["own_gpu_processes"])
+    readings, on_gpu = _gpu_gate(states, after["own_gpu_processes"])
     return dict(
-        found,
+        readings,
         psi_cpu_some=share,
         nr_throttled=throttled,
         window_s=window,
@@ -244,18 +246,18 @@ def gate(before, after):
 
 
 def _gpu_gate(states, own):
-    """Return what the snapshots say of the GPU, and the reasons among it."""
+    """Return the GPU's readings over the snapshots, and the reasons why it was not quiet."""
     events = sorted({event for state in states for event in state["clock_events"]})
     pids = states[-1]["pids"] if states else None
     others = None if pids is None else max(0, len(pids) - own)
     pstates = [state["pstate"] for state in states]
     busy = max((state["busy"] for state in states if state["busy"] is not None), default=None)
-    held = max((state["foreign_bytes"] for state in states if state["foreign_bytes"] is not None), default=None)
+    foreign = max((state["foreign_bytes"] for state in states if state["foreign_bytes"] is not None), default=None)
     used = []
     if busy is not None and busy > BUSY_LIMIT:
         used.append("{} % of the time".format(busy))
-    if held is not None and held > OTHERS_BYTES:
-        used.append("{:.1f} GiB".format(held / (1 << 30)))
+    if foreign is not None and foreign > OTHERS_BYTES:
+        used.append("{:.1f} GiB".format(foreign / (1 << 30)))
     reasons = []
     if events:
         reasons.append("GPU clock events: " + ", ".join(events))
@@ -265,25 +267,25 @@ def _gpu_gate(states, own):
         reasons.append("GPU used by others: " + ", ".join(used))
     if pstates and pstates[-1] is not None and pstates[-1] not in BUSY_PSTATES:
         reasons.append("GPU in {} right after the work".format(pstates[-1]))
-    found = {
+    readings = {
         "other_gpu_procs": others,
         "other_gpu_busy": busy,
-        "other_gpu_bytes": held,
+        "other_gpu_bytes": foreign,
         "clock_events": events,
         "pstate": pstates,
     }
-    return found, reasons
+    return readings, reasons
 
 
-def felt(found, clock):
-    """Return a gate as samples of ``clock`` feel it: what the GPU itself times does not wait for a busy processor."""
-    if found is None or clock != EVENT_CLOCK or "gpu_gate" not in found:
-        return found
-    return dict(found, gate=found["gpu_gate"])
+def for_clock(readings, clock):
+    """Return the readings with the gate for samples of ``clock``: CPU load does not disturb the GPU's own clock."""
+    if readings is None or clock != EVENT_CLOCK or "gpu_gate" not in readings:
+        return readings
+    return dict(readings, gate=readings["gpu_gate"])
 
 
 def quiet_window(seconds=0.2):
-    """``gate`` over ``seconds`` in which this process only sleeps: what other processes do."""
+    """Return ``gate`` over ``seconds`` in which this process only sleeps: the load of other processes."""
     before = snapshot()
     time.sleep(seconds)
     return gate(before, snapshot())

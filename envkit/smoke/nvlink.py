@@ -1,10 +1,10 @@
-"""NVLinks of a GPU as NVML reports them: how many there are, how many are up, how fast, where to, with which errors."""
+"""NVLinks of a GPU as NVML reports them: number, active ones, speed, other ends and error counters."""
 
 import ctypes
 
 from .nvml import PciInfo
 
-# Numbers of nvml.h: field ids, kinds of errors, kinds of devices at the other end.
+# Constants of nvml.h: field IDs, error counters, types of remote devices.
 SPEED_MBPS, LINK_COUNT = 90, 91
 ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
 KINDS = {0: "gpu", 1: "npu", 2: "switch"}
@@ -30,23 +30,24 @@ class FieldValue(ctypes.Structure):
 
 
 def field(session, handle, number):
-    """Return an unsigned field of a device, None where this driver or device does not have it."""
+    """Return an unsigned field of a device, None if this driver or device lacks it."""
     item = FieldValue(field=number)
     answered = session.call("nvmlDeviceGetFieldValues", handle, ctypes.c_int(1), ctypes.byref(item))
     return item.value.uint if answered and item.result == 0 else None
 
 
 def state(session, handle):
-    """Return ``{bus, links, active, gb_per_s, to, errors}`` of one GPU, None where it has no NVLink.
+    """Return ``{bus, links, active, gb_per_s, to, errors}`` of one GPU, None if it has no NVLink.
 
-    ``gb_per_s`` is what one link carries in one direction, ``to`` the PCI addresses of the GPUs at the other ends or
-    ``["switch"]``, ``errors`` the sums of the error counters since the driver was loaded; each None where not reported.
+    ``gb_per_s`` is the rate of one link in one direction, ``to`` the PCI addresses of the GPUs at the other ends or
+    ``["switch"]``, ``errors`` the sums of the error counters since the driver was loaded. Values that the driver does
+    not report are None.
     """
     known = field(session, handle, LINK_COUNT)
     up, far, errors = [], set(), dict.fromkeys(ERRORS)
     seen = 0
     for link in range(MAX_LINKS if known is None else known):
-        # nvmlDeviceGetNvLinkState answers with an error for a link that this device does not have.
+        # nvmlDeviceGetNvLinkState returns an error for a link that this device does not have.
         value = session.number("nvmlDeviceGetNvLinkState", handle, ctypes.c_uint(link))
         if value is None:
             continue
@@ -75,7 +76,7 @@ def state(session, handle):
 
 
 def joined(states):
-    """Whether NVLinks join every GPU of the group with every other one, by a switch or directly."""
+    """Whether NVLinks connect every GPU of the group with every other one, directly or by a switch."""
     if len(states) < 2 or any(item is None or not item["active"] or not item["to"] for item in states):
         return False
     if all(item["to"] == ["switch"] for item in states):
@@ -85,9 +86,10 @@ def joined(states):
 
 
 def group_rate(states):
-    """Return GB/s that the NVLinks of the GPU with the fewest carry in one direction, None where they join not all.
+    """Return the lowest total rate of one GPU's active NVLinks in GB/s in one direction.
 
-    Where only some pairs are bridged, collectives of the whole group run over PCIe, and no rate of NVLink is owed.
+    None if NVLinks do not connect all GPUs: collectives of the whole group then run over PCIe, so no rate of NVLink
+    can be required.
     """
     if not joined(states) or any(item["gb_per_s"] is None for item in states):
         return None

@@ -1,16 +1,16 @@
-"""Builders of observations: plain dictionaries that survive JSON, whatever a check measured."""
+"""Builders of observations: dictionaries of plain JSON, for any values that a check measured."""
 
 import math
 import traceback
 
-from .noise import felt
+from .noise import for_clock
 
-TRACEBACK_CHARS = 4000  # the end of it
-TEXT_CHARS = 2000  # of one message
+TRACEBACK_CHARS = 4000  # kept from the end
+TEXT_CHARS = 2000  # per message
 
 
 class Skip(Exception):  # noqa: N818 - it is a result of a check, not an error
-    """Raised by a check that does not apply here. ``code`` is UPPER_SNAKE, ``message`` says why."""
+    """Raised by a check that does not apply here. ``code`` is in UPPER_SNAKE, ``message`` is the reason."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -19,41 +19,41 @@ class Skip(Exception):  # noqa: N818 - it is a result of a check, not an error
 
 
 def ran(check_id, subject, observed, controls=(), *, samples=None, stats=None, noise=None):
-    """Return an observation of a check that ran; ``observed`` holds what it saw, ``controls`` what had to fail."""
-    found = _observation(check_id, subject, "ran", None, observed)
-    lost = found["nonfinite"]
-    found["controls"] = finite(list(controls), "controls", lost)
-    found["samples"] = finite(samples, "samples", lost)
-    found["stats"] = finite(stats, "stats", lost)
-    found["noise"] = finite(felt(noise, (samples or {}).get("clock")), "noise", lost)
-    return found
+    """Return the observation of a check that ran: ``observed`` are its results, ``controls`` its negative controls."""
+    item = _observation(check_id, subject, "ran", None, observed)
+    lost = item["nonfinite"]
+    item["controls"] = finite(list(controls), "controls", lost)
+    item["samples"] = finite(samples, "samples", lost)
+    item["stats"] = finite(stats, "stats", lost)
+    item["noise"] = finite(for_clock(noise, (samples or {}).get("clock")), "noise", lost)
+    return item
 
 
 def skipped(check_id, subject, code, message):
-    """Return an observation of a check that does not apply here, with the reason."""
+    """Return the observation of a check that does not apply here, with the reason."""
     return _observation(check_id, subject, "skip", {"code": code, "message": message}, {})
 
 
 def failed(check_id, subject, code, message, observed=None):
-    """Return an observation of a check that could not run, with the reason."""
+    """Return the observation of a check that could not run, with the reason."""
     reason = {"code": code, "message": message[:TEXT_CHARS]}
     return _observation(check_id, subject, "error", reason, observed or {})
 
 
 def raised(check_id, subject, error):
-    """Return an observation of a check that raised ``error``: its type, its message and a shortened traceback."""
+    """Return the observation of a check that raised ``error``: its type, its message and the end of its traceback."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-TRACEBACK_CHARS:]
     observed = {"exception": type(error).__name__, "traceback": text}
     return failed(check_id, subject, "EXCEPTION", f"{type(error).__name__}: {error}", observed)
 
 
 def control(name, held, detail=""):
-    """Return the outcome of a negative control: ``held`` is True when the fault planted on purpose was noticed."""
+    """Return the outcome of a negative control: ``held`` is True if the planted fault was noticed."""
     return {"name": name, "held": bool(held), "detail": str(detail)[:TEXT_CHARS]}
 
 
 def finite(value, path="", lost=None):
-    """Return ``value`` as plain JSON: numbers that JSON lacks become None and are noted in ``lost`` by their path."""
+    """Return ``value`` as plain JSON. NaN and infinities become None and are added to ``lost`` by their path."""
     lost = {} if lost is None else lost
     if value is None or isinstance(value, (bool, int, str)):
         return value

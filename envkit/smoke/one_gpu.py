@@ -1,6 +1,6 @@
-"""A few seconds of work for one GPU: an exact kernel, exact copies and their rate, the rate of a product, its health.
+"""A few seconds of work on one GPU: an exact kernel, exact copies and their rate, a matrix product, GPU health.
 
-The machine's first GPU does it in the payload's own process, every other one in a process of its own.
+The first GPU does it in the payload's process, every other GPU in a separate process.
 """
 
 import contextlib
@@ -13,63 +13,63 @@ from . import compat, context, gpus, hostfacts, nvml, telemetry, timing
 
 MIB = 1 << 20
 COPIED_BYTES = 256 * MIB
-# The sum of the first n odd numbers is n squared: every element counts, and the answer is exact.
+# The sum of the first n odd numbers is n squared: it is exact, and every element affects it.
 ODD = 1 << 22
 SM_CLOCK, MEMORY_CLOCK = 1, 2
 SAMPLES, WARMUP_S, BUDGET_S = 7, 0.1, 0.4
-# Products that are queued while the clock is read.
+# Products that are queued before clock, temperature and power are read, so that the GPU is busy meanwhile.
 QUEUED = 20
-# Multiples of 64, so that no tile is cut; large enough that arithmetic and not memory decides.
+# Multiples of 64, so that all tiles are whole; large enough that arithmetic is the limit, not memory.
 GPU_SIZE, HOPPER_SIZE = 4096, 8192
 
 
 def main(arguments):
     """Measure device ``arguments[0]`` with page-locked buffers of ``arguments[1]`` bytes; print one JSON line.
 
-    ``arguments[2]`` is the file that processes lock in turns while they time copies.
+    ``arguments[2]`` is the file that each process locks while it times copies.
     """
     import torch
 
     index = int(arguments[0])
     busy = busy_before(torch, index)
-    found = measure(torch, index, int(arguments[1]), arguments[2])
-    print(json.dumps(dict(found, busy_before=busy)), flush=True)
+    result = measure(torch, index, int(arguments[1]), arguments[2])
+    print(json.dumps(dict(result, busy_before=busy)), flush=True)
 
 
 def measure(torch, index, buffer_bytes, turns):
-    """Return what device ``index`` did, plain JSON."""
+    """Return the results of device ``index`` as plain JSON."""
     with torch.cuda.device(index):
-        found = limits(torch, index)
-        found["kernel"] = kernel(torch, index)
+        result = limits(torch, index)
+        result["kernel"] = kernel(torch, index)
         with near_the_gpu(torch, index) as near:
-            found["copy"] = dict(copies(torch, index, buffer_bytes, turns), near=near)
-        found["product"] = product(torch, index)
-        found["health"] = found["product"].pop("health")
-        return found
+            result["copy"] = dict(copies(torch, index, buffer_bytes, turns), near=near)
+        result["product"] = product(torch, index)
+        result["health"] = result["product"].pop("health")
+        return result
 
 
 def busy_before(torch, index):
-    """Return the percent of the last second in which others used a GPU that this run has not used; None: unknown."""
+    """Return the utilization in percent of a GPU that this run has not used yet, so by others; None if unknown."""
     session = nvml.open_session()
-    found = gpus.nvml_index(torch, session, index) if session else None
-    return None if found is None else session.utilization(session.handle(found))
+    number = gpus.nvml_index(torch, session, index) if session else None
+    return None if number is None else session.utilization(session.handle(number))
 
 
 def limits(torch, index):
-    """Return what bounds the device's rates: multiprocessors, top clocks, width of the memory bus; None where unknown.
+    """Return the numbers that limit the device's rates: multiprocessors, highest clocks, width of the memory bus.
 
-    ``memory_mhz`` is NVML's: two transfers a cycle.
+    Unknown values are None. ``memory_mhz`` is NVML's, with two transfers per cycle.
     """
     properties = torch.cuda.get_device_properties(index)
     session = nvml.open_session()
-    found = gpus.nvml_index(torch, session, index) if session else None
-    handle = None if found is None else session.handle(found)
+    number = gpus.nvml_index(torch, session, index) if session else None
+    handle = None if number is None else session.handle(number)
 
     def read(name, *kind):
         return None if handle is None else session.number(name, handle, *(ctypes.c_uint(item) for item in kind))
 
-    # A slice of a GPU has a share of the bus, and NVML reports the whole one.
-    whole = found is not None and not session.describe(found)["mig"]
+    # A MIG slice has a part of the bus, but NVML reports the whole bus.
+    whole = number is not None and not session.describe(number)["mig"]
     return {
         "name": torch.cuda.get_device_name(index),
         "uuid": gpus.device_uuid(torch, index),
@@ -82,7 +82,7 @@ def limits(torch, index):
 
 
 def kernel(torch, index):
-    """Return ``{total, expected, noticed}``: a sum with one right answer, and whether a changed element is noticed."""
+    """Return ``{total, expected, noticed}``: an exact sum, and whether it shows that one element was changed."""
     odd = torch.arange(ODD, dtype=torch.int64, device=f"cuda:{index}") * 2 + 1
     total = int(odd.sum().item())
     odd[ODD // 3] += 1
@@ -92,8 +92,8 @@ def kernel(torch, index):
 def copies(torch, index, buffer_bytes, turns):
     """Copy 256 MiB to the device and back in pieces, compare every byte, and time both directions.
 
-    Returns ``{bytes, exact, noticed, h2d_gb_per_s, d2h_gb_per_s}``. GPUs may share a PCIe switch, so rates are taken in
-    turns.
+    Returns ``{bytes, exact, noticed, h2d_gb_per_s, d2h_gb_per_s}``. GPUs may share a PCIe switch, so they time their
+    copies one after the other.
     """
     base = torch.empty(buffer_bytes + context.PATTERN, dtype=torch.uint8)
     context.fill_pattern(torch, base)
@@ -102,7 +102,7 @@ def copies(torch, index, buffer_bytes, turns):
     far = torch.zeros(pieces * buffer_bytes, dtype=torch.uint8, device=f"cuda:{index}")
 
     def expected(piece):
-        # Each piece begins elsewhere in the pattern, so two that change places are noticed.
+        # Each piece begins at another position in the pattern, so that swapped pieces differ.
         return base[piece % context.PATTERN :][:buffer_bytes]
 
     def part(piece):
@@ -121,19 +121,19 @@ def copies(torch, index, buffer_bytes, turns):
     down[buffer_bytes // 3] ^= 1
     noticed = not torch.equal(down, expected(0))
     target, source = part(0), part(1)
-    ways = [
+    variants = [
         ("h2d", lambda: target.copy_(up, non_blocking=True)),
         ("d2h", lambda: down.copy_(source, non_blocking=True)),
     ]
     with in_turns(turns):
         clock = timing.event_clock(torch)
-        timed = timing.measure(ways, clock, samples=SAMPLES, warmup_cap_s=WARMUP_S, budget_s=BUDGET_S)
-    rates = {f"{way}_gb_per_s": buffer_bytes / timed[way]["stats"]["median"] / 1e6 for way, _ in ways}
+        timed = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=WARMUP_S, budget_s=BUDGET_S)
+    rates = {f"{name}_gb_per_s": buffer_bytes / timed[name]["stats"]["median"] / 1e6 for name, _ in variants}
     return dict(rates, bytes=pieces * buffer_bytes, exact=exact, noticed=noticed)
 
 
 def product(torch, index):
-    """Time a large product in the device's best precision and read its health while it works.
+    """Time a large matrix product in bfloat16, else float16, and read the device's health under this load.
 
     Returns ``{dtype, size, tflops, two_over_one, health}``.
     """
@@ -143,19 +143,19 @@ def product(torch, index):
     left, right = (torch.randn(size, size, device=device).to(getattr(torch, name)) for _ in range(2))
     out = torch.empty_like(left)
 
-    def one():
+    def once():
         torch.mm(left, right, out=out)
 
-    def two():
-        one()
-        one()
+    def twice():
+        once()
+        once()
 
     clock = timing.event_clock(torch)
-    variants = [("one", one), ("two", two)]
+    variants = [("one", once), ("two", twice)]
     timed = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=WARMUP_S, budget_s=BUDGET_S)
     for _ in range(QUEUED):
-        one()
-    health = told(torch, index)
+        once()
+    state = health(torch, index)
     torch.cuda.synchronize()
     took = {variant: item["stats"]["median"] for variant, item in timed.items()}
     return {
@@ -163,35 +163,35 @@ def product(torch, index):
         "size": size,
         "tflops": tflops(size, took["one"]),
         "two_over_one": took["two"] / took["one"],
-        "health": health,
+        "health": state,
     }
 
 
 def gemm_size(capability):
-    """Return the side of matrices that keep a GPU of this capability busy: Hopper and newer need larger ones."""
+    """Return the side of square matrices that keep a GPU of this capability busy: from Hopper on, larger ones."""
     return HOPPER_SIZE if capability >= (9, 0) else GPU_SIZE
 
 
 def tflops(size, milliseconds):
-    """Return 1e12 floating-point operations per second of one product of square matrices; None for no time at all."""
+    """Return the rate of one product of square matrices in TFLOP/s, None if it took no time."""
     return 2.0 * size**3 / milliseconds / 1e9 if milliseconds else None
 
 
-def told(torch, index):
-    """Return clock, heat, power and clock events of the device at this moment, None without NVML.
+def health(torch, index):
+    """Return the current clock, temperature, power and clock events of the device, None without NVML.
 
-    Its errors, and those of its past, are C25's.
+    C25 reads its error counters.
     """
     session = nvml.open_session()
-    found = gpus.nvml_index(torch, session, index) if session else None
-    if found is None:
+    number = gpus.nvml_index(torch, session, index) if session else None
+    if number is None:
         return None
-    return telemetry.reading(session, session.handle(found))
+    return telemetry.reading(session, session.handle(number))
 
 
 @contextlib.contextmanager
 def in_turns(file):
-    """Hold the lock of ``file`` inside the block, so that one process at a time is there."""
+    """Hold the lock of ``file`` inside the block, so that one process at a time runs it."""
     with open(file, "w") as stream:  # noqa: PTH123 - pathlib has no lock either
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
@@ -199,9 +199,10 @@ def in_turns(file):
 
 @contextlib.contextmanager
 def near_the_gpu(torch, index):
-    """Run this thread on the CPUs next to the device inside the block; yields whether that could be done.
+    """Run this thread on the CPUs near the device inside the block; yields False if they are not known or not allowed.
 
-    Page-locked memory lies where the thread runs that touches it first, and a copy from the other socket is slower.
+    Page-locked memory is allocated on the NUMA node of the thread that first touches it, and copies from the other
+    socket are slower.
     """
     near = hostfacts.numbers_of_list(gpus.placement(gpus.bus_address(torch, index))["cpus"] or "")
     before = os.sched_getaffinity(0)

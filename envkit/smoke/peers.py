@@ -1,4 +1,4 @@
-"""Copies between all pairs of GPUs, in a process of its own: which arrive, and how fast."""
+"""Copies between all pairs of GPUs, in a separate process: whether they are exact, and their rate."""
 
 import json
 
@@ -16,18 +16,20 @@ def main(arguments):
 
 
 def measure(torch, count):
-    """Return ``{names, links, pairs}``: NVLinks of each GPU, and each ordered pair's access, rate and exactness."""
+    """Return ``{names, links, pairs}``: the name and NVLinks of each GPU, and the result of each ordered pair."""
     session = nvml.open_session()
-    known = [gpus.nvml_index(torch, session, index) if session else None for index in range(count)]
+    numbers = [gpus.nvml_index(torch, session, index) if session else None for index in range(count)]
     return {
         "names": [torch.cuda.get_device_name(index) for index in range(count)],
-        "links": [None if index is None else nvlink.state(session, session.handle(index)) for index in known],
-        "pairs": [pair(torch, one, other) for one in range(count) for other in range(count) if one != other],
+        "links": [None if number is None else nvlink.state(session, session.handle(number)) for number in numbers],
+        "pairs": [
+            pair(torch, source, target) for source in range(count) for target in range(count) if source != target
+        ],
     }
 
 
 def pair(torch, source, target):
-    """Copy from one GPU to another; returns ``{source, target, peer_access, exact, noticed, gb_per_s}``."""
+    """Copy from one GPU to another and return ``{source, target, peer_access, exact, noticed, gb_per_s}``."""
     pattern = torch.empty(BYTES, dtype=torch.uint8)
     context.fill_pattern(torch, pattern)
     near = pattern.to(f"cuda:{source}")
@@ -41,8 +43,8 @@ def pair(torch, source, target):
         back[BYTES // 3] ^= 1
         noticed = not torch.equal(back, pattern)
         clock = timing.event_clock(torch)
-        ways = [("copy", lambda: far.copy_(near, non_blocking=True))]
-        timed = timing.measure(ways, clock, samples=SAMPLES, warmup_cap_s=0.05, budget_s=BUDGET_S)
+        variants = [("copy", lambda: far.copy_(near, non_blocking=True))]
+        timed = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=0.05, budget_s=BUDGET_S)
     return {
         "source": source,
         "target": target,

@@ -1,14 +1,14 @@
-"""Errors against a float64 reference, and the lines that planted faults must cross."""
+"""Errors relative to a float64 reference, and the limits that planted faults must exceed."""
 
 import os
 
 from .observation import control
 
-# A fault must show above this relative Frobenius error; no legitimate precision reaches it.
+# A planted fault must exceed this relative Frobenius error, which no correct precision reaches.
 FAULT_LINE = 2e-2
-# Float32 arithmetic stays below this relative Frobenius error; every reduced precision lies above it.
+# Float32 arithmetic stays below this relative Frobenius error; every reduced precision exceeds it.
 FULL_PRECISION_LINE = 2e-6
-# Largest max|error| / max|reference| that counts as rounding, by precision: ten times what was measured.
+# Largest max|error| / max|reference| that counts as rounding, by precision: ten times the measured value.
 ELEMENT_LINES = {"ieee": 3.2e-6, "tf32": 1.1e-2, "fp16": 5.1e-3, "bf16": 3.6e-2}
 OVERRIDES = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
@@ -44,13 +44,13 @@ def to_tf32(tensor):
 
 
 def fault_control(name, faulty, reference):
-    """Control: a result with a fault planted in its sums lies above FAULT_LINE."""
+    """Return the control that a result with a fault planted in its sums exceeds FAULT_LINE."""
     error = errors(faulty, reference)["rel_fro"]
     return control(name, error is not None and error > FAULT_LINE, f"relative error {error} against {FAULT_LINE}")
 
 
 def element_control(candidate, reference, promise):
-    """Control: one element set to zero, the one of median magnitude, breaks the element rule."""
+    """Return the control that setting the element of median magnitude to zero exceeds the limit per element."""
     flat = candidate.detach().to("cpu").double().reshape(-1).clone()
     magnitude = reference.abs().reshape(-1)
     flat[int(magnitude.argsort()[magnitude.numel() // 2])] = 0.0
@@ -60,21 +60,21 @@ def element_control(candidate, reference, promise):
 
 
 def rounding_control(rounded, reference):
-    """Control: inputs rounded as TF32 rounds them are told from float32."""
+    """Return the control that inputs rounded to TF32 are distinguished from float32."""
     error = errors(rounded, reference)["rel_fro"]
     held = error is not None and error > FULL_PRECISION_LINE
     return control("tf32_rounding_noticed", held, f"relative error {error} against {FULL_PRECISION_LINE}")
 
 
 def overrides():
-    """Return the environment variables that change precision behind the program's back, as far as they are set."""
+    """Return those environment variables that override the program's precision settings, if they are set."""
     return {name: os.environ[name] for name in OVERRIDES if name in os.environ}
 
 
 def variants(ctx, compat):
-    """Return what to run on the context's device: a list of (name, dtype name, promise, skip code, skip message).
+    """Return the precisions to run on the context's device: a list of (name, dtype name, promise, skip).
 
-    ``promise`` is "ieee", "tf32", "fp16" or "bf16"; the skip fields are None where the variant can run.
+    ``promise`` is "ieee", "tf32", "fp16" or "bf16"; ``skip`` is None if the variant can run, else (code, message).
     """
     torch = ctx.torch
     capability = compat.capability(torch, ctx.device)
@@ -95,6 +95,6 @@ def variants(ctx, compat):
 
 
 def unsupported(error):
-    """Whether an exception says that this build has no kernel for the dtype."""
+    """Whether an exception means that this build has no kernel for the dtype."""
     text = str(error).lower()
     return "not implemented" in text or "not supported" in text or "unsupported" in text

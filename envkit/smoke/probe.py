@@ -1,4 +1,4 @@
-"""Fresh interpreters that can be killed: for what may hang in a driver, start processes or leave state behind."""
+"""New interpreters that can be killed, for code that may hang in a driver, start processes or leave state behind."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-TEXT_CHARS = 2000  # of its last words
+TEXT_CHARS = 2000  # kept from the end of its output
 
 
 def code_of(module):
@@ -23,7 +23,7 @@ def code_of(module):
 
 
 def start(code, arguments, env=None):
-    """Start ``code`` in a fresh interpreter, in a session of its own, with ``env`` added to this environment."""
+    """Start ``code`` in a new interpreter and session, with ``env`` added to this environment."""
     return subprocess.Popen(
         [sys.executable or "python3", "-c", code, *arguments],
         stdin=subprocess.DEVNULL,
@@ -37,18 +37,18 @@ def start(code, arguments, env=None):
 def finish(process, limit_s):
     """Wait for a process and return ``{outcome, wall_s, text, ...}``.
 
-    ``outcome`` is ``answered`` (exit 0; a JSON object on the last line is merged in), ``failed`` or ``timeout``, where
-    ``said`` is what it printed until then.
+    ``outcome`` is ``answered`` (exit code 0; a JSON object on the last line is merged in), ``failed``, or ``timeout``,
+    for which ``said`` has the output so far.
     """
     begin = time.monotonic()
     try:
         out, errors = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as over:
-        # One that hangs inside the driver does not even die; it is left behind rather than waited for.
+        # A process that hangs in the driver may survive SIGKILL; it is left behind rather than waited for.
         kill(process)
-        said = (over.output or b"").decode("utf-8", "replace")[-TEXT_CHARS:].strip()
+        out = (over.output or b"").decode("utf-8", "replace")[-TEXT_CHARS:].strip()
         text = f"no answer in {limit_s:g} s"
-        return {"outcome": "timeout", "wall_s": time.monotonic() - begin, "text": text, "said": said}
+        return {"outcome": "timeout", "wall_s": time.monotonic() - begin, "text": text, "said": out}
     except BaseException:
         kill(process)
         raise
@@ -63,9 +63,9 @@ def finish(process, limit_s):
 
 
 def finish_all(processes, limit_s):
-    """Wait for processes that run side by side, ``limit_s`` for all; return what ``finish`` does, in their order.
+    """Wait at most ``limit_s`` for parallel processes and return the result of ``finish`` for each, in their order.
 
-    None of them is left, whatever is raised meanwhile.
+    All of them are killed in the end, also if something raises.
     """
     begin = time.monotonic()
     try:
@@ -76,7 +76,7 @@ def finish_all(processes, limit_s):
 
 
 def kill(process):
-    """End a process and what it started, and let go of its pipes."""
+    """Kill a process and those that it started, and close its pipes."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -86,5 +86,5 @@ def kill(process):
 
 
 def probe(code, arguments, limit_s, env=None):
-    """Run ``code`` in a fresh interpreter and return what ``finish`` does."""
+    """Run ``code`` in a new interpreter and return the result of ``finish``."""
     return finish(start(code, arguments, env), limit_s)

@@ -1,4 +1,4 @@
-"""One process of a group: run the collectives and print the observations as one JSON line."""
+"""One process (rank) of a group: run the collectives and print the observations as one JSON line."""
 
 import contextlib
 import datetime as dt
@@ -12,15 +12,15 @@ from . import compat
 # Elements of int32: 4 B, 64 KiB, 1 MiB, 16 MiB.
 COUNTS = (1, 1 << 14, 1 << 18, 1 << 22)
 PERIOD = 1009  # a prime, so that elements at power-of-two distances differ
-BANDWIDTH_BYTES = 512 << 20  # so many that the latency of a call does not matter
+BANDWIDTH_BYTES = 512 << 20  # large enough that the latency of a call does not matter
 WARMUP, TRIALS = 5, 20
 BATCH, WIDTH = 24, 32
 
 
 def main(arguments):
-    """Join the group ``backend world rank file limit_s``, run every collective, print, leave.
+    """Join the group given by ``backend world rank file limit_s``, run every collective, print the result and exit.
 
-    The file ``file.rank`` appears once torch is imported, so that a process that is slow to start is told from one
+    The file ``file.rank`` is created once torch is imported: it distinguishes a process that starts slowly from one
     that waits for the others.
     """
     import torch
@@ -38,36 +38,36 @@ def main(arguments):
     group.init_process_group(
         backend, init_method="file://" + file, world_size=world, rank=rank, timeout=limit, **options
     )
-    found = {"init_s": time.perf_counter() - begin}
-    found["sums"] = sums(torch, device, rank, world)
-    found["ddp"] = ddp(torch, device, rank, world)
-    found["bandwidth"] = bandwidth(torch, device) if backend == "nccl" and world > 1 else None
-    found["nccl"] = list(compat.nccl_version(torch)) if backend == "nccl" else None
-    print(json.dumps(found), flush=True)
+    result = {"init_s": time.perf_counter() - begin}
+    result["sums"] = sums(torch, device, rank, world)
+    result["ddp"] = ddp(torch, device, rank, world)
+    result["bandwidth"] = bandwidth(torch, device) if backend == "nccl" and world > 1 else None
+    result["nccl"] = list(compat.nccl_version(torch)) if backend == "nccl" else None
+    print(json.dumps(result), flush=True)
     with contextlib.suppress(RuntimeError):
         group.barrier()
-    # Gloo's threads may outlive its objects: tearing a group down now and then aborts the process. The answer is given.
+    # Gloo's threads may outlive its objects, so a normal exit aborts now and then. The result is already printed.
     os._exit(0)
 
 
 def started(file, rank):
-    """Return the path of the file that says that ``rank`` has imported torch."""
+    """Return the path of the file that exists once ``rank`` has imported torch."""
     return "{}.{}".format(file, rank)
 
 
 def contribution(torch, count, rank):
-    """Return what ``rank`` puts in: integers that depend on the rank and on the place."""
+    """Return the input of ``rank``: integers that depend on the rank and on their position."""
     return (torch.arange(count, dtype=torch.int32) % PERIOD + 1) * (rank + 1)
 
 
 def expected_sum(torch, count, world):
-    """Return the sum over all ranks, computed without any communication."""
+    """Return the sum over all ranks, computed without communication."""
     return (torch.arange(count, dtype=torch.int32) % PERIOD + 1) * (world * (world + 1) // 2)
 
 
 def sums(torch, device, rank, world):
-    """All-reduce each size and count the wrong elements; ``noticed`` counts one element changed on purpose."""
-    found = []
+    """All-reduce each size and count wrong elements; ``noticed`` is the count after one is changed on purpose."""
+    rows = []
     for count in COUNTS:
         near = contribution(torch, count, rank).to(device)
         alone = near.clone()
@@ -78,12 +78,12 @@ def sums(torch, device, rank, world):
         changed = wanted.clone()
         changed[count // 2] += 1
         noticed = int((changed != wanted).sum())
-        found.append({"bytes": 4 * count, "wrong": wrong, "noticed": noticed, "wrong_without_reduction": unreduced})
-    return found
+        rows.append({"bytes": 4 * count, "wrong": wrong, "noticed": noticed, "wrong_without_reduction": unreduced})
+    return rows
 
 
 def ddp(torch, device, rank, world):
-    """Compare the gradient that DistributedDataParallel averages with that of one process on the whole batch."""
+    """Return the difference between DistributedDataParallel's averaged gradient and that of the whole batch."""
     nn = torch.nn
     torch.manual_seed(0)
     inputs = torch.randn(BATCH * world, WIDTH, dtype=torch.float64)
@@ -112,13 +112,13 @@ def ddp(torch, device, rank, world):
 
 
 def bandwidth(torch, device):
-    """Time an all-reduce of 512 MiB: ``{bytes, values_ms}``, each value one trial after a barrier."""
+    """Return ``{bytes, values_ms}`` of an all-reduce of 512 MiB: each value is one trial, after all ranks arrived."""
     tensor = torch.zeros(BANDWIDTH_BYTES // 4, dtype=torch.float32, device=device)
     values = []
     for number in range(WARMUP + TRIALS):
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
-        torch.distributed.all_reduce(tensor[:1])  # every rank has arrived
+        torch.distributed.all_reduce(tensor[:1])  # wait for all ranks
         first.record()
         torch.distributed.all_reduce(tensor)
         last.record()

@@ -1,4 +1,4 @@
-"""The checks of this payload, and how they run: one after another, each within its time limit."""
+"""The checks of this payload, run one after another, each with its own time limit."""
 
 import contextlib
 import importlib
@@ -9,21 +9,21 @@ import sys
 import time
 import traceback
 
-from . import compat, env, observation, timing, trace
+from . import compat, env, mini_train, observation, timing
 
 TIERS = ("quick", "standard", "deep")
 CATALOG = "catalog.json"
-TIME_FACTOR = 4  # of a check's budget, on slow and busy machines
-# Seconds on top for the check that imports torch first: half a minute from a cold disk on a busy machine.
+TIME_FACTOR = 4  # limit / budget of a check, for slow and busy machines
+# Extra seconds for the first check that imports torch: half a minute from a cold disk on a busy machine.
 IMPORT_S = 30.0
-# Seconds for one reading of the environment: NVML on every card.
+# Seconds for one reading of the environment, which calls NVML for every GPU.
 ENV_S = 20.0
-# How many times the measured start of CUDA the first check that starts it in this process gets on top.
+# Extra time for the first check that starts CUDA in this process, as a multiple of the measured start.
 START_FACTOR = 2.0
 
 
 class Check:
-    """One check: what the catalog says of it, and the ``run`` of its ``observe`` module."""
+    """One check: its row of the catalog, and the function ``run`` of its ``observe`` module."""
 
     def __init__(self, row, run):
         self.id = row["id"]
@@ -35,28 +35,28 @@ class Check:
         self.run = run
 
     def budget(self, tier):
-        """Return the seconds the check is meant to take in ``tier``: one that does more in a deeper tier says so."""
+        """Return the check's time budget in ``tier`` in seconds; it may be larger in a deeper tier."""
         return self.budgets_s.get(tier, self.budget_s)
 
 
 def packed():
-    """Return the rows of the catalog that is packed beside the checks, in the order the checks run."""
+    """Return the rows of the catalog in the payload's archive, in the order in which the checks run."""
     return json.loads(pkgutil.get_data("envkit.checks", CATALOG).decode("utf-8"))
 
 
 def load(rows):
-    """Return the checks of ``rows`` with their code, in the same order."""
+    """Import the checks of ``rows`` and return them in the same order."""
     return [Check(row, _code(row["folder"]).run) for row in rows]
 
 
 def _code(folder):
-    """Return the module of a check: a file in the payload's archive, ``observe.py`` of its folder in envkit itself."""
+    """Return the module of a check: in the payload's archive a file, in envkit the ``observe.py`` of its folder."""
     module = importlib.import_module("envkit.checks." + folder)
     return module if hasattr(module, "run") else importlib.import_module(module.__name__ + ".observe")
 
 
 def select(checks, tier, only=()):
-    """Return the checks of ``tier`` and every cheaper one, narrowed to the ids in ``only`` where given."""
+    """Return the checks of ``tier`` and of the cheaper tiers; with ``only``, the checks with these IDs of any tier."""
     allowed = TIERS[: TIERS.index(tier) + 1]
     unknown = sorted(set(only) - {check.id for check in checks})
     if unknown:
@@ -65,14 +65,14 @@ def select(checks, tier, only=()):
 
 
 class TimeLimit(BaseException):
-    """Raised into a check by the timer. Not an Exception, so that no check swallows it."""
+    """Raised by the timer inside a check. It is not an Exception, so that no check catches it by accident."""
 
 
 def run_suite(ctx, checks, send, with_trace=False):
-    """Run ``checks`` and ``send(kind, value)`` what they observe as it is made; see ``supervisor``.
+    """Run ``checks`` and pass each observation to ``send(kind, value)`` at once; see ``supervisor``.
 
-    A check that exceeds TIME_FACTOR times its budget is interrupted and the next one starts. One that cannot be
-    interrupted (a call that never returns from the driver) is up to the supervisor, which knows its limit.
+    A check that exceeds TIME_FACTOR times its budget is interrupted, and the next one starts. If it cannot be
+    interrupted (a call into the driver never returns), the supervisor ends it, which got the limit from ``send``.
     ``with_trace`` adds a profile of the small training job.
     """
     send("env", observation.finite(env.collect(ctx, first=True)))
@@ -84,11 +84,11 @@ def run_suite(ctx, checks, send, with_trace=False):
         print(f"{check.id} {check.title}", file=sys.stderr, flush=True)
         run_check(ctx, check, limit, lambda item: send("observation", item))
         if ctx.uses_gpu and not asked:
-            # Later, the driver may no longer answer.
+            # Read now: after later checks the driver may not answer any more.
             asked = True
             _send_env(ctx, send)
     if with_trace:
-        send("doing", {"doing": "the trace", "limit_s": trace.BUDGET_S, "gpu": False})
+        send("doing", {"doing": "the trace", "limit_s": mini_train.TRACE_S, "gpu": False})
         send("trace", _guarded_trace(ctx))
     _send_env(ctx, send)
 
@@ -97,29 +97,29 @@ def _send_env(ctx, send):
     send("doing", {"doing": "reading the environment", "limit_s": ENV_S, "gpu": False})
     try:
         with interrupted_after(ENV_S):
-            found = env.collect(ctx)
+            tree = env.collect(ctx)
     except TimeLimit:
         return
-    send("env", observation.finite(found))
+    send("env", observation.finite(tree))
 
 
-def run_check(ctx, check, limit=None, tell=None):
-    """Run one check and return its observations; ``tell`` gets each of them as it is made.
+def run_check(ctx, check, limit=None, send=None):
+    """Run one check and return its observations; ``send`` is called with each of them at once.
 
-    Whatever the check raises becomes an observation. A CUDA error after which nothing works on the device is named
-    once, and later checks that need the device are skipped.
+    Anything that the check raises becomes an observation. After a CUDA error that makes the device unusable, later
+    checks that need the device are skipped.
     """
     begin = time.monotonic()
     limit = _limit(ctx, check) if limit is None else limit
     ctx.deadline = begin + limit
-    found = []
+    items = []
 
     def take(item):
         if item["duration_s"] is None:
             item["duration_s"] = round(time.monotonic() - begin, 4)
-        found.append(item)
-        if tell is not None:
-            tell(item)
+        items.append(item)
+        if send is not None:
+            send(item)
 
     try:
         with interrupted_after(limit):
@@ -133,13 +133,13 @@ def run_check(ctx, check, limit=None, tell=None):
         take(_raised(ctx, check, error))
     finally:
         ctx.deadline = None
-    if not found:
+    if not items:
         take(observation.failed(check.id, "host", "NOTHING_OBSERVED", "the check returned no observation"))
-    return found
+    return items
 
 
 def _raised(ctx, check, error):
-    """Return the observation of a check that raised, with the cause where the device explains it."""
+    """Return the observation of a check that raised: GPU memory was short, the device is lost, or any other error."""
     if not (ctx.tried_torch and ctx.has_cuda):
         return observation.raised(check.id, _subject(ctx, check), error)
     short = compat.out_of_memory(ctx.torch, error)
@@ -155,7 +155,7 @@ def _raised(ctx, check, error):
 
 
 def _works(torch):
-    """Whether the device still computes: an error that only ended one call leaves it usable."""
+    """Whether the device still computes: after an error of a single call it does."""
     try:
         torch.zeros(1, device="cuda:0").add_(1).item()
         torch.cuda.synchronize()
@@ -186,9 +186,9 @@ def _subject(ctx, check):
 
 @contextlib.contextmanager
 def interrupted_after(seconds):
-    """Raise TimeLimit in the block after so many seconds; the limit of an enclosing block goes on afterwards.
+    """Raise TimeLimit in the block after ``seconds``; the limit of an enclosing block continues afterwards.
 
-    An import ends first, if it does within as long again: half of a module would break every later check.
+    An import gets as many seconds again to finish: a module that is imported in part would break every later check.
     """
 
     def interrupt(_signum, frame):
@@ -208,9 +208,9 @@ def interrupted_after(seconds):
 
 def _limit(ctx, check):
     first = 0.0 if ctx.tried_torch or check.needs == "host" else IMPORT_S
-    # A machine with many GPUs, or without persistence mode, needs long for the first context of a process.
+    # With many GPUs, or without persistence mode, the first context of a process takes long.
     start = 0.0 if ctx.looked_for_cuda or check.needs == "host" else START_FACTOR * ctx.notes.get("cuda_start_s", 0.0)
-    own = (ctx.wants("data") or {}).get("limit_s", 0.0) if check.id == "C12" else 0.0
+    own = (ctx.spec.get("data") or {}).get("limit_s", 0.0) if check.id == "C12" else 0.0
     return check.budget(ctx.tier) * TIME_FACTOR * timing.effort() + first + start + own
 
 
@@ -222,9 +222,9 @@ def _over_time(check, limit):
 
 def _guarded_trace(ctx):
     try:
-        with interrupted_after(trace.BUDGET_S):
-            return trace.capture(ctx)
+        with interrupted_after(mini_train.TRACE_S):
+            return mini_train.trace(ctx)
     except TimeLimit:
-        return {"error": f"it took longer than {trace.BUDGET_S:g} s"}
+        return {"error": f"it took longer than {mini_train.TRACE_S:g} s"}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}

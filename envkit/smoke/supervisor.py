@@ -1,8 +1,8 @@
 """Run the checks in a child process and always deliver the document, even if the child hangs, crashes or is killed.
 
-The child is forked before torch is imported. A call that never returns from a driver stops every thread of its process
-where it holds the interpreter's lock, so no thread of the same process can watch it. The child sends each observation
-when it is made, one JSON object a line, and says beforehand how long it may take until the next message.
+The child is forked before torch is imported. If a call into the driver never returns while it holds the interpreter's
+lock, it blocks every thread of its process, so only another process can watch it. The child sends each observation
+immediately, as one JSON object per line, and before each step the time limit until its next message.
 """
 
 import contextlib
@@ -17,18 +17,18 @@ import time
 
 from . import SCHEMA, SUITE_VERSION, hostfacts, observation
 
-# Seconds that a child has on top of its own limit: it interrupts itself first, which loses less.
+# Extra seconds on top of the child's own limit: the child interrupts itself first, which loses less.
 GRACE_S = 5.0
-# Seconds that a child has to end when all is said, and that a killed one has. One that hangs inside the driver does
-# not end at all: it is left behind.
+# Seconds for the child to exit after its last message, and after SIGKILL. One that hangs in the driver does not exit:
+# it is left behind.
 EXIT_S = 10.0
 KILL_S = 2.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-SIGNALLED = 128  # a shell adds the signal's number
+SIGNALLED = 128  # exit codes of signals are this plus the signal's number, as in shells
 
 
 class Run:
-    """The document of a run, from the messages of the child."""
+    """The document of a run, built from the child's messages."""
 
     def __init__(self, ctx, tier, checks):
         self.checks = {check.id: check for check in checks}
@@ -39,13 +39,13 @@ class Run:
         self.order = []
         self.environment = {"host": {}, "gpu": [], "sw": {}, "flags": {}}
         self.trace = None
-        # What the child works on: {"check" or "doing", "limit_s", "gpu"}, None where it said that it is done.
+        # The child's current step: {"check" or "doing", "limit_s", "gpu"}, None after its last message.
         self.doing = {"doing": "start", "limit_s": 30.0, "gpu": False}
         self._started = dt.datetime.now(dt.timezone.utc).isoformat()
         self._begin = time.monotonic()
 
     def take(self, message):
-        """Take one message of the child."""
+        """Add one message of the child."""
         kind, value = message
         if kind == "doing":
             self.doing = value
@@ -61,7 +61,7 @@ class Run:
             self.doing = None
 
     def stopped(self, code, what):
-        """Add the observations of a child that did not come to its end: ``code`` and ``what`` say why."""
+        """Add the observations for a child that stopped early; ``code`` and ``what`` are the reason."""
         doing = self.doing
         where = doing.get("check") or doing["doing"]
         if "check" in doing:
@@ -76,7 +76,7 @@ class Run:
         )
 
     def document(self):
-        """Return the document as far as it is known."""
+        """Return the document with the observations so far."""
         return {
             "schema": SCHEMA,
             "nonce": self.nonce,
@@ -93,17 +93,17 @@ class Run:
 
 
 def supervise(run, work, emit, close=()):
-    """Run ``work(send)`` in a child, hand the document to ``emit``, and return the exit code of this process.
+    """Run ``work(send)`` in a child, pass the document to ``emit``, and return the exit code of this process.
 
-    In the child this raises SystemExit, so that its interpreter ends as usual. ``close``: descriptors that the child
-    must not have. The exit code is that of the child, 128 + number for a signal as shells have it, and 0 where it had
-    to be ended at a limit.
+    In the child this raises SystemExit, so that its interpreter exits as usual. ``close``: descriptors that the child
+    must not have. The exit code is that of the child, 128 + number for a signal as in shells, and 0 if it was ended at
+    a time limit.
     """
-    # What is still in the buffers would be written twice, by this process and by the child.
+    # Otherwise both this process and the child would write what is still in the buffers.
     sys.stdout.flush()
     sys.stderr.flush()
     reader, writer = os.pipe()
-    # Workers and ranks whose parent died come to this process, which finds and ends them; else to process 1.
+    # Workers and ranks whose parent died become children of this process, which ends them, instead of process 1.
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     child = os.fork()
     if child == 0:
@@ -111,12 +111,12 @@ def supervise(run, work, emit, close=()):
         sys.exit(_be_child(work, writer, close))
     os.close(writer)
     inbox = Inbox(run, reader)
-    # After the fork, so that the child does not inherit handlers that write into a pipe which it must not use.
+    # After the fork, so that the child does not inherit handlers that write into this process's pipe.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, inbox.interrupt)
     in_time = inbox.listen()
     code = _end(child, at_once=not in_time)
-    # What a child had written before it crashed is still in the pipe, and counts.
+    # The messages that a child wrote before it crashed are still in the pipe.
     inbox.drain()
     if run.doing is not None:
         if inbox.signal is not None:
@@ -134,10 +134,10 @@ def supervise(run, work, emit, close=()):
 
 
 def _be_child(work, writer, close):
-    """Work in a session of its own and send; returns the exit code."""
-    # Ctrl-C goes to every process of the group in the foreground. The child is ended by this process, in order.
+    """Run ``work`` in a session of its own, send its messages, and return the exit code."""
+    # Ctrl-C reaches every process of the terminal's foreground group. Only the parent handles it and ends the child.
     os.setsid()
-    # An engine may kill this process without a word; a child that hangs would stay and hold the GPU.
+    # An engine may kill the parent with SIGKILL; a child that hangs would then stay and occupy the GPU.
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for descriptor in close:
         os.close(descriptor)
@@ -145,7 +145,7 @@ def _be_child(work, writer, close):
     def send(kind, value=None):
         data = json.dumps([kind, value], allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
         while data:
-            # A write that a signal interrupts is partial (pipe(7)), and half a line would be lost with all after it.
+            # A write that a signal interrupts may be partial (pipe(7)); the rest of the line has to follow.
             data = data[os.write(writer, data) :]
 
     work(send)
@@ -154,27 +154,27 @@ def _be_child(work, writer, close):
 
 
 class Inbox:
-    """The end of the pipe on which the child sends."""
+    """The reading end of the child's pipe."""
 
     def __init__(self, run, reader):
         self._run, self._reader, self._buffer = run, reader, b""
-        # The signal that told this process to end. Its handler wakes poll by a pipe: an exception could come between
-        # reading a message and taking it.
+        # The signal that ends this process. Its handler wakes poll through a pipe instead of raising, because an
+        # exception could come after a message was read and before it was added.
         self.signal = None
         self._woken, self._wake = os.pipe()
-        # poll has no limit on the numbers of descriptors, as select has.
+        # select cannot handle descriptors above 1023; poll can.
         self._poll = select.poll()
         self._poll.register(reader, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
 
     def interrupt(self, number, _frame):
-        """End listening: a handler of signals."""
+        """Handle a signal: end ``listen``."""
         if self.signal is None:
             self.signal = number
             os.write(self._wake, b".")
 
     def listen(self):
-        """Take messages until the child ended; False when it was silent for longer than it may, or at a signal."""
+        """Add messages until the child is done or gone; return False if it exceeded its limit, or after a signal."""
         deadline = None
         while self._run.doing is not None:
             if deadline is None:
@@ -193,13 +193,13 @@ class Inbox:
         return True
 
     def drain(self):
-        """Take what a child that is gone had sent; what it started may still hold its end of the pipe."""
+        """Add the remaining messages of a child that is gone. Its own children may still have the pipe open."""
         self._poll.unregister(self._woken)
         while self._run.doing is not None and self._poll.poll(0) and self._take() is not None:
             pass
 
     def _take(self):
-        """Read once and take whole messages: their number, None at the end."""
+        """Read once and add complete messages; return their number, None at the end of the pipe."""
         piece = os.read(self._reader, 1 << 20)
         if not piece:
             return None
@@ -211,7 +211,7 @@ class Inbox:
 
 
 def _end(child, at_once):
-    """End the child and what it started; returns its exit code as a shell has it, 0 where it does not end."""
+    """End the child and its descendants; return its exit code as in shells, 0 if it does not exit."""
     deadline = time.monotonic() + (0.0 if at_once else EXIT_S)
     status = _waited(child, deadline)
     for pid in [*descendants(child), child]:
@@ -235,22 +235,22 @@ def _waited(child, deadline):
 
 
 def descendants(child):
-    """Return the process ids below ``child`` and, because orphans come to this process, all others below this one."""
+    """Return the IDs of all processes below this one but ``child``: its descendants, orphans among them."""
     parents = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are all that is needed
         if name.isdigit():
             with contextlib.suppress(ValueError, IndexError):
                 stat = hostfacts.read_text(f"/proc/{name}/stat")
                 parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
-    found, new = [], {os.getpid()}
+    below, new = [], {os.getpid()}
     while new:
         new = {pid for pid, parent in parents.items() if parent in new}
-        found.extend(new)
-    return [pid for pid in found if pid != child]
+        below.extend(new)
+    return [pid for pid in below if pid != child]
 
 
 def _prctl(option, value):
-    """Ask the kernel; what it or this system lacks is done without."""
+    """Call prctl(2); without the option, or without prctl, nothing happens."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Telemetry of a GPU under load: clocks, temperature, power, errors, messages of its driver."""
+"""Telemetry of a GPU under load: clocks, temperature, power, error counters and Xid events."""
 
 import ctypes
 import threading
@@ -8,8 +8,8 @@ PERIOD_S = 0.25  # between two readings
 SM_CLOCK, GPU_TEMPERATURE = 1, 0
 UNCORRECTED, VOLATILE = 1, 0
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
-EVENT_WAIT_MS = 1  # the thread reads on a clock of its own
-MAX_ROWS = 200  # of a record
+EVENT_WAIT_MS = 1  # do not wait for events: the thread has its own period
+MAX_ROWS = 200  # per record
 
 
 class EventData(ctypes.Structure):
@@ -25,7 +25,7 @@ class EventData(ctypes.Structure):
 
 
 class Watch:
-    """Read one device every quarter of a second on a thread of its own, from ``start`` to ``stop``."""
+    """Read one device every quarter of a second on its own thread, from ``start`` to ``stop``."""
 
     def __init__(self, session, index):
         self.session = session
@@ -38,18 +38,18 @@ class Watch:
         self.before = self.after = None
 
     def start(self):
-        """Take the counters, read once, and begin to read."""
+        """Read the counters, take the first reading, and start the thread."""
         self.before = counters(self.session, self.handle)
         self._begin = time.monotonic()
         self._read()
         self._thread.start()
 
     def stop(self):
-        """End reading, take the counters again, and return what was seen."""
+        """Stop the thread, read the counters again, and return the readings."""
         self._stop.set()
         self._thread.join(5.0)
         if not self._thread.is_alive():
-            self._collect()  # what came after the last reading
+            self._collect()  # events since the last reading
         self.after = counters(self.session, self.handle)
         seconds = time.monotonic() - self._begin
         if self._events is not None:
@@ -72,7 +72,7 @@ class Watch:
         self.rows.append(dict(reading(self.session, self.handle), at_s=time.monotonic() - self._begin))
 
     def _register(self):
-        """An event set that hears of critical errors (Xid), None where this driver or container has none."""
+        """Return an event set for critical errors (Xid), None if this driver or container does not support it."""
         events = ctypes.c_void_p()
         if not self.session.call("nvmlEventSetCreate", ctypes.byref(events)):
             return None
@@ -90,7 +90,7 @@ class Watch:
 
 
 def reading(session, handle):
-    """Return ``{sm_mhz, celsius, watts, events}`` of this moment; what the device does not tell is None."""
+    """Return the current ``{sm_mhz, celsius, watts, events}``; values that the device does not report are None."""
     milliwatts = session.number("nvmlDeviceGetPowerUsage", handle)
     return {
         "sm_mhz": session.number("nvmlDeviceGetClockInfo", handle, ctypes.c_uint(SM_CLOCK)),
@@ -101,7 +101,7 @@ def reading(session, handle):
 
 
 def counters(session, handle):
-    """Return ``{uncorrected_ecc, pcie_replays}`` since the driver was loaded; None where the device has none."""
+    """Return ``{uncorrected_ecc, pcie_replays}`` since the driver was loaded; None if the device lacks a counter."""
     errors = ctypes.c_ulonglong()
     kinds = (ctypes.c_uint(UNCORRECTED), ctypes.c_uint(VOLATILE))
     known = session.call("nvmlDeviceGetTotalEccErrors", handle, *kinds, ctypes.byref(errors))
@@ -112,7 +112,7 @@ def counters(session, handle):
 
 
 def grown(before, after, name):
-    """Return by how much a counter grew, None where it was not told both times."""
+    """Return the growth of a counter, None unless both readings have it."""
     return None if before[name] is None or after[name] is None else after[name] - before[name]
 
 

@@ -1,10 +1,10 @@
-"""How every timed check measures: warm up to stability, size the inner loop, interleave the variants.
+"""The timing protocol of all checks: warm up until stable, size the inner loop, interleave the variants.
 
-A clock is a callable ``clock(fn, loops) -> milliseconds for all loops`` with a ``label`` attribute. Tests hand in
-a clock of their own, so the protocol is tested without waiting.
+A clock is a callable ``clock(fn, loops) -> milliseconds for all loops`` with a ``label`` attribute. Tests pass their
+own clock, so that the protocol is tested without waiting.
 
-Beside the wall clock, work that this process does itself is timed by its processor time, which stands still while
-others hold the processor: launches on a busy machine are compared by it.
+Work of this process itself is also timed in CPU time, which does not advance while other processes use the CPU:
+comparisons of launches on a busy machine use it.
 
 Use::
 
@@ -16,21 +16,21 @@ Use::
 import contextlib
 import time
 
-SAMPLES = 20  # of each variant
-MAX_VALUES = 200  # that a document carries of each
-MIN_SAMPLE_MS = 10.0  # shorter ones are several calls: clocks and launches would show
-WARMUP_WINDOW = 5  # calls whose median is compared with that of as many before
-WARMUP_AGREEMENT = 0.05  # relative difference of two windows of a warm variant
-WARMUP_MIN_DISCARDED = 3  # the first calls choose algorithms and allocate
-WARMUP_CAP_S = 2.0  # what never settles is measured all the same, and is told
-MAX_INNER_LOOPS = 100000  # a call that takes no time has a fault elsewhere
+SAMPLES = 20  # per variant
+MAX_VALUES = 200  # values per variant in the document
+MIN_SAMPLE_MS = 10.0  # shorter calls are repeated: otherwise the overhead of clocks and launches would count
+WARMUP_WINDOW = 5  # samples per window; the medians of two successive windows are compared
+WARMUP_AGREEMENT = 0.05  # relative difference of two windows at which a variant is warm
+WARMUP_MIN_DISCARDED = 3  # the first calls choose algorithms and allocate memory
+WARMUP_CAP_S = 2.0  # a variant that never becomes stable is measured anyway
+MAX_INNER_LOOPS = 100000  # stops the search for calls that take no time
 # Cycles that the spin kernel runs per queued call: about 20 us on a 2 GHz device, longer than a launch takes.
 SPIN_CYCLES_PER_CALL = 40000
-SPIN_CYCLES_MAX = 40000000  # 20 ms; a longer kernel looks like a hang to a desktop's driver
+SPIN_CYCLES_MAX = 40000000  # 20 ms; the driver of a desktop takes a much longer kernel for a hang
 # The self-test's slowdown repeats the timed body in this many parts of a call: 1.25 and 1.5 are exact.
 BODY_PARTS = 4
 HOST_CLOCK = "perf_counter"
-EVENT_CLOCK = "cuda_event"  # the GPU itself keeps this time
+EVENT_CLOCK = "cuda_event"  # the GPU's own clock
 
 _launch = {"body_factor": 1.0, "effort": 1.0}
 
@@ -38,8 +38,8 @@ _launch = {"body_factor": 1.0, "effort": 1.0}
 def prepare_launch(launch):
     """Make every later ``measure`` part of a comparison of launches.
 
-    ``effort``: how many times as many samples and seconds. ``body_factor``: how many times the work that is reported,
-    the self-test's known slowdown; the samples say so. Both are 1 to 8; raises ValueError for anything else.
+    ``effort``: factor on samples and seconds. ``body_factor``: the self-test's known slowdown: the timed work is
+    repeated so many times per reported call, and the samples record it. Both are 1 to 8; other values raise ValueError.
     """
     if not isinstance(launch, dict):
         raise ValueError(f"launch is an object, not {launch!r}")  # noqa: TRY004 - main reports it
@@ -56,7 +56,7 @@ def effort():
 
 
 def quantile(ordered, fraction):
-    """Value at ``fraction`` (0..1) of an ascending list, linear between neighbors."""
+    """Return the quantile at ``fraction`` (0..1) of an ascending list, by linear interpolation."""
     position = (len(ordered) - 1) * fraction
     low = int(position)
     high = min(low + 1, len(ordered) - 1)
@@ -64,12 +64,12 @@ def quantile(ordered, fraction):
 
 
 def median(values):
-    """Median of a non-empty list."""
+    """Return the median of a non-empty list."""
     return quantile(sorted(values), 0.5)
 
 
 def statistics(values):
-    """Median, p25, p75, min, max, n and rel_iqr (interquartile range / median) of the values, or None for no values."""
+    """Return median, p25, p75, min, max, n and rel_iqr (interquartile range / median), None for no values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -88,7 +88,7 @@ def statistics(values):
 
 
 def wall_clock(sync=None):
-    """Clock on ``time.perf_counter``; ``sync()`` (when given) runs before both readings, so queued work is counted."""
+    """Return a clock on ``time.perf_counter``. ``sync()``, if given, runs before both readings to count queued work."""
 
     def clock(fn, loops):
         if sync is not None:
@@ -105,10 +105,10 @@ def wall_clock(sync=None):
 
 
 def event_clock(torch):
-    """Clock on CUDA events of the current stream.
+    """Return a clock on CUDA events of the current stream.
 
-    A spin kernel is queued before the first event, so that the time the host needs to queue the calls
-    lies outside the window (what nvbandwidth does).
+    A spin kernel is queued before the first event, so that the host's time to queue the calls is not measured, as in
+    nvbandwidth.
     """
     sleep = getattr(torch.cuda, "_sleep", None)
 
@@ -130,7 +130,7 @@ def event_clock(torch):
 
 
 def inner_loops(fn, clock, min_sample_ms=MIN_SAMPLE_MS):
-    """How often to call ``fn`` so that one sample lasts ``min_sample_ms``; the first call is thrown away."""
+    """Return how many calls of ``fn`` last ``min_sample_ms``. The first call is not counted."""
     clock(fn, 1)
     loops = 1
     while loops < MAX_INNER_LOOPS:
@@ -143,9 +143,9 @@ def inner_loops(fn, clock, min_sample_ms=MIN_SAMPLE_MS):
 
 
 def warm_up(fn, clock, loops, cap_s=WARMUP_CAP_S):
-    """Run samples until two successive 5-sample medians agree within 5 %; return how many were discarded.
+    """Run samples until the medians of two successive windows agree; return how many samples were discarded.
 
-    At least 3 are discarded; ``cap_s`` seconds (measured by the samples themselves) end it in any case.
+    At least WARMUP_MIN_DISCARDED are discarded. The warm-up ends after ``cap_s`` seconds of samples in any case.
     """
     seen = []
     spent_ms = 0.0
@@ -174,12 +174,12 @@ def measure(
     bytes_per_call=None,
     budget_s=None,
 ):
-    """Time the variants against each other, interleaved A B A B.
+    """Time the variants interleaved, in the order A B A B.
 
-    ``variants``: list of (name, callable). ``bytes_per_call``: bytes one call moves (a number, or a dict by name), kept
-    in the record. ``budget_s``: sampling ends after this many seconds, though never before 5 rounds.
+    ``variants``: list of (name, callable). ``bytes_per_call``: bytes that one call moves (a number, or a dict by name),
+    for the record. ``budget_s``: sampling ends after this many seconds, but not before 5 rounds.
     Returns {name: {"samples": {unit "ms" per call, n, warmup_discarded, inner_loops, bytes, clock, values, and
-    cpu_values where the clock waits for no device}, "stats": {...}}}.
+    cpu_values if the clock does not wait for a device}, "stats": {...}}}.
     """
     factor = _launch["body_factor"]
     samples = int(samples * effort())
@@ -204,7 +204,7 @@ def measure(
             values[name].append(clock(fn, bodies[name]) / loops[name])
             cpu_values[name].append((time.process_time() - cpu) * 1e3 / loops[name])
     moved = bytes_per_call if isinstance(bytes_per_call, dict) else {name: bytes_per_call for name, _ in variants}
-    found = {
+    measured = {
         name: {
             "samples": sample_record(
                 values[name],
@@ -219,13 +219,13 @@ def measure(
         for name, _ in variants
     }
     if factor != 1.0:
-        for item in found.values():
+        for item in measured.values():
             item["samples"]["body_factor"] = factor
-    return found
+    return measured
 
 
 def sample_record(values, *, clock, warmup_discarded=0, inner_loops=1, bytes_per_call=None, cpu_values=None):
-    """The record's "samples" object; ``n`` counts all values, at most 200 of them are kept."""
+    """Return the record's "samples" object. ``n`` counts all values, of which at most MAX_VALUES are kept."""
     record = {
         "unit": "ms",
         "n": len(values),
@@ -242,9 +242,9 @@ def sample_record(values, *, clock, warmup_discarded=0, inner_loops=1, bytes_per
 
 @contextlib.contextmanager
 def single_thread(torch):
-    """One intra-op thread inside the block, for the CPU where threads are not the subject.
+    """Use one intra-op thread inside the block, for CPU work in which threads are not what is measured.
 
-    Threads that wait for each other spin: with one other busy process two of them take five times as long.
+    Threads spin while they wait for each other: with one other busy process, two threads take five times as long.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,6 +1,6 @@
-"""The user's own data, for C12 and C22: a folder of files, or a Dataset. No name of theirs is observed, only counts.
+"""The user's own data for C12 and C22: a folder of files, or a Dataset. Observations have counts, but no file names.
 
-What is wrong with single samples is printed for the user, on lines that begin with SAYS.
+Errors of single samples are printed for the user, on lines that begin with SAYS.
 """
 
 import collections
@@ -20,27 +20,27 @@ from . import compat, suite, timing
 from .observation import control, ran
 
 SAYS = "user data: "
-# Files that are looked for at most, and for how many seconds.
+# Limits of the search for files: their number, and seconds.
 FILES, SCAN_S = 100000, 10.0
-# Samples that can be told apart once they raised.
+# Samples that have their own mark; with more, several share one.
 MARKS = 1 << 24
-# Samples that are tried one by one at most, and for how many seconds.
+# Limits of the samples that are tried one by one: their number, and seconds.
 TRIED, TRY_S = 512, 5.0
-# Seconds of one epoch without workers. A batch is one sample where samples cost more than SLOW_S.
+# Seconds of one epoch without workers. If a sample takes more than SLOW_S seconds, a batch is one sample.
 EPOCH_S, SLOW_S = 0.25, 0.05
-# Bytes that are read of a file which is not a picture.
+# Bytes that are read of a file that is not an image.
 PIECE = 1 << 20
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-SIDE = 224  # pixels, as trainings on ImageNet scale to
+SIDE = 224  # pixels, the usual size in training on ImageNet
 
 
 def files(ctx):
-    """Return ({file of the user's folder: bytes}, entries that cannot be read, whether it was seen to its end).
+    """Return ({file of the user's folder: bytes}, number of unreadable entries, whether the search was complete).
 
-    Hidden ones are left out.
+    Hidden files and folders are left out.
     """
     if "files" not in ctx.notes:
-        found, lost, whole, begin = {}, [], True, time.monotonic()
+        sizes, lost, whole, begin = {}, [], True, time.monotonic()
         for folder, folders, names in os.walk(ctx.data, onerror=lost.append):
             folders[:] = sorted(name for name in folders if name[0] != ".")
             for path in (pathlib.Path(folder, name) for name in sorted(names) if name[0] != "."):
@@ -50,16 +50,16 @@ def files(ctx):
                     lost.append(error)
                     continue
                 if stat.S_ISREG(info.st_mode):
-                    found[path] = info.st_size
-            whole = len(found) < FILES and time.monotonic() - begin < SCAN_S
+                    sizes[path] = info.st_size
+            whole = len(sizes) < FILES and time.monotonic() - begin < SCAN_S
             if not whole:
                 break
-        ctx.notes["files"] = found, len(lost), whole
+        ctx.notes["files"] = sizes, len(lost), whole
     return ctx.notes["files"]
 
 
 class Files:
-    """The files of a folder as samples: a picture decoded and scaled, if Pillow is here; else its first bytes."""
+    """The files of a folder as samples: an image is decoded and scaled if Pillow is installed; else the first bytes."""
 
     def __init__(self, folder, paths):
         self.folder, self.paths = folder, paths
@@ -84,42 +84,42 @@ class Files:
         return compat.byte_tensor(torch, raw)
 
     def name(self, index):
-        """Return what the user calls a sample."""
+        """Return the file's path below the user's folder."""
         return str(self.paths[index].relative_to(self.folder))
 
     def collate_fn(self, samples):
-        """Join samples of any length."""
+        """Concatenate samples of different lengths."""
         import torch
 
         return torch.cat(samples)
 
 
 class Samples:
-    """A data set of the user's. A sample that raises is marked for all processes, and the last sound one stands in."""
+    """The user's data set. A sample that raises is marked for all processes and replaced by the last good sample."""
 
-    def __init__(self, data, tell):
-        self.data, self.tell = data, tell
+    def __init__(self, data, report):
+        self.data, self.report = data, report
         self.sound = None
         self.failed = mmap.mmap(-1, min(len(data), MARKS))
 
     def take(self, index):
-        """Return a sample."""
+        """Return sample ``index``, or its replacement."""
         try:
             self.sound = self.data[index]
         except Exception as error:
             mark = index % len(self.failed)
             name = getattr(self.data, "name", "sample {}".format)(index)
-            self.tell(None if self.failed[mark] else name, error)
+            self.report(None if self.failed[mark] else name, error)
             self.failed[mark] = 1
         return self.sound
 
     def broken(self):
-        """Return how many raised."""
+        """Return the number of samples that raised."""
         return self.failed[:].count(1)
 
 
 class Epoch:
-    """Random samples, others in every epoch, so that storage is read as in training: data set and sampler in one."""
+    """Random samples, different ones in every epoch, so that storage is read as in training: data set and sampler."""
 
     def __init__(self, samples, length, seed):
         self.samples, self.length = samples, length
@@ -139,28 +139,28 @@ class Epoch:
 
 
 class Own:
-    """The user's data, tried once. ``usable`` is False where no sample can be had; ``observation`` says why."""
+    """The user's data, tried once. ``usable`` is False if no sample can be loaded; ``observation`` has the reason."""
 
     def __init__(self, ctx):
         self.ctx = ctx
-        told = ctx.wants("data")
-        self.dataset = told.get("dataset")
+        data = ctx.spec["data"]
+        self.dataset = data.get("dataset")
         self.name = "dataset" if self.dataset else "data"
         self.kinds = set()
         self.costs = []
         self.samples = None
         self.error = None
         try:
-            with suite.interrupted_after(told["limit_s"]):
+            with suite.interrupted_after(data["limit_s"]):
                 self._try()
         except suite.TimeLimit:
             self.error = "TimeLimit"
         except (Exception, SystemExit) as error:
-            self.error = self.tell(self.dataset or "the folder", error)
+            self.error = self.report(self.dataset or "the folder", error)
         self.usable = self.error is None and self.samples is not None and self.samples.sound is not None
 
-    def tell(self, what, error):
-        """Print what was raised where, unless ``what`` is None, and return the name of its type."""
+    def report(self, what, error):
+        """Print an error and where it was raised, unless ``what`` is None; return the name of its type."""
         kind = type(error).__name__
         self.kinds.add(kind)
         if what is not None:
@@ -168,7 +168,7 @@ class Own:
         return kind
 
     def work(self):
-        """Return (batch size, fewest samples of an epoch, builder of the data set), as ``loader_bench.works``."""
+        """Return (batch size, fewest samples per epoch, function that makes the data), as ``loader_bench.works``."""
         cost = max(timing.median(self.costs), 1e-6)
         batch = 8 if cost < SLOW_S else 1
         fewest = max(2 * batch, min(2048, math.ceil(EPOCH_S / cost)))
@@ -177,7 +177,7 @@ class Own:
     def observation(self):
         """Return C12.data."""
         broken = self.samples.broken() if self.samples is not None else 0
-        if broken and not self.kinds:  # They were raised in workers.
+        if broken and not self.kinds:  # all were raised in workers: raise one here to get its type
             self.samples.take(self.samples.failed.find(b"\1"))
         observed = {
             "dataset": self.dataset,
@@ -195,7 +195,7 @@ class Own:
         data = self._made()
         if len(data) == 0:
             return
-        self.samples = Samples(data, self.tell)
+        self.samples = Samples(data, self.report)
         begin = time.monotonic()
         for index in random.Random(self.ctx.seed).sample(range(len(data)), min(len(data), TRIED)):
             start = time.monotonic()
@@ -218,12 +218,12 @@ class Own:
         return data
 
     def _folder(self):
-        found, lost, whole = files(self.ctx)
-        endings = [path.suffix.lower() for path in found]
-        kinds = collections.Counter(one if re.match(r"\.[a-z0-9]{1,6}$", one) else "other" for one in endings)
+        sizes, lost, whole = files(self.ctx)
+        endings = [path.suffix.lower() for path in sizes]
+        kinds = collections.Counter(end if re.match(r"\.[a-z0-9]{1,6}$", end) else "other" for end in endings)
         return {
-            "files": len(found),
-            "bytes": sum(found.values()),
+            "files": len(sizes),
+            "bytes": sum(sizes.values()),
             "kinds": dict(kinds.most_common(5)),
             "lost": lost,
             "whole": whole,
@@ -231,7 +231,7 @@ class Own:
 
 
 def _control():
-    """Control: a sample that raises is marked, and the others are not."""
+    """Return the control that a sample that raises is marked, and others are not."""
     planted = Samples((0, None), lambda *_: None)
     planted.data = {0: 0}
     for index in (0, 1):

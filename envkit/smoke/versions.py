@@ -1,4 +1,4 @@
-"""Versions as the libraries themselves give them, in the encodings they have used over time."""
+"""Versions that the libraries report themselves, in the encodings that they have used over time."""
 
 import ctypes
 
@@ -6,7 +6,7 @@ from . import libraries
 
 
 def decode_cudnn(number):
-    """Return ``9.10.2`` for 91002 and ``8.9.2`` for 8902: cuDNN 9 gave the minor two digits. None for None or 0.
+    """Return ``9.10.2`` for 91002 and ``8.9.2`` for 8902: since cuDNN 9 the minor has two digits. None for None or 0.
 
     Source: CUDNN_VERSION in cudnn_version.h of cuDNN 8 and 9.
     """
@@ -14,7 +14,7 @@ def decode_cudnn(number):
 
 
 def decode_nccl(number):
-    """Return ``2.21.5`` for 22105 and ``2.7.8`` for 2708: NCCL 2.9 gave the minor two digits. None for None or 0.
+    """Return ``2.21.5`` for 22105 and ``2.7.8`` for 2708: since NCCL 2.9 the minor has two digits. None for None or 0.
 
     Source: NCCL_VERSION in nccl.h.
     """
@@ -29,7 +29,7 @@ def _decode(number, wide):
 
 
 def distribution(name):
-    """Return the installed version of a Python distribution, None where it is not installed."""
+    """Return the installed version of a Python distribution, None if it is not installed."""
     from importlib import metadata
 
     try:
@@ -39,12 +39,12 @@ def distribution(name):
 
 
 def cudnn_runtime(torch):
-    """Return the version of the cuDNN that is loaded, None where this torch has none."""
+    """Return the version of the loaded cuDNN, None if this torch has none."""
     return decode_cudnn(torch.backends.cudnn.version())
 
 
 def cudnn_compiled(torch):
-    """Return the version of the cuDNN that torch was compiled against, None where it has none."""
+    """Return the version of the cuDNN that torch was compiled against, None if it has none."""
     backend = getattr(torch._C, "_cudnn", None)  # noqa: SLF001 - there is no public form
     if backend is None or not hasattr(backend, "getCompileVersion"):
         return None
@@ -52,7 +52,7 @@ def cudnn_compiled(torch):
 
 
 def nccl_compiled(torch):
-    """Return the version of the NCCL that torch was compiled against, None where it has none."""
+    """Return the version of the NCCL that torch was compiled against, None if it has none."""
     if not hasattr(torch._C, "_nccl_version"):  # noqa: SLF001 - asking the public form without NCCL raises
         return None
     version = torch.cuda.nccl.version()
@@ -62,7 +62,7 @@ def nccl_compiled(torch):
 
 
 def nccl_runtime():
-    """Return the version that the loaded libnccl itself answers, None where none is loaded."""
+    """Return the version that the loaded libnccl reports, None if none is loaded."""
     number = ctypes.c_int()
     for name, paths in libraries.in_this_process().items():
         if libraries.stem(name) == "libnccl":
@@ -73,9 +73,9 @@ def nccl_runtime():
 
 
 def arch_flags(torch):
-    """Return what torch was compiled for, like ``["sm_80", "compute_90"]``, with or without a GPU; empty on CPU builds.
+    """Return the architectures that torch was compiled for, like ``["sm_80", "compute_90"]``; empty on CPU builds.
 
-    ``torch.cuda.get_arch_list`` answers with nothing where there is no GPU; the flags it reads are there all the same.
+    Without a GPU ``torch.cuda.get_arch_list`` returns nothing, so the flags behind it are read directly.
     """
     function = getattr(torch._C, "_cuda_getArchFlags", None)  # noqa: SLF001 - see above
     flags = function() if function is not None else None
@@ -83,7 +83,7 @@ def arch_flags(torch):
 
 
 def parse_kernel_module(text):
-    """Return the driver version in the text of /proc/driver/nvidia/version, None where there is none."""
+    """Return the driver version in the text of /proc/driver/nvidia/version, None if it has none."""
     for line in text.splitlines():
         if line.startswith("NVRM version:"):
             for word in line.split():
@@ -95,7 +95,7 @@ def parse_kernel_module(text):
 def driver_ceiling():
     """Return the newest CUDA runtime that the driver supports natively, like ``12.8``; None without libcuda.
 
-    It is what nvidia-smi calls "CUDA Version": a ceiling, not the runtime in this image.
+    nvidia-smi shows it as "CUDA Version": a maximum, not the runtime in this image.
     """
     number = ctypes.c_int()
     try:

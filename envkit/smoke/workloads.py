@@ -1,23 +1,23 @@
-"""Three small networks that stand for what people train: an MLP, a CNN with batch norm, a Transformer block.
+"""Three small networks of common kinds: an MLP, a CNN with batch norm, a Transformer block.
 
-Their activations are smooth. Rounding flips the gates of a ReLU, and in a network this small that alone moved the
-bfloat16 gradient by 7 %, which would hide what the comparison is for.
+Their activations are smooth. With ReLU, rounding switches single units on or off; in networks this small that alone
+changed the bfloat16 gradient by 7 %, more than the errors that the comparison has to show.
 """
 
 NAMES = ("mlp", "cnn", "transformer")
-CLASSES = 10  # of the planted labels
-# (batch, width, depth or side or sequence length) by name and size. "large" keeps a GPU busy for milliseconds per step,
-# "medium" a CPU core.
+CLASSES = 10  # of the random labels
+# (batch, width, depth or side or sequence length) by size and name. A step of "large" keeps a GPU busy for
+# milliseconds, one of "medium" a CPU core.
 SIZES = {
     "small": {"mlp": (64, 64, 2), "cnn": (16, 16, 8), "transformer": (8, 32, 16)},
     "medium": {"mlp": (128, 256, 2), "cnn": (8, 16, 16), "transformer": (4, 128, 32)},
     "large": {"mlp": (2048, 2048, 3), "cnn": (64, 128, 32), "transformer": (16, 1024, 256)},
 }
-HEADS = 4  # of attention
+HEADS = 4  # attention heads
 
 
 def build(torch, name, size, seed, device):
-    """Return (model, inputs, targets) on ``device``; the same seed gives the same numbers on every device."""
+    """Return (model, inputs, targets) on ``device``. The same seed gives the same values on every device."""
     torch.manual_seed(seed)
     batch, width, extent = SIZES[size][name]
     if name == "mlp":

@@ -1,1 +1,1 @@
-"""Drive the payload inside an image and judge, outside and purely, what it reported."""
+"""Run the payload in an image, and judge its observations outside with pure functions."""

@@ -1,4 +1,4 @@
-"""Judge a record again from the record alone: its observations, its spec and its thresholds."""
+"""Judge a record again, from nothing but the record: its observations, its spec and its thresholds."""
 
 from __future__ import annotations
 
@@ -26,44 +26,45 @@ if TYPE_CHECKING:
 
     from envkit.checks.thresholds import Thresholds
 
-_MADE_AGAIN = "envkit verify IMAGE -o FILE  # makes a record"
+_NEW_RECORD = "envkit verify IMAGE -o FILE  # writes a new record"
+_UNCHANGED = "use the record as envkit verify wrote it"
 _FIELDS = {"run": dict, "subject": dict, "env": dict, "checks": list, "summary": dict, "judge": dict, "sha256": str}
 _LAUNCHES = ("S05", "S06")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """A record judged again. `changed` names each finding that differs; `same_rules`: judged by the same code."""
+    """A record judged again. `changed` lists each difference; `same_rules`: the same code judged it before."""
 
     record: Record
     changed: tuple[str, ...]
     same_rules: bool
-    judged_by: str  # the version of envkit that judged it first
+    judged_by: str  # the version of envkit that made the record
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record in a file, whole and unchanged since it was written.
+    """Return the record in a file, complete and unchanged since it was written.
 
     Raises:
         UsageError: the file does not exist, is not a record, or has another schema.
-        IntegrityError: it was changed after it was written.
+        IntegrityError: the record was changed after it was written.
     """
     try:
         tree = parse(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint=_MADE_AGAIN) from error
+        raise UsageError(f"{path}: {error.strerror}", hint=_NEW_RECORD) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON: {error!s:.200}", hint=_MADE_AGAIN) from error
+        raise UsageError(f"{path}: not JSON: {error!s:.200}", hint=_NEW_RECORD) from error
     schema = tree.get("schema") if isinstance(tree, dict) else None
     if schema != SCHEMA:
-        raise UsageError(f"{path}: schema is {schema!r:.80}, not {SCHEMA!r}", hint=_MADE_AGAIN)
+        raise UsageError(f"{path}: schema is {schema!r:.80}, not {SCHEMA!r}", hint=_NEW_RECORD)
     lacking = [name for name, kind in _FIELDS.items() if not isinstance(tree.get(name), kind)]
     if lacking:
-        message = f"{path}: the record has no usable {', '.join(lacking)}, so its verdict cannot be computed again"
-        raise UsageError(message, hint=_MADE_AGAIN)
+        message = f"{path}: the record has no usable {', '.join(lacking)}, so its verdict cannot be recomputed"
+        raise UsageError(message, hint=_NEW_RECORD)
     if seal(tree) != tree["sha256"]:
-        message = f"{path}: the record was changed after it was written: it is {seal(tree)[:12]}…, and says "
-        raise IntegrityError(f"{message}{tree['sha256']:.12}…", hint="take the record as envkit verify wrote it")
+        message = f"{path}: the record was changed after it was written: its digest is {seal(tree)[:12]}…, not "
+        raise IntegrityError(f"{message}{tree['sha256']:.12}…", hint=_UNCHANGED)
     return dict(tree)
 
 
@@ -71,9 +72,9 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
     """Judge the record `tree` with its own thresholds, or with those of `table`.
 
     Raises:
-        UsageError: a part that the judgment needs is missing or of another type.
-        IntegrityError: the spec or a fingerprint is not the one it was, or the same rules and thresholds do not give
-            the verdicts that the record says.
+        UsageError: a part that the judgment needs is missing or has another type.
+        IntegrityError: the spec or the fingerprint was changed, or the same rules and thresholds give other verdicts
+            than the record has.
     """
     own = thresholds.of_record(tree["judge"].get("thresholds"))
     with thresholds.using(table or own):
@@ -82,12 +83,12 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
             record = judged_record(tree, judged, summary)
             changed = tuple(_changes(tree, record.tree))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"the record cannot be judged again: {error!r:.200}", hint=_MADE_AGAIN) from error
+            raise UsageError(f"the record cannot be judged again: {error!r:.200}", hint=_NEW_RECORD) from error
     same_rules = tree["judge"].get("rules_sha256") == rules_digest()
     if changed and same_rules and (table is None or table == own):
         raise IntegrityError(
-            "the record contradicts itself: the rules and thresholds it names do not give its verdicts",
-            hint="take the record as envkit verify wrote it",
+            "the record contradicts itself: its rules and thresholds do not give its verdicts",
+            hint=_UNCHANGED,
             details=changed,
         )
     return Again(
@@ -96,31 +97,31 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
 
 
 def require_consistent(tree: Mapping[str, Any], what: str) -> None:
-    """Check that a record's observations give its verdict. The seal is a plain hash, which an editor can recompute.
+    """Check that a record's observations give its verdict. Its digest is not enough: an editor can recompute it.
 
-    Where the digest of the rules was edited as well, the rules of this version decide.
+    If the record was made by other rules, those of this version decide.
 
     Args:
         tree: the record.
         what: its file, for messages.
 
     Raises:
-        IntegrityError: they give another one.
-        UsageError: a part that the judgment needs is missing or of another type.
+        IntegrityError: the observations give another verdict.
+        UsageError: a part that the judgment needs is missing or has another type.
     """
     try:
         again = judge_again(tree)
     except IntegrityError as error:
         raise IntegrityError(f"{what}: {error.message}", hint=error.hint, details=error.details) from error
-    said, given = (
+    recorded, computed = (
         (summary.get("verdict"), summary.get("exit_code"))
         for summary in (tree["summary"], again.record.tree["summary"])
     )
-    if said != given:
+    if recorded != computed:
         raise IntegrityError(
-            f"{what}: the record says {said[0]} (exit code {said[1]}), and its observations give {given[0]} (exit code "
-            f"{given[1]}) by the rules of this version; envkit {again.judged_by} made it",
-            hint="envkit verify IMAGE   # makes a record by these rules",
+            f"{what}: the record says {recorded[0]} (exit code {recorded[1]}), but by the rules of this version its "
+            f"observations give {computed[0]} (exit code {computed[1]}); the record is from envkit {again.judged_by}",
+            hint="envkit verify IMAGE   # writes a record by these rules",
             details=again.changed,
         )
 
@@ -129,17 +130,17 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
     run, checks = tree["run"], tree["checks"]
     spec = {key: value for key, value in tree["subject"]["spec"].items() if key != "sha256"}
     if spec_digest(spec) != tree["subject"]["spec"]["sha256"]:
-        raise IntegrityError("the record's spec was changed: its digest is another one")
+        raise IntegrityError("the record's spec was changed: its digest does not match")
     observed = [item for item in checks if item["id"].startswith("C") and item["status"] is not None]
     for index, item in enumerate(checks):
         fault = observation_fault(item) if item in observed else None
         if fault is not None:
-            raise UsageError(f"checks[{index}] of the record: {fault}", hint=_MADE_AGAIN)
+            raise UsageError(f"checks[{index}] of the record: {fault}", hint=_NEW_RECORD)
     document = None if run["suite_version"] is None else normalized({"env": tree["env"], "checks": observed})
     _hold_fingerprint(tree, document)
     trouble = None if run["trouble"] is None else Trouble.from_json(run["trouble"])
     missed = [item for item in checks if item["reason_code"] == "NOT_SELECTED"]
-    # Backwards, so that the first row of a check gives its title.
+    # Reversed, so that the title of a check's first row wins.
     titles = {check_of(item["id"]): item["title"] for item in reversed(checks)}
     selected = _entries(run["selected"], titles)
     left_out = _entries((item["id"] for item in missed), {item["id"]: item["title"] for item in missed})
@@ -152,7 +153,7 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
             judges(),
             absent=absent_because(trouble if document is None else None),
             trust_timing=run["timing_trusted"] is True,
-            missing=(run.get("isolation") or {}).get("missing", ()),  # records before 0.3 have none
+            missing=(run.get("isolation") or {}).get("missing", ()),  # records before 0.3 have no isolation
         ),
         *not_selected(left_out, selected),
     )
@@ -166,7 +167,7 @@ def _hold_fingerprint(tree: Mapping[str, Any], document: Mapping[str, Any] | Non
     data = tree["subject"]["spec"].get("data")
     computed = fingerprint(env, tier=run["tier"], suite_sha256=run["suite_sha256"], launch=run["launch"], data=data)
     if computed != tree["env"]["fingerprint"]:
-        raise IntegrityError(f"the record's fingerprint is not that of its machine: {computed}")
+        raise IntegrityError(f"the record's fingerprint does not match its machine, which gives {computed}")
 
 
 def _entries(ids: Iterable[str], titles: Mapping[str, str]) -> tuple[CheckEntry, ...]:
@@ -174,7 +175,7 @@ def _entries(ids: Iterable[str], titles: Mapping[str, str]) -> tuple[CheckEntry,
 
 
 def _image_checks(tree: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterable[Judged]:
-    """S00 to S06 from what was observed."""
+    """Yield S00 to S06, judged from their observations."""
     promised = tree["subject"]["promise"]
     promise = None if promised is None else Promise.from_json(promised)
     for item in tree["checks"]:
@@ -200,8 +201,8 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
         differing = [name for name in names if (first or {}).get(name) != (now or {}).get(name)]
         if differing:
             name = differing[0]
-            said = " -> ".join("absent" if row is None else str(row[name]) for row in (first, now))
-            yield f"{key[0]} on {key[1]}: {name} {said}"
+            values = " -> ".join("absent" if row is None else str(row[name]) for row in (first, now))
+            yield f"{key[0]} on {key[1]}: {name} {values}"
     for name in ("verdict", "exit_code", "counts", "diagnosis", "gpu"):
         if old["summary"].get(name) != new["summary"][name]:
             yield f"the image: {name} {old['summary'].get(name)} -> {new['summary'][name]}"

@@ -1,7 +1,7 @@
-"""Baselines: what launches measured on a machine, with their spread, and a run held to them.
+"""Baselines: measurements of earlier launches on a machine, with their spread, and the check of a run against them.
 
-A baseline is a file that a person keeps and edits; a run that is held to one never changes it. Entries are
-keyed by the `hw` and `policy` fingerprints, never by a host's name: what is tested, the software, is not in the key.
+A baseline is a file that a person keeps and edits; checking a run against it never changes it. The key of an entry is
+the fingerprints `hw` and `policy`, not the host's name. The software is not in the key, because it is what is tested.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SCHEMA = "envkit.baseline/1"
 CHECK = "S07"
 TITLE = "no slower than the baseline"
 MAX_LAUNCHES = 100
-"""Launches kept per metric; the oldest go first."""
+"""Launches kept per metric; the oldest ones are removed."""
 _MAKE = "envkit verify IMAGE --write-baseline FILE --reason TEXT  # adds this run"
 _BUSY = ("Run it again while nothing else uses this machine.",)
-_PROVE = ("One launch is only a hint; to decide, run: envkit compare OLD_IMAGE NEW_IMAGE",)
+_DECIDE = ("One launch is not significant; to decide, run: envkit compare OLD_IMAGE NEW_IMAGE",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Baseline:
     tree: Mapping[str, Any]
 
     def excerpt(self, fingerprint: Mapping[str, str | None]) -> dict[str, Any]:
-        """Return the baseline for this fingerprint as the record keeps it; `metrics` is null where there is none."""
+        """Return the part of the baseline for this fingerprint, for the record; `metrics` is None without an entry."""
         entry = _entry(self.tree["entries"], fingerprint)
         kept = {"file": self.name, "hw": fingerprint["hw"], "policy": fingerprint["policy"]}
         if entry is None:
@@ -54,10 +54,10 @@ class Baseline:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """The baselines in a file.
+    """Read a baseline file.
 
     Raises:
-        UsageError: the file does not exist, or it holds no baselines.
+        UsageError: the file does not exist, or is not a baseline file.
     """
     try:
         tree = parse(path.read_bytes())
@@ -65,18 +65,18 @@ def read_baseline(path: Path) -> Baseline:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint=_MAKE) from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{path}: no baselines ({SCHEMA}) are in it: {error!r:.200}", hint=_MAKE) from error
+        raise UsageError(f"{path} is not a baseline file ({SCHEMA}): {error!r:.200}", hint=_MAKE) from error
     return Baseline(path.name, tree)
 
 
 def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, today: str) -> int:
-    """Add one run's metrics to the file, which is made where it is missing; returns how many were added.
+    """Add one run's metrics to the file, which is created if missing; return how many were added.
 
     Wall-clock metrics of a busy machine are left out. `today` is an ISO date.
 
     Raises:
-        UsageError: the file holds something else, or nothing of the run can be added.
-        OSError: it cannot be written.
+        UsageError: the file is not a baseline file, or has the run already, or the run has no usable metrics.
+        OSError: the file cannot be written.
     """
     tree: dict[str, Any] = {"schema": SCHEMA, "entries": []}
     if path.exists():
@@ -84,15 +84,15 @@ def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, toda
     metrics = {key: item for key, item in readings(record).items() if item.clock == "cpu" or item.gate == CLEAN}
     fingerprint, run = record["env"]["fingerprint"], record["run"]
     if not metrics or fingerprint["hw"] is None:
-        raise UsageError("no timing of this run can be a baseline", hint="run it on a quiet machine")
+        raise UsageError("this run has no timing that can be a baseline", hint="run it on a quiet machine")
     entry = _entry(tree["entries"], fingerprint)
     if entry is None:
         entry = {"hw": fingerprint["hw"], "policy": fingerprint["policy"], "machine": _machine(record)}
         entry |= {"metrics": {}, "changes": []}
         tree["entries"] = [*tree["entries"], entry]
-    # The same launch twice would narrow the spread without having measured anything.
+    # Adding a launch twice would narrow the spread without a new measurement.
     if any(change["run"] == run["id"] for change in entry["changes"]):
-        raise UsageError(f"{path}: the run {run['id']} is already in it")
+        raise UsageError(f"{path} already has the run {run['id']}")
     for key, item in metrics.items():
         kept = entry["metrics"].setdefault(key, _empty(item))
         launch = {"value": item.value, "date": today, "sw": fingerprint["sw"]}
@@ -104,12 +104,12 @@ def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, toda
 
 
 def held_to(judged: Sequence[Judged], excerpt: Mapping[str, Any] | None) -> tuple[Judged, ...]:
-    """Return one finding per metric of the baseline, or one that says why there is none. They inform."""
+    """Return one finding per metric of the baseline, or one with the reason why there is none. They only inform."""
     if excerpt is None:
         return ()
     if excerpt["metrics"] is None:
-        message = f"{excerpt['file']} knows no machine {excerpt['hw']} measured like {excerpt['policy']}"
-        message += f"; its entries are {excerpt['others']} others" if excerpt["others"] else "; it is empty"
+        message = f"{excerpt['file']} has no entry for machine {excerpt['hw']} with policy {excerpt['policy']}"
+        message += f"; other entries: {excerpt['others']}" if excerpt["others"] else "; it is empty"
         return (_judged(CHECK, "host", Finding(Verdict.SKIP, message, "NO_BASELINE", (f"Add it: {_MAKE}",), _INFORMS)),)
     metrics = readings_of(check_tree(item) for item in judged)
     known = excerpt["metrics"]
@@ -131,16 +131,17 @@ def _held(item: Reading, known: Mapping[str, Any]) -> Judged:
     applied = {**_INFORMS, "baseline": dict(known), "least_effect": rule.least_effect, "mads": rule.mads}
     slower = item.value / middle if item.better == "lower" else middle / item.value
     metric = {"name": item.name, "value": item.value, "unit": item.unit, "better": item.better}
-    said = f"{item.value:.4g} {item.unit}, {slower:.2f} times as slow as the median of {known['n_processes']} launches"
+    text = f"{item.value:.4g} {item.unit}, {slower:.2f} times as slow as the median of {known['n_processes']} launches"
     derived = {"slower": slower, "least": least}
     if known["n_processes"] < rule.launches:
-        finding = Finding(Verdict.SKIP, f"{said}; {rule.launches} are needed", "BASELINE_THIN", (f"Add: {_MAKE}",))
+        message = f"{text}; {rule.launches} launches are needed"
+        finding = Finding(Verdict.SKIP, message, "BASELINE_THIN", (f"Add runs: {_MAKE}",))
     elif item.clock != "cpu" and item.gate != CLEAN:
-        finding = Finding(Verdict.INCONCLUSIVE, f"{said}; the machine was busy ({item.gate})", "NOISY", _BUSY)
+        finding = Finding(Verdict.INCONCLUSIVE, f"{text}; the machine was busy ({item.gate})", "NOISY", _BUSY)
     elif slower > 1 + least:
-        finding = Finding(Verdict.WARN, f"{said}; {least:.0%} or more counts", "SLOWER_THAN_BASELINE", _PROVE)
+        finding = Finding(Verdict.WARN, f"{text}; the limit is {1 + least:.2f}", "SLOWER_THAN_BASELINE", _DECIDE)
     else:
-        finding = Finding(Verdict.PASS, said)
+        finding = Finding(Verdict.PASS, text)
     whole = Finding(
         finding.verdict, finding.message, finding.reason_code, finding.advice, applied, metric=metric, derived=derived
     )
@@ -176,7 +177,7 @@ def _machine(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(tree: Any) -> None:
-    """Raise one of the usual errors where a field is missing or of another type."""
+    """Raise KeyError, TypeError or ValueError if a field is missing or has another type or value."""
     if tree["schema"] != SCHEMA:
         raise ValueError(f"schema is {tree['schema']!r}")
     for entry in tree["entries"]:
@@ -188,4 +189,4 @@ def _check(tree: Any) -> None:
         for item in entry["metrics"].values():
             if not item["launches"] or any(float(launch["value"]) <= 0 for launch in item["launches"]):
                 raise ValueError("a metric needs launches with values above 0")
-            _spread(item)  # for its errors alone
+            _spread(item)  # only for its errors

@@ -1,4 +1,4 @@
-"""One verification from end to end: inspect the image, run the payload in it, judge outside, build the record."""
+"""One verification from start to end: inspect the image, run the payload in it, judge outside, build the record."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from envkit.verify.user_data import UserData
 
 FOLDER = "/run/envkit"
-TAIL_LINES = 30  # of stderr that a record keeps where a run failed
+TAIL_LINES = 30  # of stderr in the record of a failed run
 _TAIL_BYTES = 16_000
 _START_S = 60.0
-"""Seconds on top of the checks' own limits: the container's start and the import of torch."""
+"""Seconds on top of the checks' own limits, for the container's start and the import of torch."""
 _TRACE_S = 60.0
-"""Seconds the payload may take for a trace."""
+"""Seconds for the payload to record a trace."""
 _NOTES = 20
-"""Lines about the user's data that are shown; all of them are with --verbose."""
+"""Lines about the user's data that are shown without --verbose."""
 _TIME_FACTOR = 4
-"""The payload stops a check at this many times its budget."""
+"""The payload interrupts a check after this multiple of its budget."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-# For an image of which nothing is known: the usual places of an environment's Python.
+# For an image without a plan: the usual paths of an environment's Python.
 _FIND_PYTHON = (
     "for p in /opt/env/bin/python /opt/conda/bin/python python3 python; do "
     'if command -v "$p" >/dev/null 2>&1; then exec "$p" "$@"; fi; done; echo "no Python in this image" >&2; exit 127'
@@ -67,7 +67,7 @@ _FIND_PYTHON = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to verify. `gpus` is what the engine is asked for (`all`), None for no GPU."""
+    """How to verify. `gpus` is the engine's GPU request, such as `all`; None for no GPU."""
 
     gpus: str | None = None
     tier: str = "quick"
@@ -82,21 +82,21 @@ class Options:
     distrusted: frozenset[str] = frozenset()  # hardware on which the self-test found timing unreliable
     baseline: Baseline | None = None
     data: UserData | None = None  # what C12 and C22 read instead of data of their own
-    # Asks for a profile of a small training job, and is given the payload's document, None where there is none.
+    # Requests a profile of a small training job; called with the payload's document, or None if there is none.
     on_trace: Callable[[Mapping[str, Any] | None], None] | None = None
 
 
 class CountingChecks(Forwarding):
-    """Advances when a check begins: the payload prints its id and title to stderr."""
+    """A reporter that advances when a check begins: the payload prints the check's ID and title to stderr."""
 
     def __init__(self, reporter: Reporter, selected: Sequence[CheckEntry], *, notes: int = 0) -> None:
         super().__init__(reporter)
-        self._notes = notes  # how many lines for the user are still shown as notes
+        self._notes = notes  # how many more lines about the user's data are shown as notes
         self._left = {entry.id for entry in selected}
         self._total = len(self._left)
 
     def log(self, line: str) -> None:
-        """Pass the line on, and count where it names the next check. What is wrong with the user's data is a note."""
+        """Pass the line on, and advance if it starts the next check. Lines about the user's data become notes."""
         if line.startswith(SAYS) and self._notes:
             self._notes -= 1
             self.note(_printable(line))
@@ -110,7 +110,7 @@ class CountingChecks(Forwarding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
-    """What a run left: a document, what went wrong, or both."""
+    """The outcome of a run: its document, its trouble, or both."""
 
     document: dict[str, Any] | None = None
     trouble: Trouble | None = None
@@ -120,18 +120,18 @@ class _Ended:
 def verify_image(
     image: str, plan: BuildPlan | None, runner: Runner, reporter: Reporter, options: Options | None = None
 ) -> Record:
-    """Verify an image and return its record. A run that ends badly gives a record, too, with its exit code.
+    """Verify an image and return its record. A failed run also gives a record, with its exit code.
 
-    Without `plan` the image's labels say what it is held to; without labels the results are informational.
+    Without `plan` the spec comes from the image's labels; without labels the results are informational.
 
     Raises:
-        EngineError: the image does not exist or cannot be looked at.
-        UsageError: an unknown tier or check id.
+        EngineError: the image does not exist or cannot be inspected.
+        UsageError: the tier or a check ID is unknown.
     """
     asked = options or Options()
     selected = catalog.select(asked.tier, asked.only, asked.skip)
     started, begin = datetime.now(UTC), time.monotonic()
-    reporter.step("look at the image")
+    reporter.step("inspect the image")
     inspected = runner.inspect(image)
     facts = image_facts(inspected)
     on_host, isolation = runner.name == "host", runner.isolation
@@ -143,7 +143,7 @@ def verify_image(
     files |= {f"{FOLDER}/code/{name}": source for name, source in (asked.data.code if asked.data else {}).items()}
     limits = _limits(asked, selected, spec)
     counting = CountingChecks(reporter, selected, notes=_NOTES if asked.data else 0)
-    # By id: a tag may be moved while this runs.
+    # By ID, because the tag may move meanwhile.
     target = image if on_host else facts.id or image
     ended = _ended(
         lambda: _public(runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=counting), asked.data),
@@ -225,7 +225,7 @@ def verify_image(
 
 
 def absent_because(trouble: Trouble | None) -> str:
-    """Return why a check has no observation; `trouble` is why the payload's document is missing."""
+    """Return the message for checks without an observation; `trouble` is set if the whole document is missing."""
     return f"not reported: {trouble.reason.code}" if trouble else "the payload reported nothing for this check"
 
 
@@ -237,7 +237,7 @@ _TOO_MUCH = Trouble(
 
 
 def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
-    """Run the payload, and return its document, what went wrong, or both."""
+    """Run the payload and return the outcome."""
     try:
         return _read(run(), nonce)
     except TimeLimitError as error:
@@ -249,12 +249,12 @@ def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
 
 
 def _public(result: RunResult, data: UserData | None) -> RunResult:
-    """Return what may be kept of a run: its errors without what is for the user alone."""
+    """Return a run's result without the lines of stderr that name the user's files."""
     return result if data is None else replace(result, stderr=data.without_names(result.stderr))
 
 
 def _read(result: RunResult, nonce: str) -> _Ended:
-    """Return the document of a finished run. With a bad exit code it is kept, but the exit code decides."""
+    """Return the outcome of a finished run. Its document is kept even if the exit code says that it failed."""
     lines = _tail(result.stderr)
     if result.output_cut:
         return _Ended(trouble=_TOO_MUCH, result=result)
@@ -267,10 +267,10 @@ def _read(result: RunResult, nonce: str) -> _Ended:
 
 
 def _spec(plan: BuildPlan | None, labels: Mapping[str, str], asked: Options, *, on_host: bool) -> dict[str, Any]:
-    """Return what the payload is told and the judges hold it to."""
+    """Return the spec for the payload and the judges."""
     spec = {**(spec_of_plan(plan) if plan else spec_of_labels(labels)), "allow_cpu": asked.allow_cpu}
     if on_host:
-        spec["prefix"] = None  # a plan's prefix is a place inside its image
+        spec["prefix"] = None  # a plan's prefix is a path inside its image
     if asked.require_gpu:
         spec["gpu"] = True
     if asked.launch is not None:
@@ -295,7 +295,7 @@ def _limits(asked: Options, selected: Sequence[CheckEntry], spec: Mapping[str, A
 
 
 def _python(plan: BuildPlan | None, *, on_host: bool) -> tuple[str, ...]:
-    """Return the command of the payload: the plan's Python, on the host the one asked for, else the first found."""
+    """Return the command of Python: the plan's, on the host the runner's, else the first one that the image has."""
     if on_host:
         return ("python",)
     return (f"{plan.prefix}/bin/python",) if plan is not None else ("/bin/sh", "-c", _FIND_PYTHON, "sh")
@@ -315,7 +315,7 @@ def _trouble(code: str, error: EnvkitError, advice: str | None) -> Trouble:
 
 
 def _tail(stderr: bytes) -> tuple[str, ...]:
-    """The last lines of the payload's stderr, without anything that could steer a terminal."""
+    """Return the last lines of the payload's stderr, without terminal control sequences."""
     text = _ESCAPES.sub("", stderr[-_TAIL_BYTES:].decode("utf-8", "replace"))
     lines = [_printable(line) for line in text.splitlines()]
     return tuple(line[:500] for line in lines if line.strip())[-TAIL_LINES:]

@@ -1,4 +1,4 @@
-"""How a payload's process ended, in words and as a verdict. After a crash only the exit code is left."""
+"""The meaning of the payload's exit code, as text and verdict. After a crash it is all that is known."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from envkit.checks.model import Verdict
 from envkit.ground.errors import VerificationError
 from envkit.verify.exitcode import Reason, Trouble
 
-_SIGNALLED = 128  # a shell adds the signal's number
-# Exit codes of shells and engines that mean the program never ran, and of signals with one usual cause.
+_SIGNALLED = 128  # shells report a signal as this plus its number
+# Exit codes with one usual cause: those of the payload, of shells and engines that did not start it, and of signals.
 _KNOWN: dict[int, tuple[str, str, str | None]] = {
     2: ("PAYLOAD_USAGE", "the payload refused its arguments or its spec", None),
     3: ("PYTHON_ABORTED", "the process ended itself with code 3", None),
-    125: ("NOT_STARTED", "the engine could not start the payload", "look at the engine's log"),
+    125: ("NOT_STARTED", "the engine could not start the payload", "see the engine's log"),
     126: (
         "PYTHON_NOT_EXECUTABLE",
         "Python in the image cannot be executed: wrong platform or no permission",
@@ -24,7 +24,7 @@ _KNOWN: dict[int, tuple[str, str, str | None]] = {
         "the image has no Python at the path in the plan",
         "build it again, or verify with its own plan",
     ),
-    128 + signal.SIGABRT: ("ABORTED", "the process aborted (SIGABRT): a C++ library gave up", None),
+    128 + signal.SIGABRT: ("ABORTED", "the process aborted (SIGABRT): a C++ library called abort()", None),
     128 + signal.SIGBUS: (
         "SHM_TOO_SMALL",
         "the process received SIGBUS: most often /dev/shm (shared memory) is too small",
@@ -33,22 +33,22 @@ _KNOWN: dict[int, tuple[str, str, str | None]] = {
     128 + signal.SIGILL: ("ILLEGAL_INSTRUCTION", "the process used an instruction that this CPU lacks (SIGILL)", None),
     128 + signal.SIGKILL: (
         "KILLED",
-        "the process was killed (SIGKILL): a memory limit, or someone from outside",
+        "the process was killed (SIGKILL): by a memory limit, or from outside",
         "raise the memory limit",
     ),
     128 + signal.SIGSEGV: (
         "CRASHED",
-        "the process crashed (SIGSEGV): libraries in the image do not fit together or this CPU",
-        "look at the end of stderr in the record for the last check that started",
+        "the process crashed (SIGSEGV): libraries in the image are incompatible with each other or with this CPU",
+        "see the end of stderr in the record for the last check that started",
     ),
     128 + signal.SIGTERM: ("TERMINATED", "the process was terminated from outside (SIGTERM)", None),
 }
 
 
 def trouble_of(exit_code: int, *, oom_killed: bool, last_line: str) -> Trouble | None:
-    """Return what a payload's exit code means, None for 0. `last_line` is the last line of its stderr."""
+    """Return the trouble that a payload's exit code means, None for 0. `last_line` is the last line of its stderr."""
     if oom_killed:
-        return _trouble("OUT_OF_MEMORY", "the payload was killed for using more memory than the container may", _MEMORY)
+        return _trouble("OUT_OF_MEMORY", "the payload exceeded the container's memory limit and was killed", _MEMORY)
     if exit_code == 0:
         return None
     after = f"; last output: {last_line}" if last_line else ""

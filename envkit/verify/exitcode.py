@@ -1,4 +1,4 @@
-"""The verdict on the image as a whole, and the exit code that says it."""
+"""The verdict on the whole image, and its exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOT_VERIFIED = "NOT_VERIFIED"
 """The verdict on an image without failures for which required checks could not run."""
 
-# Worst first. SKIP neither lifts nor lowers.
+# Most severe first. SKIP is not in it: it does not affect the verdict.
 _RANK = (Verdict.FAIL, Verdict.ERROR, NOT_VERIFIED, Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PASS)
 _SEEN = (Verdict.PASS, Verdict.WARN, Verdict.INCONCLUSIVE)
 _INFORMING = {Verdict.FAIL: Verdict.WARN, Verdict.ERROR: Verdict.WARN, Verdict.INCONCLUSIVE: Verdict.SKIP}
@@ -41,7 +41,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A run that did not end as it should: the payload died, printed something else, or never started."""
+    """A run that failed: the payload died, printed something else, or never started."""
 
     verdict: Verdict  # FAIL | ERROR
     exit_code: int
@@ -53,7 +53,7 @@ class Trouble:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Trouble:
-        """The trouble of a record; raises KeyError, TypeError or ValueError where it is not whole."""
+        """Return the trouble of a record; raises KeyError, TypeError or ValueError if it is incomplete."""
         reason = tree["reason"]
         return cls(
             verdict=Verdict(tree["verdict"]),
@@ -70,7 +70,7 @@ class Summary:
     exit_code: int
     reasons: tuple[Reason, ...]
     counts: dict[str, int]
-    diagnosis: tuple[str, ...]  # reason codes of what failed, could not run or was warned of
+    diagnosis: tuple[str, ...]  # reason codes of failures, errors and warnings
     gpu: str  # 'exercised' | 'absent' | 'not promised'
     blames: str | None = None  # what failed: 'image' | 'machine'; None: the verdict is not FAIL
 
@@ -88,13 +88,13 @@ class Summary:
 
 
 def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None = None) -> Summary:
-    """The worst of all verdicts, with the reasons that belong to no single check.
+    """Return the most severe of all verdicts, with the reasons that belong to no single check.
 
-    A GPU image of which no check ran on a GPU is NOT_VERIFIED, as is an image that promises nothing. With
-    `spec["allow_cpu"]` the missing GPU stays on record and the exit code is 0 where nothing else is amiss.
+    A GPU image is NOT_VERIFIED if no check ran on a GPU, and any image if its spec is empty. With `spec["allow_cpu"]`
+    the verdict for a missing GPU is the same, but the exit code is 0 if there is no other reason.
 
-    A fault of the machine gives FAIL and exit code 9. What failed on a faulty GPU itself is not held against
-    the image; any other failure of the image is, and its exit code 6 wins.
+    A fault of the machine gives FAIL and exit code 9. Failures of the image on a faulty GPU are ignored; any other
+    failure of the image gives exit code 6.
     """
     reasons: list[Reason] = [] if trouble is None else [trouble.reason]
     verdicts: list[str] = [] if trouble is None else [trouble.verdict]
@@ -114,7 +114,7 @@ def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
         reasons.append(_NOTHING)
     skipped = [item.finding for item in judged if item.finding.verdict is Verdict.SKIP]
     without = next((finding.message for finding in skipped if finding.reason_code == "TORCH_MISSING"), None)
-    if without is not None:  # explains every check that was skipped, so it comes first
+    if without is not None:  # explains all skipped checks, so it comes first
         verdicts.append(NOT_VERIFIED)
         advice = _REBUILD if promises(spec) else _NO_TORCH
         reasons.insert(0, Reason(code="TORCH_MISSING", message=without, advice=advice))
@@ -145,7 +145,7 @@ def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
 
 
 def _doubted(item: Judged, machine: Sequence[Judged]) -> bool:
-    """Whether an image's failure was measured on a faulty GPU itself; a faulty driver serves every GPU."""
+    """Whether a failure of the image was measured on a faulty GPU; a faulty driver affects every GPU."""
     sick = {fault.subject for fault in machine}
     return item.subject.startswith("gpu:") and (
         item.subject in sick or any(not subject.startswith("gpu:") for subject in sick)
@@ -153,7 +153,7 @@ def _doubted(item: Judged, machine: Sequence[Judged]) -> bool:
 
 
 def _runs(trouble: Trouble | None) -> bool:
-    """Whether the run itself did not fail."""
+    """Whether the run itself did not FAIL; its trouble may still be an ERROR."""
     return trouble is None or trouble.verdict is not Verdict.FAIL
 
 
@@ -164,12 +164,12 @@ def _machine_fault(machine: Sequence[Judged], image: Sequence[Judged], image_fau
     if image_faults:
         message = f"this machine is faulty, and so is the image: {faults}"
     if doubted:
-        message += f"; {doubted} failed on the same GPU and is not held against the image"
+        message += f"; {doubted} failed on the same GPU and does not count against the image"
     return Reason(code="MACHINE_FAULT", message=message, advice=_ELSEWHERE)
 
 
 def _weight(item: Judged) -> str:
-    """Return the verdict a finding counts as: one that informs warns at most."""
+    """Return the verdict that a finding counts as: one that only informs is at most a WARN."""
     verdict = item.finding.verdict
     if item.gates:
         return verdict
@@ -177,13 +177,13 @@ def _weight(item: Judged) -> str:
 
 
 def _gpu(judged: Sequence[Judged], spec: Spec) -> str:
-    """Whether a GPU did anything. The kernel check decides where it was selected; else any check on a GPU."""
+    """Return whether a GPU was used. The kernel check (C04) decides if it was selected, else any check on a GPU."""
     if not spec.get("gpu"):
         return "not promised"
     kernel = [item for item in judged if check_of(item.id) == "C04" and item.finding.reason_code != "NOT_SELECTED"]
     deciding = kernel or [item for item in judged if item.subject.startswith("gpu:")]
     seen = any(item.ran and item.subject.startswith("gpu:") and item.finding.verdict in _SEEN for item in deciding)
-    # A kernel that failed was tried on a GPU; the failure itself is what counts then.
+    # A kernel that failed did run on a GPU; its failure decides the verdict.
     tried = any(item.finding.verdict in (Verdict.FAIL, Verdict.ERROR) and item.ran for item in kernel)
     return "exercised" if seen or tried else "absent"
 
@@ -208,7 +208,7 @@ def _exit_code(
 def _no_gpu(spec: Spec) -> Reason:
     what = f"CUDA {spec['cuda']}" if spec.get("cuda") else "a GPU"
     if spec.get("allow_cpu"):
-        return Reason(code="NO_GPU", message=f"the image is made for {what}; no GPU was used, as --allow-cpu permits")
+        return Reason(code="NO_GPU", message=f"the image is made for {what}; no GPU was used, which --allow-cpu allows")
     return Reason(
         code="NO_GPU",
         message=f"the image is made for {what} and no GPU was used, so it is not verified",
@@ -221,7 +221,7 @@ _REBUILD = "build the image again from its plan: envkit build"
 _NO_TORCH = "install torch in this environment, or name the Python that has it: envkit verify --runner host PYTHON"
 _LAUNCH = Reason(
     code="LAUNCH",
-    message="this launch was made for a comparison and timed differently, so it verifies nothing",
+    message="this launch is part of a comparison and was timed differently, so it does not verify the image",
 )
 _NO_PLAN = Reason(
     code="NO_PLAN",

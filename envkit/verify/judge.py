@@ -1,4 +1,4 @@
-"""From the payload's document to one finding per check. Pure: the same document and spec give the same findings."""
+"""Turn the payload's document into one finding per check. Pure: the same document and spec give the same findings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from envkit.checks.catalog import CheckEntry
     from envkit.checks.model import Env, Judge, Observation, Spec
 
-# A number from a clock or a link says nothing on a busy machine; these rules rest on such numbers.
+# Rules on times and rates, which are not reliable on a busy machine.
 _TIMED_RULES = ("min_frac_of_limit", "min_ratio", "max_ratio", "not_worse_than_baseline")
 _UNTRUSTED = (MalformedError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One check and its verdict. `observation` is None where nothing was observed."""
+    """One check and its verdict. `observation` is None if there is none."""
 
     id: str
     title: str
@@ -32,19 +32,19 @@ class Judged:
 
     @property
     def gates(self) -> bool:
-        """Whether the verdict counts; a finding that informs has `rule["gates"]` False."""
+        """Whether the verdict counts; a finding that only informs has `rule["gates"]` False."""
         return self.finding.rule.get("gates", True) is not False
 
     @property
     def blames(self) -> str | None:
-        """What failed, 'image' or 'machine'; None where nothing that counts failed."""
+        """What failed, 'image' or 'machine'; None if nothing that counts failed."""
         if self.finding.verdict is not Verdict.FAIL or not self.gates:
             return None
         return "machine" if self.finding.reason_code in machine_codes() else "image"
 
     @property
     def ran(self) -> bool:
-        """Whether the check was exercised, whatever came out."""
+        """Whether the check ran, with any result."""
         return self.observation is not None and self.observation.get("status") == "ran"
 
 
@@ -60,10 +60,10 @@ def judge(
 ) -> tuple[Judged, ...]:
     """Judge every observation, and every selected check that has none.
 
-    `document` is None where the payload left none; `absent` then says why. The order is that of `selected`, and
-    within a check that of the document. Observations of checks that were not asked for come last. Without
-    `trust_timing` no rule that rests on a clock gates. `missing` are the guarantees that the runner could not give
-    (`envkit.run.model.GUARANTEES`); rules find them in their `env`.
+    `document` is None if the payload returned none. `absent` is the message for checks without an observation. The
+    order is that of `selected`, and within a check that of the document; observations of other checks come last.
+    Without `trust_timing`, rules on times and rates only inform. `missing` are the guarantees that the runner could not
+    give (`envkit.run.model.GUARANTEES`); rules find them in their `env`.
     """
     env: Env = {**(document["env"] if document is not None else {}), "missing": tuple(missing)}
     titles = {entry.id: entry.title for entry in selected}
@@ -79,7 +79,7 @@ def judge(
 
 
 def not_selected(entries: Iterable[CheckEntry], selected: Sequence[CheckEntry]) -> tuple[Judged, ...]:
-    """The checks of the tier that the caller left out, so that the record says what was not looked at."""
+    """Return the checks of the tier that the caller left out, so that the record lists what was not checked."""
     chosen = {entry.id for entry in selected}
     finding = Finding(Verdict.SKIP, "left out by --only or --skip", "NOT_SELECTED")
     return tuple(
@@ -90,7 +90,7 @@ def not_selected(entries: Iterable[CheckEntry], selected: Sequence[CheckEntry]) 
 
 
 def check_of(observation_id: str) -> str:
-    """The check an observation belongs to: `C05.fp32` -> `C05`."""
+    """Return the check that an observation belongs to: `C05` for `C05.fp32`."""
     return observation_id.partition(".")[0]
 
 
@@ -98,13 +98,13 @@ def _judged(observation: Observation, title: str, spec: Spec, env: Env, rules: M
     rule = rules.get(check_of(observation["id"]))
     finding = settle(observation)
     if rule is None:
-        finding = Finding(Verdict.ERROR, f"no rule judges {observation['id']}", "NO_RULE")
+        finding = Finding(Verdict.ERROR, f"there is no rule for {observation['id']}", "NO_RULE")
     elif finding is None:
         finding = _applied(rule, observation, spec, env)
     elif finding.reason_code == "CONTROL_FAILED" and _busy(observation):
         finding = _unclear(finding, _applied(rule, observation, spec, env))
     if finding.reason_code in machine_codes() and finding.verdict in (Verdict.FAIL, Verdict.ERROR):
-        # A fault of the machine counts also where the rule informs about the image, and where it stopped the check.
+        # A fault of the machine counts even if the rule only informs about the image, or if it stopped the check.
         finding = replace(finding, verdict=Verdict.FAIL, rule={**finding.rule, "gates": True})
     return Judged(
         id=observation["id"], title=title, subject=observation["subject"], finding=finding, observation=observation
@@ -112,7 +112,7 @@ def _judged(observation: Observation, title: str, spec: Spec, env: Env, rules: M
 
 
 def _informing(item: Judged) -> Judged:
-    """The same finding, which no longer counts where it rests on a clock."""
+    """Return the finding, changed to only inform if its rule is on times or rates."""
     finding = item.finding
     if finding.rule.get("type") not in _TIMED_RULES or not _on_a_clock(item.observation or {}) or not item.gates:
         return item
@@ -125,11 +125,11 @@ def _on_a_clock(observation: Observation) -> bool:
 
 
 def _applied(rule: Judge, observation: Observation, spec: Spec, env: Env) -> Finding:
-    """The rule's finding. What comes out of a container may lack any field, which is the observation's fault."""
+    """Return the rule's finding. An observation from a container may lack any field: then its finding is an ERROR."""
     try:
         finding = rule(observation, spec, env)
     except _UNTRUSTED as error:
-        return Finding(Verdict.ERROR, f"not what the rule reads: {error}", "MALFORMED_OBSERVATION")
+        return Finding(Verdict.ERROR, f"malformed observation: {error}", "MALFORMED_OBSERVATION")
     if _on_a_clock(observation) and finding.rule.get("type") in _TIMED_RULES:
         finding = timed(finding, observation)
     if finding.verdict is not Verdict.PASS and not finding.reason_code:
@@ -138,13 +138,13 @@ def _applied(rule: Judge, observation: Observation, spec: Spec, env: Env) -> Fin
 
 
 def _busy(observation: Observation) -> bool:
-    """Whether the observation rests on a clock and the noise gate was not clean."""
+    """Whether the observation has a noise reading that was not clean."""
     noise = observation.get("noise")
     return isinstance(noise, dict) and noise.get("gate") != "clean"
 
 
 def _unclear(failed: Finding, applied: Finding) -> Finding:
-    """A control that rests on a clock needs a quiet machine as well; without one its failure says nothing either."""
+    """Return INCONCLUSIVE for a control that failed on a busy machine: a timed control needs a quiet one as well."""
     message = f"{failed.message}; the machine was busy"
     return replace(
         applied,

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from envkit.run.model import RunResult
 
-# OpenShift and `docker run --user` give such an ID; it is far from those that images and packages create.
+# OpenShift and `docker run --user` use such IDs; this one is far from those that images and packages create.
 OTHER_USER = "54321:54321"
-_LIMIT_S = 90.0  # an entry point's own start, and an import of torch
-_TELL = (
+_LIMIT_S = 90.0  # for the entry point itself and an import of torch
+_PROGRAM = (
     "import json,os,sys; torch = __import__('torch').__version__ if sys.argv[2] == 'torch' else None; "
     "print(json.dumps({'nonce': sys.argv[1], 'prefix': sys.prefix, 'uid': os.getuid(), 'torch': torch}))"
 )
@@ -35,7 +35,7 @@ _CHECKS = (
 def launch_checks(
     run: Callable[[Sequence[str], RunLimits], RunResult], *, entrypoint: Sequence[str], prefix: str | None, nonce: str
 ) -> tuple[Judged, ...]:
-    """Start Python twice through the entry point; `run` takes the command and its limits, `prefix` is promised."""
+    """Start Python twice through the entry point. `run` takes the command and its limits; `prefix` is the plan's."""
     return tuple(_launched(run, check, entrypoint=entrypoint, prefix=prefix, nonce=nonce) for check in _CHECKS)
 
 
@@ -53,14 +53,14 @@ def _launched(
     # An entry point that envkit did not write may be the program itself, for which `python` is an argument.
     if entrypoint and entrypoint[-1] != ENTRY:
         return skipped_again(check, title, "OWN_ENTRYPOINT", "the image's own entry point takes no command")
-    # That it does not start or does not end is the image's fault; that the engine is gone is not.
+    # If Python does not start or does not end, the image is at fault; if the engine is gone, it is not.
     try:
-        result = run(("python", "-c", _TELL, nonce, what), RunLimits(timeout_s=_LIMIT_S, user=user))
+        result = run(("python", "-c", _PROGRAM, nonce, what), RunLimits(timeout_s=_LIMIT_S, user=user))
     except (EngineError, TimeLimitError) as error:
         return launched_again(check, title, {"failure": error.message}, prefix, None)
     except EnvironmentProblem as error:
         return failed_again(check, title, error.message, error.hint)
-    answer = _told(result, nonce)
+    answer = _answer(result, nonce)
     observed = {
         "exit_code": result.exit_code,
         "told": {key: value for key, value in answer.items() if key != "nonce"},
@@ -72,7 +72,7 @@ def _launched(
 def launched_again(
     check: str, title: str, observed: Mapping[str, Any], prefix: str, duration_s: float | None
 ) -> Judged:
-    """S05 or S06 from what was observed: `exit_code`, `told` and `last_line`, or the `failure` to start at all."""
+    """Judge S05 or S06 by what was observed: `exit_code`, `told` and `last_line`, or the `failure` to start."""
     if "failure" in observed:
         finding = Finding(Verdict.FAIL, str(observed["failure"]), "ENTRYPOINT_BROKEN", (_ADVICE,), {"type": "equals"})
         observation: dict[str, Any] = {"status": "ran", "observed": dict(observed), "controls": []}
@@ -96,7 +96,7 @@ def launched_again(
 
 
 def failed_again(check: str, title: str, message: str, hint: str | None) -> Judged:
-    """S05 or S06 where the engine went away."""
+    """Return S05 or S06 as an ERROR: the engine became unavailable."""
     finding = Finding(Verdict.ERROR, message, "SURROUNDINGS", (hint,) if hint else ())
     reason = {"code": "SURROUNDINGS", "message": message}
     observation: dict[str, Any] = {"status": "error", "reason": reason, "observed": {"hint": hint}}
@@ -104,7 +104,7 @@ def failed_again(check: str, title: str, message: str, hint: str | None) -> Judg
 
 
 def skipped_again(check: str, title: str, code: str, message: str) -> Judged:
-    """S05 or S06 where it does not apply."""
+    """Return S05 or S06 as skipped."""
     finding = Finding(Verdict.SKIP, message, code)
     reason = {"code": code, "message": message}
     return Judged(
@@ -112,8 +112,8 @@ def skipped_again(check: str, title: str, code: str, message: str) -> Judged:
     )
 
 
-def _told(result: RunResult, nonce: str) -> dict[str, Any]:
-    """Return Python's answer in its last line; nothing where that does not belong to this run."""
+def _answer(result: RunResult, nonce: str) -> dict[str, Any]:
+    """Return Python's answer in its last line, empty if it does not belong to this run."""
     lines = result.stdout.strip().splitlines()
     try:
         tree = json.loads(lines[-1]) if lines else None
@@ -136,10 +136,10 @@ def _finding(check: str, observed: Mapping[str, Any], prefix: str) -> Finding:
         message = f"python ended with exit code {observed['exit_code']}: {tail}"
         return Finding(Verdict.FAIL, message, code, (_ADVICE if plain else _USER_ADVICE,), rule)
     if answer.get("prefix") != prefix:
-        message = f"python is the one of {str(answer.get('prefix'))[:80]}, not of {prefix}"
+        message = f"python has the prefix {str(answer.get('prefix'))[:80]}, not {prefix}"
         return Finding(Verdict.FAIL, message, "OTHER_PYTHON", (_ADVICE,), rule)
-    said = f"python of {prefix}" + ("" if plain else f", torch {str(answer.get('torch'))[:40]}")
-    return Finding(Verdict.PASS, f"{said}, as uid {str(answer.get('uid'))[:10]}", rule=rule)
+    torch = "" if plain else f", torch {str(answer.get('torch'))[:40]}"
+    return Finding(Verdict.PASS, f"python in {prefix}{torch}, as uid {str(answer.get('uid'))[:10]}", rule=rule)
 
 
 _ADVICE = "Start it by hand: docker run --rm IMAGE python -c 'import sys; print(sys.prefix)'"

@@ -13,7 +13,7 @@ _SAMPLES = {"unit": str, "n": int, "values": list}
 
 
 def normalized(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with every field in its type. A control of another type counts as one that did not hold."""
+    """Return the document with every field in its type. A control of the wrong type counts as failed."""
     env = document["env"]
     host, software, flags = (_object(env.get(name)) for name in ("host", "sw", "flags"))
     cards = [item for item in _list(env.get("gpu")) if isinstance(item, dict)]

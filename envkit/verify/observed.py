@@ -1,4 +1,4 @@
-"""Judge the log of a payload that envkit did not start: a container that another engine ran."""
+"""Judge the log of a payload that another system ran, such as a pod."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _END_LINE = re.compile(rf"{re.escape(END_MARK)} ([0-9a-f]{{32}})".encode())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A log as far as it is this payload's: `printed` up to its end mark, `exit_code` where a shell told it."""
+    """The answer in a log: what the payload `printed`, and its `exit_code` if a shell printed that."""
 
     question: Question
     printed: bytes
@@ -38,11 +38,11 @@ class Answer:
 
 
 def answer_of(log: bytes, questions: Sequence[Question]) -> Answer:
-    """The question that a log answers.
+    """Match a log with the question that it answers.
 
     Raises:
-        PayloadError: the log is cut, or answers none of the questions.
-        UsageError: the question is one of another version of the payload.
+        PayloadError: the log is cut off, or answers none of the questions.
+        UsageError: the question is for another version of the payload.
     """
     if len(log) > MAX_BYTES:
         raise PayloadError(f"the log has more than the {MAX_BYTES} bytes that a payload may print", hint=_HINT)
@@ -59,17 +59,17 @@ def answer_of(log: bytes, questions: Sequence[Question]) -> Answer:
         names = ", ".join(candidate.name for candidate in questions[:5])
         raise PayloadError(
             f"the log belongs to another question ({nonce[:12]}…), not to one about {names}",
-            hint="give the export that the job was made from; each export has questions of its own",
+            hint="give --questions the export that the job was made from; each export has its own questions",
         )
     if question.suite_sha256 != suite_digest():
         raise UsageError(
-            f"the payload in the job ({question.suite_sha256[:12]}…) is of another version than this envkit's "
-            f"({suite_digest()[:12]}…), whose rules do not fit it",
-            hint="judge with the envkit that exported the job, or export it again",
+            f"the payload in the job ({question.suite_sha256[:12]}…) is not the version of this envkit "
+            f"({suite_digest()[:12]}…), so the rules do not match",
+            hint="judge with the envkit that exported the job, or export the job again",
         )
     return Answer(
         question=question,
-        # Where no shell told an exit code, the log itself ends with the payload's mark.
+        # Without an exit code from a shell, the log itself ends with the payload's mark.
         printed=printed if ended else log,
         exit_code=int(ended[1]) if ended else None,
     )
@@ -78,7 +78,7 @@ def answer_of(log: bytes, questions: Sequence[Question]) -> Answer:
 def judge_answer(answer: Answer, options: Options) -> Record:
     """Return the record of a run that envkit did not start. The image is not inspected, so S00 to S06 are missing.
 
-    Of the options those count that say how to judge, not those that say how to run.
+    Of the options only those for judging are used, not those for running.
     """
     question = answer.question
     spec = {**question.spec, "nonce": question.nonce, "allow_cpu": options.allow_cpu}
@@ -136,7 +136,7 @@ def judge_answer(answer: Answer, options: Options) -> Record:
 
 
 def _read(answer: Answer) -> tuple[dict[str, Any] | None, Trouble | None]:
-    """The document, what is wrong with the run, or both."""
+    """Return the document, the trouble of the run, or both."""
     died = None if answer.exit_code is None else trouble_of(answer.exit_code, oom_killed=False, last_line="")
     try:
         document = normalized(parse_document(answer.printed, answer.question.nonce))
@@ -147,11 +147,11 @@ def _read(answer: Answer) -> tuple[dict[str, Any] | None, Trouble | None]:
 
 
 def _started(document: dict[str, Any] | None) -> str:
-    """When the payload began by its own clock; without one, now."""
+    """Return when the payload began, by its own clock; without a valid time, now."""
     if document is not None:
         try:
             began = _utc(datetime.fromisoformat(document["started"]))
-        except (ValueError, OverflowError):  # no time, or one before the first year or after the last
+        except (ValueError, OverflowError):  # not a time, or in UTC outside of the years 1 to 9999
             began = datetime.now(UTC)
     else:
         began = datetime.now(UTC)

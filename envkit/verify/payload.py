@@ -1,4 +1,4 @@
-"""The archive that goes into an image, and the document that comes out of it. The document is not trusted."""
+"""The payload's archive, which goes into an image, and its document, which comes out and is not trusted."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.payload/1"
 END_MARK = "envkit.payload.end"
-MAX_BYTES = 8 * 1024 * 1024  # a trace alone may have half of it
-MAX_OBSERVATIONS = 1000  # far above what all checks report of eight GPUs
+MAX_BYTES = 8 * 1024 * 1024  # a trace alone may take half of it
+MAX_OBSERVATIONS = 1000  # far more than all checks report for eight GPUs
 STATUSES = ("ran", "skip", "error")
 
 _ENTRY = "import sys\n\nfrom envkit.smoke.__main__ import main\n\nsys.exit(main())\n"
-# The file of a check that goes into the image, as `envkit/checks/<folder>.py`; how it is judged and shown stays out.
+# The file of a check that goes into the archive, as `envkit/checks/<folder>.py`, without its judge and its texts.
 _OBSERVE = "observe.py"
 _INDENT = 4  # spaces, as ruff formats
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -37,7 +37,7 @@ _F_STRING = (getattr(tokenize, "FSTRING_START", None), getattr(tokenize, "FSTRIN
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _HINT = "envkit verify IMAGE -o FILE  # again; the image prints something the payload does not"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
-# Control characters but tab and line feed, and the marks that turn the direction of text around.
+# Control characters except tab and line feed, and the marks that change the direction of text.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _CHECK_ID = re.compile(r"C\d{2}(\.[A-Za-z0-9_.+-]{1,80})?")
 _FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -57,8 +57,8 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 def payload_archive() -> bytes:
     """Return the payload as a zip application that ``python FILE`` runs.
 
-    Entries are sorted and dated 1980, sources without docstrings and comments. Another build of zlib may compress to
-    other bytes, so the suite is told apart by ``suite_digest`` and not by a digest of the archive.
+    Entries are sorted and dated 1980; sources have no docstrings or comments. Another build of zlib may compress to
+    other bytes, so `suite_digest` identifies the suite, not a digest of the archive.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -72,7 +72,7 @@ def payload_archive() -> bytes:
 
 
 def suite_digest() -> str:
-    """Return the SHA-256 of what the payload does: the same on every machine, and for other comments."""
+    """Return the SHA-256 of the payload's entries: the same on every machine, and independent of comments."""
     digest = hashlib.sha256()
     for name, data in _entries():
         digest.update(f"{name}\0{len(data)}\0".encode())
@@ -96,20 +96,20 @@ def _entries() -> tuple[tuple[str, bytes], ...]:
 
 
 def strip_source(source: str) -> str:
-    """Return Python source without comments, docstrings and spaces that mean nothing, one space per level.
+    """Return Python source without comments, docstrings and insignificant spaces; each level is indented by one space.
 
-    Names and lines stay as they are, so a traceback can be read and its line numbers are those of the source.
+    Names and line numbers do not change, so tracebacks stay readable and match the source.
 
     Raises:
-        SyntaxError: it is not Python.
+        SyntaxError: the source is not Python.
     """
     lines = [line.encode() for line in source.splitlines()]  # positions in a syntax tree count bytes
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             _empty(lines, node.body[0], alone=len(node.body) == 1)
     text = [line.decode() for line in lines]
-    kept: set[int] = set()  # lines inside of a string
-    flat: set[int] = set()  # lines inside of brackets, whose indentation means nothing
+    kept: set[int] = set()  # lines inside a string
+    flat: set[int] = set()  # lines inside brackets, whose indentation is insignificant
     gaps: list[tuple[int, int, int]] = []
     depth, last, in_text = 0, None, 0
     for token in tokenize.generate_tokens(io.StringIO("\n".join(text) + "\n").readline):
@@ -122,7 +122,7 @@ def strip_source(source: str) -> str:
             flat.add(row)
         elif last is not None and tokenize.OP in (token.type, last.type) and last.end[0] == row and not in_text:
             gaps.append((row - 1, last.end[1], column))
-        # Python 3.12 and newer look into f-strings, older ones do not: what is inside stays.
+        # Python 3.12 and newer tokenize the inside of f-strings, older ones do not: it stays unchanged.
         in_text += (token.type == _F_STRING[0]) - (token.type == _F_STRING[1])
         depth += (token.type == tokenize.OP) * ((token.string in _OPENING) - (token.string in _CLOSING))
         last = token
@@ -141,7 +141,7 @@ def _narrow(line: str) -> str:
 
 
 def _empty(lines: list[bytes], docstring: ast.stmt, *, alone: bool) -> None:
-    """Take a docstring out; where a body holds nothing else, or more on its line, an empty string takes its place."""
+    """Remove a docstring. If the body has nothing else, or its line goes on, an empty string replaces it."""
     first, last = docstring.lineno - 1, (docstring.end_lineno or docstring.lineno) - 1
     rest = lines[last][docstring.end_col_offset :]
     instead = b'""' if alone or rest.lstrip().startswith(b";") else b""
@@ -151,7 +151,7 @@ def _empty(lines: list[bytes], docstring: ast.stmt, *, alone: bool) -> None:
 
 
 def catalog_rows() -> list[dict[str, Any]]:
-    """Return the catalog as the payload reads it, which has no YAML: in the order the checks run."""
+    """Return the catalog for the payload, which has no YAML parser, in the order in which the checks run."""
     return [
         {
             "id": entry.id,
@@ -167,22 +167,23 @@ def catalog_rows() -> list[dict[str, Any]]:
 
 
 def last_line(nonce: str) -> str:
-    """Return the line that ends the payload's output."""
+    """Return the last line of the payload's output."""
     return f"{END_MARK} {nonce}"
 
 
 def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
-    """Return the payload's document from everything the container wrote to its standard output.
+    """Return the payload's document from everything that the container wrote to its standard output.
 
-    An entrypoint may print before it; the document is the one line before the last, and the last repeats the nonce,
-    which shows that the output is whole and belongs to this run. Escape codes and other invisible characters are taken
-    out of every string.
+    An entry point may print text before it. The document is the line before the last; the last line repeats the nonce,
+    which shows that the output is complete and belongs to this run. Escape codes and other invisible characters are
+    removed from every string.
 
     Raises:
-        PayloadError: too long, cut short, not strict JSON, twice, of another run, or without a field it needs.
+        PayloadError: the output is too long, cut off, of another run or not strict JSON, has two documents, or its
+            document lacks a field.
     """
     if not nonce:
-        raise PayloadError("a document can only be told from another run's by a nonce, and this run has none")
+        raise PayloadError("this run has no nonce, so its document cannot be distinguished from another run's")
     if len(raw) > MAX_BYTES:
         raise PayloadError(f"the payload printed {len(raw)} bytes, more than the limit of {MAX_BYTES}", hint=_HINT)
     lines = raw.rstrip().rsplit(b"\n", 2)
@@ -256,7 +257,7 @@ def _check_fields(document: Any, nonce: str) -> None:
 
 
 def observation_fault(item: Any) -> str | None:
-    """Return what keeps one entry of a document's checks from being judged, None where nothing does."""
+    """Return why an entry of a document's checks cannot be judged, None if it can."""
     if not isinstance(item, dict):
         return "not an object"
     identity, reason = item.get("id"), item.get("reason")

@@ -1,7 +1,7 @@
-"""The questions for a payload that another engine starts, and how to match an answer to its question.
+"""The questions for a payload that another system runs, and how to match an answer to its question.
 
-The nonce of a question is the digest of all that is in it: a document printed for another image, plan, tier or payload
-carries another one. It is the same each time the question is exported, so the document's own time says how old it is.
+The nonce of a question is the digest of its content, so documents for another image, plan, tier or payload have another
+nonce. It does not change between exports of the same question; the age of an answer is in the document's own time.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.questions/1"
 EXIT_MARK = "envkit.payload.exit"
-"""Starts the line that a shell prints after the payload: the exit code and the nonce follow."""
+"""Start of the line that a shell prints after the payload; the exit code and the nonce follow."""
 KEY = "questions.json"
-"""What the questions are called in a ConfigMap's data."""
-_NONCE_DIGITS = 32  # as many as a nonce of `verify` has: 128 bits
+"""The key of the questions in a ConfigMap's data."""
+_NONCE_DIGITS = 32  # 128 bits, as in a nonce of `verify`
 _DOCUMENTS = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _HINT = "give --questions the file that envkit export wrote"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One image, and what it is held to."""
+    """One image, and the spec to verify it against."""
 
     name: str
     image: str
     tier: str
     checks: tuple[str, ...]  # ids, in order
-    narrowed: bool  # not all checks of the tier
+    narrowed: bool  # to some checks of the tier
     suite_sha256: str
     spec: Mapping[str, Any]  # without its nonce
 
@@ -64,10 +64,10 @@ class Question:
 def question_of(
     plan: BuildPlan, *, name: str, image: str, tier: str | None = None, only: Sequence[str] = ()
 ) -> Question:
-    """The question whether an image keeps what its plan promises; `tier` None is the plan's own.
+    """Return the question whether an image meets its plan. `tier` None is the plan's own tier.
 
     Raises:
-        UsageError: an unknown tier or check id.
+        UsageError: the tier or a check ID is unknown.
     """
     chosen = tier or plan.smoke.tier
     return Question(
@@ -82,18 +82,18 @@ def question_of(
 
 
 def questions_json(questions: Sequence[Question]) -> str:
-    """Questions as one line of JSON."""
+    """Return questions as one line of JSON."""
     return json.dumps(
         {"schema": SCHEMA, "questions": [{**asdict(question), "nonce": question.nonce} for question in questions]}
     )
 
 
 def questions_of(text: str, where: str) -> tuple[Question, ...]:
-    """The questions that `questions_json` wrote; `where` names their origin in errors.
+    """Parse the questions that `questions_json` wrote; `where` is their origin, for errors.
 
     Raises:
-        UsageError: the text holds none.
-        IntegrityError: one was changed after it was written.
+        UsageError: the text has no questions.
+        IntegrityError: a question was changed after it was written.
     """
     try:
         tree = json.loads(text)
@@ -101,7 +101,7 @@ def questions_of(text: str, where: str) -> tuple[Question, ...]:
             raise UsageError(f"{where}: schema is {tree['schema']!r:.80}, not {SCHEMA!r}", hint=_HINT)
         pairs = [(_question(item), str(item["nonce"])) for item in tree["questions"]]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{where}: no questions of {SCHEMA}: {error!r:.200}", hint=_HINT) from error
+        raise UsageError(f"{where} has no questions ({SCHEMA}): {error!r:.200}", hint=_HINT) from error
     for question, nonce in pairs:
         if question.nonce != nonce:
             raise IntegrityError(f"{where}: the question about {question.name!r:.80} was changed", hint=_HINT)
@@ -109,11 +109,11 @@ def questions_of(text: str, where: str) -> tuple[Question, ...]:
 
 
 def read_questions(path: Path) -> tuple[Question, ...]:
-    """The questions in a file: JSON alone, or Kubernetes documents with a ConfigMap that has them.
+    """Read the questions from a JSON file, or from a ConfigMap in a file of Kubernetes documents.
 
     Raises:
-        UsageError: the file does not exist, or contains none.
-        IntegrityError: one was changed after it was written.
+        UsageError: the file does not exist, or has no questions.
+        IntegrityError: a question was changed after it was written.
     """
     text = strictyaml.text_of(path)
     if text.lstrip().startswith("{"):
@@ -123,7 +123,7 @@ def read_questions(path: Path) -> tuple[Question, ...]:
         data = tree.get("data") if isinstance(tree, dict) and tree.get("kind") == "ConfigMap" else None
         if isinstance(data, dict) and isinstance(data.get(KEY), str):
             return questions_of(str(data[KEY]), str(path))
-    raise UsageError(f"{path}: there is no ConfigMap with {KEY} in it", hint=_HINT)
+    raise UsageError(f"{path} has no ConfigMap with {KEY}", hint=_HINT)
 
 
 def _question(item: Any) -> Question:
@@ -136,5 +136,5 @@ def _question(item: Any) -> Question:
         and isinstance(spec, dict)
     )
     if not sound:
-        raise ValueError("a field has another type")
+        raise ValueError("a field has the wrong type")
     return Question(**texts, spec=spec, checks=tuple(checks), narrowed=narrowed)

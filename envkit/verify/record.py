@@ -1,6 +1,6 @@
-"""The record of one verification (`envkit.verify/1`): what was asked, where it ran, what came out, and each rule used.
+"""The record of one verification (`envkit.verify/1`): the request, the machine, the observations, and the rules.
 
-A verdict can be recomputed from its record years later: samples, units and thresholds stand beside it.
+It has the samples, units and thresholds, so that its verdict can be recomputed years later.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from envkit.verify.judge import Judged
 
 SCHEMA = "envkit.verify/1"
-MAX_SAMPLES = 200  # values of one measurement, as the payload sends them
-_PLACES = ("_DIR", "_DIRECTORY", "_PATH", "_FILE", "PYTHONPATH", "LD_PRELOAD")
+MAX_SAMPLES = 200  # values per measurement, as many as the payload sends
+_PATHS = ("_DIR", "_DIRECTORY", "_PATH", "_FILE", "PYTHONPATH", "LD_PRELOAD")
 _KINDS = {
     "min_frac_of_limit": "floor",
     "min_ratio": "ratio",
@@ -40,7 +40,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """The run itself. `exit_code` and `stderr_tail` are the payload's, None and empty where it never started."""
+    """The run itself. `exit_code` and `stderr_tail` are the payload's; None and empty if it never started."""
 
     id: str
     started: str  # RFC 3339, UTC
@@ -55,7 +55,7 @@ class RunFacts:
     stderr_tail: tuple[str, ...]
     launch: Mapping[str, Any] | None = None  # how a launch for a comparison differs from a plain run
     trouble: Trouble | None = None
-    isolation: Mapping[str, Any] | None = None  # of the runner: {level, missing}; None: not known
+    isolation: Mapping[str, Any] | None = None  # of the runner: {level, missing}; None: unknown
     timing_trusted: bool = True  # False: the self-test found timing unreliable on this machine
 
 
@@ -72,18 +72,18 @@ class Record:
 
     @property
     def exit_code(self) -> int:
-        """The exit code that says the verdict."""
+        """The exit code for the verdict."""
         return int(self.tree["summary"]["exit_code"])
 
     def to_bytes(self) -> bytes:
-        """Indented UTF-8 JSON with a final newline."""
+        """Return the record as indented UTF-8 JSON with a final newline."""
         return json.dumps(self.tree, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
     def write(self, path: Path) -> None:
-        """Replace `path` by the record; a run killed meanwhile leaves the old file.
+        """Write the record to `path` atomically: if envkit is killed meanwhile, the old file stays.
 
         Raises:
-            OSError: the folder cannot be written.
+            OSError: the folder is not writable.
         """
         write_atomic(path, self.to_bytes())
 
@@ -98,7 +98,7 @@ def build_record(
     summary: Summary,
     baseline: Mapping[str, Any] | None = None,
 ) -> Record:
-    """Put one record together. Numbers that JSON lacks become null."""
+    """Build a record. NaN and infinities become null."""
     env = dict(document["env"]) if document is not None else {}
     promised = {key: value for key, value in spec.items() if key != "nonce"}
     tree = {
@@ -139,9 +139,9 @@ def build_record(
 
 
 def judged_record(tree: Mapping[str, Any], judged: Sequence[Judged], summary: Summary) -> Record:
-    """The record of what was observed (`tree`, without a judgment) with its judgment and its seal.
+    """Return the record of the observations in `tree` with a judgment and its digest.
 
-    Where `tree` has checks of an earlier judgment, their fields that this version does not know are kept.
+    If `tree` has checks of an earlier judgment, their fields that this version does not know are kept.
     """
     earlier = {(item["id"], item["subject"]): item for item in tree.get("checks", ())}
     whole = _plain(
@@ -165,13 +165,13 @@ _SHARED = ("fields.py", "precision_bands.py", "shm.py")
 
 
 def seal(tree: Mapping[str, Any]) -> str:
-    """Digest of a whole record but for the digest itself. It detects accidents and careless edits, not a forgery."""
+    """Return the digest of a record without its own field. It detects accidents and careless edits, not forgery."""
     return digest_of({name: part for name, part in tree.items() if name != "sha256"})
 
 
 @cache
 def rules_digest() -> str:
-    """Digest of the code that judges: the same rules and thresholds give the same verdict on the same record."""
+    """Return the digest of the judging code: equal rules and thresholds give the same verdict on the same record."""
     verify, checks = resources.files("envkit.verify"), resources.files("envkit.checks")
     files = {f"checks/{folder.name}/judge.py": folder / "judge.py" for folder in folders()}
     files |= {f"checks/{name}": checks / name for name in _SHARED}
@@ -184,12 +184,12 @@ def rules_digest() -> str:
 
 
 def spec_digest(promised: Mapping[str, Any]) -> str:
-    """Digest of what an image promises."""
+    """Return the digest of a spec."""
     return _digest(promised)
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a record, as shipped."""
+    """Return the JSON Schema of a record."""
     text = (resources.files("envkit.verify") / "record.schema.json").read_text(encoding="utf-8")
     tree: dict[str, Any] = json.loads(text)
     return tree
@@ -203,10 +203,10 @@ def fingerprint(
     launch: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> dict[str, str | None]:
-    """Three short digests: the machine, the software, and how it was measured.
+    """Return short digests of the machine (`hw`), the software (`sw`) and the way of measuring (`policy`).
 
-    Numbers of two runs may be compared where `hw` and `policy` agree; `sw` is what is being tested. Host names are in
-    none of them. All are null where the payload told nothing.
+    Numbers of two runs may be compared if `hw` and `policy` are equal; `sw` is what is tested. None of them depends on
+    host names. All are None without an `env` from the payload.
     """
     if not env:
         return {"hw": None, "sw": None, "policy": None}
@@ -218,7 +218,7 @@ def fingerprint(
     }
     policy = {"flags": flags_that_count(env.get("flags") or {}), "tier": tier, "suite": suite_sha256}
     if launch is not None:
-        # A body repeated on purpose is what a self-test is to find; everything else says how it was measured.
+        # The self-test has to find work that is repeated on purpose; all other fields are part of how it measures.
         policy["launch"] = {name: value for name, value in launch.items() if name != "body_factor"}
     if data is not None:
         policy["data"] = dict(data)
@@ -230,14 +230,14 @@ def fingerprint(
 
 
 def flags_that_count(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that say how it was measured; a cache folder or a search path only says where."""
-    return {name: value for name, value in flags.items() if not name.endswith(_PLACES)}
+    """Return the flags that affect measurements: all but the paths of cache folders and files, and search paths."""
+    return {name: value for name, value in flags.items() if not name.endswith(_PATHS)}
 
 
 def _gpu(gpu: Mapping[str, Any]) -> list[Any]:
-    """What tells one GPU from another. Of its link only what it can do: what it did changes from run to run.
+    """Return the values that identify a GPU model. Of its link only the maximum: the current state changes.
 
-    A MIG slice has the name of the whole GPU, so its multiprocessors and its memory count as well.
+    A MIG slice has the name of the whole GPU, so multiprocessors and memory are included as well.
     """
     link = gpu.get("link")
     ends = [link.get("gen_max"), link.get("width_max")] if isinstance(link, dict) else None
@@ -245,7 +245,7 @@ def _gpu(gpu: Mapping[str, Any]) -> list[Any]:
 
 
 def check_tree(item: Judged) -> dict[str, Any]:
-    """One check as the record keeps it."""
+    """Return one check in the form of the record."""
     finding, observation = item.finding, item.observation or {}
     rule = dict(finding.rule)
     return {
@@ -281,7 +281,7 @@ def _capped(samples: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Plain JSON: enums as text, tuples as lists, NaN and infinities as null, half a surrogate pair as `?`."""
+    """Return plain JSON: enums as text, tuples as lists, NaN and infinities as null, lone surrogates as `?`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int):

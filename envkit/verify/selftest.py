@@ -1,4 +1,4 @@
-"""Self-test of the comparison: does it raise false alarms on this machine, and does it notice a real slowdown?"""
+"""Self-test of the comparison: whether it raises false alarms on this machine and notices a real slowdown."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.self-test/1"
 NAME = "self-test.json"
-SLOWDOWN = 1.5  # times the work: the slowdown that a comparison has to see
+SLOWDOWN = 1.5  # factor on the work, which a comparison has to notice
 SPLITS = 100
 """Random splits of the unchanged launches into two sides, besides the split as launched."""
 ALARMS = 0.05
-"""The share of them that may raise an alarm."""
-_LOUD = (Change.REGRESSION, Change.IMPROVEMENT)
+"""The largest share of them that may raise an alarm."""
+_ALARMS = (Change.REGRESSION, Change.IMPROVEMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """The result of a self-test. `trusted` says whether timing rules may count on this machine."""
+    """The result of a self-test. Timing rules count on this machine if it is `trusted`."""
 
     hw: str | None
     launches: int
-    alarms: int  # of `splits`, nothing having changed
+    alarms: int  # false ones, in `splits` comparisons of unchanged launches
     splits: int
-    silent: bool
+    silent: bool  # no alarm in the split as launched, and few in the random ones
     noticed: bool  # the injected slowdown
     rows: tuple[Row, ...]  # of the slowed side
 
     @property
     def trusted(self) -> bool:
-        """Whether A/A stays silent."""
+        """Whether comparing an image with itself raises no alarm."""
         return self.silent
 
     def to_json(self) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def self_test(
     seed: int,
     keep: Callable[[int, Mapping[str, Any]], None] | None = None,
 ) -> SelfTest:
-    """Launch the same image as A, as A again, and slowed: its timed bodies are repeated 1.5 times.
+    """Launch the same image as A, as A again, and slowed down: its timed work is repeated 1.5 times.
 
-    `keep` gets every record that counts, with 0, 1 or 2 for the side.
+    `keep` is called with every record that counts and its side: 0, 1 or 2.
 
     Raises:
         VerificationError: the image does not run, or nothing in it is timed.
@@ -77,44 +77,44 @@ def self_test(
 def judge_self_test(
     first: Sequence[Launch], again: Sequence[Launch], slow: Sequence[Launch], *, hw: str | None, seed: int
 ) -> SelfTest:
-    """Pure: A against A as launched and dealt again, and A against the slowed launches."""
+    """Compare A with A, as launched and in random splits, and A with the slowed launches. Pure."""
     same = [*first, *again]
     order = random.Random(seed)  # noqa: S311 - a schedule, not a secret
     alarms = 0
     for _ in range(SPLITS):
-        dealt = order.sample(same, len(same))
-        alarms += overall_loud(compare(dealt[: len(first)], dealt[len(first) :]))
+        shuffled = order.sample(same, len(same))
+        alarms += any_alarm(compare(shuffled[: len(first)], shuffled[len(first) :]))
     rows = compare(first, slow)
-    launched = overall_loud(compare(first, again))
+    as_launched = any_alarm(compare(first, again))
     return SelfTest(
         hw=hw,
         launches=len(first),
         alarms=alarms,
         splits=SPLITS,
-        silent=not launched and alarms <= ALARMS * SPLITS,
+        silent=not as_launched and alarms <= ALARMS * SPLITS,
         noticed=overall(rows) is Change.REGRESSION,
         rows=rows,
     )
 
 
-def overall_loud(rows: Sequence[Row]) -> bool:
+def any_alarm(rows: Sequence[Row]) -> bool:
     """Whether any row claims a difference."""
-    return any(row.change in _LOUD for row in rows)
+    return any(row.change in _ALARMS for row in rows)
 
 
-def remember(state: Path, found: SelfTest) -> None:
-    """Note the outcome for this hardware in the state folder.
+def remember(state: Path, result: SelfTest) -> None:
+    """Save the result for this hardware in the state folder.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the folder is not writable.
     """
     known = _known(state)
-    known[str(found.hw)] = {"trusted": found.trusted, "alarms": found.alarms, "splits": found.splits}
+    known[str(result.hw)] = {"trusted": result.trusted, "alarms": result.alarms, "splits": result.splits}
     write_atomic(state / NAME, json.dumps({"schema": SCHEMA, "machines": known}, indent=1).encode() + b"\n")
 
 
 def distrusted(state: Path) -> frozenset[str]:
-    """The hardware fingerprints on which A/A raised an alarm; none where no self-test was made."""
+    """Return the hardware fingerprints on which a self-test failed; empty without a self-test."""
     return frozenset(hw for hw, item in _known(state).items() if item.get("trusted") is False)
 
 

@@ -1,4 +1,4 @@
-"""What an image is held to, as the payload and the judges read it. Null means: not specified."""
+"""The spec that an image is verified against, for the payload and the judges. None means: not specified."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EMPTY: Mapping[str, Any] = {
     "features": None,
     "shm_mb": None,
 }
-"""A spec that promises nothing."""
+"""A spec that specifies nothing."""
 
 
 def spec_of_plan(plan: BuildPlan, *, allow_cpu: bool = False) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def spec_of_plan(plan: BuildPlan, *, allow_cpu: bool = False) -> dict[str, Any]:
 
 
 def spec_of_labels(labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the spec that an image's own labels give, for an image without a plan here.
+    """Return the spec from an image's own labels, for an image whose plan is not available.
 
-    An image of others that happens to have labels promises nothing; nor does one whose labels are incomplete.
+    It is empty for images that envkit did not build and for incomplete labels.
     """
     own = {key: labels.get(f"{LABEL_PREFIX}.{key}") or None for key in _LABELLED}
     if own["torch"] is None or own["python"] is None or own["cuda"] is None:
@@ -105,6 +105,6 @@ def spec_of_labels(labels: Mapping[str, str]) -> dict[str, Any]:
         "driver": {"native": own["driver.native"], "minimum": own["driver.minimum"]} if own["driver.minimum"] else None,
         "gpu_archs": archs.split() if archs else None,
         "ptx": (own["gpu.ptx"] or "").split() if archs else None,
-        "prefix": PREFIX,  # no label names it; every image of envkit has this one
+        "prefix": PREFIX,  # there is no label for it; every image that envkit builds has this one
         "shm_mb": int(shm) if shm and shm.isdigit() else None,
     }

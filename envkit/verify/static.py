@@ -1,7 +1,7 @@
-"""S00 to S04: what an image's configuration shows without running it: labels, platform, user, environment, size.
+"""S00 to S04: checks of an image's configuration, without running it: labels, platform, user, environment, size.
 
-Every rule runs a second time with one planted fault; where that does not change the verdict, the rule cannot fail
-here and its finding is an error.
+Every rule runs a second time with a planted fault. If that still gives PASS, the rule cannot fail on this image, and
+its finding is an ERROR.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 PLAN_LABEL = f"{LABEL_PREFIX}.plan"
-# Each makes a process load or trust something else than what the plan installed.
+# Variables that make a process load something else than what the plan installed.
 SHADOWING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
 _RECORDED = (*SHADOWING, "NVIDIA_DISABLE_REQUIRE", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """An image's configuration, as an engine tells it."""
+    """An image's configuration, as an engine reports it."""
 
     id: str
     labels: Mapping[str, str]
@@ -40,7 +40,7 @@ class ImageFacts:
 
 
 def image_facts(inspected: Mapping[str, Any]) -> ImageFacts:
-    """The runner's answer with every field in one type; absent ones are empty."""
+    """Return the runner's answer with every field in its type; missing fields are empty."""
     env = inspected.get("env") or {}
     if not isinstance(env, dict):
         env = dict(str(item).partition("=")[::2] for item in env)
@@ -63,7 +63,7 @@ class Promise:
     labels: Mapping[str, str]
     platform: str
     user: str
-    env: Mapping[str, str]  # of the variables that may shadow something
+    env: Mapping[str, str]  # only the variables in SHADOWING
     cuda: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Promise:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Promise:
-        """The promise of a record; raises KeyError or TypeError where it is not whole."""
+        """Return the promise of a record; raises KeyError or TypeError if it is incomplete."""
         return cls(
             plan=str(tree["plan"]),
             labels=dict(tree["labels"]),
@@ -96,13 +96,13 @@ def promise_of(plan: BuildPlan) -> Promise:
 
 
 def static_checks(facts: ImageFacts, plan: BuildPlan | None) -> tuple[Judged, ...]:
-    """S00 to S04 on one image."""
+    """Return S00 to S04 for one image."""
     promise = None if plan is None else promise_of(plan)
     return tuple(_controlled(check, facts, promise) for check in _CHECKS)
 
 
 def static_again(check_id: str, observed: Mapping[str, Any], promise: Promise | None) -> Judged:
-    """Return one of S00 to S04 from a record's observation; raises KeyError for another id."""
+    """Return one of S00 to S04 from a record's observation; raises KeyError for another ID."""
     check = {item.id: item for item in _CHECKS}[check_id]
     return _controlled(check, image_facts(observed), promise)
 
@@ -113,7 +113,7 @@ class _Static:
     title: str
     rule: Callable[[ImageFacts, Promise | None], Finding]
     planted: Mapping[str, Any]
-    """Fields of the image that make a sound rule say something else than PASS."""
+    """Fields of an image on which a working rule does not give PASS."""
 
 
 def _controlled(check: _Static, facts: ImageFacts, promise: Promise | None) -> Judged:
@@ -128,7 +128,7 @@ def _controlled(check: _Static, facts: ImageFacts, promise: Promise | None) -> J
             message = "the rule does not notice a planted fault"
             finding = Finding(Verdict.ERROR, message, "CONTROL_FAILED", rule=finding.rule)
     observed = {name: getattr(facts, name) for name in ("id", *check.planted)}
-    if "env" in observed:  # an image's other variables may hold what no record should
+    if "env" in observed:  # an image's other variables may contain secrets
         observed["env"] = {name: value for name, value in facts.env.items() if name in _RECORDED}
     observation = {"status": "skip" if finding.verdict is Verdict.SKIP else "ran", "observed": observed}
     return Judged(
@@ -149,19 +149,22 @@ def _labels(facts: ImageFacts, promise: Promise | None) -> Finding:
         advice = ("Build it with envkit build, which labels the image with its plan's digest.",)
         return Finding(Verdict.WARN, f"the image has no {PLAN_LABEL} label", "UNLABELLED", advice, rule)
     if label != promise.plan:
-        message = f"the image was built from the plan {label[:19]}…, and {promise.plan[:19]}… was given"
+        message = f"the image was built from the plan {label[:19]}…, not from {promise.plan[:19]}…"
         advice = ("Verify with the plan the image was built from, or build it again.",)
         return Finding(Verdict.FAIL, message, "PLAN_MISMATCH", advice, rule)
     wrong = [name for name, value in promise.labels.items() if facts.labels.get(name) != value]
     if wrong:
         message = f"labels that contradict the plan: {', '.join(wrong)}"
-        return Finding(Verdict.FAIL, message, "LABEL_MISMATCH", ("Build it again; a later step relabelled it.",), rule)
+        return Finding(
+            Verdict.FAIL, message, "LABEL_MISMATCH", ("Build it again; a later step changed its labels.",), rule
+        )
     return Finding(Verdict.PASS, f"built from the plan {promise.plan[:19]}…", rule=rule)
 
 
 def _architecture(facts: ImageFacts, promise: Promise | None) -> Finding:
     if promise is None:
-        return Finding(Verdict.SKIP, f"the plan specifies no platform; the image is {facts.architecture}", "NO_PLAN")
+        message = f"there is no plan to compare the architecture with; the image is for {facts.architecture}"
+        return Finding(Verdict.SKIP, message, "NO_PLAN")
     platform = promise.platform
     known = platforms.platform(platform) if platform in platforms.PLATFORMS else None
     allowed = (known.architecture, known.machine) if known is not None else ()
@@ -204,7 +207,7 @@ def _environment(facts: ImageFacts, promise: Promise | None) -> Finding:
         capabilities = facts.env.get("NVIDIA_DRIVER_CAPABILITIES", "compute,utility").split(",")
         if not {"compute", "all"} & {item.strip() for item in capabilities}:
             advice = ("Set NVIDIA_DRIVER_CAPABILITIES=compute,utility in the definition's `env`.",)
-            message = f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)} keeps CUDA out"
+            message = f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)} does not enable CUDA"
             return Finding(Verdict.FAIL, message, "NO_COMPUTE_CAPABILITY", advice, rule)
     return Finding(Verdict.PASS, "no environment variable overrides libraries or the driver check", rule=rule)
 

@@ -1,4 +1,4 @@
-"""The profile in a payload's document. It comes from the image, so it is checked."""
+"""The trace in a payload's document. It comes from the image, so it is checked."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 FORMAT = "chrome-trace+gzip+base64"
 MAX_BYTES = 256 << 20
-"""Unpacked, a trace may have this many bytes."""
-_GZIP = 16 + zlib.MAX_WBITS  # how zlib is asked for gzip's header and trailer
-_HINT = "envkit verify IMAGE --trace FILE  # again; C23 and stderr say what is wrong with training here"
+"""The largest unpacked size of a trace."""
+_GZIP = 16 + zlib.MAX_WBITS  # makes zlib expect gzip's header and trailer
+_HINT = "envkit verify IMAGE --trace FILE  # again; C23 and stderr show problems with training"
 
 
 def packed_trace(document: Mapping[str, Any] | None) -> bytes:
-    """The gzipped Chrome trace of a document, checked.
+    """Return the gzipped Chrome trace of a document, checked.
 
     Raises:
-        PayloadError: there is none, it could not be taken, or it is no Chrome trace of a sane size.
+        PayloadError: there is no trace, the payload failed to record one, or it is not a Chrome trace of a sane size.
     """
     trace = document.get("trace") if document is not None else None
     if not isinstance(trace, dict):
-        raise PayloadError("the payload left no trace", hint=_HINT)
+        raise PayloadError("the payload returned no trace", hint=_HINT)
     if trace.get("format") != FORMAT or not isinstance(trace.get("data"), str):
-        raise PayloadError(f"the payload could take no trace: {str(trace.get('error'))[:300]}", hint=_HINT)
+        raise PayloadError(f"the payload could not record a trace: {str(trace.get('error'))[:300]}", hint=_HINT)
     try:
         packed = base64.b64decode(trace["data"], validate=True)
         tree = json.loads(unpacked(packed))
     except (ValueError, binascii.Error, zlib.error, RecursionError) as error:
         raise PayloadError(f"the payload's trace cannot be read: {error}", hint=_HINT) from error
     if not isinstance(tree, dict) or not isinstance(tree.get("traceEvents"), list):
-        raise PayloadError("the payload's trace holds no events", hint=_HINT)
+        raise PayloadError("the payload's trace has no events", hint=_HINT)
     return packed
 
 
 def unpacked(packed: bytes) -> bytes:
-    """The trace as JSON text.
+    """Return the trace as JSON text.
 
     Raises:
-        ValueError: it is cut short, or has more than `MAX_BYTES`.
-        zlib.error: it is not gzip.
+        ValueError: the trace is cut off, or larger than `MAX_BYTES`.
+        zlib.error: the trace is not gzip.
     """
     stream = zlib.decompressobj(_GZIP)
     raw = stream.decompress(packed, MAX_BYTES)
@@ -58,9 +58,9 @@ def unpacked(packed: bytes) -> bytes:
 
 
 def write_trace(packed: bytes, path: Path) -> None:
-    """Write a trace: packed where the name ends in .gz, else as JSON.
+    """Write a trace: compressed if the name ends in .gz, else as JSON.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the folder is not writable.
     """
     write_atomic(path, packed if path.suffix == ".gz" else unpacked(packed))

@@ -1,4 +1,4 @@
-"""The user's own data for C12 and C22: what of it goes into a run, and what of it a record may say."""
+"""The user's own data for C12 and C22: what a run gets of it, and what a record may contain of it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.run.model import DATA
 
 SAYS = "user data: "
-"""Starts a line of the payload's stderr that is for the user alone: names of files, texts of exceptions."""
+"""Start of the lines of the payload's stderr that only the user may see: file names and texts of exceptions."""
 LIMIT_S = 60.0
-"""Seconds that the user's folder and code may take to open and to try, before anything is timed."""
-CODE_BYTES = 4 << 20  # it travels into the container in one archive
+"""Seconds to open and try the user's folder and code, before anything is timed."""
+CODE_BYTES = 4 << 20  # the code goes into the container as one archive
 _HINT = "name a folder of this machine that you can read: --data DIR"
 _CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-# Podman and proot separate paths and options by these.
+# Characters that Podman or proot read as separators of paths and options.
 _SEPARATORS = re.compile('[:,"\\\\\x00-\x1f]')
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """A folder of files, a Dataset, or a Dataset of the files of a folder."""
+    """A folder of files, a Dataset, or a Dataset that reads the folder."""
 
     folder: Path | None  # absolute
     dataset: str | None  # 'module:callable'
-    code: Mapping[str, bytes]  # the module's sources in the working folder, by their path below it
+    code: Mapping[str, bytes]  # the module's sources in the working folder, by relative path
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """Return what the payload and the record are told: no path of this machine."""
+        """Return the data's part of the spec. It goes into the record, so it has no path of this machine."""
         return {
             "folder": self.folder is not None,
             "dataset": self.dataset,
@@ -45,7 +45,7 @@ class UserData:
         }
 
     def without_names(self, stderr: bytes) -> bytes:
-        """Return the lines of a run's stderr that hold nothing of the user's: neither SAYS nor the folder's path."""
+        """Return a run's stderr without the lines that begin with SAYS or contain the folder's path."""
         hidden = (DATA.encode(), *([] if self.folder is None else [os.fsencode(self.folder)]))
         kept = (
             line
@@ -56,7 +56,7 @@ class UserData:
 
 
 def user_data(folder: Path | None, dataset: str | None, here: Path) -> UserData | None:
-    """Return what `--data` and `--dataset` name, None where neither is given; `here` is the working folder.
+    """Return the data of `--data` and `--dataset`, None if neither is given; `here` is the working folder.
 
     Raises:
         UsageError: the folder does not exist, its path cannot be mounted, or `dataset` is not `module:callable`.
@@ -102,7 +102,7 @@ def _checked(dataset: str) -> str:
 
 
 def _sources(top: str, here: Path) -> dict[str, bytes]:
-    """Return the Python files of a module or package of the working folder; empty where it has none of that name."""
+    """Return the Python files of a module or package in the working folder; empty if it is not there."""
     package = here / top
     paths = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else [here / f"{top}.py"]
     try:

@@ -1,4 +1,4 @@
-"""Find the record that verifies an image: a record of this image, by its ID, with exit code 0."""
+"""Find the record that verifies an image: a record of its image ID with exit code 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedBy:
-    """A record that lets an image be tagged."""
+    """A record that allows an image to be tagged."""
 
     path: Path
     verdict: str
@@ -30,19 +30,20 @@ def verified_by_file(name: str, ids: Sequence[str], path: Path) -> VerifiedBy:
 
     Args:
         name: of the image, for messages.
-        ids: the names by which a record may know it, 'sha256:...', the usual one first.
+        ids: the IDs that a record may have for it, 'sha256:...', the usual one first.
         path: the record.
 
     Raises:
-        NotVerifiedError: it is of another image, or this image is not verified by it.
-        IntegrityError: it was changed after it was written, or contradicts itself.
-        UsageError: there is no record in it.
+        NotVerifiedError: the record is of another image, or does not verify this one.
+        IntegrityError: the record was changed after it was written, or contradicts itself.
+        UsageError: the file is not a record.
     """
     tree = read_record(path)
     judged = tree["subject"].get("id")
     if judged not in ids:
         raise NotVerifiedError(
-            f"{path} is of another image: {_short(judged)}, not {_short(ids[0])}", hint=f"envkit verify {name}"
+            f"{path} is a record of another image: {_short(judged)}, not {_short(ids[0])}",
+            hint=f"envkit verify {name}",
         )
     return _accepted(name, tree, path)
 
@@ -50,10 +51,11 @@ def verified_by_file(name: str, ids: Sequence[str], path: Path) -> VerifiedBy:
 def verified_by_newest(name: str, ids: Sequence[str], state: Path) -> VerifiedBy:
     """Return the newest record below the state folder that verifies an image.
 
-    A verification without a verdict (no GPU here) leaves an older record valid; a failed one does not.
+    After a verification without a clear verdict (such as without a GPU) an older record stays valid; after a failed one
+    it does not.
 
     Raises:
-        NotVerifiedError: there is none, or the image failed after it was verified.
+        NotVerifiedError: there is no such record, or the image failed after it was verified.
     """
     damaged: list[str] = []
     refused: NotVerifiedError | None = None
@@ -69,7 +71,7 @@ def verified_by_newest(name: str, ids: Sequence[str], state: Path) -> VerifiedBy
     if refused is not None:
         raise refused
     raise NotVerifiedError(
-        f"{name} is not verified: no record in {state / RECORDS} is of {_short(ids[0])}",
+        f"{name} is not verified: there is no record of {_short(ids[0])} in {state / RECORDS}",
         hint=f"envkit verify {name}   # or --record FILE, or --unverified to tag it anyway",
         details=tuple(damaged),
     )
@@ -80,9 +82,9 @@ def _accepted(name: str, tree: Mapping[str, Any], path: Path) -> VerifiedBy:
     if code != 0 or isinstance(code, bool):
         only_gpu = code == NotVerifiedError.exit_code
         raise NotVerifiedError(
-            f"{name} is not verified: {verdict}, exit code {code}, says {path}",
+            f"{name} is not verified: {verdict}, exit code {code} in {path}",
             hint=f"envkit verify {name}"
-            + (" --allow-cpu   # where only a GPU was missing" if only_gpu else "")
+            + (" --allow-cpu   # if only a GPU was missing" if only_gpu else "")
             + ("; " if only_gpu else "   # ")
             + "--unverified tags it anyway",
         )

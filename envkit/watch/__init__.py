@@ -1,1 +1,1 @@
-"""Observe a training and say what holds it back."""
+"""Observe a training and find what holds it back."""

@@ -1,7 +1,7 @@
-"""What to change, and what it would bring by arithmetic. Pure.
+"""Changes to try, and their computed gains. Pure.
 
-A gain is how many times faster a step would be, as the lowest and the highest value: from what was measured where that
-is enough, else from published ranges for the part of the step that the change is about.
+A gain is the factor by which a step would become faster, as a range: computed from what was measured, or else from
+published ranges for the part of the step that the change affects.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from envkit.watch.symptoms import Symptoms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One change. `gain` is None where it cannot be computed; `reason` is the arithmetic behind it."""
+    """One change. `gain` is None if it cannot be computed; `reason` is the arithmetic behind it."""
 
     id: str
     text: str
@@ -24,13 +24,13 @@ class Advice:
     reason: str = ""
 
 
-def for_data(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What makes batches arrive in time."""
-    loading, changes = found.loading, []
+def for_data(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that make batches arrive in time."""
+    loading, changes = measures.loading, []
     if not loading.is_known:
         at_most = _spread(1 / max(1e-9, 1 - loading.share), symptoms)
         return [Advice(id="loader", text=symptoms.text("loader_other"), gain=(1.0, at_most[1]))]
-    more = _more_workers(record, found, symptoms)
+    more = _more_workers(record, measures, symptoms)
     changes += [more] if more is not None else []
     if loading.workers and not loading.persistent and loading.epochs >= symptoms.limit("worth") / 2:
         changes.append(
@@ -38,19 +38,19 @@ def for_data(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice
                 id="persistent_workers",
                 text=symptoms.text("persistent_workers"),
                 gain=_spread(1 / max(1e-9, 1 - loading.epochs), symptoms, only_down=True),
-                reason=f"{loading.epochs:.0%} of the time is spent at the edges of epochs",
+                reason=f"{loading.epochs:.0%} of the time is spent at the start and end of epochs",
             )
         )
     is_uneven = loading.workers and more is None and loading.share > loading.epochs + symptoms.limit("worth")
-    if is_uneven and loading.uneven > 2:  # noqa: PLR2004 - a wait of two whole steps
+    if is_uneven and loading.uneven > 2:  # noqa: PLR2004 - a wait as long as two steps
         wanted = 2 * (loading.prefetch or 2)
         text = symptoms.text("prefetch_factor", wanted=wanted, prefetch=loading.prefetch)
         changes.append(Advice(id="prefetch_factor", text=text, gain=(1.0, 1 / max(1e-9, 1 - loading.share))))
-    if found.shm is not None and found.shm > symptoms.limit("cpu_full"):
+    if measures.shm is not None and measures.shm > symptoms.limit("cpu_full"):
         size = record.machine.shm_bytes or 0
-        text = symptoms.text("shm", used=f"{found.shm:.0%}", size=f"{size / 1e6:.0f} MB")
+        text = symptoms.text("shm", used=f"{measures.shm:.0%}", size=f"{size / 1e6:.0f} MB")
         changes.append(Advice(id="shm", text=text))
-    changes += _less_work(record, found, symptoms)
+    changes += _less_work(record, measures, symptoms)
     if not changes:
         changes.append(Advice(id="source", text=symptoms.text("source", workers=loading.workers)))
     changes.sort(key=lambda change: -(change.gain[0] if change.gain else 0))
@@ -58,7 +58,7 @@ def for_data(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice
 
 
 def _more_workers(record: Record, measures: Measures, symptoms: Symptoms) -> Advice | None:
-    """The number of workers that keeps up with the rest of a step, as far as the CPUs allow it."""
+    """Return the number of workers that keeps up with the rest of a step, as far as the CPUs allow."""
     loading = measures.loading
     if loading.make_s is None:
         return None
@@ -67,13 +67,13 @@ def _more_workers(record: Record, measures: Measures, symptoms: Symptoms) -> Adv
     cpus = record.machine.cpus / measures.ranks
     busy_s = (loading.make_cpu_s or 0.0) * loading.batches_per_step
     is_cpu = busy_s > make / 2
-    # One more than exactly enough: batches take unequally long.
+    # One more than just enough, because some batches take longer than others.
     wanted = min(math.ceil(make / rest) + 1, int(symptoms.limit("workers_most")))
     room = max(1, math.floor(cpus)) if is_cpu else wanted
     chosen = min(wanted, max(room, 1))
     if chosen <= loading.workers:
         return None
-    # What the rest of the step keeps busy; it shares the CPUs with the workers.
+    # CPU time of the rest of the step, which shares the CPUs with the workers.
     other_s = max(0.0, (measures.cpus or 0.0) / measures.ranks * measures.step_s - busy_s)
     step = max(rest, make / chosen, (busy_s + other_s) / cpus)
     gain = measures.step_s / step
@@ -103,13 +103,13 @@ def _less_work(record: Record, measures: Measures, symptoms: Symptoms) -> list[A
     return []
 
 
-def for_copies(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What makes copies faster, or hides them."""
-    copying, changes = found.copying, []
+def for_copies(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that make copies faster, or overlap them with computing."""
+    copying, changes = measures.copying, []
     at_most = 1 / max(1e-9, 1 - copying.share)
     if copying.pageable > 1 / 2:
         low, high = symptoms.gain("pinned")
-        link = found.cards.link_bytes_per_s
+        link = measures.cards.link_bytes_per_s
         if copying.rate and link:
             high = max(low, link * symptoms.limit("link_reached") / copying.rate)
         gain = (_part(copying.share, low), _part(copying.share, high))
@@ -117,13 +117,13 @@ def for_copies(record: Record, found: Measures, symptoms: Symptoms) -> list[Advi
         changes.append(Advice(id="pin_memory", text=symptoms.text("pin_memory"), gain=gain, reason=reason))
     elif copying.blocking > 1 / 2:
         changes.append(Advice(id="non_blocking", text=symptoms.text("non_blocking"), gain=(1.0, at_most)))
-    hidden = f"at most the {copying.share:.0%} that copies take"
+    hidden = f"at most the {copying.share:.0%} of the time that copies take"
     changes.append(
         Advice(id="prefetch_stream", text=symptoms.text("prefetch_stream"), gain=(1.0, at_most), reason=hidden)
     )
     nodes = [card.get("numa_node") for card in record.machine.gpus]
     node = next((numa_node for numa_node in nodes if numa_node is not None), None)
-    slow = found.cards.link_bytes_per_s and copying.rate and copying.rate < found.cards.link_bytes_per_s / 2
+    slow = measures.cards.link_bytes_per_s and copying.rate and copying.rate < measures.cards.link_bytes_per_s / 2
     if record.machine.numa_nodes > 1 and node is not None and slow and copying.pageable <= 1 / 2:
         text = symptoms.text("numa", node=node, nodes=record.machine.numa_nodes)
         changes.append(Advice(id="numa", text=text, gain=(1.0, _part(copying.share, 2.0))))
@@ -133,14 +133,13 @@ def for_copies(record: Record, found: Measures, symptoms: Symptoms) -> list[Advi
     return changes
 
 
-def for_communication(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What makes ranks wait less for each other."""
-    del record
-    share, changes, times = found.communication, [], 4
-    passes = max(1, round(found.passes))  # in each step, so far
-    if found.imbalance >= symptoms.limit("imbalance"):
+def for_communication(measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that make ranks wait less for each other."""
+    share, changes, times = measures.communication, [], 4
+    passes = max(1, round(measures.passes))  # per step, now
+    if measures.imbalance >= symptoms.limit("imbalance"):
         gain = (1.0, 1 / max(1e-9, 1 - share))
-        text = symptoms.text("imbalance", spread=f"{found.imbalance:.0%}")
+        text = symptoms.text("imbalance", spread=f"{measures.imbalance:.0%}")
         changes.append(Advice(id="imbalance", text=text, gain=gain))
     less = _part(share, times)
     changes.append(
@@ -148,33 +147,33 @@ def for_communication(record: Record, found: Measures, symptoms: Symptoms) -> li
             id="accumulate",
             text=symptoms.text("accumulate", times=times * passes, now=passes),
             gain=_spread(less, symptoms),
-            reason=f"{share:.0%} of the time becomes {share / times:.0%}; per backward pass",
+            reason=f"{share:.0%} of the time becomes {share / times:.0%}, per backward pass",
         )
     )
     half = _part(share, 2.0)
-    changes.append(Advice(id="compress", text=symptoms.text("compress"), gain=(1.0, half), reason="half of the bytes"))
+    changes.append(Advice(id="compress", text=symptoms.text("compress"), gain=(1.0, half), reason="half the bytes"))
     return changes
 
 
-def for_cpus(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What lets threads run that are ready to."""
+def for_cpus(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that give waiting threads a CPU."""
     changes: list[Advice] = []
     cpus, worth = record.machine.cpus, symptoms.limit("worth")
-    share = max(found.queued or 0.0, found.throttled or 0.0)
-    gain = (1.0, 1 / max(1e-9, 1 - min(share, 0.95)))  # near 1 the arithmetic would promise any gain
-    fair = max(1, math.floor(cpus / found.ranks))
-    threads, workers = found.threads or 0, found.loading.workers
-    who = "one process" if found.ranks == 1 else f"{found.ranks} ranks"
+    share = max(measures.queued or 0.0, measures.throttled or 0.0)
+    gain = (1.0, 1 / max(1e-9, 1 - min(share, 0.95)))  # for shares near 1 the gain would be unlimited
+    fair = max(1, math.floor(cpus / measures.ranks))
+    threads, workers = measures.threads or 0, measures.loading.workers
+    processes = _processes(measures)
     if threads > fair:
-        text = symptoms.text("threads_less", wanted=fair, threads=threads, ranks=who, cpus=f"{cpus:g}")
+        text = symptoms.text("threads_less", wanted=fair, threads=threads, ranks=processes, cpus=f"{cpus:g}")
         reason = f"at most the {share:.0%} in which main threads wait for a CPU, and what threads lose to each other"
         changes.append(Advice(id="threads_less", text=text, gain=gain, reason=reason))
-    is_full = (found.cpus or 0.0) >= symptoms.limit("cpu_full") * cpus
-    if is_full and workers * found.ranks > cpus and found.loading.share < worth:
+    is_full = (measures.cpus or 0.0) >= symptoms.limit("cpu_full") * cpus
+    if is_full and workers * measures.ranks > cpus and measures.loading.share < worth:
         text = symptoms.text("workers_less", wanted=max(1, fair - 1), workers=workers)
         changes.append(Advice(id="workers_less", text=text, gain=gain))
-    if (found.throttled or 0.0) >= worth:
-        text = symptoms.text("quota", share=f"{found.throttled:.0%}")
+    if (measures.throttled or 0.0) >= worth:
+        text = symptoms.text("quota", share=f"{measures.throttled:.0%}")
         changes.append(Advice(id="quota", text=text, gain=gain))
     if not changes and not is_full:
         changes.append(Advice(id="neighbors", text=symptoms.text("neighbors"), gain=gain))
@@ -183,10 +182,9 @@ def for_cpus(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice
     return changes
 
 
-def for_clock(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What lets the GPU run at its clock."""
-    del record
-    cards = found.cards
+def for_clock(measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that raise the GPU's clock."""
+    cards = measures.cards
     gain = None if not cards.clock else (1.0, 1 / cards.clock)
     reasons = ", ".join(cards.reasons)
     if cards.slowed:
@@ -196,76 +194,79 @@ def for_clock(record: Record, found: Measures, symptoms: Symptoms) -> list[Advic
     return [Advice(id="power", text=symptoms.text("power", watts=watts, reasons=reasons), gain=gain)]
 
 
-def for_full_memory(found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What makes a step fit the GPU's memory."""
-    text = symptoms.text("smaller_batch", times=f"{found.retries:.1f}", unit=found.unit)
+def for_full_memory(measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that make a step fit into the GPU's memory."""
+    text = symptoms.text("smaller_batch", times=f"{measures.retries:.1f}", unit=measures.unit)
     return [
         Advice(id="smaller_batch", text=text),
         Advice(id="fragmentation", text=symptoms.text("fragmentation")),
     ]
 
 
-def for_host_memory(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What keeps pages in memory."""
-    del record
-    share = min(0.95, found.pressure_memory or 0.0)
+def for_host_memory(measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that reduce waiting for host memory."""
+    share = min(0.95, measures.pressure_memory or 0.0)
     return [Advice(id="host_memory", text=symptoms.text("host_memory"), gain=(1.0, 1 / (1 - share)))]
 
 
-def for_bandwidth(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What moves fewer bytes on the GPU."""
+def for_bandwidth(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that move fewer bytes in the GPU's memory."""
     fuse = Advice(id="fuse", text=symptoms.text("fuse"))
-    return [fuse, *for_computing(record, found, symptoms)]
+    return [fuse, *for_computing(record, measures, symptoms)]
 
 
-def for_launches(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What makes the host queue fewer or larger kernels."""
+def for_launches(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that make the host queue fewer or larger kernels."""
     changes: list[Advice] = []
-    util = found.cards.util
+    util = measures.cards.util
     at_most = None if not util else (1.0, 100 / util)
-    reason = "" if not util else f"kernels run {util:.0f} % of the time, and could run all of it"
-    if found.syncs >= 1:
-        changes.append(Advice(id="sync", text=symptoms.text("sync", count=f"{found.syncs:.0f}"), gain=at_most))
-    if not found.compiled:
+    reason = "" if not util else f"kernels run {util:.0f} % of the time and could run all the time"
+    if measures.syncs >= 1:
+        changes.append(Advice(id="sync", text=symptoms.text("sync", count=f"{measures.syncs:.0f}"), gain=at_most))
+    if not measures.compiled:
         text = symptoms.text("compile_launch")
         changes.append(Advice(id="compile_launch", text=text, gain=at_most, reason=reason))
-    if found.cards.memory_used is not None and found.cards.memory_used < 1 - symptoms.limit("memory_free"):
-        text = symptoms.text("batch_size", free=f"{1 - found.cards.memory_used:.0%}")
+    if measures.cards.memory_used is not None and measures.cards.memory_used < 1 - symptoms.limit("memory_free"):
+        text = symptoms.text("batch_size", free=f"{1 - measures.cards.memory_used:.0%}")
         changes.append(Advice(id="batch_size", text=text, gain=at_most, reason="per sample"))
-    changes += _fused(record, found, symptoms)
+    changes += _fused(record, measures, symptoms)
     return changes
 
 
-def for_computing(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
-    """What makes the model itself faster."""
-    changes = [*_threads(record, found, symptoms), *_lower_precision(record, found, symptoms)]
+def for_computing(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that make the model itself faster."""
+    changes = [*_threads(record, measures, symptoms), *_lower_precision(record, measures, symptoms)]
     first = record.ranks[0] if record.ranks else None
     if first is not None and first.fact("training", "convolutions") and not first.fact("training", "channels_last"):
         low, high = symptoms.gain("channels_last")
-        gain = (_part(found.computing, low), _part(found.computing, high))
+        gain = (_part(measures.computing, low), _part(measures.computing, high))
         changes.append(Advice(id="channels_last", text=symptoms.text("channels_last"), gain=gain))
-    if not found.compiled:
+    if not measures.compiled:
         low, high = symptoms.gain("compile")
-        reason = "published for models from 8 to 1 billion parameters: try it"
+        reason = "published for models of 8 and 1 billion parameters: try it"
         changes.append(Advice(id="compile", text=symptoms.text("compile"), gain=(low, high), reason=reason))
-    return [*changes, *_fused(record, found, symptoms)]
+    return [*changes, *_fused(record, measures, symptoms)]
 
 
 def _threads(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
-    """More threads, where torch uses fewer than there are CPUs for it: torchrun sets one per rank."""
+    """Return more threads if torch uses fewer than its share of the CPUs: torchrun sets one thread per rank."""
     fair = math.floor(record.machine.cpus / measures.ranks)
     if measures.device != "cpu" or not measures.threads or measures.threads >= fair:
         return []
     first = record.ranks[0]
     source = "" if first.fact("process", "omp_num_threads") is None else "from the environment"
-    who = "one process" if measures.ranks == 1 else f"{measures.ranks} ranks"
     text = symptoms.text(
-        "threads", wanted=fair, threads=measures.threads, source=source, cpus=f"{record.machine.cpus:g}", ranks=who
+        "threads",
+        wanted=fair,
+        threads=measures.threads,
+        source=source,
+        cpus=f"{record.machine.cpus:g}",
+        ranks=_processes(measures),
     ).replace(" )", ")")
     more = fair / measures.threads
     least = 1 + (more - 1) * symptoms.limit("parallel")
     gain = (_part(measures.computing, least), _part(measures.computing, more))
-    reason = f"{measures.computing:.0%} of the {measures.unit} on {fair} instead of {measures.threads} CPUs"
+    reason = f"{measures.computing:.0%} of the {measures.unit} runs on {fair} instead of {measures.threads} CPUs"
     return [Advice(id="threads", text=text, gain=gain, reason=reason)]
 
 
@@ -286,7 +287,7 @@ def _lower_precision(record: Record, measures: Measures, symptoms: Symptoms) -> 
         scaler = "" if is_new else " with torch.amp.GradScaler('cuda')"
         text = symptoms.text("amp", device="cuda", dtype="bfloat16" if is_new else "float16", scaler=scaler)
     gain = (_part(measures.computing, low), _part(measures.computing, high))
-    return [Advice(id="amp", text=text, gain=gain, reason=f"of the {measures.computing:.0%} that is computing")]
+    return [Advice(id="amp", text=text, gain=gain, reason=f"applies to the {measures.computing:.0%} that is computing")]
 
 
 def _fused(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
@@ -300,12 +301,16 @@ def _fused(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advic
     return [Advice(id="fused", text=symptoms.text("fused", optimizer=name), gain=gain, reason=reason)]
 
 
+def _processes(measures: Measures) -> str:
+    return "one process" if measures.ranks == 1 else f"{measures.ranks} ranks"
+
+
 def _part(share: float, factor: float) -> float:
-    """How many times faster a step is of which one part is `factor` times faster."""
+    """Return how many times faster a step becomes if `share` of it becomes `factor` times faster."""
     return 1 / max(1e-9, 1 - share + share / factor)
 
 
 def _spread(gain: float, symptoms: Symptoms, *, only_down: bool = False) -> tuple[float, float]:
-    """A computed gain as a range."""
+    """Return a computed gain as a range."""
     by = symptoms.limit("spread")
     return max(1.0, gain * (1 - by)), gain if only_down else gain * (1 + by)

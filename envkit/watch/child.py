@@ -1,4 +1,4 @@
-"""The process that is watched: a program, or a function of envkit, with this process's streams and signals."""
+"""The watched process: a program or a function of envkit, with the streams and signals of this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Mask = set[int | signal.Signals]
 
 
 class Child(Protocol):
-    """A process that was started here; the names are those of `subprocess.Popen`."""
+    """A child process, with the names of `subprocess.Popen`."""
 
     @property
     def pid(self) -> int:
@@ -33,51 +33,51 @@ class Child(Protocol):
         """Its exit code, the negative number of the signal that ended it, or None while it runs."""
 
     def poll(self) -> int | None:
-        """Look whether it ended, and return `returncode`."""
+        """Update and return `returncode`."""
 
     def send_signal(self, sig: int) -> None:
-        """Send it a signal, if it runs."""
+        """Send a signal to the process if it is running."""
 
 
 class Forked:
-    """A function in a process of its own; what it returns is the exit code.
+    """A function in its own process; its return value is the exit code.
 
     Args:
-        work: the function; it may replace the process by another program.
-        stdout: another file descriptor for its output, or None.
-        mask: of signals.
+        work: the function; it may replace the process with another program.
+        stdout: a file descriptor for its output, None for that of this process.
+        mask: the signals to block in the process.
     """
 
     def __init__(self, work: Callable[[], int], stdout: int | None, mask: Mask) -> None:
         self.returncode: int | None = None
-        self._said, said = os.pipe()  # closed by a program that replaces the process
-        # What is still in the buffers would be printed by both processes.
+        self._errors, errors = os.pipe()  # close-on-exec: a program that replaces the process does not keep it open
+        # Otherwise both processes would print what is still in the buffers.
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _work(work, said, stdout, mask)
-        os.close(said)
+            _work(work, errors, stdout, mask)
+        os.close(errors)
 
     def poll(self) -> int | None:
-        """Look whether it ended, and return `returncode`."""
+        """Update and return `returncode`."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
     def send_signal(self, sig: int) -> None:
-        """Send it a signal, if it runs."""
+        """Send a signal to the process if it is running."""
         if self.poll() is None:
             os.kill(self.pid, sig)
 
     def close(self) -> None:
-        """Raise the error of envkit, if one ended it.
+        """Raise the error of envkit that ended the function, if any.
 
         Raises:
-            EnvkitError: what the function raised.
+            EnvkitError: the function raised it.
         """
-        with os.fdopen(self._said, "rb") as file:
+        with os.fdopen(self._errors, "rb") as file:
             raw = file.read(_PIECE)
         if raw:
             tree = json.loads(raw)
@@ -86,12 +86,12 @@ class Forked:
             raise error
 
 
-def _work(work: Callable[[], int], said: int, stdout: int | None, mask: Mask) -> None:
-    """Run the function and end the process, without what this process would do at its own end."""
+def _work(work: Callable[[], int], errors: int, stdout: int | None, mask: Mask) -> None:
+    """Run the function and end the process, without the parent's exit handlers."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # A program inherits the mask: with SIGTERM blocked, nobody could end it in order.
+        # A program inherits the mask: if SIGTERM stayed blocked, it could only be killed.
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if stdout is not None:
             os.dup2(stdout, 1)
@@ -100,8 +100,8 @@ def _work(work: Callable[[], int], said: int, stdout: int | None, mask: Mask) ->
         code = error.exit_code
         if isinstance(error, EnvkitError):
             tree = {"message": error.message, "hint": error.hint, "details": error.details, "exit_code": code}
-            os.write(said, json.dumps(tree).encode())
-    except BaseException:  # noqa: BLE001 - a bug of envkit: shown here, as the process ends without its parent's code
+            os.write(errors, json.dumps(tree).encode())
+    except BaseException:  # noqa: BLE001 - a bug in envkit; printed here, because the parent's handler does not run
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
@@ -116,14 +116,14 @@ def start(
     """Start a program.
 
     Raises:
-        UsageError: the program does not exist, or cannot be run.
+        UsageError: the program does not exist or cannot be run.
     """
     try:
         return subprocess.Popen(  # noqa: S603 - the user's own command
             list(command),
             env=dict(environment),
             stdout=stdout,
-            # No thread runs yet, so this is safe between fork and exec.
+            # preexec_fn is only safe without other threads, and none is running yet.
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),  # noqa: PLW1509
         )
     except FileNotFoundError as error:
@@ -134,27 +134,27 @@ def start(
 
 
 def wait(child: Child, seconds: float) -> bool:
-    """Wait until the child ended or the time is over, and pass on the signals that come; True while it runs.
+    """Wait until the child ends, at most `seconds`, and pass on signals to it; return True if it is still running.
 
-    A signal of the terminal reached the child already.
+    Signals of the terminal are not passed on: the child already received them.
     """
     end = time.monotonic() + seconds
     while child.poll() is None:
         left = end - time.monotonic()
         if left <= 0:
             return True
-        came = signal.sigtimedwait((*_PASSED, signal.SIGCHLD), left)
-        if came is not None and came.si_signo != signal.SIGCHLD and came.si_code != _SI_KERNEL:
+        received = signal.sigtimedwait((*_PASSED, signal.SIGCHLD), left)
+        if received is not None and received.si_signo != signal.SIGCHLD and received.si_code != _SI_KERNEL:
             with contextlib.suppress(ProcessLookupError):
-                child.send_signal(came.si_signo)
+                child.send_signal(received.si_signo)
     return False
 
 
 @contextlib.contextmanager
 def blocked() -> Iterator[Mask]:
-    """Keep signals for `wait`, which also learns who sent them; yields which were blocked before."""
+    """Block signals inside the block, so that `wait` receives them with their sender; yields the previous mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED, signal.SIGCHLD))
-    handler = signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored would not be waited for
+    handler = signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not reach sigtimedwait
     try:
         yield before
     finally:

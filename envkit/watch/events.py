@@ -1,4 +1,4 @@
-"""From the streams of a training's processes to totals: read while it runs, so that a long training stays small."""
+"""Totals of the events of a training's processes, collected while it runs, so that a long training stays small."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from envkit.watch.family import Family
 from envkit.watch.injected import envkit_watch_stream as stream
 from envkit.watch.model import Process, Total, gpu_id
 
-_WAIT = "wait."  # and the number of a loader
+_WAIT = "wait."  # prefix of names; the number of a loader follows
 _HIDDEN = stream.PINNED | stream.NON_BLOCKING | stream.SIDE
 _READ_AHEAD = 1  # batches
-WARM_UP = 5  # steps: lazy modules, algorithm search, the first batches of the workers
+WARM_UP = 5  # steps, for lazy modules, the search for algorithms and the workers' first batches
 _KINDS = {
     stream.NEXT: "next",
     stream.ITER: "iter",
@@ -37,14 +37,14 @@ _KINDS = {
 
 @dataclass(slots=True)
 class Steady:
-    """Totals between the end of the warm-up and the last step; what comes after that step is not in them yet."""
+    """Totals between the end of the warm-up and the last step. Events after that step are in `since`."""
 
     totals: dict[str, Total] = field(default_factory=dict)
     since: dict[str, Total] = field(default_factory=dict)
     steps: int = 0
     begin: float | None = None
     end: float | None = None
-    aside: float = 0.0  # seconds of that time in which batches were not for training
+    aside: float = 0.0  # seconds of this time that are left out: evaluation
     aside_since: float = 0.0
 
     def add(self, names: Iterable[str], event: Total) -> None:
@@ -67,7 +67,7 @@ class Steady:
 
 @dataclass(slots=True)
 class Pass:
-    """Batches of one loader between which nothing was trained, and how things stood before the first of them."""
+    """Batches of one loader without training in between, and the state before the first of them."""
 
     since: dict[str, Total]
     aside_since: float
@@ -78,10 +78,10 @@ class Pass:
 
 @dataclass(slots=True)
 class Source:
-    """One stream that is read."""
+    """The stream of one process."""
 
     name: Path
-    memory: mmap.mmap | None  # None: its process is gone and everything is read
+    memory: mmap.mmap | None  # None: its process is gone and all events are read
     number: int = 1
     lost: int = 0
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -91,39 +91,39 @@ class Source:
     trained: int = 0  # backward passes and optimizer steps
     whole: dict[str, Total] = field(default_factory=dict)
     retries: float | None = None
-    waited: float = 0.0  # seconds in `next`, since `Collector.since_last`
+    waited: float = 0.0  # seconds in `next` since the last call of `Collector.since_last`
     stepped: int = 0
 
 
 class Collector:
-    """Reads the streams of a folder; `collect` has to be called more often than a ring fills."""
+    """Reader of the streams in a folder; `collect` has to be called before a ring is full."""
 
     def __init__(self, folder: Path, start: float, family: Family) -> None:
         self._folder, self._start, self._family = folder, start, family
         self._sources: dict[Path, Source] = {}
 
     def collect(self) -> None:
-        """Read what is new."""
+        """Read new events."""
         for path in self._folder.glob("*.ring"):
             if path not in self._sources:
                 self._open(path)
-        self._family.look()  # after the streams were listed: each of those that run is known then
+        self._family.update()  # after the streams were listed, so that every writer that still runs is known
         for path, source in self._sources.items():
             if source.memory is None:
                 continue
-            is_gone = self._family.is_gone(_pid(source))  # asked before the last read
+            is_gone = self._family.is_gone(_pid(source))  # checked before the last read, which then gets all events
             events, lost = stream.read(source.memory, source.number)
             source.number += lost + len(events)
             source.lost += lost
             for event in events:
                 _count(source, event)
-            if is_gone:  # loaders may start workers in every epoch, thousands in all
+            if is_gone:  # freed early: loaders may start workers in every epoch, thousands in total
                 source.memory.close()
                 source.memory = None
                 path.unlink(missing_ok=True)
 
     def since_last(self, seconds: float) -> tuple[float | None, float | None]:
-        """The share of the time in which ranks waited for batches, and their steps, since the last call; means."""
+        """Return means over the ranks since the last call: share of the time waiting for batches, and steps."""
         alive = [source for source in self._sources.values() if source.memory is not None]
         ranks = [source for source in alive if source.by_step.steps or source.by_batch.steps]
         if not ranks:
@@ -135,21 +135,21 @@ class Collector:
         return waiting, steps
 
     def ranks(self) -> list[int]:
-        """This machine's ids of the processes that train."""
+        """Return the process IDs, on this machine, of the processes that train."""
         return self._here(source for source in self._sources.values() if source.by_step.steps)
 
     def pids(self) -> list[int]:
-        """This machine's ids of the processes that wrote anything."""
+        """Return the process IDs, on this machine, of the processes that wrote events."""
         return self._here(self._sources.values())
 
     def processes(self) -> tuple[Process, ...]:
-        """What is known of every process, in the order of their streams."""
+        """Return the totals and facts of every process, in the order of their streams."""
         for source in self._sources.values():
             _read_facts(source)
         return tuple(self._process(ring) for _, ring in sorted(self._sources.items()))
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         for source in self._sources.values():
             if source.memory is not None:
                 source.memory.close()
@@ -159,13 +159,14 @@ class Collector:
         return [pid for pid in pids if pid is not None]
 
     def _open(self, path: Path) -> None:
-        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:  # a moment later it has its size
+        # A file that does not have its full size yet is opened in the next call.
+        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
             memory = mmap.mmap(file.fileno(), stream.BYTES, access=mmap.ACCESS_READ)
             self._sources[path] = Source(name=path.with_suffix(""), memory=memory)
 
     def _process(self, source: Source) -> Process:
         own = source.facts.get("process", {})
-        # Where no optimizer steps, a batch is the unit; a worker has neither.
+        # Without optimizer steps, a batch is the unit. A worker has neither.
         steady, unit = (source.by_step, "step") if source.by_step.steps else (source.by_batch, "batch")
         counted = steady.steps - WARM_UP if steady.end is not None else 0
         seconds = (
@@ -204,7 +205,7 @@ def _count(source: Source, event: tuple[int, int, float, float, float, int]) -> 
     names = _names(name, kind, flags)
     if kind in (stream.NEXT, stream.ITER) and which:
         names.append(f"{_WAIT}{which}")
-    if kind == stream.ALLOCATOR:  # a counter since the start: what matters is its growth
+    if kind == stream.ALLOCATOR:  # a counter since the start, of which the growth is used
         grown = 0.0 if source.retries is None else amount - source.retries
         source.retries, amount = amount, grown
     total = Total(count=1, seconds=seconds, amount=amount, longest_s=seconds)
@@ -225,10 +226,10 @@ def _count(source: Source, event: tuple[int, int, float, float, float, int]) -> 
 
 
 def _set_aside(source: Source, event: tuple[int, int, float, float, float, int]) -> bool:
-    """Take batches that are not for training (an evaluation) out of the step; whether the event itself is out.
+    """Leave batches that are not for training (an evaluation) out of the step; return whether the event is left out.
 
-    Those are batches of one loader with no backward pass between them. One batch more than is trained on may be read
-    ahead, so two are needed.
+    These are batches of one loader without a backward pass between them. A training may read one batch ahead, so an
+    evaluation begins with the second batch.
     """
     kind, flags, begin, seconds, _, which = event
     steady, current_pass = source.by_step, source.passes.get(which)
@@ -253,18 +254,18 @@ def _set_aside(source: Source, event: tuple[int, int, float, float, float, int])
 
 
 def _slowest(totals: Mapping[str, Total]) -> int:
-    """The number of the loader that was waited for longest; 0 where none has a number."""
+    """Return the number of the loader with the longest total wait, 0 if no loader has a number."""
     waits = {name: total.seconds for name, total in totals.items() if name.startswith(_WAIT)}
     return int(max(waits, key=lambda name: waits[name]).removeprefix(_WAIT)) if waits else 0
 
 
 def _names(name: str, kind: int, flags: int) -> list[str]:
-    """Under which names an event counts: its kind, and what its flags say."""
+    """Return the names of the totals for an event, from its kind and its flags."""
     names = [name]
     if kind == stream.NEXT:
         names += ["next.edge"] if flags & stream.EDGE else []
     if kind in (stream.COPY, stream.COPY_DEVICE):
-        if flags & _HIDDEN == _HIDDEN:  # it runs while the default stream computes
+        if flags & _HIDDEN == _HIDDEN:  # it overlaps with the default stream
             return [f"{name}.side"]
         names.append(f"{name}.{'pinned' if flags & stream.PINNED else 'pageable'}")
         names += [f"{name}.blocking"] if not flags & stream.NON_BLOCKING else []
@@ -276,7 +277,7 @@ def _names(name: str, kind: int, flags: int) -> list[str]:
 
 
 def _read_facts(source: Source) -> None:
-    """Read the lines of a process; a last one that is cut is left out."""
+    """Read the facts of a process; an incomplete last line is skipped."""
     with contextlib.suppress(OSError):
         for line in source.name.with_suffix(".facts").read_bytes().splitlines():
             with contextlib.suppress(ValueError):

@@ -1,7 +1,7 @@
-"""The processes of a training: those below one process, or those of a container.
+"""The processes of a training: one process and its descendants, or those of a container.
 
-A container's processes are not always below the client that started it, and have other process ids in it than here.
-What they have in common is a folder that is mounted in this container and nowhere else.
+A container's processes are not always descendants of the client that started it, and have other process IDs inside.
+They are recognized by a folder that is mounted in this container and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from typing import Protocol
 from envkit.ground.process import tree
 
 PROC = Path("/proc")
-_LOOKS = 40  # of two per second: what has no such mount after 20 seconds gets none
+_LOOKS = 40  # at two per second: a process without the mount after 20 seconds does not belong to the container
 
 
 class Family(Protocol):
     """The processes of one training."""
 
-    def look(self) -> None:
-        """Find out what runs now."""
+    def update(self) -> None:
+        """Find the processes that are running now."""
 
     def every(self, more: Iterable[int] = ()) -> set[int]:
-        """Its processes; `more` are some of it that may have left the tree."""
+        """Return all processes; `more` are members that may have left the tree."""
 
     @property
     def chief(self) -> tuple[int, ...]:
-        """Its first process, where that is the training's own."""
+        """Its first process, if that is the training's own."""
 
     @property
     def peer(self) -> str | None:
-        """The name in /proc of a process with its control group and its /dev/shm; None where there is none."""
+        """The name in /proc of a process with its control group and its /dev/shm, None if there is none."""
 
     def here(self, pid: int) -> int | None:
-        """This machine's id of a process that calls itself `pid`, None where it is not seen."""
+        """Return this machine's ID of the process whose own ID is `pid`, None if it is not visible."""
 
     def is_gone(self, pid: int) -> bool:
-        """Whether a process that calls itself `pid` surely ended."""
+        """Whether the process whose own ID is `pid` has certainly ended."""
 
 
 class Tree:
-    """A process of this machine and all below it."""
+    """A process of this machine and its descendants."""
 
     peer = "self"
 
     def __init__(self, pid: int, *, root: Path = PROC) -> None:
         self._pid, self._root = pid, root
 
-    def look(self) -> None:
-        """Do nothing: each question is answered by the kernel."""
+    def update(self) -> None:
+        """Do nothing: every call reads /proc."""
 
     def every(self, more: Iterable[int] = ()) -> set[int]:
-        """Its processes."""
+        """Return the process, its descendants and `more`."""
         return {self._pid, *tree(self._pid), *more}
 
     @property
     def chief(self) -> tuple[int, ...]:
-        """Its first process."""
+        """The process itself."""
         return (self._pid,)
 
     def here(self, pid: int) -> int | None:
-        """The same id."""
+        """Return the same ID, None if the process does not exist."""
         return pid if (self._root / str(pid)).exists() else None
 
     def is_gone(self, pid: int) -> bool:
@@ -72,23 +72,24 @@ class Tree:
 
 
 class Container:
-    """The processes that have something mounted at a place that no other container has.
+    """The processes of the container that has a mount at a unique path.
 
     Args:
-        place: where it is mounted in the container.
+        mount: the path of the mount in the container.
         root: the proc file system of this machine.
     """
 
     chief = ()
 
-    def __init__(self, place: str, *, root: Path = PROC) -> None:
-        self._place, self._root = place.encode(), root
-        self._others = dict.fromkeys(_pids(root), _LOOKS)  # looks at processes that were not of it
-        self._ids: dict[int, int] = {}  # this machine's id -> the container's own
+    def __init__(self, mount: str, *, root: Path = PROC) -> None:
+        self._mount, self._root = mount.encode(), root
+        # Other processes -> how often they were checked. Those that run already cannot belong to the container.
+        self._others = dict.fromkeys(_pids(root), _LOOKS)
+        self._ids: dict[int, int] = {}  # this machine's ID -> the ID in the container
         self._was_seen = False
 
-    def look(self) -> None:
-        """Find its processes. A process gets its mounts a while after it began, so some are looked at again."""
+    def update(self) -> None:
+        """Find the container's processes. A process may get its mounts after it starts, so new ones are rechecked."""
         alive = _pids(self._root)
         self._ids = {pid: own for pid in alive & self._ids.keys() if (own := _own_id(self._root / str(pid)))}
         self._others = {pid: looks for pid, looks in self._others.items() if pid in alive}
@@ -105,25 +106,25 @@ class Container:
         self._was_seen = self._was_seen or bool(self._ids)
 
     def every(self, more: Iterable[int] = ()) -> set[int]:
-        """Its processes; `more` are some of them."""
+        """Return the container's processes and `more`."""
         return {*self._ids, *more}
 
     @property
     def peer(self) -> str | None:
-        """Its oldest process, as far as ids tell."""
+        """The process with the smallest ID, usually the oldest."""
         return str(min(self._ids)) if self._ids else None
 
     def here(self, pid: int) -> int | None:
-        """This machine's id of one of its processes."""
+        """Return this machine's ID of the process with the ID `pid` in the container, None if it is not visible."""
         return next((host_pid for host_pid, own in self._ids.items() if own == pid), None)
 
     def is_gone(self, pid: int) -> bool:
-        """Whether the process ended; that cannot be told of a container whose processes were never seen."""
+        """Whether the process has ended; unknown, so False, if no process of the container was ever visible."""
         return self._was_seen and self.here(pid) is None
 
     def _has_mount(self, pid: int) -> bool:
         rows = _bytes(self._root / str(pid) / "mountinfo").splitlines()
-        return any(row.split(b" ", 5)[4:5] == [self._place] for row in rows)
+        return any(row.split(b" ", 5)[4:5] == [self._mount] for row in rows)
 
 
 def _pids(root: Path) -> set[int]:
@@ -133,7 +134,7 @@ def _pids(root: Path) -> set[int]:
 
 
 def _own_id(folder: Path) -> int | None:
-    """The id that a process has for itself: the last of those in its status, one for each namespace that it is in."""
+    """Return a process's ID in its own PID namespace: the last one in NSpid, which has one ID per nested namespace."""
     for row in _bytes(folder / "status").splitlines():
         name, _, values = row.partition(b":")
         if name == b"NSpid" and values.split():

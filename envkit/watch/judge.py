@@ -1,7 +1,7 @@
-"""What holds a training back, from its record: pure, so a verdict can be computed again.
+"""Find what holds a training back, from its record. Pure, so a verdict can be recomputed.
 
-Each rule looks at one kind of limit and returns a finding where it is worth a change, with the share of the step time
-that is at stake. The findings are ordered by that share.
+Each rule checks one kind of limit and returns a finding if a change is worth it, with the share of the step time that
+could be gained. The findings are ordered by that share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from envkit.watch.symptoms import Symptoms, load
 
 
 class Answer(StrEnum):
-    """What can be said of a record."""
+    """The kinds of answers."""
 
     FOUND = "found"
     NOTHING = "nothing found"
@@ -31,7 +31,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One limit: its kind, the share of the step time at stake, what was measured, and what to change."""
+    """One limit: its kind, the share of the step time that it costs, what was measured, and what to change."""
 
     kind: str
     title: str
@@ -53,7 +53,7 @@ class Judgment:
 
     @property
     def is_past(self) -> bool:
-        """Whether waiting for data was a limit and is none any more."""
+        """Whether waiting for data was a limit and no longer is."""
         return self.measures.is_past(load().limit("worth"))
 
     def to_json(self) -> dict[str, Any]:
@@ -73,13 +73,12 @@ def judge_file(path: Path) -> Judgment:
     """Read a record and judge it.
 
     Raises:
-        UsageError: the file cannot be read, is not a record, or has values that cannot be computed with.
+        UsageError: the file cannot be read, is not a record, or has invalid values.
     """
     record = read(path)
     try:
         return judge(record)
-    # A field of another type, or a sample of no time: records are read as they are, and a training may have facts of
-    # any kind.
+    # Records are read without checking every field: facts may have another type, and a sample a duration of 0.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path}: the record cannot be judged: {error!r:.200}",
@@ -88,16 +87,16 @@ def judge_file(path: Path) -> Judgment:
 
 
 def judge(record: Record) -> Judgment:
-    """Say what holds a training back."""
+    """Return what holds a training back."""
     symptoms, measures = load(), measure(record)
     least_steps, least_s = symptoms.limit("least_steps"), symptoms.limit("least_seconds")
     if not record.injected:
         return _answer(record, measures, symptoms, _FROM_OUTSIDE)
     if not measures.steps:
-        seen = "its processes imported no torch, or no optimizer stepped and no DataLoader was read"
-        short = record.seconds < least_s
-        answer = Answer.TOO_SHORT if short and record.processes else Answer.NO_STEPS
-        text = f"the training ended after {record.seconds:.1f} s" if short and record.processes else seen
+        text = "no process imported torch, or there were no optimizer steps and no DataLoader batches"
+        answer = Answer.NO_STEPS
+        if record.seconds < least_s and record.processes:
+            answer, text = Answer.TOO_SHORT, f"the training ended after {record.seconds:.1f} s"
         return Judgment(answer=answer, headline=f"{answer}: {text}", findings=(), measures=measures)
     if measures.steps < least_steps or measures.seconds < least_s:
         text = (
@@ -110,14 +109,14 @@ def judge(record: Record) -> Judgment:
 
 def _answer(record: Record, measures: Measures, symptoms: Symptoms, rules: tuple[Rule, ...]) -> Judgment:
     findings = [outcome for rule in rules if (outcome := rule(record, measures, symptoms)) is not None]
-    # Computing is what is left when nothing waits, so it comes last, however large it is.
+    # Computing is the rest when nothing waits, so it comes last, however large it is.
     findings.sort(key=lambda finding: (finding.kind == "compute-bound", -finding.share))
     if not record.injected and not record.samples:
         text = f"{Answer.TOO_SHORT}: the process was observed for {record.seconds:.1f} s"
         return Judgment(answer=Answer.TOO_SHORT, headline=text, findings=(), measures=measures)
     if not findings:
         worth = symptoms.limit("worth")
-        text = f"{Answer.NOTHING}: no part is above {worth:.0%} of the time that a change could win back"
+        text = f"{Answer.NOTHING}: no part that a change could shorten takes more than {worth:.0%} of the time"
         return Judgment(answer=Answer.NOTHING, headline=text, findings=(), measures=measures)
     first = findings[0]
     return Judgment(
@@ -147,7 +146,7 @@ def _data(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | N
         cpu = "" if not loading.make_cpu_s else f", {milliseconds(loading.make_cpu_s)} of it on a CPU"
         seen.append(f"one batch takes {milliseconds(loading.make_s)} to make{cpu}; num_workers={loading.workers}")
     if loading.epochs >= loading.share / 2:
-        seen.append(f"{loading.epochs:.0%} is lost at the edges of epochs, where workers end and start")
+        seen.append(f"{loading.epochs:.0%} is lost at the start and end of epochs, where workers start and stop")
     if measures.cpus is not None:
         seen.append(f"{measures.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
     return _finding(
@@ -161,31 +160,32 @@ def _copies(record: Record, measures: Measures, symptoms: Symptoms) -> Finding |
         return None
     rate = "" if copying.rate is None else f" at {copying.rate / 1e9:.1f} GB/s"
     seen = [
-        f"{copying.bytes_per_step / 1e6:.1f} MB per {measures.unit} travel to the GPU{rate}",
+        f"{copying.bytes_per_step / 1e6:.1f} MB per {measures.unit} are copied to the GPU{rate}",
         f"{copying.pageable:.0%} of the bytes come from pageable memory, {copying.blocking:.0%} of the copies block",
     ]
     if measures.cards.link_bytes_per_s is not None:
-        seen.append(f"the PCIe link carries {measures.cards.link_bytes_per_s / 1e9:.0f} GB/s")
+        seen.append(f"the PCIe link can carry {measures.cards.link_bytes_per_s / 1e9:.0f} GB/s")
     return _finding(
         "copy-bound", copying.share, measures, evidence=seen, changes=advice.for_copies(record, measures, symptoms)
     )
 
 
 def _communication(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    del record  # all rules have the same parameters
     if measures.communication < symptoms.limit("worth") or measures.ranks < 2:  # noqa: PLR2004 - one rank alone waits for nobody
         return None
     spent = milliseconds(measures.communication * measures.step_s)
     seen = [f"{spent} of {milliseconds(measures.step_s)} per {measures.unit}, {measures.ranks} ranks"]
     if measures.bytes_reduced:
-        seen.append(f"{measures.bytes_reduced / 1e6:.0f} MB of gradients are reduced in each")
+        seen.append(f"{measures.bytes_reduced / 1e6:.0f} MB of gradients are reduced in each {measures.unit}")
     if measures.imbalance >= symptoms.limit("imbalance"):
         seen.append(f"the slowest rank takes {measures.imbalance:.0%} longer for its own work than the fastest")
-    changes = advice.for_communication(record, measures, symptoms)
+    changes = advice.for_communication(measures, symptoms)
     return _finding("communication-bound", measures.communication, measures, evidence=seen, changes=changes)
 
 
 def _starved(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
-    """The main thread was ready and had no CPU; or a quota stopped it; or its loader has no CPU left to use."""
+    """Check whether the main thread waits for a CPU, or a quota stops it, or its loader has no CPU left."""
     queued, stopped = measures.queued or 0.0, measures.throttled or 0.0
     share = max(queued, stopped)
     if share < symptoms.limit("worth"):
@@ -197,12 +197,13 @@ def _starved(record: Record, measures: Measures, symptoms: Symptoms) -> Finding 
         seen.append(f"the training uses {measures.cpus:.1f} of {record.machine.cpus:g} CPUs")
     if measures.threads:
         seen.append(
-            f"{measures.threads} torch threads and {measures.loading.workers} workers per rank, ranks: {measures.ranks}"
+            f"ranks: {measures.ranks}, torch threads per rank: {measures.threads}, workers: {measures.loading.workers}"
         )
     return _finding("cpu-starved", share, measures, evidence=seen, changes=advice.for_cpus(record, measures, symptoms))
 
 
 def _throttled(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    del record  # all rules have the same parameters
     cards = measures.cards
     lost = 0.0 if cards.clock is None else max(0.0, 1 - cards.clock)
     is_slowed = cards.slowed >= symptoms.limit("throttled")
@@ -211,8 +212,8 @@ def _throttled(record: Record, measures: Measures, symptoms: Symptoms) -> Findin
         return None
     seen = [f"{cards.slowed + cards.capped:.0%} of the busy samples: {', '.join(cards.reasons)}"]
     if cards.clock is not None:
-        seen.append(f"the clock is at {cards.clock:.0%} of its highest")
-    return _finding("throttled", lost, measures, evidence=seen, changes=advice.for_clock(record, measures, symptoms))
+        seen.append(f"the clock is at {cards.clock:.0%} of its maximum")
+    return _finding("throttled", lost, measures, evidence=seen, changes=advice.for_clock(measures, symptoms))
 
 
 def _memory(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
@@ -235,7 +236,7 @@ def _memory(record: Record, measures: Measures, symptoms: Symptoms) -> Finding |
             f"processes wait for memory {stalled:.0%} of the time, {measures.faults:.0f} pages per second from a disk"
         ]
         return _finding(
-            "memory-bound", stalled, measures, evidence=seen, changes=advice.for_host_memory(record, measures, symptoms)
+            "memory-bound", stalled, measures, evidence=seen, changes=advice.for_host_memory(measures, symptoms)
         )
     if (cards.memory_util or 0) >= symptoms.limit("memory_busy") and (cards.util or 0) >= symptoms.limit("busy"):
         seen = [
@@ -261,7 +262,7 @@ def _launches(record: Record, measures: Measures, symptoms: Symptoms) -> Finding
     if measures.main_cpus is not None:
         seen.append(f"the main thread keeps {measures.main_cpus:.0%} of one CPU busy")
     if measures.syncs >= 1:
-        seen.append(f"{measures.syncs:.0f} times per {measures.unit} the host waits for a number from the GPU")
+        seen.append(f"{measures.syncs:.0f} times per {measures.unit} the host waits for a value from the GPU")
     return _finding(
         "launch-bound", share, measures, evidence=seen, changes=advice.for_launches(record, measures, symptoms)
     )
@@ -291,7 +292,7 @@ def _is_ahead(measures: Measures, symptoms: Symptoms) -> bool:
 
 
 def _outside(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
-    """From outside only the GPU's idle time shows; what it waits for does not."""
+    """Report an idle GPU. From outside it is not visible what the GPU waits for."""
     util = measures.cards.util
     if util is None or util >= symptoms.limit("busy"):
         return None
@@ -299,13 +300,13 @@ def _outside(record: Record, measures: Measures, symptoms: Symptoms) -> Finding 
     full = (measures.cpus or 0) >= symptoms.limit("cpu_full") * record.machine.cpus
     kind = "cpu-starved" if full else "data-bound"
     seen = [f"kernels run {util:.0f} % of the time; {measures.cpus or 0:.1f} of {record.machine.cpus:g} CPUs are busy"]
-    seen.append("from outside it cannot be told whether the GPU waits for data, copies or launches")
-    again = Advice(id="watch", text="start the training with `envkit watch -- COMMAND`, which tells these apart")
+    seen.append("from outside it is not visible whether the GPU waits for data, copies or launches")
+    again = Advice(id="watch", text="start the training with `envkit watch -- COMMAND`, which distinguishes these")
     return _finding(kind, idle, measures, evidence=seen, changes=[again])
 
 
 def milliseconds(seconds: float) -> str:
-    """Seconds as people read step times."""
+    """Return a time as text: in milliseconds below a second, else in seconds."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 

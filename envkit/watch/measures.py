@@ -1,4 +1,4 @@
-"""The numbers that a judgment rests on, from a record: shares of a step, rates and means. Pure."""
+"""The numbers for a judgment, computed from a record: shares of a step, rates and means. Pure."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 
 from envkit.watch.model import Process, Record, Sample, Total
 
-# GB/s that a PCIe lane carries as payload, by generation.
+# Usable GB/s of a PCIe lane by generation.
 _LANE_GB_PER_S = {1: 0.2, 2: 0.4, 3: 0.8, 4: 1.6, 5: 3.2, 6: 6.4}
-# Reasons that slow a GPU down. A power cap alone is the normal state of a 70 W card.
+# Clock events that slow a GPU down. A power cap alone is the normal state of a 70 W card.
 SLOWING = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 POWER_CAP = "sw_power_cap"
-_LEAST_SAMPLES = 15  # a third of fewer says nothing
-_WHOLE = 0.9  # share of the step
-_IDLE = 5  # percent of utilization; a clock is low by itself where nothing runs
+_LEAST_SAMPLES = 15  # a third of fewer samples is not significant
+_WHOLE = 0.9  # share of the step from which on a copy counts as taking the whole step
+_IDLE = 5  # percent of utilization; an idle GPU lowers its clock by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """How batches are made, for one rank; seconds for one batch."""
+    """The loading of one rank; times are seconds per batch."""
 
     share: float  # of the step time spent waiting
-    epochs: float  # the part of it at the edges of epochs, where workers end and start
+    epochs: float  # the part of it at the start and end of epochs, where workers start and stop
     workers: int
     prefetch: int | None
     persistent: bool
     pinned: bool
     is_known: bool  # a DataLoader was used
     batches_per_step: float
-    make_s: float | None  # one batch, in one worker
-    make_cpu_s: float | None  # processor time in that
-    uneven: float  # longest wait over the mean time of a step
-    late: float | None  # share of the last third of the time; None where that is too short to tell
+    make_s: float | None  # to make one batch in one worker
+    make_cpu_s: float | None  # CPU time of that
+    uneven: float  # longest wait / mean time of a step
+    late: float | None  # share of waiting in the last third of the time; None if that is too short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +49,23 @@ class Copying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cards:
-    """The GPUs while the training was in its steps; means over samples and devices."""
+    """The GPUs during the steps of the training; means over samples and devices."""
 
     util: float | None
     memory_util: float | None
     memory_used: float | None  # share
-    slowed: float  # share of the busy samples in which something held the clock down
-    capped: float  # share of those in which only the power limit did
-    clock: float | None  # of the highest one, while busy
+    slowed: float  # share of the busy samples in which the clock was lowered for another reason than power
+    capped: float  # share of those in which only the power limit lowered it
+    clock: float | None  # as a share of the maximum, while busy
     reasons: tuple[str, ...]
     celsius: int | None
     watts: float | None
-    link_bytes_per_s: float | None  # that the PCIe link carries
+    link_bytes_per_s: float | None  # what the PCIe link can carry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """Everything of a record that rules look at. Shares are of the step time, from 0 to 1."""
+    """Everything that the rules use of a record. Shares are of the step time, from 0 to 1."""
 
     unit: str
     ranks: int
@@ -76,19 +76,19 @@ class Measures:
     copying: Copying
     communication: float
     bytes_reduced: float
-    imbalance: float  # (slowest - fastest) / fastest, of what ranks do between collectives
+    imbalance: float  # (slowest - fastest) / fastest rank, without the time in collectives
     optimizer: float
     backward: float
     passes: float  # backward passes per step
     device: str | None
-    drained: float | None  # share of steps that the device had caught up with
+    drained: float | None  # share of steps before which the device had finished all its work
     syncs: float  # per step
-    waiting_for_device: float  # by the host
+    waiting_for_device: float  # share of the step in which the host waits
     retries: float  # of the allocator, per step
     autocast: float  # share of steps
     compiled: bool
     threads: int | None
-    cpus: float | None  # that the training kept busy
+    cpus: float | None  # CPUs that the training kept busy
     main_cpus: float | None
     queued: float | None
     throttled: float | None
@@ -99,19 +99,19 @@ class Measures:
     cards: Cards
 
     def is_device_ahead(self, drained: float, waits: float) -> bool | None:
-        """Whether the device waits for its host; None without a device that tells.
+        """Whether the device waits for the host; None if that was not measured.
 
-        A host that reads a number of the device waits until that has caught up (GradScaler does so in every step), so
-        long waits mean the opposite.
+        A host that reads a value from the device waits until the device has finished (GradScaler does that in every
+        step), so long waits mean the opposite.
         """
         if self.drained is None:
             return None
         return self.drained >= drained and self.waiting_for_device < waits
 
     def is_past(self, worth: float) -> bool:
-        """Whether the waiting for data was at the beginning, as while a cache is filled, and is over.
+        """Whether waiting for data has ended, as after the first epoch has filled a cache.
 
-        What is lost at the edges of epochs comes again, so it is never over.
+        Time lost at the start and end of epochs is not included, because it recurs with every epoch.
         """
         loading = self.loading
         ended = loading.late is not None and loading.late < worth / 2
@@ -124,7 +124,7 @@ class Measures:
 
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:
-        """What a step is made of; the shares add up to 1."""
+        """The parts of a step with their shares, which add up to 1."""
         optimizer = min(self.optimizer, self.computing)
         named = [
             ("waiting for data", self.loading.share),
@@ -181,7 +181,7 @@ def measure(record: Record) -> Measures:
 
 
 def steady(record: Record) -> tuple[Sample, ...]:
-    """Return the samples that lie within the counted steps of its ranks; all of them where there are no steps."""
+    """Return the samples within the counted steps of the ranks; all samples if there are no steps."""
     begins = [process.begin_s for process in record.ranks if process.begin_s is not None]
     ends = [process.end_s for process in record.ranks if process.end_s is not None]
     if not begins or not ends:
@@ -194,7 +194,7 @@ def steady(record: Record) -> tuple[Sample, ...]:
 
 
 def _late(samples: Sequence[Sample]) -> float | None:
-    """The share of waiting for batches in the last third of the samples in which steps ended."""
+    """Return the share of waiting for batches in the last third of the samples with steps."""
     known = [(sample.waiting, sample.seconds) for sample in samples if sample.waiting is not None and sample.steps]
     last = known[-(len(known) // 3) :]
     spent = sum(seconds for _, seconds in last)
@@ -208,7 +208,7 @@ def _loading(record: Record, ranks: Sequence[Process], steps: int, seconds: floa
     made = made if made.count else _sum(makers, "fetch")  # without workers a rank makes its own batches
     first = ranks[0] if ranks else None
     settings: Any = first.facts.get("loader", {}) if first else {}
-    # Without workers nothing starts or ends at the edges of an epoch.
+    # Without workers, nothing starts or stops with an epoch.
     edges = _sum(ranks, "next.edge").seconds if settings.get("num_workers") else 0.0
     return Loading(
         share=min(1.0, _part(waits.seconds + starts.seconds, seconds)),
@@ -230,11 +230,11 @@ def _copying(ranks: Sequence[Process], steps: int, seconds: float, room: float) 
     host, device = _sum(ranks, "copy"), _sum(ranks, "copy_device")
     spent = _sum(ranks, "copy.blocking").seconds
     rate = host.amount / spent if spent else None
-    if device.count:  # not every copy was timed on the device
+    if device.count:  # only some copies are timed on the device, so their time is scaled up to all
         spent = device.seconds * host.count / device.count if host.count else device.seconds
         rate = device.amount / device.seconds if device.seconds else None
     aside = _sum(ranks, "copy_device.side").seconds
-    # Copies beside the computing cost nothing until they take about as long as the step.
+    # Copies that overlap with computing cost nothing until they take about as long as the step.
     spent += aside if _part(aside, seconds) >= _WHOLE else 0.0
     return Copying(
         share=min(room, _part(spent, seconds)),
@@ -248,7 +248,7 @@ def _copying(ranks: Sequence[Process], steps: int, seconds: float, room: float) 
 def _communication(ranks: Sequence[Process], seconds: float) -> float:
     device = _sum(ranks, "collective_device")
     spent = device.seconds if device.count else _sum(ranks, "collective").seconds
-    for process in ranks:  # DDP times some of its passes; what they show holds for all
+    for process in ranks:  # DDP times only some passes: their mean is used for all steps
         passes = process.total("ddp")
         if passes.count:
             spent += passes.amount / passes.count * process.steps
@@ -256,7 +256,7 @@ def _communication(ranks: Sequence[Process], seconds: float) -> float:
 
 
 def _imbalance(ranks: Sequence[Process]) -> float:
-    """How much longer the slowest rank takes for what it does itself."""
+    """Return (slowest - fastest) / fastest rank, without the time in collectives; 0 for a single rank."""
     own = []
     for process in ranks:
         passes = process.total("ddp")
@@ -269,8 +269,8 @@ def _imbalance(ranks: Sequence[Process]) -> float:
 
 def _cards(record: Record, samples: Sequence[Sample]) -> Cards:
     every = [card for sample in samples for card in sample.gpus]
-    # On a shared machine the others compute as well: where the ranks told their own, only those count.
-    used = _told(record) or {card.index for card in every if (card.util or 0) > _IDLE}
+    # On a shared machine other programs use other GPUs, so only those of the ranks count if they are known.
+    used = _of_ranks(record) or {card.index for card in every if (card.util or 0) > _IDLE}
     own = [card for card in every if card.index in used] or every
     busy = [card for card in own if (card.util or 0) > _IDLE]
     slowed = [card for card in busy if set(card.events) & set(SLOWING)]
@@ -293,8 +293,8 @@ def _cards(record: Record, samples: Sequence[Sample]) -> Cards:
     )
 
 
-def _told(record: Record) -> set[int]:
-    """The indices of the GPUs that the ranks name; empty where one of them is not known here."""
+def _of_ranks(record: Record) -> set[int]:
+    """Return the indices of the ranks' GPUs; empty unless all of them are known."""
     names = {card.get("id"): index for index, card in enumerate(record.machine.gpus) if card.get("id")}
     wanted = {process.fact("training", "gpu") for process in record.ranks}
     return {names[gpu] for gpu in wanted} if wanted <= names.keys() else set()
@@ -313,7 +313,7 @@ def _sum(processes: Iterable[Process], kind: str) -> Total:
 
 
 def _over(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float | None:
-    """The mean of a value over time; None where nothing has it."""
+    """Return the mean of a value over time, None if no sample has it."""
     known = [(measured, sample.seconds) for sample in samples if (measured := value(sample)) is not None]
     spent = sum(seconds for _, seconds in known)
     return sum(amount * seconds for amount, seconds in known) / spent if spent else None

@@ -1,4 +1,4 @@
-"""The record of an observed training (`envkit.watch/1`): what was measured, without a verdict in it."""
+"""The record of an observed training (`envkit.watch/1`): measurements without a verdict."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from envkit.ground import canonical
 from envkit.ground.errors import UsageError
 
 SCHEMA = "envkit.watch/1"
-_LARGEST = 256 << 20  # bytes of a record that is read; one of a week has a few
+_LARGEST = 256 << 20  # limit in bytes for reading; the record of a week has a few MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """All events of one kind: how many, their seconds, and the sum of what else they count (bytes, CPU seconds)."""
+    """All events of one kind: their number, their seconds, and the sum of their amounts (bytes or CPU seconds)."""
 
     count: int = 0
     seconds: float = 0.0
@@ -25,7 +25,7 @@ class Total:
     longest_s: float = 0.0
 
     def plus(self, other: Total) -> Total:
-        """Both together."""
+        """Return the sum of both."""
         return Total(
             count=self.count + other.count,
             seconds=self.seconds + other.seconds,
@@ -38,7 +38,7 @@ class Total:
 class Process:
     """One process of the training, with its events between the end of the warm-up and its last step.
 
-    A process without steps is a worker of a loader (`totals` has its batches), or does not train.
+    A process without steps is a loader's worker (`totals` has its batches), or does not train.
     """
 
     pid: int
@@ -48,27 +48,27 @@ class Process:
     world_size: int = 1
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     steps: int = 0  # after the warm-up
-    seconds: float = 0.0  # that these steps took
+    seconds: float = 0.0  # duration of these steps
     begin_s: float | None = None  # of these steps, since the start of the training
     end_s: float | None = None
-    unit: str = "step"  # batch, where no optimizer stepped
+    unit: str = "step"  # or "batch", without optimizer steps
     totals: Mapping[str, Total] = field(default_factory=dict)
-    lost: int = 0  # events that came faster than they were read
+    lost: int = 0  # events that were overwritten before they were read
     ddp_passes: int = 0
-    aside_s: float = 0.0  # seconds between these steps in which batches were read and none was trained on: evaluation
+    aside_s: float = 0.0  # seconds between these steps that are left out: batches without training (evaluation)
 
     def total(self, kind: str) -> Total:
-        """The events of a kind, such as `next` or `copy.pinned`; all zero where there were none."""
+        """Return the total of a kind, such as `next` or `copy.pinned`; all zero without events."""
         return self.totals.get(kind, Total())
 
     def fact(self, group: str, name: str) -> Any:
-        """One thing that the process told of itself, None where it did not."""
+        """Return a fact that the process recorded, None if it did not."""
         return self.facts.get(group, {}).get(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One GPU at one moment; what the driver does not tell is None."""
+    """One GPU at one moment; values that the driver does not report are None."""
 
     index: int
     util: float | None = None  # percent of the time in which any kernel ran
@@ -77,7 +77,7 @@ class Card:
     sm_mhz: int | None = None
     watts: float | None = None
     celsius: int | None = None
-    events: tuple[str, ...] = ()  # what holds the clock down
+    events: tuple[str, ...] = ()  # reasons for a lower clock
     rx_mb_per_s: float | None = None  # over PCIe, to the GPU
     gen: int | None = None
     width: int | None = None
@@ -85,16 +85,16 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What the machine did in the `seconds` up to `at_s` since the start; None where the kernel does not tell."""
+    """The machine in the `seconds` up to `at_s` since the start; values that the kernel does not report are None."""
 
     at_s: float
     seconds: float
     processes: int = 0
-    cpus: float = 0.0  # processors that the training kept busy
-    main_cpus: float = 0.0  # the same of the main threads of its ranks, mean
-    main_queued: float | None = None  # share of the time in which those waited for a processor, mean
-    throttled: float | None = None  # share of the time in which a quota stopped it
-    pressure_cpu: float | None = None  # share of the time in which anything on the machine waited for a processor
+    cpus: float = 0.0  # CPUs that the training kept busy
+    main_cpus: float = 0.0  # the same for the main threads of its ranks, mean
+    main_queued: float | None = None  # share of the time in which these waited for a CPU, mean
+    throttled: float | None = None  # share of the time in which a quota stopped the training
+    pressure_cpu: float | None = None  # share of the time in which any process of the machine waited for a CPU
     pressure_io: float | None = None
     pressure_memory: float | None = None
     read_mb_per_s: float | None = None  # from disks
@@ -110,9 +110,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the training ran on."""
+    """The machine of the training."""
 
-    cpus: float  # that it may use at once
+    cpus: float  # CPUs that the training may use at once
     logical_cpus: int
     memory_bytes: int | None = None
     shm_bytes: int | None = None
@@ -128,13 +128,13 @@ class Record:
     command: tuple[str, ...]
     started: str  # UTC
     seconds: float
-    exit_code: int | None  # None: it was attached to, and goes on
+    exit_code: int | None  # None: it was observed from outside and may still be running
     injected: bool
     machine: Machine
     processes: tuple[Process, ...] = ()
     samples: tuple[Sample, ...] = ()
     version: str = ""
-    image: str | None = None  # that it ran in; its process ids are those of the container
+    image: str | None = None  # the image that it ran in; process IDs are then those of the container
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree."""
@@ -147,16 +147,16 @@ class Record:
         return tuple(sorted(training, key=lambda process: (process.rank or 0, process.pid)))
 
     def workers_of(self, process: Process) -> tuple[Process, ...]:
-        """The processes that make batches for one that trains, in the loader that it waits for longest."""
+        """Return the workers of a process, of the loader that it waits for longest."""
         loader = process.fact("loader", "number")
         below = (worker for worker in self.processes if worker.parent == process.pid and worker.steps == 0)
         return tuple(worker for worker in below if (worker.fact("process", "loader") or loader) == loader)
 
 
 def gpu_id(uuid: str | None) -> str | None:
-    """Return a name for a GPU within records: equal for the same one, and not its UUID, which is nobody's business.
+    """Return an ID for a GPU in records: a hash of its UUID, which itself is not recorded.
 
-    Torch leaves out the `GPU-` that the driver writes in front.
+    torch omits the prefix `GPU-` that the driver writes.
     """
     plain = (uuid or "").lower().removeprefix("gpu-")
     return hashlib.sha256(plain.encode()).hexdigest()[:12] if plain else None
@@ -166,7 +166,7 @@ def read(path: Path) -> Record:
     """Read the record that `envkit watch -o FILE` wrote.
 
     Raises:
-        UsageError: the file cannot be read or is not such a record.
+        UsageError: the file cannot be read or is not a record.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The page of an observed training: the answer, where a step goes, the timeline, each limit, and the record."""
+"""The HTML page of an observed training: the answer, the parts of a step, the timeline, each limit, the record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def render_html(record: Record, judgment: Judgment) -> bytes:
-    """Return a record and its judgment as one self-contained page, without identifiers of GPUs.
+    """Return a record and its judgment as one self-contained page, without GPU IDs.
 
     The same record gives the same bytes.
     """
@@ -62,11 +62,11 @@ def _facts(record: Record, judgment: Judgment) -> list[str]:
 
 
 def _tiles(judgment: Judgment) -> list[Tile]:
-    """Return the time of a step, its largest part, and the largest gain that a change promises."""
+    """Return the time of a step, its largest part, and the first advice."""
     measures = judgment.measures
     if not measures.steps:
         return []
-    tiles = [Tile(f"Time of a {measures.unit}", milliseconds(measures.step_s), "median after the warm-up", LOWER)]
+    tiles = [Tile(f"Time of a {measures.unit}", milliseconds(measures.step_s), "mean after the warm-up", LOWER)]
     if measures.parts:
         name, share = max(measures.parts, key=lambda part: part[1])
         tiles.append(Tile("Largest part", f"{share:.0%}", name))
@@ -86,7 +86,7 @@ def _step(judgment: Judgment) -> Parts:
 
 
 def _finding(finding: Finding) -> Markup:
-    changes = [el("li", el("span", change.text), *_brings(gain(change), change.reason)) for change in finding.advice]
+    changes = [el("li", el("span", change.text), *_gain_row(gain(change), change.reason)) for change in finding.advice]
     return el(
         "article",
         el("h3", f"{finding.title}: {finding.headline}"),
@@ -97,7 +97,7 @@ def _finding(finding: Finding) -> Markup:
     )
 
 
-def _brings(faster: str, reason: str) -> Sequence[Markup]:
+def _gain_row(faster: str, reason: str) -> Sequence[Markup]:
     if not faster and not reason:
         return ()
     return (

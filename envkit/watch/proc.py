@@ -1,4 +1,4 @@
-"""What /proc says of a training's processes and of the machine: parsers of texts, and the readings behind a sample."""
+"""Readings of /proc for a training's processes and the machine, and parsers of its texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# The payload's own readers of limits and counters; they have no types.
+# The payload's readers of limits and counters, which have no type hints.
 _hostfacts: Any = import_module("envkit.smoke.hostfacts")
 _noise: Any = import_module("envkit.smoke.noise")
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -17,21 +17,21 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What one process used since it began."""
+    """What a process has used since its start."""
 
     cpu_s: float  # of all its threads
-    faults: int  # pages that came from a disk
+    faults: int  # pages that were read from a disk
     resident: int  # bytes, now
     main_cpu_s: float = 0.0
-    main_queued_s: float | None = None  # in which its main thread was ready to run and had no processor
+    main_queued_s: float | None = None  # in which its main thread was ready to run but had no CPU
     read_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the machine counted since it was started."""
+    """Counters of the machine since it was started, and its memory now."""
 
-    pressure: dict[str, float | None]  # seconds in which something waited, by resource
+    pressure: dict[str, float | None]  # seconds in which any process waited, by resource
     throttled_s: float | None  # of this control group
     cached: int | None
     available: int | None
@@ -39,7 +39,7 @@ class Host:
 
 
 def parse_stat(text: str) -> tuple[float, int, int] | None:
-    """CPU seconds, major faults and resident bytes of a /proc/PID/stat; None for anything else."""
+    """Return CPU seconds, major faults and resident bytes from the text of /proc/PID/stat, None if it is not valid."""
     fields = text.rpartition(")")[2].split()
     try:
         # proc_pid_stat(5): utime and stime are fields 14 and 15, majflt 12, rss 24; `fields` begins with the third.
@@ -50,7 +50,7 @@ def parse_stat(text: str) -> tuple[float, int, int] | None:
 
 
 def parse_schedstat(text: str) -> tuple[float, float] | None:
-    """Seconds on a processor and seconds ready without one, of a schedstat file; None where the kernel has none."""
+    """Return the seconds on a CPU and the seconds waiting for one from a schedstat text, None if it is not valid."""
     fields = text.split()
     try:
         return int(fields[0]) / 1e9, int(fields[1]) / 1e9
@@ -59,7 +59,7 @@ def parse_schedstat(text: str) -> tuple[float, float] | None:
 
 
 def parse_throttled(text: str) -> float | None:
-    """Seconds of a cpu.stat file in which a quota stopped the group: v2's microseconds or v1's nanoseconds."""
+    """Return the throttled seconds from a cpu.stat text, which has microseconds (cgroup v2) or nanoseconds (v1)."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name in ("throttled_usec", "throttled_time") and value.strip().isdigit():
@@ -68,7 +68,7 @@ def parse_throttled(text: str) -> float | None:
 
 
 def parse_read_bytes(text: str) -> int | None:
-    """The bytes of a /proc/PID/io that came from disks; None where it is missing."""
+    """Return the bytes read from disks from the text of /proc/PID/io, None if they are missing."""
     for line in text.splitlines():
         name, _, value = line.partition(":")
         if name == "read_bytes" and value.strip().isdigit():
@@ -77,13 +77,13 @@ def parse_read_bytes(text: str) -> int | None:
 
 
 def used(pid: int, *, root: Path = Path("/proc")) -> Used | None:
-    """Return what a process used, None where it is gone."""
+    """Return what a process has used, None if it is gone."""
     folder = root / str(pid)
     stat = parse_stat(_text(folder / "stat"))
     if stat is None:
         return None
     cpu, faults, resident = stat
-    main = parse_schedstat(_text(folder / "schedstat"))  # of the main thread alone
+    main = parse_schedstat(_text(folder / "schedstat"))  # of the main thread only
     return Used(
         cpu_s=cpu,
         faults=faults,
@@ -95,7 +95,7 @@ def used(pid: int, *, root: Path = Path("/proc")) -> Used | None:
 
 
 def host(peer: str | None, *, root: Path = Path("/proc")) -> Host:
-    """Return what the machine counted; `peer` is a process with the training's control group and /dev/shm."""
+    """Return the machine's counters; `peer` names a process with the training's control group and /dev/shm."""
     own = root / (peer or "none")
     memory, shm = _text(root / "meminfo"), _hostfacts.shared_memory(str(own / "root/dev/shm"))
     cpu_stat = _noise.cpu_stat_paths(_text(own / "cgroup"))

@@ -1,4 +1,4 @@
-"""Run a training unchanged and record it; or record one that runs already, from outside."""
+"""Run a training unchanged and record it, or record one that is already running, from outside."""
 
 from __future__ import annotations
 
@@ -28,34 +28,35 @@ if TYPE_CHECKING:
 
 INJECTED = Path(__file__).parent / "injected"
 MODULE = "/run/envkit-watch"
-"""Where a container finds `INJECTED`."""
+"""The path of `INJECTED` in a container."""
 _FOLDER = "ENVKIT_WATCH_DIR"
-_PERIOD_S = 0.5  # a ring of events must not fill within it
-_WORTH = 50  # a sample may take a fiftieth of the time between two: a machine may have thousands of processes
+_PERIOD_S = 0.5  # shorter than the time in which a ring of events fills
+# Samples may take at most a fiftieth of the time: with thousands of processes they are taken less often.
+_SAMPLE_SPACING = 50
 
 
 def run(command: Sequence[str], *, stdout: int | None = None, clock: Callable[[], float] = time.monotonic) -> Record:
     """Run a command to its end and return its record.
 
-    Its input, output, folder and process group are those of this process; signals that this process gets are passed
-    on. `stdout` is another file descriptor for its output.
+    It has the input, output, working folder and process group of this process, whose signals are passed on to it.
+    `stdout` is another file descriptor for its output.
 
     Raises:
         UsageError: the program does not exist.
-        EnvironmentProblem: no folder for temporary files can be written.
+        EnvironmentProblem: no folder for temporary files is writable.
     """
     with _folder() as folder, child.blocked() as before:
 
         def start() -> tuple[child.Child, Family]:
-            # The signals are blocked here, and must not be in the training.
-            made = child.start(command, _environment(os.environ, folder), stdout, before)
-            return made, Tree(made.pid)
+            # The signals that are blocked here must not be blocked in the training.
+            process = child.start(command, _environment(os.environ, folder), stdout, before)
+            return process, Tree(process.pid)
 
         return _recorded(start, folder, command, clock)
 
 
 def run_inside(
-    made: Ready,
+    ready: Ready,
     attach: Callable[[Session], int],
     command: Sequence[str],
     *,
@@ -65,18 +66,18 @@ def run_inside(
     """Run a session of an image to its end and return its record.
 
     Args:
-        made: the session as `envkit run` has it.
+        ready: the session as `envkit run` makes it.
         attach: runs a session with this process's streams and returns its exit code, or becomes its client.
-        command: for the record.
+        command: the command, for the record.
         stdout: another file descriptor for its output.
-        clock: seconds.
+        clock: a monotonic clock in seconds.
 
     Raises:
-        EnvkitError: the container cannot be made.
-        EnvironmentProblem: no folder for temporary files can be written.
+        EnvkitError: the container cannot be created.
+        EnvironmentProblem: no folder for temporary files is writable.
     """
     with _folder() as folder, child.blocked() as before:
-        session, path = with_probes(made, folder)
+        session, path = with_probes(ready, folder)
         family = Container(path)
         forked: list[child.Forked] = []
 
@@ -86,30 +87,30 @@ def run_inside(
 
         record = _recorded(start, folder, command, clock)
         forked[0].close()
-        # The container's own, which are gone now.
-        own = replace(record.machine, shm_bytes=session.shm_mb << 20)
-        return replace(record, machine=own, image=session.image)
+        # /dev/shm is the container's own.
+        machine = replace(record.machine, shm_bytes=session.shm_mb << 20)
+        return replace(record, machine=machine, image=session.image)
 
 
-def with_probes(made: Ready, folder: Path) -> tuple[Session, str]:
-    """Return a session in which every Python is recorded into a folder, and where the container finds that folder.
+def with_probes(ready: Ready, folder: Path) -> tuple[Session, str]:
+    """Return a session in which every Python process records into `folder`, and the folder's path in the container.
 
     Raises:
         UsageError: a path has a character that engines read as a separator.
     """
-    session, path = made.session, f"/run/{folder.name}"
+    session, path = ready.session, f"/run/{folder.name}"
     mounts = (
         parse_mount(f"{INJECTED}:{MODULE}", MODULE, read_only=True, option="the module of envkit watch"),
         parse_mount(f"{folder}:{path}", path, read_only=False, option="TMPDIR"),
     )
-    env = dict(session.env) | _variables(MODULE, path, made.env.get("PYTHONPATH"))
+    env = dict(session.env) | _variables(MODULE, path, ready.env.get("PYTHONPATH"))
     return replace(session, mounts=(*session.mounts, *mounts), env=tuple(env.items())), path
 
 
 def _recorded(
     start: Callable[[], tuple[child.Child, Family]], folder: Path, command: Sequence[str], clock: Callable[[], float]
 ) -> Record:
-    """Start a training, follow it to its end, and return its record."""
+    """Start a training, observe it to its end, and return its record."""
     started, begin = datetime.now(UTC), clock()
     session = sampling.open_nvml()
     process, family = start()
@@ -118,11 +119,11 @@ def _recorded(
     due = begin
     while child.wait(process, _PERIOD_S):
         collector.collect()
-        looked = clock()
-        if looked >= due:
+        now = clock()
+        if now >= due:
             waiting, steps = collector.since_last(sampler.since())
             sampler.take(collector.ranks(), collector.pids(), waiting, steps)
-            due = looked + (clock() - looked) * _WORTH
+            due = now + (clock() - now) * _SAMPLE_SPACING
     seconds = clock() - begin
     collector.collect()
     code = process.returncode or 0
@@ -148,15 +149,15 @@ def attach(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Record:
-    """Record a running process and all below it from outside, for so many seconds or until it ends.
+    """Record a running process and its descendants from outside, for `seconds` or until it ends.
 
     Raises:
         UsageError: the process does not exist.
-        InterruptedRun: of SIGHUP or SIGTERM. SIGINT ends the recording early.
+        InterruptedRun: on SIGHUP or SIGTERM. SIGINT ends the recording early.
     """
     ticks = identity.start_ticks(pid)
     if not ticks:
-        raise UsageError(f"no process has the id {pid}", hint="pgrep -af python")
+        raise UsageError(f"there is no process with the ID {pid}", hint="pgrep -af python")
     started, start = datetime.now(UTC), clock()
     session = sampling.open_nvml()
     sampler = sampling.Sampler(Tree(pid), start, session, clock)
@@ -174,7 +175,7 @@ def attach(
         exit_code=None,
         injected=False,
         machine=sampling.machine(session),
-        samples=tuple(sampler.taken[1:]),  # the first look only begins the counting
+        samples=tuple(sampler.taken[1:]),  # counters have no earlier value in the first sample
         version=envkit.__version__,
     )
 
@@ -185,26 +186,26 @@ def _environment(outer: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def _variables(module: str, folder: str, path: str | None) -> dict[str, str]:
-    """Return the variables for the probes, which come first on the path of every Python."""
-    # An empty entry would mean the current folder.
+    """Return the variables for the probes, whose folder comes first in PYTHONPATH."""
+    # An empty entry in PYTHONPATH means the current folder, so none is added.
     return {"PYTHONPATH": os.pathsep.join([module, *([path] if path else [])]), _FOLDER: folder}
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as stack:
         try:
-            folder = made.enter_context(paths.scratch())
+            folder = stack.enter_context(paths.scratch())
         except OSError as error:
             raise EnvironmentProblem(
-                f"no folder for temporary files can be written: {error.strerror or error}",
+                f"no folder for temporary files is writable: {error.strerror or error}",
                 hint="set TMPDIR to a folder of your own",
             ) from error
         yield folder
 
 
 def _arguments(pid: int) -> list[str]:
-    """Return the program of a process; its arguments may hold secrets."""
+    """Return the program and the first argument of a process; further arguments may contain secrets."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:

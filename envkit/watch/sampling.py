@@ -1,4 +1,4 @@
-"""Samples of a running training: what its processes, the machine and its GPUs did since the last look."""
+"""Samples of a running training: its processes, the machine and the GPUs since the previous sample."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from envkit.watch import proc
 from envkit.watch.family import Family
 from envkit.watch.model import Card, Machine, Sample, gpu_id
 
-# The payload's own readers of NVML, limits and counters; they have no types.
+# The payload's readers of NVML, limits and counters, which have no type hints.
 _nvml: Any = import_module("envkit.smoke.nvml")
 _telemetry: Any = import_module("envkit.smoke.telemetry")
 _hostfacts: Any = import_module("envkit.smoke.hostfacts")
 
-_TO_GPU = 1  # NVML_PCIE_UTIL_RX_BYTES: what the GPU receives
-_MOST_SAMPLES = 1200  # with more, neighboring ones are merged
+_TO_GPU = 1  # NVML_PCIE_UTIL_RX_BYTES: the bytes that the GPU receives
+_MOST_SAMPLES = 1200  # with more, pairs of samples are merged
 _BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def machine(session: Any) -> Machine:
-    """Return what the training runs on; `session` is NVML's, None where there is no driver."""
+    """Return the machine of the training; `session` is NVML's, None without a driver."""
     cpus = _hostfacts.cpus()
     flags = _hostfacts.read_text("/proc/cpuinfo")
     nodes = _hostfacts.read_text("/sys/devices/system/node/online")
@@ -42,7 +42,7 @@ def machine(session: Any) -> Machine:
 
 
 def open_nvml() -> Any:
-    """Return a session of NVML, None where there is no driver."""
+    """Return a session of NVML, None without a driver."""
     return _nvml.open_session()
 
 
@@ -51,9 +51,9 @@ class Sampler:
 
     Args:
         family: the processes.
-        start: when it began, on the clock.
-        session: of NVML, or None.
-        clock: seconds.
+        start: when the training began, on the clock.
+        session: NVML's session, or None.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(self, family: Family, start: float, session: Any, clock: Callable[[], float]) -> None:
@@ -65,16 +65,16 @@ class Sampler:
 
     def since(self) -> float:
         """Return the seconds since the last sample."""
-        return max(1e-9, self._clock() - self._at)  # rates are divided by it
+        return max(1e-9, self._clock() - self._at)  # above 0, because rates are divided by it
 
     def take(self, mains: Sequence[int], more: Iterable[int], waiting: float | None, steps: float | None) -> None:
         """Take a sample.
 
         Args:
-            mains: the processes that train; none: the training's first one.
+            mains: the processes that train; if empty, the training's first process.
             more: processes of the training that may have left its tree.
-            waiting: share of the time in which those waited for batches.
-            steps: of one of them.
+            waiting: share of the time in which the processes that train waited for batches.
+            steps: steps of one of these processes.
         """
         now = self._clock()
         seconds = now - self._at
@@ -114,7 +114,7 @@ class Sampler:
 
 
 def cards(session: Any) -> Iterable[Card]:
-    """Yield every GPU as it is now."""
+    """Yield the current state of every GPU."""
     for index in range(session.count() if session is not None else 0):
         handle = session.handle(index)
         if handle is None:
@@ -138,7 +138,7 @@ def cards(session: Any) -> Iterable[Card]:
 
 
 def merged(samples: Sequence[Sample]) -> list[Sample]:
-    """Return half as many samples, each the mean of two weighted by their time: so a long training stays small."""
+    """Return half as many samples, each the mean of two weighted by time, so that a long training stays small."""
     pairs = [samples[index : index + 2] for index in range(0, len(samples), 2)]
     return [pair[0] if len(pair) == 1 else _both(*pair) for pair in pairs]
 
@@ -182,7 +182,7 @@ def _described(card: dict[str, Any], session: Any, index: int) -> dict[str, Any]
 
 
 def _address(bus: str | None) -> Path:
-    """Return a PCI address as sysfs writes it: a domain of four digits, where NVML has eight."""
+    """Return a PCI address as in sysfs, where the domain has four digits; NVML's has eight."""
     return Path((bus or "none")[-12:])
 
 
@@ -200,7 +200,7 @@ def _queued(pairs: Sequence[tuple[proc.Used, proc.Used]], seconds: float) -> flo
 
 
 def _read(before: dict[int, proc.Used], now: dict[int, proc.Used], seconds: float) -> float | None:
-    """MB per second that came from disks; what began since the last look counts whole."""
+    """Return the MB per second read from disks; of processes that are new, everything counts."""
     new = [(pid, process.read_bytes) for pid, process in now.items() if process.read_bytes is not None]
     old = {pid: process.read_bytes or 0 for pid, process in before.items()}
     return sum(max(0, read - old.get(pid, 0)) for pid, read in new) / 1e6 / seconds if new else None

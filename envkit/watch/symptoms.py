@@ -14,7 +14,7 @@ _FILE = Path(__file__).with_name("symptoms.yaml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One way in which a training is held back."""
+    """One kind of limit of a training."""
 
     id: str
     title: str
@@ -24,7 +24,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptoms:
-    """All that a judgment needs besides a record."""
+    """All data that a judgment needs besides a record."""
 
     limits: dict[str, float]
     gains: dict[str, tuple[float, float]]
@@ -33,21 +33,21 @@ class Symptoms:
     sources: dict[str, str]  # of limits and gains
 
     def limit(self, name: str) -> float:
-        """Return a limit; its unit is in the file."""
+        """Return a limit; its unit is described in the file."""
         return self.limits[name]
 
     def gain(self, name: str) -> tuple[float, float]:
-        """Return how many times faster something makes what it changes: lowest and highest."""
+        """Return the lowest and the highest factor by which a change makes its part of a step faster."""
         return self.gains[name]
 
     def text(self, ident: str, **values: object) -> str:
-        """Return an advice with its numbers."""
+        """Return the text of an advice with its values filled in."""
         return self.advice[ident].format(**values)
 
 
 @cache
 def load() -> Symptoms:
-    """Read the file that is shipped with envkit."""
+    """Read `symptoms.yaml`."""
     tree: Any = strictyaml.read_file(_FILE)
     rows = tree["limits"] | tree["gains"]
     return Symptoms(

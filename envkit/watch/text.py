@@ -1,4 +1,4 @@
-"""A judgment as text: the answer, where a step goes, each limit with its evidence and advice; and two side by side."""
+"""A judgment as text: the answer, the parts of a step, each limit with evidence and advice; and a comparison of two."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from envkit.watch.model import Record
 _BAR = 30  # cells of a whole step
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _INDENT, _LABEL = 4, 8
-_NARROW = 1.3  # a range whose ends are closer is told as one number
-_HARDLY = 1.02  # a gain below 2 % is not told
-_ASIDE = 0.02  # share of the time
+_NARROW = 1.3  # a range with a smaller ratio of its ends is shown as one number
+_HARDLY = 1.02  # a gain below 2 % is not shown
+_ASIDE = 0.02  # share of the time from which on a note mentions evaluation
 
 
 def lines(record: Record, judgment: Judgment, *, width: int) -> Iterator[str]:
-    """The text of a judgment; the first line is the answer."""
+    """Yield the lines of a judgment; the first one is the answer."""
     yield f"watch: {judgment.headline}"
     yield ""
     yield f"  {_ran(record, judgment)}"
@@ -30,12 +30,12 @@ def lines(record: Record, judgment: Judgment, *, width: int) -> Iterator[str]:
         yield from _finding(finding, width=width)
     if judgment.is_past:
         late = judgment.measures.loading.late or 0.0
-        yield f"  note: in the last third of the time {late:.0%} was spent waiting for data: a cache was filled before"
+        yield f"  note: waiting for data fell to {late:.0%} in the last third of the time, as after a cache is filled"
     yield from _remarks(record)
 
 
 def gain(advice: Advice) -> str:
-    """What a change would bring, in words; empty where it cannot be computed."""
+    """Return the gain of a change as text, empty if it cannot be computed."""
     if advice.gain is None:
         return ""
     low, high = advice.gain
@@ -49,7 +49,7 @@ def gain(advice: Advice) -> str:
 
 
 def compared(first: Judgment, second: Judgment) -> list[list[str]]:
-    """Two judgments side by side, as rows of a table: what, first, second, ratio."""
+    """Return two judgments side by side, as rows of a table: name, first, second, ratio."""
     left, right = first.measures, second.measures
     rows = [["answer", _short(first), _short(second), ""]]
     rows.append([f"time per {left.unit}", *_pair(_step(left), _step(right))])
@@ -86,7 +86,7 @@ def _parts(judgment: Judgment) -> Iterator[str]:
 
 
 def bar(share: float) -> str:
-    """A share as a bar of at most 30 cells."""
+    """Return a share as a bar of at most 30 cells."""
     eighths = round(max(0.0, min(1.0, share)) * _BAR * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
@@ -98,8 +98,8 @@ def _finding(finding: Finding, *, width: int) -> Iterator[str]:
     yield from _labeled("why", textwrap.wrap(finding.cause, room))
     for change in finding.advice:
         wrapped = [*textwrap.wrap(change.text, room, break_long_words=False, break_on_hyphens=False)]
-        brings = ": ".join(filter(None, (gain(change), change.reason)))
-        yield from _labeled("change", [*wrapped, *textwrap.wrap(brings, room)])
+        reason = ": ".join(filter(None, (gain(change), change.reason)))
+        yield from _labeled("change", [*wrapped, *textwrap.wrap(reason, room)])
 
 
 def _labeled(label: str, texts: Sequence[str]) -> Iterator[str]:
@@ -108,7 +108,7 @@ def _labeled(label: str, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _remarks(record: Record) -> Iterator[str]:
-    """What the reader has to know about the record itself."""
+    """Yield notes about the record itself."""
     lost = sum(process.lost for process in record.processes)
     failed = sorted(
         {
@@ -123,13 +123,13 @@ def _remarks(record: Record) -> Iterator[str]:
         default=0.0,
     )
     if aside >= _ASIDE:
-        yield f"  note: {aside:.0%} of the time went into batches without a backward pass (evaluation); it is left out"
+        yield f"  note: {aside:.0%} of the time went to batches without a backward pass (evaluation); it is left out"
     if lost:
-        yield f"  note: {lost} events came faster than they were read; the shares rest on the others"
+        yield f"  note: {lost} events came faster than they were read; the shares are computed from the others"
     if failed:
-        yield f"  note: this torch has no place for some probes ({', '.join(failed)}); what they time is missing"
+        yield f"  note: this torch does not support some probes ({', '.join(failed)}); what they time is missing"
     if record.image is not None and record.samples and not any(sample.processes for sample in record.samples):
-        yield "  note: the container's processes are not seen from here, so their CPU time and memory were not sampled"
+        yield "  note: the container's processes are not visible here, so their CPU time and memory were not sampled"
     if not record.injected:
         yield "  note: observed from outside: steps, batches and copies were not timed"
 
@@ -139,7 +139,7 @@ def _short(judgment: Judgment) -> str:
 
 
 def _step(measures: Measures, share: float = 1.0) -> float | None:
-    """Seconds of a share of a step; None if no step was seen."""
+    """Return the seconds of a share of a step, None without steps."""
     return share * measures.step_s if measures.steps else None
 
 

@@ -1,4 +1,4 @@
-"""The timeline of a record as SVG: one track per quantity, all over the same time. Lengths are in user units."""
+"""The timeline of a record as SVG: one track per quantity, all on the same time axis. Lengths are in user units."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _NAME, _TRACK = 26, 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """One quantity over time; a value that was not known is None."""
+    """One quantity over time; unknown values are None."""
 
     name: str
     unit: str
-    most: float  # of the scale
+    most: float  # top of the scale
     values: tuple[float | None, ...]
 
 
 def tracks(record: Record) -> tuple[Track, ...]:
-    """Return the quantities that anything is known of."""
+    """Return the quantities with at least one value above 0."""
     samples, cpus = record.samples, record.machine.cpus
 
     def track(name: str, unit: str, most: float | None, value: Callable[[Sample], float | None]) -> Track:
@@ -58,7 +58,7 @@ def tracks(record: Record) -> tuple[Track, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timeline:
-    """What a figure is called and shows."""
+    """The names of a figure, and its summary."""
 
     ident: str
     title: str
@@ -67,16 +67,16 @@ class _Timeline:
 
 
 def draw(record: Record) -> Markup | None:
-    """Return the timeline, None for a record without samples."""
+    """Return the timeline as SVG, None for a record without samples."""
     shown = tracks(record)
     if not shown or not record.samples:
         return None
-    figure = _Timeline(ident="timeline", title="Over time", told="; ".join(_told(track) for track in shown))
+    figure = _Timeline(ident="timeline", title="Over time", told="; ".join(_range(track) for track in shown))
     return both_widths(figure, lambda width: _draw_at(record, shown, width))
 
 
 def _draw_at(record: Record, shown: Sequence[Track], width: float) -> tuple[float, list[object]]:
-    """Return the height and the parts: each track has its name and the top of its scale above it."""
+    """Return the height and the elements. Each track has its name and the top of its scale above it."""
     bottom = (_NAME + _TRACK) * len(shown)
     end = max(sample.at_s for sample in record.samples)
 
@@ -84,7 +84,7 @@ def _draw_at(record: Record, shown: Sequence[Track], width: float) -> tuple[floa
         return _EDGE + (width - 2 * _EDGE) * min(seconds, end) / end
 
     times = [value for value in ticks(end, 8 if width == WIDE else 4) if value <= end]
-    # Behind each track alone: no line crosses a name.
+    # Only behind the tracks, so that no line crosses a name.
     behind = [
         part
         for index in range(len(shown))
@@ -116,7 +116,7 @@ def _track(
 
 
 def _areas(track: Track, samples: Sequence[Sample], floor: float, x_of: Callable[[float], float]) -> list[object]:
-    """Steps that follow the values; where a value was not known, there is a gap."""
+    """Return step-shaped areas under the values, with gaps for unknown values."""
     areas: list[list[tuple[float, float]]] = []
     before = False
     for sample, value in zip(samples, track.values, strict=True):
@@ -139,16 +139,16 @@ def _steady(ranks: Sequence[Process], x_of: Callable[[float], float], top: float
     return [bar(left, top, right - left, _TRACK, "judged")]
 
 
-def _told(track: Track) -> str:
+def _range(track: Track) -> str:
     known = [value for value in track.values if value is not None]
     return f"{track.name}: {short(min(known))} to {short(max(known))} {track.unit}".strip()
 
 
 def _card(index: int) -> Callable[[Sample], Card]:
-    def found(sample: Sample) -> Card:
+    def card_of(sample: Sample) -> Card:
         return next((card for card in sample.gpus if card.index == index), Card(index=index))
 
-    return found
+    return card_of
 
 
 def _times(value: float | None, factor: float) -> float | None:

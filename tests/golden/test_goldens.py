@@ -10,6 +10,7 @@ import pytest
 from envkit.plan.store import plan_from_json
 from envkit.render import lint
 from envkit.render.model import FLAVOURS
+from tests.golden import reference
 from tests.golden.cases import (
     FOLDER,
     IMPOSSIBLE,
@@ -69,6 +70,10 @@ def test_the_tables_of_checks_and_gpus_are_those_of_their_data() -> None:
     page = PAGE.read_text()
     assert (page.count(BEGIN), page.count(GPUS), page.count(END)) == (1, 1, 2)
     assert PAGE.read_bytes() == verify_page(), UPDATE
+
+
+def test_reference_pages_are_as_kept() -> None:
+    assert [path.name for path, data in reference.pages().items() if path.read_bytes() != data] == [], UPDATE
 
 
 def test_the_reference_of_the_library_is_that_of_its_docstrings() -> None:

@@ -126,18 +126,18 @@ def test_a_training_that_learns_nothing_fails(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_trace_holds_the_parts_of_a_step() -> None:
-    taken = module("trace").capture(context())
+    taken = module("mini_train").trace(context())
     tree = json.loads(unpacked(packed_trace({"trace": taken})))
     names = {event.get("name") for event in tree["traceEvents"]}
     assert {"data_wait", "h2d", "train"} <= names
 
 
 def test_a_trace_that_does_not_fit_is_taken_again_with_fewer_steps() -> None:
-    taken = module("trace").capture(context(loader={"num_workers": 0}))
-    again = module("trace").capture(context(loader={"num_workers": 0}), limit=int(len(taken["data"]) * 0.7))
+    taken = module("mini_train").trace(context(loader={"num_workers": 0}))
+    again = module("mini_train").trace(context(loader={"num_workers": 0}), limit=int(len(taken["data"]) * 0.7))
     assert again["steps"] < taken["steps"]
     with pytest.raises(ValueError, match="one step"):
-        module("trace").capture(context(loader={"num_workers": 0}), limit=100)
+        module("mini_train").trace(context(loader={"num_workers": 0}), limit=100)
 
 
 @pytest.fixture(scope="module")

@@ -155,4 +155,4 @@ def test_a_process_that_is_not_there_is_a_usage_error() -> None:
     with subprocess.Popen(["true"]) as process:
         pass
     done = watch("--advise-only", str(process.pid))
-    assert (done.returncode, f"no process has the id {process.pid}" in done.stderr) == (2, True)
+    assert (done.returncode, f"there is no process with the ID {process.pid}" in done.stderr) == (2, True)

@@ -97,7 +97,7 @@ def _triton():
 
 def _companion(ctx, name, probe):
     observed = {"found": versions.distribution(name), "works": None}
-    if observed["found"] is not None and ctx.wants(name) is not None and ctx.has_torch:
+    if observed["found"] is not None and ctx.spec.get(name) is not None and ctx.has_torch:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -32,7 +32,7 @@ def run(ctx):
         "cuda": libraries.of_families(everything, libraries.CUDA_FAMILIES),
         "torch": libraries.of_families(everything, libraries.TORCH_FAMILIES),
         "sys_prefix": sys.prefix,
-        "prefix": os.path.realpath(str(ctx.wants("prefix"))) if ctx.wants("prefix") else None,
+        "prefix": os.path.realpath(str(ctx.spec.get("prefix"))) if ctx.spec.get("prefix") else None,
         "worked_on": ctx.device,
     }
     return [observation.ran("C02.libraries", "image", observed, controls=controls)]

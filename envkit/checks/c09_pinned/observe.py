@@ -21,7 +21,7 @@ def run(ctx):
     """Report what was asked, what was pinned and whether torch agrees that it is."""
     torch = ctx.torch
     observed = {
-        "need_bytes": loader_need(ctx.wants("loader")),
+        "need_bytes": loader_need(ctx.spec.get("loader")),
         "cap_bytes": ctx.slab_bytes,
         "memlock": hostfacts.limit("MEMLOCK"),
         "cgroup_bytes": hostfacts.read_cgroup()["memory_bytes"],

@@ -36,7 +36,7 @@ def signature(message):
 
 def run(ctx):
     """Run the loader the spec declares, keep its queues full for a moment, and report what /dev/shm did."""
-    loader = ctx.wants("loader")
+    loader = ctx.spec.get("loader")
     if not loader or loader.get("batch_bytes") is None:
         raise observation.Skip("NOT_PROMISED", "the plan declares no loader")
     if not loader.get("num_workers"):

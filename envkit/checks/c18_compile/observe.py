@@ -13,7 +13,7 @@ ERROR_LINE = 1e-3
 
 def run(ctx):
     """Return C18.inductor: compilers found, the error or the kernels, and how far results lie from eager ones."""
-    promise = (ctx.wants("features") or {}).get("compile")
+    promise = (ctx.spec.get("features") or {}).get("compile")
     if promise == "absent":
         raise Skip("NOT_PROMISED", "the plan says that this image does not compile")
     observed = {

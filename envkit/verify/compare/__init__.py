@@ -1,1 +1,1 @@
-"""Comparing two sides by launches: the process launch is what is counted, never the samples inside it."""
+"""Comparison of two sides. The unit is a process launch, never a sample within one."""

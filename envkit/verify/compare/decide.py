@@ -1,4 +1,4 @@
-"""From the launches of two sides to one verdict per metric. Pure."""
+"""One verdict per metric, from the launches of two sides. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Rule:
 
     @classmethod
     def shipped(cls) -> Rule:
-        """The rule in force."""
+        """Return the rule in force."""
         row = thresholds.load().row("compare.launches")
         numbers = {name: row.number(name) for name in ("least_effect", "mads", "level", "resolution")}
         return cls(**numbers, launches=int(row.number("launches")))
@@ -48,7 +48,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One metric. `interval` is second over first; `p` is exact, `p_holm` adjusted over all metrics of the table."""
+    """One metric. `interval` is of second / first; `p` is exact, `p_holm` is adjusted over all metrics."""
 
     key: str
     name: str
@@ -59,11 +59,11 @@ class Row:
     reason: str
     first: tuple[float, ...]
     second: tuple[float, ...]
-    left_out: int  # launches in which the machine was busy enough
+    left_out: int  # launches in which the machine was too busy
     interval: Interval | None = None
     p: float | None = None
     p_holm: float | None = None
-    least: float | None = None  # the smallest change that counts, as a share
+    least: float | None = None  # the smallest relevant change, as a share
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree."""
@@ -71,12 +71,11 @@ class Row:
 
 
 def compare(first: Sequence[Launch], second: Sequence[Launch], rule: Rule | None = None) -> tuple[Row, ...]:
-    """Compare two sides metric by metric, in the order in which the launches name them.
+    """Compare two sides metric by metric, in the order of the metrics in the launches.
 
-    A difference counts where the exact Mann-Whitney p-value, adjusted by Holm over all metrics, reaches the level and
-    the change exceeds the larger of a tenth and three relative MADs of the first side. No difference is only claimed
-    where the interval excludes a change that large and the machine was quiet enough to see one; everything else is
-    INCONCLUSIVE, with the reason.
+    A difference counts if the exact Mann-Whitney p-value, adjusted by Holm over all metrics, is at most the level, and
+    the change exceeds both a tenth and three relative MADs of the first side. The verdict is SAME only if the interval
+    excludes such a change and the noise was low enough to notice one. Everything else is INCONCLUSIVE, with the reason.
     """
     used = rule or Rule.shipped()
     keys = list(dict.fromkeys(key for launch in (*first, *second) for key in launch))
@@ -106,16 +105,16 @@ def compare(first: Sequence[Launch], second: Sequence[Launch], rule: Rule | None
 
 
 def overall(rows: Sequence[Row]) -> Change:
-    """The worst of all rows; nothing compared is INCONCLUSIVE, and an improvement of some is an improvement."""
+    """Return the most severe verdict of all rows; INCONCLUSIVE without rows. IMPROVEMENT wins over SAME."""
     changes = {row.change for row in rows}
     order = (Change.REGRESSION, Change.INCONCLUSIVE, Change.IMPROVEMENT, Change.SAME)
     return next((change for change in order if change in changes), Change.INCONCLUSIVE)
 
 
 def _values(launches: Sequence[Launch], key: str, least: int) -> list[float]:
-    """The values that are trusted: of a wall clock those of quiet launches; of processor time the calmer half or more.
+    """Return the usable values: wall times of quiet launches; CPU times of at least the quieter half of all launches.
 
-    Launches are chosen by the pressure on the processors while they ran, never by what they measured.
+    Launches are selected by the CPU pressure while they ran, never by their values.
     """
     readings = [launch[key] for launch in launches if key in launch]
     quiet = sum(item.gate == CLEAN for item in readings)
@@ -128,33 +127,36 @@ def _values(launches: Sequence[Launch], key: str, least: int) -> list[float]:
 def _too_few(sides: tuple[list[float], list[float]], left_out: int, rule: Rule) -> str:
     counts = " and ".join(map(str, map(len, sides)))
     noise = f"; {left_out} were left out because the machine was busy" if left_out else ""
-    return f"{counts} launches can be used, {rule.launches} per side are needed{noise}"
+    return f"{counts} launches are usable, {rule.launches} per side are needed{noise}"
 
 
 def _tested(known: Mapping[str, Any], p: float, p_holm: float, metrics: int, rule: Rule) -> Row:
     first, second = known["first"], known["second"]
     interval = ratio(first, second)
     least = max(rule.least_effect, rule.mads * relative_mad(first))
-    slower = interval if known["better"] == "lower" else _turned(interval)
+    slower = interval if known["better"] == "lower" else _inverted(interval)
     change, reason = _change(slower, p_holm, least, smallest_p(len(first), len(second)) * metrics, rule)
     return Row(**known, change=change, reason=reason, interval=interval, p=p, p_holm=p_holm, least=least)
 
 
 def _change(slower: Interval, p_holm: float, least: float, reachable: float, rule: Rule) -> tuple[Change, str]:
-    """`slower` is the interval turned so that more is worse; `reachable` the smallest adjusted p there can be."""
-    worst = f"a change of {least:.0%} or more counts"
+    """Return the verdict and its reason.
+
+    `slower` is the interval in which larger is worse; `reachable` is the smallest possible adjusted p.
+    """
+    limit = f"a change of {least:.0%} or more counts"
     if p_holm <= rule.level and slower.estimate > 1 + least:
-        return Change.REGRESSION, f"p {p_holm:.3f}; {worst}"
+        return Change.REGRESSION, f"p {p_holm:.3f}; {limit}"
     if p_holm <= rule.level and slower.estimate < 1 / (1 + least):
-        return Change.IMPROVEMENT, f"p {p_holm:.3f}; {worst}"
+        return Change.IMPROVEMENT, f"p {p_holm:.3f}; {limit}"
     if reachable > rule.level:
-        return Change.INCONCLUSIVE, f"so few launches can reach p {reachable:.3f} at best; use --launches"
+        return Change.INCONCLUSIVE, f"with so few launches, p cannot be below {reachable:.3f}; use more with --launches"
     if least > rule.resolution:
-        return Change.INCONCLUSIVE, f"too noisy: only a change above {least:.0%} would be seen"
+        return Change.INCONCLUSIVE, f"too noisy: only a change above {least:.0%} would be noticed"
     if slower.high > 1 + least:
-        return Change.INCONCLUSIVE, f"the interval reaches beyond {least:.0%} worse; use more launches"
-    return Change.SAME, worst
+        return Change.INCONCLUSIVE, f"the interval includes more than {least:.0%} worse; use more launches"
+    return Change.SAME, limit
 
 
-def _turned(interval: Interval) -> Interval:
+def _inverted(interval: Interval) -> Interval:
     return Interval(1 / interval.estimate, 1 / interval.high, 1 / interval.low, interval.confidence)

@@ -1,4 +1,4 @@
-"""Launches of images for a comparison: fresh processes, interleaved, in an order drawn from a seed."""
+"""Launches of images for a comparison: new processes, interleaved, in a random order from a seed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from envkit.verify.driver import Options
 
 LAUNCH: Mapping[str, Any] = {"threads": 1, "effort": 4}
-"""How the payload runs here. Threads that wait for each other spin, and on a busy machine that is all one sees; more
-samples find more undisturbed ones."""
+"""How the payload runs here. Threads spin while they wait for each other, which dominates on a busy machine, so there
+is one. With more samples, more of them are undisturbed."""
 REPEATS = 2
-"""Launches per side at most, as a multiple of what was asked for, where noise spoils some."""
+"""Limit of launches per side, as a multiple of the requested number, if noise spoils some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One image, how to run it, and what it promises."""
+    """One image, how to run it, and its plan."""
 
     name: str
     image: str
@@ -40,11 +40,11 @@ class Subject:
 
 
 def launch(subject: Subject, reporter: Reporter) -> Mapping[str, Any]:
-    """One launch's record.
+    """Launch an image once and return the record.
 
     Raises:
-        VerificationError: the payload did not come to its end in this image.
-        EngineError, EnvironmentProblem, TimeLimitError: it did not even run, or ran too long.
+        VerificationError: the payload failed in this image.
+        EngineError, EnvironmentProblem, TimeLimitError: the payload could not run, or ran too long.
     """
     record = verify_image(subject.image, subject.plan, subject.runner, reporter, subject.options)
     trouble = record.tree["run"]["trouble"]
@@ -69,10 +69,10 @@ def gather(
 ) -> tuple[tuple[Mapping[str, Any], ...], ...]:
     """Launch every subject `launches` times and return the records of each, in the order of `subjects`.
 
-    A first launch of each is thrown away: it warms caches and shows which checks are timed, and only those run
-    afterwards. Without `launches` there are as many as the number of metrics needs, `least` at least. Where the noise
-    gate spoils launches further rounds follow, up to `repeats` times as many; `compare` then takes the calmer ones.
-    `keep` gets every record that counts, with the place of its subject.
+    The first launch of each is discarded: it warms caches and shows which checks are timed; only those run afterwards.
+    Without `launches` there are as many as the number of metrics requires, and at least `least`. If launches are noisy,
+    more rounds follow, up to `repeats` times as many; `compare` then uses the quieter ones. `keep` is called with the
+    subject's index and each record that counts.
 
     Raises:
         VerificationError: an image does not run, or nothing in it is timed.
@@ -82,7 +82,7 @@ def gather(
     keys = set.union(*(set(metrics) for metrics in first))
     if not keys:
         raise VerificationError(
-            "nothing that ran is timed, so there is nothing to compare", hint="envkit verify --list"
+            "no check that ran is timed, so there is nothing to compare", hint="envkit verify --list"
         )
     checks = tuple(sorted({check_of(key) for key in keys}))
     timed = [replace(item, options=replace(item.options, only=checks, skip=())) for item in subjects]
@@ -94,7 +94,7 @@ def gather(
         rounds < repeats * wanted and spoiled([[readings(record) for record in side] for side in records], wanted)
     ):
         rounds += 1
-        more = "" if rounds <= wanted else ", as the machine was busy"
+        more = "" if rounds <= wanted else ", because the machine was busy"
         reporter.step(f"launch {rounds} of {wanted if rounds <= wanted else repeats * wanted} per side{more}")
         for index in order.sample(range(len(timed)), len(timed)):
             record = launch(timed[index], reporter)
@@ -105,7 +105,7 @@ def gather(
 
 
 def spoiled(sides: Sequence[Sequence[Launch]], wanted: int) -> bool:
-    """Whether a metric has fewer quiet launches than wanted on a side."""
+    """Whether any metric has fewer than `wanted` quiet launches on a side."""
     for side in sides:
         for key in {key for launched in side for key in launched}:
             if sum(launched[key].gate == CLEAN for launched in side if key in launched) < wanted:

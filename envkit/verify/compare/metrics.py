@@ -17,9 +17,9 @@ CLEAN = "clean"
 class Reading:
     """One metric of one launch.
 
-    `clock` is `cpu` for processor time, which stands still while another process has the processor, and `wall` for
-    everything else; `gate` is `clean`, or why a clock is not to be trusted in this launch; `pressure` is the share of
-    the time in which something waited for a processor.
+    `clock` is `cpu` for CPU time, which does not advance while another process uses the CPU, and `wall` for everything
+    else; `gate` is `clean`, or the reason why wall times of this launch are unreliable; `pressure` is the share of the
+    time in which any process waited for a CPU.
     """
 
     id: str
@@ -34,22 +34,22 @@ class Reading:
 
 
 def readings(record: Mapping[str, Any]) -> dict[str, Reading]:
-    """The metrics of a record by `id@subject`: every observation with samples that ran and whose rule was no ERROR.
+    """Return the metrics of a record by `id@subject`: every observation with samples that ran and is not an ERROR.
 
-    Processor time is the least of the samples, because other work only adds to it, through caches and shared cores. The
-    metric of a wall clock is the record's own, else the median of the samples.
+    CPU time is the minimum of the samples, because other processes only add to it, through caches and shared cores. For
+    wall time it is the metric in the record, else the median of the samples.
     """
     return readings_of(record["checks"])
 
 
 def readings_of(checks: Iterable[Mapping[str, Any]]) -> dict[str, Reading]:
-    """The metrics of a record's checks; see `readings`."""
+    """Return the metrics of a record's checks; see `readings`."""
     parsed = (_reading(check) for check in checks)
     return {f"{item.id}@{item.subject}": item for item in parsed if item is not None}
 
 
 def body_factor(record: Mapping[str, Any]) -> float:
-    """Return how often the timed bodies were repeated on purpose; 1 in a normal run."""
+    """Return how often the timed work was repeated on purpose; 1 in a normal run."""
     return max([1.0, *(float((check["samples"] or {}).get("body_factor", 1)) for check in record["checks"])])
 
 
@@ -87,7 +87,7 @@ def _reading(check: Mapping[str, Any]) -> Reading | None:
 
 
 def _positive(values: Any) -> list[float]:
-    """The values as numbers where all of them are finite and above zero, else nothing."""
+    """Return the values as numbers, or an empty list unless all of them are finite and above zero."""
     sound = isinstance(values, list) and all(
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
         for value in values

@@ -22,7 +22,7 @@ REGRESSION_EXIT = 7  # performance regression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two sides compared. `interleaved` is whether their launches took turns; `notes` are things to know."""
+    """Two sides compared. `interleaved`: their launches took turns; `notes`: what else the reader should know."""
 
     first: Side
     second: Side
@@ -39,15 +39,15 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """7 for a regression, 5 where nothing can be said, else 0."""
+        """7 for a regression, 5 if inconclusive, else 0."""
         codes = {Change.REGRESSION: REGRESSION_EXIT, Change.INCONCLUSIVE: NotVerifiedError.exit_code}
         return codes.get(self.change, 0)
 
     @property
     def smallest_p(self) -> float:
-        """The smallest adjusted p-value that so many launches and metrics can give."""
+        """The smallest possible adjusted p-value for these numbers of launches and metrics."""
         tested = [row for row in self.rows if row.p is not None]
-        # Holm multiplies the smallest p by the number of metrics: with many of them, few launches can never be enough.
+        # Holm multiplies the smallest p by the number of metrics, so with many metrics few launches are never enough.
         reachable = [smallest_p(len(row.first), len(row.second)) for row in tested]
         return min(1.0, max(reachable) * len(tested)) if tested else 1.0
 
@@ -73,24 +73,24 @@ class Comparison:
 def compared(
     first: Side, second: Side, *, interleaved: bool, seed: int | None = None, notes: tuple[str, ...] = ()
 ) -> Comparison:
-    """Compare two sides; notes say what the rows leave open."""
+    """Compare two sides and add notes about what limits the result."""
     rule = Rule.shipped()
     rows = compare(first.launches, second.launches, rule)
-    said = [*notes, *gaps(first, second)]
+    remarks = [*notes, *gaps(first, second)]
     if not interleaved:
-        said.append("the launches were not interleaved: a machine that drifts in between shows as a difference")
+        remarks.append("the launches were not interleaved: drift of the machine between them shows as a difference")
     if any(row.left_out for row in rows):
         kept = min(min(len(row.first), len(row.second)) for row in rows)
-        said.append(f"the machine was busy: only the calmer launches count, {kept} per side at least")
+        remarks.append(f"the machine was busy: only the quieter launches count, at least {kept} per side")
     if not rows:
-        said.append("nothing that ran is timed")
+        remarks.append("no check that ran is timed")
     return Comparison(
-        first=first, second=second, rows=rows, rule=rule, interleaved=interleaved, seed=seed, notes=tuple(said)
+        first=first, second=second, rows=rows, rule=rule, interleaved=interleaved, seed=seed, notes=tuple(remarks)
     )
 
 
 def takes_turns(first: Side, second: Side) -> bool:
-    """Whether the launches of two recorded sides took turns: no side ran a third of all launches in a row."""
+    """Whether the launches of two recorded sides took turns: no side ran more than a third of all launches in a row."""
     runs = sorted(
         [(str(record["run"]["started"]), 0) for record in first.records]
         + [(str(record["run"]["started"]), 1) for record in second.records]
@@ -99,7 +99,7 @@ def takes_turns(first: Side, second: Side) -> bool:
     for index, (_, side) in enumerate(runs):
         length = length + 1 if index and side == runs[index - 1][1] else 1
         longest = max(longest, length)
-    # A third, rounded up: of 10 random launches, four in a row do not show that the sides were run one after the other.
+    # A third, rounded up: in a random order of 10 launches, four of one side in a row are nothing unusual.
     return 3 * longest <= len(runs) + 2
 
 
@@ -120,6 +120,6 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _noise(record: Mapping[str, Any]) -> list[str]:
-    """Every reason why a clock was not trusted in this launch."""
+    """Return every reason why wall times of this launch are unreliable."""
     gates = [str((check.get("noise") or {}).get("gate", "clean")) for check in record["checks"]]
     return sorted({gate for gate in gates if gate != "clean"})

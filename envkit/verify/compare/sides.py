@@ -1,4 +1,4 @@
-"""The two sides of a comparison: launches that were recorded, and what has to agree before they are compared."""
+"""The two sides of a comparison: recorded launches, and what must be equal so that they can be compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ONE_MACHINE = "compare records of one machine, made with the same tier, options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side: what it is called and its launches' records, oldest first."""
+    """One side: its name and the records of its launches, oldest first."""
 
     name: str
     records: tuple[Mapping[str, Any], ...]
@@ -34,10 +34,10 @@ class Side:
 
 
 def read_side(path: Path) -> Side:
-    """A record file, or a folder of them, each of which is one launch.
+    """Read one side from a record file, or from a folder of records; each record is one launch.
 
     Raises:
-        UsageError: no record there, one that is not a record, or one of a slowed or broken run.
+        UsageError: there is no record, a file is not a record, or a record is of a failed or slowed run.
         IntegrityError: a record was changed after it was written.
     """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -58,29 +58,29 @@ def read_side(path: Path) -> Side:
 
 
 def unfit(record: Mapping[str, Any]) -> str | None:
-    """Return why a record cannot be compared, None where it can."""
+    """Return why a record cannot be compared, None if it can."""
     trouble = record["run"]["trouble"]
     if trouble is not None:
-        return f"the run ended badly: {trouble['reason']['message']}"
+        return f"the run failed: {trouble['reason']['message']}"
     factor = body_factor(record)
     if factor != 1:
-        return f"its timed bodies were repeated {factor:g} times on purpose, by the self-test"
+        return f"the self-test repeated its timed work {factor:g} times on purpose"
     return None
 
 
 def disagreements(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return why launches cannot be compared, in words: another machine, or another way of measuring."""
+    """Return the reasons why launches cannot be compared: different machines, or different ways of measuring."""
     prints = [record["env"]["fingerprint"] for record in records]
     reasons = []
     if len({item["hw"] for item in prints}) > 1 or any(item["hw"] is None for item in prints):
-        reasons.append(f"another machine: {_differing(records, _machine)}")
+        reasons.append(f"different machines: {_differing(records, _machine)}")
     if len({item["policy"] for item in prints}) > 1:
-        reasons.append(f"measured in another way: {_differing(records, _policy)}")
+        reasons.append(f"measured differently: {_differing(records, _policy)}")
     return tuple(reasons)
 
 
 def gaps(first: Side, second: Side) -> tuple[str, ...]:
-    """Return what only one side measured, each with the verdict of that check in the other's record."""
+    """Return a note for each metric that only one side measured, with the verdict of its check on the other side."""
     sentences: dict[str, None] = {}
     for side, other in ((first, second), (second, first)):
         own = {key for launch in side.launches for key in launch}
@@ -91,20 +91,20 @@ def gaps(first: Side, second: Side) -> tuple[str, ...]:
 
 
 def _outcome(record: Mapping[str, Any], name: str) -> str:
-    """Return the outcome of an observation, or of its whole check where that ended early."""
+    """Return the outcome of an observation, or of its whole check if that ended early."""
     rows = {str(check["id"]): check for check in reversed(record["checks"])}
     row = rows.get(name) or rows.get(check_of(name))
     if row is None:
-        return "its record does not hold the check"
+        return "its record does not contain the check"
     code = f" {row['reason_code']}" if row["reason_code"] else ""
     return f"{row['id']} is {row['verdict']}{code}, {row['message']}"
 
 
 def hold_together(records: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse launches of different machines or policies.
+    """Check that all launches are of one machine and measured alike.
 
     Raises:
-        UsageError: they differ; all differences are named.
+        UsageError: they are not; the details list all reasons.
     """
     reasons = disagreements(records)
     if reasons:
@@ -116,7 +116,7 @@ def _machine(record: Mapping[str, Any]) -> dict[str, Any]:
     links = [gpu.get("link") if isinstance(gpu.get("link"), dict) else {} for gpu in gpus]
     return {
         "processor": host.get("cpu_model"),
-        "processors that can be used": host.get("effective"),
+        "usable CPUs": host.get("effective"),
         "GPUs": [f"{gpu.get('name')} {gpu.get('cc')}" for gpu in gpus],
         "link": [f"{link.get('gen_max')} x{link.get('width_max')}" for link in links],
     }
@@ -125,7 +125,7 @@ def _machine(record: Mapping[str, Any]) -> dict[str, Any]:
 def _policy(record: Mapping[str, Any]) -> dict[str, Any]:
     run = record["run"]
     launch = dict(run["launch"] or {})
-    launch.pop("body_factor", None)  # `unfit` refuses what was slowed on purpose, and says so
+    launch.pop("body_factor", None)  # `unfit` refuses slowed launches with its own message
     return {
         **flags_that_count(record["env"]["flags"]),
         "tier": run["tier"],
@@ -141,5 +141,5 @@ def _differing(records: Sequence[Mapping[str, Any]], look: Any) -> str:
     for name in names:
         values = list(dict.fromkeys(str(item.get(name)) for item in seen))
         if len(values) > 1:
-            parts.append(f"{name} is {' and '.join(values[:3])}")
-    return "; ".join(parts) or "the records do not say which"
+            parts.append(f"{name} {' vs '.join(values[:3])}")
+    return "; ".join(parts) or "the records do not show how"

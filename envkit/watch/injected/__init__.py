@@ -1,1 +1,1 @@
-"""What runs inside a training: on its PYTHONPATH, with the standard library alone."""
+"""Code that runs inside a training, from its PYTHONPATH, with only the standard library."""

@@ -1,4 +1,4 @@
-"""What the probes stand on: the recorder of this process, times on its device, its loaders, and the hook on imports."""
+"""The base of the probes: this process's recorder, device timing and loader numbers, and the import hook."""
 
 import collections
 import os
@@ -9,35 +9,35 @@ import envkit_watch_stream as stream
 
 clock = time.monotonic
 NEVER = float("-inf")
-PENDING_MOST = 64  # pairs of device events whose times are not read yet
-ALLOCATOR_EVERY_S = 1.0  # torch collects its statistics again each time
-LOADERS_MOST = 20  # a training may make a loader for every epoch
+PENDING_MOST = 64  # limit of event pairs whose times are not read yet
+ALLOCATOR_EVERY_S = 1.0  # torch collects its statistics for each call, which takes time
+LOADERS_MOST = 20  # a training may make a new loader for every epoch
 
 
 class Recorder:
-    """The stream of this process, opened with its first event; a forked child opens its own."""
+    """The writer of this process's stream. It opens with the first event; a forked child opens its own."""
 
     def __init__(self, folder):
         self.folder = folder
         self.stream = None
         self.dead = False
         self.known = set()
-        self.loader = 0  # for which workers are started now
+        self.loader = 0  # the number of the loader whose workers are being started
 
     def forget(self):
-        """Begin again: this is a forked child, and the stream is its parent's."""
+        """Start without a stream: this is a forked child, and the open stream is its parent's."""
         self.stream = None
         self.known = set()
         device.forget()
 
     def event(self, *fields, which=0):
-        """Write an event; a disk that is full ends the recording and nothing else."""
+        """Write an event. Without a stream, nothing is recorded and the training goes on."""
         if self.stream is None and not self.open():
             return
         self.stream.event(*fields, which=which)
 
     def fact(self, what, **fields):
-        """Write a fact, the first of its kind only."""
+        """Write a fact; only the first one of each kind."""
         if what in self.known or (self.stream is None and not self.open()):
             return
         self.known.add(what)
@@ -47,7 +47,7 @@ class Recorder:
             self.dead = True
 
     def open(self):
-        """Make the stream; whether there is one."""
+        """Open the stream and return whether that succeeded."""
         if self.dead:
             return False
         try:
@@ -63,7 +63,7 @@ class Recorder:
 
 
 def program():
-    """Return the script or module that this process runs, and nothing else: arguments may hold secrets."""
+    """Return the script or module that this process runs, without arguments, which may contain secrets."""
     words = list(getattr(sys, "orig_argv", None) or [sys.executable])
     for at, word in enumerate(words[1:], 1):
         if word == "-c":
@@ -76,35 +76,35 @@ def program():
 
 
 class Device:
-    """Times on the GPU: pairs of events, read when they are done, so that nothing waits for them."""
+    """Times on the GPU from pairs of events, which are read after they are done, so that nothing waits for them."""
 
     def __init__(self):
         self.cuda = None
         self.forget()
 
     def forget(self):
-        """Begin without events: a forked child cannot use its parent's."""
+        """Start without events: a forked child cannot use its parent's."""
         self.pending = collections.deque()
         self.allocator_at = NEVER
 
     def begin(self):
-        """Return an event that marks this moment on the device, None where there is none to be timed."""
+        """Return an event recorded now on the device, None if nothing can be timed."""
         cuda = self.cuda
         if cuda is None or len(self.pending) >= PENDING_MOST or not cuda.is_initialized():
             return None
-        if cuda.is_current_stream_capturing():  # an event with timing may not be recorded in a CUDA graph
+        if cuda.is_current_stream_capturing():  # timing events must not be recorded in a CUDA graph
             return None
         event = cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def is_aside(self):
-        """Whether work goes to another stream than the default one now."""
+        """Whether the current stream is not the default one."""
         cuda = self.cuda
         return cuda is not None and cuda.is_initialized() and cuda.current_stream() != cuda.default_stream()
 
     def end(self, first, kind, at, amount, flags):
-        """Mark the end of what `begin` marked; `collect` writes the event."""
+        """Record the end event for `first`; `collect` writes the event once both are done."""
         if first is None or self.cuda.is_current_stream_capturing():
             return
         last = self.cuda.Event(enable_timing=True)
@@ -117,7 +117,7 @@ class Device:
             first, last, kind, at, amount, flags = self.pending.popleft()
             try:
                 seconds = first.elapsed_time(last) / 1e3
-            except RuntimeError:  # of two devices
+            except RuntimeError:  # the two events are of different devices
                 continue
             recorder.event(kind, at, seconds, amount, flags)
 
@@ -126,19 +126,19 @@ class Device:
         if self.cuda is None or now - self.allocator_at < ALLOCATOR_EVERY_S or not self.cuda.is_initialized():
             return
         self.allocator_at = now
-        found = self.cuda.memory_stats()
-        reserved = float(found.get("reserved_bytes.all.current", 0))
-        recorder.event(stream.ALLOCATOR, now, reserved, float(found.get("num_alloc_retries", 0)))
+        stats = self.cuda.memory_stats()
+        reserved = float(stats.get("reserved_bytes.all.current", 0))
+        recorder.event(stream.ALLOCATOR, now, reserved, float(stats.get("num_alloc_retries", 0)))
 
 
 class Loaders:
-    """The numbers of loaders, from 1; one that is made again for the same data has the same number."""
+    """Numbers of loaders, from 1. A new loader with the same data set and settings gets the same number."""
 
     def __init__(self):
         self.known = {}
 
     def number(self, loader):
-        """Return the number of a loader, and write its settings when it is new; 0: there are too many."""
+        """Return the number of a loader, and write its settings if it is new; 0 beyond LOADERS_MOST."""
         facts = self.facts(loader)
         key = (id(loader.dataset), *map(str, facts.values()))
         if key not in self.known and len(self.known) < LOADERS_MOST:
@@ -150,21 +150,21 @@ class Loaders:
     def facts(loader):
         """Return the settings of a loader."""
         names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "batch_size")
-        found = {name: getattr(loader, name, None) for name in names}
+        settings = {name: getattr(loader, name, None) for name in names}
         context = getattr(loader, "multiprocessing_context", None)
-        found["start_method"] = context.get_start_method() if context is not None else None
-        found["dataset"] = type(loader.dataset).__name__
-        return found
+        settings["start_method"] = context.get_start_method() if context is not None else None
+        settings["dataset"] = type(loader.dataset).__name__
+        return settings
 
 
 class Finder:
-    """Runs a function on some modules after their import; all others are left to the other finders at once."""
+    """A finder that runs a probe on some modules after their import; all other modules are left to other finders."""
 
     def __init__(self, probes):
         self.probes = probes
 
     def find_spec(self, name, path=None, target=None):
-        """Find a module as the others do, and have its probe run when it is loaded."""
+        """Find a module with the other finders, and make its probe run after it is loaded."""
         if name not in self.probes:
             return None
         probe = self.probes.pop(name)
@@ -177,7 +177,7 @@ class Finder:
 
     @staticmethod
     def attach(spec, probe):
-        """Let the loader call `probe` with the loaded module."""
+        """Make the loader call `probe` with the loaded module."""
         load = getattr(spec.loader, "exec_module", None)
 
         def loaded(module):
@@ -190,7 +190,7 @@ class Finder:
         if load is not None:
             try:
                 spec.loader.exec_module = loaded
-            except AttributeError:  # a loader without a dictionary
+            except AttributeError:  # a loader without __dict__, whose methods cannot be replaced
                 return
 
 

@@ -1,7 +1,7 @@
-"""Time what a training does, from inside its processes: standard library only, and nothing before torch is imported.
+"""Probes that time a training from inside its processes. Standard library only; inactive until torch is imported.
 
-Every probe calls what it replaces and gives back what that gave. A probe that cannot be installed is left out: another
-version of torch must never keep a training from running.
+Every probe calls what it replaces and returns its result. A probe that cannot be installed is left out, so that no
+version of torch keeps a training from running.
 """
 
 import functools
@@ -14,11 +14,11 @@ import weakref
 import envkit_watch_stream as stream
 from envkit_watch_hooks import Finder, Loaders, clock, device, recorder
 
-state = threading.local()  # what belongs to a thread: the calls that are being timed
+state = threading.local()  # per thread: the calls that are being timed, the current step, autocast
 
 
 def install(folder):
-    """Begin: torch gets its probes when it is imported."""
+    """Install the import hook, which installs the probes when torch is imported."""
     recorder.folder = folder
     sys.meta_path.insert(0, Finder({"torch": probe_torch, "torch._dynamo.callback": probe_compile}))
     if hasattr(os, "register_at_fork"):
@@ -26,7 +26,7 @@ def install(folder):
 
 
 def timed(owner, name, kind):
-    """Time the calls of a function or method: an event for each outermost one."""
+    """Time the calls of a function or method, with one event for each outermost call."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -45,15 +45,15 @@ def timed(owner, name, kind):
 
 
 def inside():
-    """Return the kinds of calls that this thread is in."""
-    found = getattr(state, "inside", None)
-    if found is None:
-        found = state.inside = set()
-    return found
+    """Return the kinds of calls that are running in this thread."""
+    kinds = getattr(state, "inside", None)
+    if kinds is None:
+        kinds = state.inside = set()
+    return kinds
 
 
 def probe_torch(torch):
-    """Install every probe that this torch has a place for."""
+    """Install every probe that this torch supports."""
     device.cuda = torch.cuda if torch.version.cuda else None
     for probe in (probe_loader, probe_optimizer, probe_copies, probe_syncs, probe_backward, probe_autocast,
                   probe_collectives, probe_ddp):  # fmt: skip
@@ -64,18 +64,18 @@ def probe_torch(torch):
 
 
 def probe_loader(torch):
-    """Time the batches of loaders, where they are made as well."""
+    """Time the batches of loaders, in the process that uses them and in the one that makes them."""
     loaders = sys.modules["torch.utils.data.dataloader"]
     advance = loaders._BaseDataLoaderIter.__next__
 
     @functools.wraps(advance)
     def next_batch(self):
-        # A torch without this counter marks no first batch.
+        # Without this counter in torch, first batches are not marked.
         flags = 0 if getattr(self, "_num_yielded", 1) else stream.EDGE
         begin = clock()
         try:
             return advance(self)
-        except StopIteration:  # its workers end meanwhile
+        except StopIteration:  # the end of an epoch, in which the workers are stopped
             flags = stream.EDGE | stream.END
             raise
         finally:
@@ -88,7 +88,7 @@ def probe_loader(torch):
     @functools.wraps(iterate)
     def begin_epoch(self):
         number = known.number(self)
-        recorder.loader = number  # of the workers that are forked here
+        recorder.loader = number  # inherited by the workers that are forked here
         begin = clock()
         try:
             iterator = iterate(self)
@@ -106,7 +106,7 @@ def probe_loader(torch):
 
 
 def fetching(fetch):
-    """Time the making of a batch, and the processor time that it takes its thread."""
+    """Time the making of a batch, with the CPU time of its thread."""
 
     @functools.wraps(fetch)
     def call(self, index):
@@ -119,11 +119,11 @@ def fetching(fetch):
 
 
 def probe_optimizer(torch):
-    """Time the steps of optimizers, of whatever class."""
+    """Time the steps of optimizers of any class."""
     module = sys.modules["torch.optim.optimizer"]
     tracing = is_tracing(torch)
 
-    # An optimizer that torch.compile reads is not timed: batches are the unit then.
+    # An optimizer that is compiled is not timed: the unit is a batch then.
     def before(optimizer, args, kwargs):
         if not tracing():
             before_step()
@@ -137,7 +137,7 @@ def probe_optimizer(torch):
 
 
 def before_step():
-    """Note when a step begins, and mark it on the device."""
+    """Note the start of a step, and mark it on the device."""
     state.step_began = clock()
     state.step_mark = None
     cuda = device.cuda
@@ -147,7 +147,7 @@ def before_step():
 
 
 def after_step(torch, optimizer):
-    """Write a step. Had the device reached its beginning by now? Then it waits for the host, not the host for it."""
+    """Write a step. If the device has already reached its start, the device waits for the host, not the reverse."""
     now = clock()
     begin = getattr(state, "step_began", now)
     mark = getattr(state, "step_mark", None)
@@ -157,7 +157,7 @@ def after_step(torch, optimizer):
     recorder.event(stream.STEP, begin, now - begin, 0.0, flags)
     if "training" not in recorder.known:
         recorder.fact("training", **training_facts(torch, optimizer))
-    state.autocast = None  # of the next step nothing is known yet
+    state.autocast = None  # the next step sets it again
     device.collect()
     device.allocator(now)
     for ddp in ddps:
@@ -165,27 +165,28 @@ def after_step(torch, optimizer):
 
 
 def training_facts(torch, optimizer):
-    """Return what a training is made of, as far as its optimizer shows."""
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    kernels = [one for one in parameters if one.dim() == 4 and one.shape[2] * one.shape[3] > 1]
-    found = {
+    """Return facts about a training: torch, the parameters of its optimizer, precision and GPU."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    kernels = [weight for weight in parameters if weight.dim() == 4 and weight.shape[2] * weight.shape[3] > 1]
+    facts = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "device": parameters[0].device.type if parameters else None,
-        "parameters": sum(one.numel() for one in parameters),
-        "parameter_bytes": sum(one.numel() * one.element_size() for one in parameters),
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "parameter_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         "convolutions": len(kernels),
-        "channels_last": bool(kernels) and all(one.is_contiguous(memory_format=torch.channels_last) for one in kernels),
+        "channels_last": bool(kernels)
+        and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in kernels),
         "optimizer": type(optimizer).__name__,
         "fused": bool(optimizer.defaults.get("fused")),
         "autocast": str(getattr(state, "autocast", None) or "") or None,
     }
-    if device.cuda is not None and found["device"] == "cuda":
+    if device.cuda is not None and facts["device"] == "cuda":
         index = parameters[0].device.index
-        found["capability"] = list(device.cuda.get_device_capability(index))
-        found["tf32"] = bool(getattr(torch.backends.cuda.matmul, "allow_tf32", False))
-        found["gpu"] = str(getattr(device.cuda.get_device_properties(index), "uuid", "")) or None
-    return found
+        facts["capability"] = list(device.cuda.get_device_capability(index))
+        facts["tf32"] = bool(getattr(torch.backends.cuda.matmul, "allow_tf32", False))
+        facts["gpu"] = str(getattr(device.cuda.get_device_properties(index), "uuid", "")) or None
+    return facts
 
 
 def probe_copies(torch):
@@ -229,15 +230,15 @@ def copied(source, first, begin, args, kwargs):
     """Write a copy of a tensor to a device."""
     amount = float(source.numel() * source.element_size())
     switches = [value for value in args if isinstance(value, bool)]
-    is_free = kwargs.get("non_blocking", switches[0] if switches else False)
-    flags = (stream.NON_BLOCKING if is_free else 0) | (stream.PINNED if is_pinned(source) else 0)
-    flags |= stream.SIDE if is_free and device.is_aside() else 0
+    non_blocking = kwargs.get("non_blocking", switches[0] if switches else False)
+    flags = (stream.NON_BLOCKING if non_blocking else 0) | (stream.PINNED if is_pinned(source) else 0)
+    flags |= stream.SIDE if non_blocking and device.is_aside() else 0
     recorder.event(stream.COPY, begin, clock() - begin, amount, flags)
     device.end(first, stream.COPY_DEVICE, begin, amount, flags)
 
 
 def is_pinned(source):
-    """Whether a tensor is in page-locked memory; a device that cannot tell has none."""
+    """Whether a tensor is in page-locked memory; False on devices that do not support it."""
     try:
         return source.is_pinned()
     except (RuntimeError, NotImplementedError):
@@ -245,7 +246,7 @@ def is_pinned(source):
 
 
 def probe_syncs(torch):
-    """Time what makes the host wait for the device: reading a number or a tensor of it."""
+    """Time calls that make the host wait for the device: reading a value or a tensor from it."""
     tracing = is_tracing(torch)
 
     def waiting(original):
@@ -266,7 +267,7 @@ def probe_syncs(torch):
 
 
 def is_tracing(torch):
-    """Return a function that says whether torch.compile is reading the code; it is a constant to that."""
+    """Return a function that is True while torch.compile traces code, which treats it as a constant."""
     compiler = getattr(torch, "compiler", None)
     return getattr(compiler, "is_compiling", None) or (lambda: False)
 
@@ -277,7 +278,7 @@ def probe_backward(torch):
 
 
 def probe_autocast(torch):
-    """Note which precision autocast chose."""
+    """Note the precision of autocast."""
     kind = sys.modules["torch.amp.autocast_mode"].autocast
     enter = kind.__enter__
 
@@ -295,7 +296,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_sca
 
 
 def probe_collectives(torch):
-    """Time the collectives that a training calls itself."""
+    """Time the collectives that the training itself calls."""
     inner = sys.modules.get("torch.distributed.distributed_c10d")
     if inner is None:  # a torch without torch.distributed
         return
@@ -328,10 +329,10 @@ def probe_collectives(torch):
 
 
 def tensor_bytes(values):
-    """Return the bytes of the first tensor, or list of tensors, among some arguments."""
+    """Return the bytes of the first argument that is a tensor or a list of tensors, 0 without one."""
     for value in values:
-        many = value if isinstance(value, (list, tuple)) else [value]
-        sizes = [one.numel() * one.element_size() for one in many if hasattr(one, "element_size")]
+        tensors = value if isinstance(value, (list, tuple)) else [value]
+        sizes = [tensor.numel() * tensor.element_size() for tensor in tensors if hasattr(tensor, "element_size")]
         if sizes:
             return float(sum(sizes))
     return 0.0
@@ -341,31 +342,31 @@ ddps = []
 
 
 class Ddp:
-    """One DistributedDataParallel, which times some of its backward passes itself."""
+    """One DistributedDataParallel, which itself times some of its backward passes."""
 
     def __init__(self, module):
         self.module = weakref.ref(module)
-        self.pass_ = 0
+        self.iteration = 0
 
     def write(self):
-        """Write the communication of the last pass that was timed."""
+        """Write the communication of the last timed pass, once."""
         module = self.module()
         if module is None:
             ddps.remove(self)
             return
-        found = module._get_ddp_logging_data()
-        number, spent = found.get("iteration", 0), found.get("backward_comm_time", 0)
-        if number == self.pass_ or not spent:
+        data = module._get_ddp_logging_data()
+        iteration, spent = data.get("iteration", 0), data.get("backward_comm_time", 0)
+        if iteration == self.iteration or not spent:
             return
-        self.pass_ = number
-        hidden = found.get("backward_compute_comm_overlap_time", 0)
+        self.iteration = iteration
+        hidden = data.get("backward_compute_comm_overlap_time", 0)
         recorder.event(stream.DDP, clock(), spent / 1e9, max(0, spent - hidden) / 1e9)
-        facts = {name: found.get(name) for name in ("world_size", "backend_name", "bucket_cap_bytes")}
+        facts = {name: data.get(name) for name in ("world_size", "backend_name", "bucket_cap_bytes")}
         recorder.fact("ddp", has_sync=1, **facts)
 
 
 def probe_ddp(torch):
-    """Read what DistributedDataParallel measures of itself."""
+    """Register every DistributedDataParallel, to read its own measurements."""
     module = sys.modules.get("torch.nn.parallel.distributed")
     if module is None:
         return
@@ -383,14 +384,14 @@ def probe_ddp(torch):
 def probe_compile(module):
     """Time torch.compile."""
     handler = module.callback_handler
-    begun = []
+    starts = []
 
     def start(*_):
-        begun.append(clock())
+        starts.append(clock())
 
     def stop(*_):
-        if begun:
-            begin = begun.pop()
+        if starts:
+            begin = starts.pop()
             recorder.fact("compile", used=True)
             recorder.event(stream.COMPILE, begin, clock() - begin)
 

@@ -1,6 +1,6 @@
-"""Python imports this module at the start of every process below `envkit watch`, whose PYTHONPATH names this folder.
+"""Python imports this module at the start of every process under `envkit watch`, because PYTHONPATH has this folder.
 
-It installs the probes and then runs the `sitecustomize` that it hides. sys.path is left as it is without `watch`.
+It installs the probes and then runs the `sitecustomize` that it shadows. sys.path is then the same as without `watch`.
 """
 
 import os
@@ -25,7 +25,7 @@ def _install():
 
 
 def _chain():
-    """Run the next `sitecustomize` on the path, which takes this module's place."""
+    """Run the next `sitecustomize` on the path, which replaces this module."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 

@@ -64,7 +64,7 @@ def test_single_records_are_too_few_and_it_says_so(capsys: pytest.CaptureFixture
     folder("a", VALUES[:1])
     folder("b", VALUES[:1])
     assert run(["compare", "a/0.json", "b/0.json"]) == 5
-    assert "1 and 1 launches can be used, 5 per side are needed" in capsys.readouterr().out
+    assert "1 and 1 launches are usable, 5 per side are needed" in capsys.readouterr().out
 
 
 def test_other_machines_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +72,7 @@ def test_other_machines_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     folder("b", VALUES, host={"cpu_model": "Other CPU"})
     assert run(["compare", "a", "b"]) == 2
     err = capsys.readouterr().err
-    assert "cannot be compared: another machine: processor is Test CPU and Other CPU" in err
+    assert "cannot be compared: different machines: processor Test CPU vs Other CPU" in err
     assert "hint: compare records of one machine" in err
 
 
@@ -113,7 +113,7 @@ def test_a_busy_machine_is_launched_twice_as_often(
     assert run(["compare", "old", "new", "--launches", "6", "--progress", "quiet", "--only", "C14"]) == 7
     out = capsys.readouterr().out
     assert "12 and 12 launches" in out
-    assert "note: the machine was busy: only the calmer launches count, 6 per side at least" in out
+    assert "note: the machine was busy: only the quieter launches count, at least 6 per side" in out
 
 
 def test_json_to_stdout_is_data_and_the_table_is_talk(capsys: pytest.CaptureFixture[str]) -> None:

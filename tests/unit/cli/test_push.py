@@ -80,7 +80,8 @@ def test_what_is_not_proved_is_not_pushed(tmp_path: Path, capsys: pytest.Capture
     layout = write_layout(tmp_path / "layout", [packed([(entry("a"), b"1")])])
     assert run(["push", f"{PLACE}:1", "--image", f"oci:{layout}", "--progress", "quiet"]) == 5
     told = capsys.readouterr()
-    assert f"error: oci:{layout} is not verified: no record in {tmp_path}/XDG_STATE_HOME/envkit/records " in told.err
+    assert f"error: oci:{layout} is not verified: there is no record of sha256:" in told.err
+    assert f" in {tmp_path}/XDG_STATE_HOME/envkit/records\n" in told.err
     assert f"hint: envkit verify oci:{layout}   # or --record FILE, or --unverified" in told.err
 
 

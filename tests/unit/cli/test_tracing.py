@@ -25,13 +25,13 @@ def test_the_trace_is_kept_and_its_place_is_told_on_stderr(tmp_path: Path, capsy
 
 
 def test_without_a_trace_a_good_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PayloadError, match="left no trace"):
+    with pytest.raises(PayloadError, match="returned no trace"):
         keep_trace(tmp_path / "t.json", None, 0)
 
 
 def test_a_bad_run_keeps_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert keep_trace(tmp_path / "t.json", None, 5) == 5
-    assert capsys.readouterr().err == "error: the payload left no trace\n"
+    assert capsys.readouterr().err == "error: the payload returned no trace\n"
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_comparison_shows_each_interval_and_all_launches() -> None:
 def test_a_comparison_of_too_few_launches_says_so() -> None:
     page = Page("compare too few")
     assert page.section("verdict").startswith("INCONCLUSIVE")
-    assert "1 and 1 launches can be used, 5 per side are needed" in page.section("intervals")
+    assert "1 and 1 launches are usable, 5 per side are needed" in page.section("intervals")
     assert page.section("intervals").endswith("No metric has enough launches.")
 
 

@@ -75,8 +75,8 @@ def test_the_spread_widens_what_counts(tmp_path: Path) -> None:
 def test_another_machine_has_no_baseline_and_it_says_so(tmp_path: Path) -> None:
     check = held(filled(tmp_path / "b.json"), 9.0, host={"cpu_model": "Other CPU"})
     assert (check["id"], check["verdict"], check["reason_code"]) == ("S07", "SKIP", "NO_BASELINE")
-    assert "knows no machine h:" in check["message"]
-    assert check["message"].endswith("; its entries are 1 others")
+    assert "has no entry for machine h:" in check["message"]
+    assert check["message"].endswith("; other entries: 1")
 
 
 def test_fewer_than_five_launches_are_no_baseline_yet(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_second_machine_gets_its_own_entry_and_the_first_stays(tmp_path: Path)
 def test_a_run_counts_once_and_a_noisy_wall_clock_never(tmp_path: Path) -> None:
     path, tree = tmp_path / "b.json", record(2.0)
     add_run(path, tree, by="ada", reason="x", today="2026-01-01")
-    with pytest.raises(UsageError, match="is already in it"):
+    with pytest.raises(UsageError, match="already has the run"):
         add_run(path, tree, by="ada", reason="x", today="2026-01-01")
     with pytest.raises(UsageError, match="can be a baseline"):
         add_run(path, record(2.0, cpu=False, gate=NOISY), by="ada", reason="x", today="2026-01-01")
@@ -144,7 +144,7 @@ def test_a_baseline_does_not_grow_for_ever(tmp_path: Path) -> None:
 )
 def test_a_file_that_holds_no_baselines_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "b.json").write_text(content)
-    with pytest.raises(UsageError, match=r"b\.json: no baselines"):
+    with pytest.raises(UsageError, match=r"b\.json is not a baseline file"):
         read_baseline(tmp_path / "b.json")
 
 

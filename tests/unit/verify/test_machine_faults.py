@@ -188,7 +188,7 @@ def test_only_a_failure_that_a_faulty_gpu_cannot_cause_is_the_images(fault: str,
     assert (summary["verdict"], summary["exit_code"]) == ("FAIL", code)
     assert summary["blames"] == {9: "machine", 6: "image"}[code]
     said = summary["reasons"][0]["message"]
-    assert ("is not held against the image" in said) is (code == 9)
+    assert ("does not count against the image" in said) is (code == 9)
     assert ("and so is the image" in said) is (code == 6)
 
 

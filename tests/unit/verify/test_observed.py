@@ -126,7 +126,7 @@ def test_what_is_no_answer_is_refused(log: bytes, kind: type[EnvkitError], words
 
 def test_another_version_of_the_payload_is_refused() -> None:
     old = replace(CPU, suite_sha256="0" * 64)
-    with pytest.raises(UsageError, match=r"the payload in the job \(000000000000…\) is of another version"):
+    with pytest.raises(UsageError, match=r"the payload in the job \(000000000000…\) is not the version of this envkit"):
         answer_of(answer_to(old), (old,))
 
 

@@ -117,7 +117,7 @@ def test_more_than_the_limit_is_refused_unread() -> None:
 
 @pytest.mark.requirement("R48")
 def test_a_run_without_a_nonce_cannot_be_told_from_another() -> None:
-    with pytest.raises(PayloadError, match="this run has none"):
+    with pytest.raises(PayloadError, match="this run has no nonce"):
         parse_document(printed(document(nonce=""), ""), "")
 
 

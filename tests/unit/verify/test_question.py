@@ -75,13 +75,13 @@ def changed(**fields: Any) -> str:
     ("text", "kind", "words"),
     [
         ("kind: Job\n", UsageError, "no ConfigMap with questions.json"),
-        ("{}", UsageError, "no questions of envkit.questions/1: KeyError"),
+        ("{}", UsageError, r"has no questions \(envkit\.questions/1\): KeyError"),
         ('{"schema": "envkit.questions/9"}', UsageError, "schema is 'envkit.questions/9'"),
-        ('{"schema": "envkit.questions/1", "questions": 5}', UsageError, "no questions of"),
-        ('{"schema": "envkit.questions/1", "questions": [{}]}', UsageError, "no questions of"),
-        ("{", UsageError, "no questions of"),
-        (changed(checks="C01"), UsageError, "a field has another type"),
-        (changed(spec=[]), UsageError, "a field has another type"),
+        ('{"schema": "envkit.questions/1", "questions": 5}', UsageError, "has no questions"),
+        ('{"schema": "envkit.questions/1", "questions": [{}]}', UsageError, "has no questions"),
+        ("{", UsageError, "has no questions"),
+        (changed(checks="C01"), UsageError, "a field has the wrong type"),
+        (changed(spec=[]), UsageError, "a field has the wrong type"),
         (changed(image="registry.example.com/other:1"), IntegrityError, "about 'train' was changed"),
         (changed(spec={}), IntegrityError, "about 'train' was changed"),
     ],
@@ -96,5 +96,5 @@ def test_what_holds_no_sound_question_is_refused(
 
 
 def test_errors_name_the_place() -> None:
-    with pytest.raises(UsageError, match=r"^here: "):
+    with pytest.raises(UsageError, match=r"^here has no questions"):
         questions_of("[]", "here")

@@ -35,17 +35,17 @@ def test_a_trace_is_written_packed_or_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        (None, "left no trace"),
-        ({}, "left no trace"),
-        ({"trace": "x"}, "left no trace"),
-        ({"trace": {"error": "RuntimeError: no profiler"}}, "could take no trace: RuntimeError: no profiler"),
+        (None, "returned no trace"),
+        ({}, "returned no trace"),
+        ({"trace": "x"}, "returned no trace"),
+        ({"trace": {"error": "RuntimeError: no profiler"}}, "could not record a trace: RuntimeError: no profiler"),
         (document(b"not gzip"), "cannot be read"),
         (document(gzip.compress(b"not json")), "cannot be read"),
         (document(gzip.compress(b"[" * 100000)), "cannot be read"),
         (document(gzip.compress(json.dumps(EVENTS).encode())[:-9]), "cut short"),
-        (document(gzip.compress(b"[]")), "holds no events"),
+        (document(gzip.compress(b"[]")), "has no events"),
         (document(b"", data="*"), "cannot be read"),
-        (document(b"", format="pickle"), "could take no trace"),
+        (document(b"", format="pickle"), "could not record a trace"),
     ],
 )
 def test_what_is_no_trace_is_told(tree: Any, message: str) -> None:

@@ -56,7 +56,7 @@ def test_no_record_at_all(tmp_path: Path) -> None:
     (tmp_path / "records" / "20260102T000000Z-1.json").write_text("{")
     (tmp_path / "records" / "20260103T000000Z-1.json").write_text("[]")
     error = refused(tmp_path)
-    assert error.message == f"train:1 is not verified: no record in {tmp_path}/records is of {IMAGE[:19]}"
+    assert error.message == f"train:1 is not verified: there is no record of {IMAGE[:19]} in {tmp_path}/records"
     assert error.hint == f"envkit verify train:1{NONE}"
 
 
@@ -71,7 +71,7 @@ def test_a_failure_ends_what_was_verified_before_it(tmp_path: Path) -> None:
     failed = record(tmp_path, "20260102T000000Z-1.json", 6, verdict="FAIL")
     record(tmp_path, "20260103T000000Z-1.json", 9, verdict="ERROR")
     error = refused(tmp_path)
-    assert error.message.startswith("train:1 is not verified: ERROR, exit code 9, says ")
+    assert error.message.startswith("train:1 is not verified: ERROR, exit code 9 in ")
     failed.unlink()
     assert verified_by_newest("train:1", (IMAGE,), tmp_path).verdict == "PASS"
 
@@ -82,7 +82,7 @@ def test_a_failure_ends_what_was_verified_before_it(tmp_path: Path) -> None:
         (
             5,
             "NOT_VERIFIED",
-            "envkit verify train:1 --allow-cpu   # where only a GPU was missing; --unverified tags it anyway",
+            "envkit verify train:1 --allow-cpu   # if only a GPU was missing; --unverified tags it anyway",
         ),
         (6, "FAIL", "envkit verify train:1   # --unverified tags it anyway"),
     ],
@@ -90,7 +90,7 @@ def test_a_failure_ends_what_was_verified_before_it(tmp_path: Path) -> None:
 def test_a_record_that_proves_nothing(tmp_path: Path, *, code: int, verdict: str, hint: str) -> None:
     path = record(tmp_path, "20260101T000000Z-1.json", code, verdict=verdict)
     error = refused(tmp_path)
-    assert error.message == f"train:1 is not verified: {verdict}, exit code {code}, says {path}"
+    assert error.message == f"train:1 is not verified: {verdict}, exit code {code} in {path}"
     assert error.hint == hint
 
 
@@ -109,7 +109,7 @@ def test_a_record_that_is_named(tmp_path: Path) -> None:
     assert verified_by_file("train:1", (OTHER, IMAGE), path).path == path
     with pytest.raises(NotVerifiedError) as caught:
         verified_by_file("train:1", (OTHER,), path)
-    assert caught.value.message == f"{path} is of another image: {IMAGE[:19]}, not {OTHER[:19]}"
+    assert caught.value.message == f"{path} is a record of another image: {IMAGE[:19]}, not {OTHER[:19]}"
     assert caught.value.hint == "envkit verify train:1"
     with pytest.raises(NotVerifiedError, match="not verified: FAIL, exit code 6"):
         verified_by_file("train:1", (IMAGE,), record(tmp_path, "mine.json", 6, verdict="FAIL"))

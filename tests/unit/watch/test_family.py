@@ -34,7 +34,7 @@ def test_a_container_has_the_processes_with_its_mount(tmp_path: Path, container:
     process(tmp_path, 102, 40, 2)
     process(tmp_path, 103, mounts=OTHER)
     (tmp_path / "self").mkdir()
-    container.look()
+    container.update()
     assert container.every() == {101, 102}
     assert (container.here(1), container.here(2), container.here(103)) == (101, 102, None)
     assert container.peer == "101"
@@ -42,23 +42,23 @@ def test_a_container_has_the_processes_with_its_mount(tmp_path: Path, container:
 
 def test_a_process_may_get_its_mounts_after_it_began(tmp_path: Path, container: Container) -> None:
     process(tmp_path, 101, mounts=OTHER)
-    container.look()
+    container.update()
     assert container.every() == set()
     process(tmp_path, 101, 1)
-    container.look()
+    container.update()
     assert container.every() == {101}
 
 
 def test_a_process_that_ended_is_gone(tmp_path: Path, container: Container) -> None:
     process(tmp_path, 101, 1)
     process(tmp_path, 102, 2)
-    container.look()
+    container.update()
     shutil.rmtree(tmp_path / "102")
-    container.look()
+    container.update()
     assert (container.is_gone(1), container.is_gone(2)) == (False, True)
 
 
 def test_nothing_is_gone_of_a_container_whose_processes_cannot_be_seen(container: Container) -> None:
-    container.look()
+    container.update()
     assert not container.is_gone(1)
     assert container.peer is None

@@ -48,7 +48,7 @@ def test_no_impossible_size_is_asked_of_an_allocator_that_does_not_look(
 
     plain = SimpleNamespace(is_pinned=lambda: False)
     torch = SimpleNamespace(empty=empty, zeros=lambda *_, **__: plain, uint8=None)
-    ctx = SimpleNamespace(torch=torch, wants=lambda _key: None, pinned_slab=Slab, slab_bytes=64 * MIB)
+    ctx = SimpleNamespace(torch=torch, spec={}, pinned_slab=Slab, slab_bytes=64 * MIB)
     (item,) = c09_pinned.run(ctx)
     assert ([control["held"] for control in item["controls"]], len(asked)) == ([True, True], 1)
     monkeypatch.setenv(name, "expandable_segments:True, pinned_use_cuda_host_register:True")

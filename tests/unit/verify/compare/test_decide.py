@@ -50,7 +50,7 @@ def test_a_regression_carries_its_interval_and_both_p_values() -> None:
 def test_four_launches_are_too_few_and_it_says_so() -> None:
     row = only(compare(side(QUIET[:4]), side(times(2.0))))
     assert row.change is Change.INCONCLUSIVE
-    assert row.reason == "4 and 5 launches can be used, 5 per side are needed"
+    assert row.reason == "4 and 5 launches are usable, 5 per side are needed"
 
 
 def test_noise_is_never_silent() -> None:
@@ -61,7 +61,7 @@ def test_noise_is_never_silent() -> None:
     wide = [1.0, 1.0, 1.0, 1.3, 1.3]
     row = only(compare(side(wide), side(wide)))
     assert row.change is Change.INCONCLUSIVE
-    assert "the interval reaches beyond" in row.reason
+    assert "the interval includes more than" in row.reason
 
 
 def test_a_change_within_three_spreads_is_no_regression() -> None:
@@ -79,7 +79,7 @@ def test_with_many_metrics_five_launches_cannot_show_anything_and_six_can() -> N
 
     five = compare(launches(QUIET), launches(times(1.5)))  # type: ignore[arg-type]  # a launch holds readings only
     assert {row.change for row in five} == {Change.INCONCLUSIVE}
-    assert "can reach p 0.056 at best; use --launches" in five[0].reason
+    assert "p cannot be below 0.056; use more with --launches" in five[0].reason
     six = compare(launches([*QUIET, 1.0]), launches(times(1.5, [*QUIET, 1.0])))  # type: ignore[arg-type]  # as above
     assert overall(six) is Change.REGRESSION
 
@@ -91,7 +91,7 @@ def test_a_wall_clock_counts_in_quiet_launches_alone() -> None:
     assert (row.change, row.left_out, row.first) == (Change.REGRESSION, 3, tuple(QUIET))
     row = only(compare(loud, side(QUIET, clock="wall")))
     assert row.reason == (
-        "0 and 5 launches can be used, 5 per side are needed; 3 were left out because the machine was busy"
+        "0 and 5 launches are usable, 5 per side are needed; 3 were left out because the machine was busy"
     )
 
 

@@ -58,7 +58,7 @@ def test_a_slowed_launch_is_no_side(tmp_path: Path) -> None:
     tree = record(2.0)
     next(check for check in tree["checks"] if check["samples"])["samples"]["body_factor"] = 1.5
     write(tree, tmp_path / "a" / "0.json")
-    with pytest.raises(UsageError, match=r"repeated 1\.5 times on purpose"):
+    with pytest.raises(UsageError, match=r"repeated its timed work 1\.5 times on purpose"):
         read_side(tmp_path / "a")
 
 
@@ -66,12 +66,12 @@ def test_another_machine_tier_or_launch_is_refused_by_name() -> None:
     here, there = record(2.0), record(2.0, host={"cpu_model": "Other CPU", "effective": 8.0})
     with pytest.raises(UsageError) as caught:
         hold_together([here, there])
-    assert "processor is Test CPU and Other CPU; processors that can be used is 2.0 and 8.0" in caught.value.message
+    assert "processor Test CPU vs Other CPU; usable CPUs 2.0 vs 8.0" in caught.value.message
     deep = record(2.0, options=Options(only=("C14",), tier="deep"))
-    assert disagreements([here, deep]) == ("measured in another way: tier is quick and deep",)
+    assert disagreements([here, deep]) == ("measured differently: tier quick vs deep",)
     launch = record(2.0, options=Options(only=("C14",), launch=LAUNCH))
     (said,) = disagreements([here, launch])
-    assert "launch is None and {'threads': 1, 'effort': 4}" in said
+    assert "launch None vs {'threads': 1, 'effort': 4}" in said
     assert disagreements([here, record(3.0)]) == ()
 
 
@@ -120,7 +120,7 @@ def test_what_only_one_side_measured_is_noted_with_the_reason() -> None:
     assert compared(whole, whole, interleaved=True).notes == ()
     broken["checks"].remove(row)
     absent = compared(whole, Side(name="b", records=(broken,) * 5), interleaved=True)
-    assert absent.notes == ("b measured no C14.bench.mlp.fp32: its record does not hold the check",)
+    assert absent.notes == ("b measured no C14.bench.mlp.fp32: its record does not contain the check",)
     assert compared(whole, Side(name="c", records=(other,) * 5), interleaved=True).notes != ()
 
 
@@ -195,7 +195,7 @@ def test_an_image_that_crashes_cannot_be_compared() -> None:
 def test_an_image_in_which_nothing_is_timed_cannot_be_compared() -> None:
     runner = Replay(lambda spec: printed(document(nonce=spec["nonce"]), spec["nonce"]), image=inspected(MADE))
     subject = Subject(name="a", image="a", runner=runner, options=Options(launch=LAUNCH))
-    with pytest.raises(VerificationError, match="nothing that ran is timed"):
+    with pytest.raises(VerificationError, match="no check that ran is timed"):
         gather([subject], Silent(), launches=5, seed=0, least=5)
 
 
