@@ -15,7 +15,7 @@ import requests
 import urllib3.exceptions
 
 from envkit.engine.address import PATIENCE_S, docker_address, greet
-from envkit.engine.failures import Place, engine_lost, translate
+from envkit.engine.failures import EngineInfo, engine_lost, translate
 from envkit.engine.stream import Stream
 from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 # The SDK raises these while connecting if the client's configuration file has unexpected content.
 _ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
-_PLACE = Place(engine="docker")
+_ENGINE = EngineInfo(engine="docker")
 _STDERR = 2  # the stream's number in the engine's frames
 # The engine's default list, which a value replaces as a whole, and pressure stall information.
 _READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", cage.PRESSURE]
@@ -98,9 +98,9 @@ class DockerRunner:
                 with contextlib.closing(client.get_image(ident, chunk_size=_PIECE)) as pieces:
                     _write(path, pieces)
             except docker.errors.APIError as error:
-                raise translate(error.explanation or str(error), f"saving {image}", _PLACE) from error
+                raise translate(error.explanation or str(error), f"saving {image}", _ENGINE) from error
             except _FOREIGN as error:
-                raise engine_lost(f"saving {image}", _PLACE) from error
+                raise engine_lost(f"saving {image}", _ENGINE) from error
 
     def _connect(self) -> docker.APIClient:
         environment = docker.utils.kwargs_from_env()
@@ -144,7 +144,7 @@ def _memory(client: docker.APIClient) -> int | None:
     try:
         memory = client.info().get("MemTotal")
     except _FOREIGN as error:
-        raise engine_lost("asking for its memory", _PLACE) from error
+        raise engine_lost("asking for its memory", _ENGINE) from error
     return memory if isinstance(memory, int) and memory > 0 else None
 
 
@@ -161,7 +161,7 @@ def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
             f"{image!r:.200} is not an image name: {error.explanation or error}", hint="docker images"
         ) from error
     except _FOREIGN as error:
-        raise engine_lost(f"looking at {image}", _PLACE) from error
+        raise engine_lost(f"looking at {image}", _ENGINE) from error
     return tree
 
 
@@ -176,9 +176,9 @@ def _run(client: docker.APIClient, command: Command, reporter: Reporter) -> RunR
             client.put_archive(container, volume, cage.archive(command.files, volume))
         return _watch(client, container, command.image, command.limits, reporter)
     except docker.errors.APIError as error:
-        raise translate(error.explanation or str(error), doing, _PLACE) from error
+        raise translate(error.explanation or str(error), doing, _ENGINE) from error
     except _FOREIGN as error:
-        raise engine_lost(doing, _PLACE) from error
+        raise engine_lost(doing, _ENGINE) from error
     finally:
         _remove(client, container)
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.engine.failures import Place, translate
+from envkit.engine.failures import EngineInfo, translate
 from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.paths import scratch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from envkit.ground.progress import Reporter
 
-_PLACE = Place(engine="podman")
+_ENGINE = EngineInfo(engine="podman")
 _ASK_S = 120.0  # Podman's storage is slow when it has many images
 _SAVE_S = 1800.0  # gigabytes, copied within one disk
 _NO_IMAGE = re.compile(r"no such image|image not known|failed to find image", re.IGNORECASE)
@@ -93,7 +93,7 @@ class PodmanRunner:
         argv = [self._client, "save", "--quiet", "--format", "docker-archive", "--output", str(path), ident]
         answer = ask(argv, patience_s=_SAVE_S)
         if answer.code:
-            raise translate(answer.err.strip() or f"exit code {answer.code}", f"saving {image}", _PLACE)
+            raise translate(answer.err.strip() or f"exit code {answer.code}", f"saving {image}", _ENGINE)
 
     def sweep(self) -> int:
         """Remove the containers of runs that were killed and return how many."""
@@ -151,7 +151,7 @@ class PodmanRunner:
         ended = cage.exit_code(process.returncode, duration, limits, output, over=over, image=image[:19])
         if not output.cut and state.get("Status") in ("created", "configured", "initialized"):
             message = output.stderr.decode(errors="replace").strip() or "podman did not start it"
-            raise translate(message, f"the run in {image[:19]}", _PLACE)
+            raise translate(message, f"the run in {image[:19]}", _ENGINE)
         return RunResult(
             exit_code=0 if ended == 0 else int(state["ExitCode"]),
             stdout=bytes(output.stdout),
@@ -171,7 +171,7 @@ class PodmanRunner:
     def _ask(self, *arguments: str, stdin: bytes = b"") -> str:
         answer = ask([self._client, *arguments], patience_s=_ASK_S, stdin=stdin)
         if answer.code:
-            raise translate(answer.err.strip() or f"exit code {answer.code}", f"podman {arguments[0]}", _PLACE)
+            raise translate(answer.err.strip() or f"exit code {answer.code}", f"podman {arguments[0]}", _ENGINE)
         return answer.out
 
 

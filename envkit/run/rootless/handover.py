@@ -12,7 +12,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from envkit.engine.failures import Place, translate
+from envkit.engine.failures import EngineInfo, translate
 from envkit.ground import identity, store
 from envkit.ground.errors import EnvkitError, UsageError
 from envkit.ground.paths import cache_dir
@@ -136,7 +136,7 @@ def _names_of(program: str, ident: str) -> Sequence[str]:
 def _ask(argv: Sequence[str], doing: str, engine: str) -> str:
     answer = ask(argv, patience_s=_LOAD_S if argv[1] in ("pull", "load") else _ASK_S)
     if answer.code:
-        raise translate(answer.err.strip() or f"exit code {answer.code}", doing, Place(engine=engine))
+        raise translate(answer.err.strip() or f"exit code {answer.code}", doing, EngineInfo(engine=engine))
     return answer.out
 
 
