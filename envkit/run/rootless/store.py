@@ -77,7 +77,7 @@ class ImageStore:
         reference = parse_file(text)
         if reference is None:
             raise EngineError(
-                f"{text!r:.200} is not an image that bubblewrap can open: use {LAYOUT}:DIR, {ARCHIVE}:FILE or "
+                f"there is no image {text!r:.200}: bubblewrap opens {LAYOUT}:DIR, {ARCHIVE}:FILE and "
                 f"{PREFIX}HOST/NAME:TAG",
                 hint=_HINT,
             )
