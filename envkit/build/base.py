@@ -1,4 +1,4 @@
-"""The base image of a build: by digest where a registry answers, else a local one, else one of Debian packages."""
+"""Find the base image of a build: by digest from a registry, else a local image, else one built of Debian packages."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Mirrors
     from envkit.lock.model import LockedBase
 
-REPOSITORY = "localhost/envkit-base"  # a registry is written out: no engine ever looks for it elsewhere
+REPOSITORY = "localhost/envkit-base"  # with a registry, so that no engine looks for it on Docker Hub
 _HUB = "docker.io/"
 _PINNED = re.compile(r".+@sha256:[0-9a-f]{64}")
 _ENV = {"PATH": bootstrap.PATH}
 
 
 class Bases:
-    """Finds base images for one build; each is looked up once. `deadline` is on the monotonic clock."""
+    """Finds base images for one build and looks up each only once. `deadline` is on the monotonic clock."""
 
     def __init__(
         self,
@@ -48,22 +48,22 @@ class Bases:
         self._state, self._deadline = state, deadline
         self._known: dict[tuple[str, str, str], BaseImage] = {}
 
-    def find(self, wanted: str, *, asked: str, system: str) -> BaseImage:
+    def find(self, planned: str, *, requested: str, system: str) -> BaseImage:
         """Return the base for an image of the plan.
 
         Args:
-            wanted: the plan's reference, registry written out.
-            asked: `auto`, an image's name, or `bootstrap:debian/bookworm`.
-            system: the plan's operating system, for the fall-back.
+            planned: the plan's reference, including the registry.
+            requested: `auto`, an image's name, or `bootstrap:debian/bookworm`.
+            system: the plan's operating system, which determines the fallback.
 
         Raises:
-            UsageError: `asked` is neither.
-            EngineError: the registry answers and has no such image.
-            EnvironmentProblem: no registry answers and there is no other way.
+            UsageError: `requested` is none of these.
+            EngineError: the registry answers, but does not have the image.
+            EnvironmentProblem: no registry answers and there is no fallback.
         """
-        key = (wanted, asked, system)
+        key = (planned, requested, system)
         if key not in self._known:
-            resolved = self._look_up(wanted, asked, system)
+            resolved = self._look_up(planned, requested, system)
             self._known[key] = self._bootstrapped(resolved) if isinstance(resolved, str) else resolved
         return self._known[key]
 
@@ -71,8 +71,8 @@ class Bases:
         """Return the base that a lock names.
 
         Raises:
-            LockError: the lock names none.
-            As `envkit.build.bootstrap.make`, where it has to be bootstrapped.
+            LockError: the lock has no digest for it.
+            As `envkit.build.bootstrap.make`, if it has to be bootstrapped.
         """
         if base.kind == "bootstrap":
             return self._of_lock(base)
@@ -82,36 +82,34 @@ class Bases:
         pinned = f"{reference}@{base.digest}"
         return BaseImage(reference=pinned, digest=base.digest, origin="registry", name=base.reference)
 
-    def _look_up(self, wanted: str, asked: str, system: str) -> BaseImage | str:
-        """Return the image, or the suite of Debian that it is made from."""
-        if asked.startswith(PREFIX):
-            return suite_of(asked)
-        return self._automatic(wanted, system) if asked == "auto" else self._named(asked)
+    def _look_up(self, planned: str, requested: str, system: str) -> BaseImage | str:
+        """Return the image, or the Debian suite to build it from."""
+        if requested.startswith(PREFIX):
+            return suite_of(requested)
+        return self._automatic(planned, system) if requested == "auto" else self._named(requested)
 
-    def _automatic(self, wanted: str, system: str) -> BaseImage | str:
-        reference = mirrored(wanted, self._options.mirrors)
+    def _automatic(self, planned: str, system: str) -> BaseImage | str:
+        reference = mirrored(planned, self._options.mirrors)
         try:
-            return self._registered(reference, wanted)
+            return self._registered(reference, planned)
         except EnvironmentProblem as error:
             reason = error
         local = self._engine.local(reference)
         if local is not None:
-            self._reporter.note(f"base image: {reference} as it is here, because no registry answers")
-            return at_hand(reference, wanted, local)
+            self._reporter.note(f"base image: using the local {reference}, because no registry answers")
+            return local_base(reference, planned, local)
         if system not in SUITES:
             raise reason
-        self._reporter.note(
-            f"base image: no registry answers for {reference}, so it is made from Debian's own packages"
-        )
+        self._reporter.note(f"base image: no registry answers for {reference}; building it from Debian packages")
         return SUITES[system]
 
     def _named(self, name: str) -> BaseImage:
-        """What `--base` names: an image at hand first, as every container client does it, then the registry's."""
+        """Return the image that `--base` names: a local one first, as container clients do, then the registry's."""
         if name.startswith("-") or any(char.isspace() for char in name):
             raise UsageError(f"--base {name!r:.100} is not an image's name", hint="--base debian:bookworm-slim")
         local = self._engine.local(name)
         if local is not None:
-            return at_hand(name, name, local)
+            return local_base(name, name, local)
         return self._registered(name, name)
 
     def _registered(self, reference: str, name: str) -> BaseImage:
@@ -122,7 +120,7 @@ class Bases:
         return BaseImage(reference=f"{reference}@{digest}", digest=digest, origin="registry", name=name)
 
     def _bootstrapped(self, suite: str) -> BaseImage:
-        """Return the suite's packages as the mirror has them, made once and kept in the engine's storage."""
+        """Return a base of the suite's current packages, which is built once and kept in the engine's storage."""
         mirror, notes = self._options.mirrors.debian_mirror, Journal(self._state, self._engine.name)
         lines = apt.sources(suite, mirror)
         recipe = "\n".join((suite, *lines, *bootstrap.RECIPE))
@@ -130,10 +128,10 @@ class Bases:
         kept = self._kept(name)
         if kept is not None:
             return kept
-        self._reporter.step(f"make the base image from Debian's {suite} packages")
+        self._reporter.step(f"build the base image from Debian {suite} packages")
         with notes, tempfile.TemporaryDirectory(prefix="envkit-", ignore_cleanup_errors=True) as folder:
             notes.folder(Path(folder))
-            Path(folder).chmod(0o755)  # the engine's client and apt's own user have to reach what is inside
+            Path(folder).chmod(0o755)  # the engine's client and apt's own user have to be able to enter it
             tar = bootstrap.make(
                 suite, (), Path(folder), RootOptions(mirror=mirror, log=self._log, limit_s=self._left()), notes
             )
@@ -141,7 +139,7 @@ class Bases:
         return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
 
     def _of_lock(self, base: LockedBase) -> BaseImage:
-        """The lock's own packages: the very root that the embedded engine puts below its images, from its cache."""
+        """Return a base of the lock's packages: the same root as in the embedded engine's images, from its cache."""
         from envkit.build.debian_root import from_packages, layer_key  # noqa: PLC0415
         from envkit.build.layer_cache import LayerCache  # noqa: PLC0415 - only for such locks
 
@@ -158,15 +156,15 @@ class Bases:
             no_cache=self._options.no_cache,
             engine=self._engine.name,
         )
-        self._reporter.step(f"hand the base image to {self._engine.name}")
+        self._reporter.step(f"import the base image into {self._engine.name}")
         self._engine.import_base(cached.path, name, _ENV)
         return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
 
     def _kept(self, name: str) -> BaseImage | None:
-        kept = None if self._options.no_cache else self._engine.local(name)
-        if kept is None:
+        image = None if self._options.no_cache else self._engine.local(name)
+        if image is None:
             return None
-        self._reporter.note(f"base image: {name}, kept from an earlier build (--no-cache makes it again)")
+        self._reporter.note(f"base image: {name} from an earlier build (--no-cache rebuilds it)")
         return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
 
     def _left(self) -> float | None:
@@ -174,7 +172,7 @@ class Bases:
 
 
 def mirrored(reference: str, mirrors: Mirrors) -> str:
-    """Return a reference, with Docker Hub replaced by the mirror that serves its images; Hub's names may be short."""
+    """Return a reference in which the mirror, if there is one, replaces Docker Hub. Hub's names may be short."""
     bare = reference.removeprefix(_HUB)
     name = bare.partition("@")[0]
     if not mirrors.registry or (bare == reference and names_registry(name)):
@@ -182,11 +180,11 @@ def mirrored(reference: str, mirrors: Mirrors) -> str:
     return f"{mirrors.registry}/{bare}" if "/" in name else f"{mirrors.registry}/library/{bare}"
 
 
-def at_hand(reference: str, name: str, image: LocalImage) -> BaseImage:
-    """Return an image at hand, pinned to the digest under which the engine got it, where there is one."""
+def local_base(reference: str, name: str, image: LocalImage) -> BaseImage:
+    """Return a local image as a base, pinned to the digest under which the engine pulled it, if it has one."""
     repository, tag = split_tag(reference.partition("@")[0])
     digests = dict(repo_digest.split("@", 1) for repo_digest in image.digests if "@" in repo_digest)
-    # Engines write Docker Hub's names short or long.
+    # Some engines shorten Docker Hub's names, others do not.
     short = repository.removeprefix(f"{_HUB}library/").removeprefix(_HUB)
     digest = digests.get(repository) or digests.get(short)
     pinned = f"{repository}:{tag}@{digest}" if digest and "@" not in reference else reference

@@ -1,7 +1,7 @@
-"""A Debian root file system, made by mmdebstrap from the distribution's own signed packages.
+"""Build a Debian root file system with mmdebstrap from the distribution's signed packages.
 
-Every engine's bootstrapped base is what is made here. A lock's packages are installed in exactly its versions, and
-every archive's SHA-256 is compared with the lock; without a lock they are what the mirror has at the moment.
+Every engine's bootstrapped base is built here. With a lock, exactly its versions are installed, and every archive's
+SHA-256 is compared with the lock. Without one, the mirror's current versions are installed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from envkit.lock.model import DebPackage
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_EPOCH = "1735689600"  # 2025-01-01: one date for every file that the packages' scripts write
+_EPOCH = "1735689600"  # 2025-01-01, the date of every file that the packages' scripts write
 _ID_RANGES = (Path("/etc/subuid"), Path("/etc/subgid"))
 _LIMIT_S = 1800.0  # a base takes a minute; a slow mirror may take many
-# A root that is packed at once and then removed need not be synced to the disk file by file.
+# The root is packed and then removed, so dpkg need not sync each file to the disk (force-unsafe-io).
 _OPTIONS = ("--format=tar", "--variant=minbase", "--dpkgopt=force-unsafe-io")
-_MINIMAL = "ca-certificates"  # besides the variant's own; a lock names all of them
-# dpkg is told only after mmdebstrap has unpacked the essential packages itself: for that it would start a filter
-# written in Python once for each of them. What they brought is removed before any of their scripts looks for it.
+_MINIMAL = "ca-certificates"  # in addition to the variant's packages; a lock names all of them
+# dpkg gets these options only after mmdebstrap has unpacked the essential packages. Otherwise mmdebstrap would apply
+# them by starting a filter in Python for each package. Their files are removed here before any script uses them.
 _SLIM = (
     "path-exclude=/usr/share/man/*",
     "path-exclude=/usr/share/info/*",
@@ -58,7 +58,7 @@ _CONFIGURE = (
     'find "$1/usr/share/doc" -type f ! -path "*/doc/*/copyright" -delete; '
     'find "$1/usr/share/doc" -mindepth 1 -type d -empty -delete'
 )
-# Bytecode differs from run to run; name servers and the host's name are this machine's.
+# Bytecode differs from run to run, and name servers and the host name are those of this machine.
 _CLEAN = (
     'find "$1/usr" -xdev -name __pycache__ -prune -exec rm -r {} +; '
     'rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/log/*.log "$1"/var/log/apt '
@@ -66,22 +66,22 @@ _CLEAN = (
 )
 _SUMS = 'sha256sum "$1"/var/cache/apt/archives/*.deb >> "$ENVKIT_SUMS"'
 RECIPE = (*_OPTIONS, _MINIMAL, _CONFIGURE, _CLEAN, _EPOCH)
-"""What the contents follow from, besides the packages."""
+"""Everything besides the packages that determines the contents."""
 
-_TAR_IS_THERE = "I: removing tempdir"  # mmdebstrap, when nothing is left to do for it but that
-_MOVED = re.compile(r"Version '[^']*' for '[^']*' was not found|unmet dependencies|held broken packages")
-_AWAY = re.compile(r"Could not (?:resolve|connect)|Temporary failure|Failed to fetch|Unable to connect")
+_TAR_COMPLETE = "I: removing tempdir"  # mmdebstrap's last message; only this removal is left to do
+_VERSION_GONE = re.compile(r"Version '[^']*' for '[^']*' was not found|unmet dependencies|held broken packages")
+_UNREACHABLE = re.compile(r"Could not (?:resolve|connect)|Temporary failure|Failed to fetch|Unable to connect")
 _NO_NAMESPACES = re.compile(r"newuidmap|newgidmap|subuid|subgid|unshare|user namespace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootOptions:
-    """How this machine makes a root file system."""
+    """How to build a root file system on this machine."""
 
-    mirror: str | None  # URL of a Debian mirror; None = the host's own apt configuration
-    log: BuildLog  # takes mmdebstrap's lines
+    mirror: str | None  # URL of a Debian mirror; None = the host's apt configuration
+    log: BuildLog  # receives mmdebstrap's output
     limit_s: float | None = None  # time limit in seconds; never more than half an hour
-    stop: threading.Event | None = None  # ends the work when another thread sets it
+    stop: threading.Event | None = None  # cancels the work when another thread sets it
 
 
 def make(
@@ -93,28 +93,28 @@ def make(
     *,
     on_tar: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Make the tar of a root file system. Safe on any thread; whatever ends the wait ends mmdebstrap and its children.
+    """Build the tar of a root file system. Safe on any thread; if the wait ends early, mmdebstrap is killed.
 
     Args:
-        suite: 'bookworm'.
-        packages: of the lock, all of them; none = a minimal set as the mirror has it.
-        folder: temporary, and open to apt's own user; the tar is written here.
+        suite: such as 'bookworm'.
+        packages: all packages of the lock; none = a minimal set of the mirror's current versions.
+        folder: a temporary folder that apt's own user can enter; the tar is written here.
         options: mirror, log and limits.
-        notes: of the run, for the process.
-        on_tar: called with the tar while mmdebstrap still cleans up; the return says whether it is valid.
+        notes: the run's journal, which records the process.
+        on_tar: called with the tar while mmdebstrap still cleans up. The tar is valid only if this function returns.
 
     Raises:
-        LockError: the mirror does not have these versions any more.
-        IntegrityError: an archive's SHA-256 is not that of the lock.
-        EnvironmentProblem: no mmdebstrap, no permission, no disk, no mirror.
-        EngineError: mmdebstrap failed otherwise.
-        TimeLimitError: it found no end.
+        LockError: the mirror no longer has these versions.
+        IntegrityError: an archive's SHA-256 differs from the lock's.
+        EnvironmentProblem: mmdebstrap or a permission is missing, the disk is full, or the mirror is unreachable.
+        EngineError: mmdebstrap failed for another reason.
+        TimeLimitError: the time limit was reached.
     """
-    doing, log = f"making a Debian {suite} base", options.log
+    doing, log = f"building a Debian {suite} base", options.log
     program, mode = _program(doing), _mode(doing)
     tar, sums = folder / "base.tar", folder / "sums"
     sums.touch()
-    sums.chmod(0o666)  # the hooks' root is another user where user namespaces are used
+    sums.chmod(0o666)  # in a user namespace, the root that runs the hooks is another user here
     wanted = ",".join(f"{package.name}={package.version}" for package in packages) or _MINIMAL
     hooks = [f"--extract-hook={_SUMS}", f"--extract-hook={_CONFIGURE}", f"--customize-hook={_SUMS}"]
     apt_options = [f"--aptopt={option}" for option in apt.carried_options()]
@@ -123,17 +123,17 @@ def make(
     limit = _LIMIT_S if options.limit_s is None else min(options.limit_s, _LIMIT_S)
     reported = False
 
-    def heard(line: str) -> None:
+    def on_line(line: str) -> None:
         nonlocal reported
         log.write(line)
-        if not reported and on_tar is not None and line.startswith(_TAR_IS_THERE):
+        if not reported and on_tar is not None and line.startswith(_TAR_COMPLETE):
             reported = True
             on_tar(tar)
 
     try:
         ended = follow(
             [*argv, *apt_options, suite, str(tar), *apt.sources(suite, options.mirror)],
-            heard,
+            on_line,
             env={**os.environ, **own},
             limit_s=limit,
             on_start=notes.process,
@@ -153,78 +153,76 @@ def make(
 
 
 def compare(packages: Sequence[DebPackage], sums: str) -> None:
-    """Compare `sha256sum`'s lines about the archives that were installed with the lock.
+    """Compare the installed archives, listed by `sha256sum`, with the lock.
 
     Raises:
-        IntegrityError: another archive was used, or one of the lock's was not.
+        IntegrityError: an archive of the lock was not installed, or one that is not in the lock was.
     """
     archives = {line.split()[0]: Path(line.split(maxsplit=1)[1]).name for line in sums.splitlines() if line.strip()}
-    promised = {deb.sha256: deb for deb in packages if deb.sha256}
-    hint = "run envkit lock again; if it repeats, check the Debian mirror"
-    for digest, package in promised.items():
+    locked = {deb.sha256: deb for deb in packages if deb.sha256}
+    hint = "run envkit lock again; if the error repeats, check the Debian mirror"
+    for digest, package in locked.items():
         if digest not in archives:
-            file = next((file for file in archives.values() if file.startswith(f"{package.name}_")), "no archive")
-            raise IntegrityError(
-                f"{package.name} {package.version}: the mirror gives {file} with another SHA-256 than the lock's",
-                hint=hint,
-            )
+            file = next((file for file in archives.values() if file.startswith(f"{package.name}_")), None)
+            problem = "was not installed" if file is None else f"the SHA-256 of the mirror's {file} is not the lock's"
+            raise IntegrityError(f"{package.name} {package.version}: {problem}", hint=hint)
     names = {deb.name for deb in packages}
     for digest, file in archives.items():
-        if digest not in promised and file.partition("_")[0] not in names:
-            raise IntegrityError(f"{file} was installed, and the lock does not name it", hint=hint)
+        if digest not in locked and file.partition("_")[0] not in names:
+            raise IntegrityError(f"{file} was installed, but is not in the lock", hint=hint)
 
 
 def _program(doing: str) -> str:
     program = shutil.which("mmdebstrap")
     if program is None:
         raise EnvironmentProblem(
-            f"{doing} is mmdebstrap's work, and it is not installed here",
-            hint="apt-get install mmdebstrap; or name a registry (ENVKIT_REGISTRY=host:port), or give --base IMAGE",
+            f"{doing} needs mmdebstrap, which is not installed",
+            hint="apt-get install mmdebstrap; or set a registry (ENVKIT_REGISTRY=host:port), or use --base IMAGE",
         )
     return program
 
 
 def _mode(doing: str) -> str:
-    """Return how mmdebstrap becomes root inside; a normal user needs a range of further user ids for that."""
+    """Return mmdebstrap's mode. Users other than root need user namespaces and a range of subordinate user IDs."""
     if os.geteuid() == 0:
         return "root"
     user = _user()
-    lacking = [file for file in _ID_RANGES if not _named_in(file, user)]
-    if shutil.which("newuidmap") is None or lacking:
-        what = f"{lacking[0]} has no line for {user}" if lacking else "newuidmap is not installed"
-        raise _no_namespaces(doing, what, user)
+    missing = [file for file in _ID_RANGES if not _is_listed(file, user)]
+    if shutil.which("newuidmap") is None or missing:
+        problem = f"{missing[0]} has no line for {user}" if missing else "newuidmap is not installed"
+        raise _no_namespaces(doing, problem, user)
     return "unshare"
 
 
 def _user() -> str:
-    """Return the name by which mmdebstrap looks for the ranges; the number where there is none."""
+    """Return the user's name, for which mmdebstrap looks up the ranges; without one, the user ID."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
 
 
-def _named_in(file: Path, user: str) -> bool:
+def _is_listed(file: Path, user: str) -> bool:
     with suppress(OSError):
         return any(line.startswith(f"{user}:") for line in file.read_text(errors="replace").splitlines())
     return False
 
 
-def _no_namespaces(doing: str, what: str, user: str, details: tuple[str, ...] = ()) -> EnvironmentProblem:
+def _no_namespaces(doing: str, problem: str, user: str, details: tuple[str, ...] = ()) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"{doing} as a normal user needs user namespaces: {what}",
+        f"{doing} as a normal user needs user namespaces: {problem}",
         hint=f"as root: apt-get install uidmap; usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
-        "; or run envkit as root, or give --base IMAGE",
+        "; or run envkit as root, or use --base IMAGE",
         details=details,
     )
 
 
 def _remove_foreign(folder: Path, program: str, mode: str) -> None:
-    """Remove what a mmdebstrap that was ended left: in user namespaces it belongs to users that only those can be."""
-    left = sorted(folder.glob("mmdebstrap.*"))
-    if left and mode == "unshare":
+    """Remove what a killed mmdebstrap left. In unshare mode it belongs to subordinate user IDs of the namespace."""
+    leftovers = sorted(folder.glob("mmdebstrap.*"))
+    if leftovers and mode == "unshare":
         with suppress(EnvironmentProblem):
-            ask([program, "--unshare-helper", "rm", "-rf", *map(str, left)], patience_s=60.0)
+            ask([program, "--unshare-helper", "rm", "-rf", *map(str, leftovers)], patience_s=60.0)
 
 
 def _failure(doing: str, code: int, folder: Path, log: BuildLog, *, locked: bool) -> EnvkitError:
@@ -235,16 +233,16 @@ def _failure(doing: str, code: int, folder: Path, log: BuildLog, *, locked: bool
             hint="export TMPDIR=/a/larger/disk",
             details=details,
         )
-    if locked and _MOVED.search(text):
+    if locked and _VERSION_GONE.search(text):
         return LockError(
-            f"{doing}: the Debian mirror has other versions than the lock",
+            f"{doing}: the Debian mirror does not have the versions in the lock",
             hint="run envkit lock again",
             details=details,
         )
-    if _AWAY.search(text):
+    if _UNREACHABLE.search(text):
         return EnvironmentProblem(
             f"{doing}: the Debian mirror cannot be reached",
-            hint="ENVKIT_DEBIAN_MIRROR=URL names another mirror",
+            hint="set another mirror with ENVKIT_DEBIAN_MIRROR=URL",
             details=details,
         )
     if os.geteuid() != 0 and _NO_NAMESPACES.search(text):

@@ -1,4 +1,4 @@
-"""Plan -> image, on any engine: base images, rendering, context, labels, tags."""
+"""Build an image from a plan on any engine: find the base, render the files, pack the context, label and tag."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TAG = re.compile(
 
 
 class EngineBuilder:
-    """A `Builder` on one engine."""
+    """Implements `Builder` on one engine."""
 
     def __init__(self, engine: Engine, *, state: Path | None = None) -> None:
         self.engine = engine
@@ -65,8 +65,8 @@ class EngineBuilder:
             require_fit(lock, plan)
             check_base(lock, options.base)
         began = time.monotonic()
-        for left in journal.abandoned(self._state, self.name):
-            journal.end_processes(left)
+        for leftovers in journal.abandoned(self._state, self.name):
+            journal.end_processes(leftovers)
         removed = self.engine.sweep(self._state)
         if removed:
             reporter.note(f"removed {removed} containers of runs that were killed")
@@ -101,17 +101,17 @@ class EngineBuilder:
             image = self._make(pack(files, executable=rendered.executable), job, log, reporter, locked=lock is not None)
             for tag in options.tags:
                 self.engine.tag(image, tag)
-        made = self.engine.local(image)
-        if made is None:
+        built = self.engine.local(image)
+        if built is None:
             raise EngineError(
-                f"the {self.name} engine built {image} and has no such image: something removed it",
-                hint="envkit build again, without a clean-up job beside it",
+                f"the {self.name} engine built {image}, but another process has removed it",
+                hint="run envkit build again, with no cleanup job running at the same time",
             )
         return BuiltImage(
             id=image,
             tags=options.tags,
             engine=self.name,
-            size=made.size,
+            size=built.size,
             base=base,
             plan_digest=plan.digest,
             labels=tuple(labels.items()),
@@ -121,7 +121,7 @@ class EngineBuilder:
         )
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
-        """The base for a lock; see `Builder`. The engine is asked for images at hand alone, and need not answer."""
+        """Return the base for a lock; see `Builder`. The engine is asked only for local images and need not answer."""
         from envkit.build import locked_base  # noqa: PLC0415 - requests takes 0.1 s to import
         from envkit.registry.transport import Transport  # noqa: PLC0415
 
@@ -129,10 +129,10 @@ class EngineBuilder:
         mirrors = replace(options.mirrors, ca_bundle=bundle)
         with Transport(ca_bundle=bundle) as transport:
             return locked_base.to_lock(
-                plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter, at_hand=self._at_hand
+                plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter, local=self._local
             )
 
-    def _at_hand(self, reference: str) -> LocalImage | None:
+    def _local(self, reference: str) -> LocalImage | None:
         try:
             return self.engine.local(reference)
         except EnvironmentProblem:
@@ -146,8 +146,8 @@ class EngineBuilder:
             if mismatch is None:
                 raise
             raise IntegrityError(
-                f"the build of {job.name} met other bytes than the lock's: {mismatch}",
-                hint="run it again; if it repeats, the lock or the mirror is wrong: envkit config, envkit lock",
+                f"the build of {job.name}: a download does not match the lock: {mismatch}",
+                hint="run it again; if the error repeats, check the mirror (envkit config) or run envkit lock again",
                 details=log.details(),
             ) from error
 
@@ -161,7 +161,7 @@ class EngineBuilder:
         reporter: Reporter,
         deadline: float | None,
     ) -> tuple[BaseImage, BaseImage]:
-        """The final stage's image, and the build stage's: the same one, unless the plan or a mirror says otherwise."""
+        """Return the bases of the final and the build stage; the plan or a mirror may name different ones."""
         bases = Bases(self.engine, options, log, reporter, self._state, deadline=deadline)
         system = plan.resolution.os
         if lock is not None and lock.base.kind != NONE:
@@ -171,21 +171,21 @@ class EngineBuilder:
                 check_platform(lock, os.uname().machine)
             base = bases.locked(lock.base)
         else:
-            base = bases.find(plan.base, asked=options.base, system=system)
+            base = bases.find(plan.base, requested=options.base, system=system)
         conda_image = options.mirrors.miniconda_image
         if conda_image and kind_of(plan.template) == "miniconda":
-            return base, bases.find(conda_image, asked=conda_image, system=system)
+            return base, bases.find(conda_image, requested=conda_image, system=system)
         if plan.build_base == plan.base:
             return base, base
-        # What `--base` names replaces the final stage's image alone where the plan keeps the two apart.
-        return base, bases.find(plan.build_base, asked="auto", system=system)
+        # With different bases in the plan, `--base` replaces only the final stage's.
+        return base, bases.find(plan.build_base, requested="auto", system=system)
 
 
 def check_tags(tags: tuple[str, ...]) -> None:
-    """Refuse names that no engine takes, before anything is built.
+    """Check that every engine accepts these tags, before anything is built.
 
     Raises:
-        UsageError: one is not a name.
+        UsageError: a tag is invalid.
     """
     for tag in tags:
         if not _TAG.fullmatch(tag):
@@ -194,25 +194,25 @@ def check_tags(tags: tuple[str, ...]) -> None:
             )
 
 
-def check_base(lock: Lock, asked: str) -> None:
-    """Refuse a base that is not the lock's; `auto` is whatever the lock says, and a lock without a base takes any.
+def check_base(lock: Lock, requested: str) -> None:
+    """Check that the requested base is the lock's. `auto` always is, and a lock without a base allows any.
 
     Raises:
-        LockError: `asked` names another base.
+        LockError: `requested` is another base.
     """
-    known = (lock.base.reference, f"{lock.base.reference}@{lock.base.digest}")
-    if asked != "auto" and lock.base.kind != NONE and asked not in known:
+    names = (lock.base.reference, f"{lock.base.reference}@{lock.base.digest}")
+    if requested != "auto" and lock.base.kind != NONE and requested not in names:
         raise LockError(
-            f"--base {asked:.200} is not the base of the lock, {lock.base.reference}",
-            hint=f"leave --base out, or envkit lock --base {asked:.200}",
+            f"--base {requested:.200} is not the base of the lock, {lock.base.reference}",
+            hint=f"remove --base, or run envkit lock --base {requested:.200}",
         )
 
 
 def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:
-    """Return the options with a tag for an image that was given none: `envkit/<plan>:<torch>-<cuda or cpu>`.
+    """Return the options, with the tag `envkit/<plan>:<torch>-<cuda or cpu>` if they have none.
 
     Raises:
-        UsageError: a tag that was given is not a name.
+        UsageError: a tag is invalid.
     """
     check_tags(options.tags)
     if options.tags:
@@ -223,7 +223,7 @@ def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:
 
 
 def _left(timeout_s: float | None, began: float, name: str) -> float | None:
-    """Return what is left of the time limit for the build itself."""
+    """Return the rest of the time limit, for the build itself."""
     if timeout_s is None:
         return None
     left = timeout_s - (time.monotonic() - began)

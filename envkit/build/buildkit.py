@@ -1,4 +1,4 @@
-"""BuildKit inside the Docker engine, driven by the docker client: cache mounts, secrets, parallel stages."""
+"""Build with the Docker engine's BuildKit through the docker client: cache mounts, secrets, parallel stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envkit.build import journal
 from envkit.build.context import unpack
 from envkit.build.docker import DockerEngine
 from envkit.build.model import Job, LocalImage, Probe
-from envkit.engine.failures import Place, disk_full, engine_lost, registry_away, translate
+from envkit.engine.failures import EngineInfo, disk_full, engine_lost, registry_away, translate
 from envkit.ground.errors import RAISE_TIMEOUT, EngineError, EnvironmentProblem, EnvkitError, TimeLimitError
 from envkit.ground.process import ask, follow
 
@@ -24,49 +24,49 @@ if TYPE_CHECKING:
     from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
 
-_KNOWN_PLACES = ("/usr/bin/docker", "/usr/local/bin/docker")
-_BUILDX_ONLY_SINCE = 23  # docker clients from this version on build through the buildx plugin alone
+_USUAL_PATHS = ("/usr/bin/docker", "/usr/local/bin/docker")
+_BUILDX_ONLY_SINCE = 23  # from this version on, docker clients build only through the buildx plugin
 _STEP = re.compile(r"#\d+ \[(?:[\w.-]+ )?(\d+)/(\d+)\] ")
 _EXIT = re.compile(r"(?:exit code: |exit status )(\d+)")
 _LOST = re.compile(r"cannot connect to the docker daemon|error reading from server: eof|unexpected eof", re.IGNORECASE)
 
 
 class BuildKitEngine:
-    """BuildKit of the Docker engine at an address; images lie in that engine's storage."""
+    """BuildKit of the Docker engine at an address. Images go into that engine's storage."""
 
     name = "buildkit"
     flavour = "buildkit"
 
     def __init__(self, address: str | None = None, client: str = "docker") -> None:
         self._store = DockerEngine(address)
-        self._wanted = client
+        self._client = client
 
     def probe(self) -> Probe:
-        """Return whether engine and client can do it; see `Engine`."""
+        """Return whether engine and client can build with BuildKit; see `Engine`."""
         answer = self._store.probe()
         if not answer.available:
             return Probe(name=self.name, available=False, detail=answer.detail, hint=answer.hint)
         try:
-            client, _ = find_client(self._wanted)
+            client, _ = find_client(self._client)
         except EnvkitError as error:
             return Probe(name=self.name, available=False, detail=error.message, hint=error.hint)
         return Probe(name=self.name, available=True, detail=f"{answer.detail}, BuildKit through {client}")
 
     def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
         """Build with BuildKit; see `Engine`."""
-        client, buildx = find_client(self._wanted)
-        place, doing = self.place(), f"the build of {job.name}"
+        client, buildx = find_client(self._client)
+        info, doing = self.info(), f"the build of {job.name}"
         with (
             journal.Journal(job.state, self.name) as notes,
             tempfile.TemporaryDirectory(prefix="envkit-") as folder,
         ):
             notes.folder(Path(folder))
             iidfile = Path(folder) / "iid"
-            # A folder, not a tar on stdin: the engine fetches that over a detour which fails when it is under load.
+            # A folder, not a tar on stdin: the engine fetches such a tar indirectly, which fails under load.
             unpack(context, Path(folder) / "context")
             where = ["its start"]
 
-            def hear(line: str) -> None:
+            def on_line(line: str) -> None:
                 if step := _STEP.match(line):
                     where[0] = line.partition(" ")[2]
                     reporter.advance(int(step[1]) - 1, int(step[2]))
@@ -75,7 +75,7 @@ class BuildKitEngine:
 
             ended = follow(
                 _arguments(client, job, Path(folder), buildx=buildx),
-                hear,
+                on_line,
                 env=self._environment(folder),
                 limit_s=job.timeout_s,
                 on_start=notes.process,
@@ -88,12 +88,12 @@ class BuildKitEngine:
                 details=log.details(),
             )
         if ended.code or not image:
-            raise _failure(doing, where[0], place, log)
+            raise _failure(doing, where[0], info, log)
         return image
 
-    def place(self) -> Place:
+    def info(self) -> EngineInfo:
         """Return the engine's name and storage folder."""
-        return Place(engine=self.name, storage=self._store.place().storage)
+        return EngineInfo(engine=self.name, storage=self._store.info().storage)
 
     def digest(self, reference: str) -> str:
         """Return the digest of a reference in its registry; see `Engine`."""
@@ -116,7 +116,7 @@ class BuildKitEngine:
         return self._store.has_bridge()
 
     def sweep(self, state: Path) -> int:
-        """Remove what dead runs left; BuildKit ends with its client and leaves no containers."""
+        """Remove what killed runs left. BuildKit's steps end with its client and leave no containers."""
         for note in journal.abandoned(state, self.name):
             journal.end_processes(note)
             journal.forget(note)
@@ -125,21 +125,20 @@ class BuildKitEngine:
     def _environment(self, folder: str) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("BUILDKIT_", "BUILDX_"))}
         own = {"DOCKER_BUILDKIT": "1", "DOCKER_HOST": self._store.address, "TMPDIR": folder}
-        # One image, in the engine's own storage: no attestation index around it, no other builder.
+        # Exactly one image in the engine's own storage: no index with attestations, no other builder.
         return kept | own | {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "BUILDX_BUILDER": "default"}
 
 
 @lru_cache(maxsize=4)
-def find_client(wanted: str) -> tuple[str, bool]:
-    """Return a docker client that can do BuildKit, and whether it does so through buildx.
+def find_client(client: str) -> tuple[str, bool]:
+    """Return a docker client that can use BuildKit, and whether it does so through buildx.
 
-    A client named by the setting is taken alone; `docker` means the first capable one on PATH or in its usual
-    places.
+    `docker` means the first usable client on PATH or in the usual folders. Any other value is the only candidate.
 
     Raises:
-        EnvironmentProblem: none can; the message says why for each.
+        EnvironmentProblem: no client can; the message gives the reason for each.
     """
-    candidates = [wanted] if wanted != "docker" else [*_on_path(), *_KNOWN_PLACES]
+    candidates = [client] if client != "docker" else [*_on_path(), *_USUAL_PATHS]
     reasons: list[str] = []
     for candidate in dict.fromkeys(candidates):
         buildx, reason = _ability(candidate)
@@ -153,7 +152,7 @@ def find_client(wanted: str) -> tuple[str, bool]:
 
 
 def _ability(client: str) -> tuple[bool, str]:
-    """Return whether a client builds through buildx, and why it cannot build with BuildKit (empty: it can)."""
+    """Return whether a client builds through buildx, and why it cannot use BuildKit ('': it can)."""
     path = shutil.which(client)
     if path is None:
         return False, "not found"
@@ -161,7 +160,7 @@ def _ability(client: str) -> tuple[bool, str]:
         return True, ""
     version = re.search(r"version (\d+)\.", _output([path, "--version"]) or "")
     if version is None:
-        return False, "does not tell its version"
+        return False, "does not report its version"
     if int(version[1]) >= _BUILDX_ONLY_SINCE:
         return False, f"version {version[1]} needs the buildx plugin, which is not installed"
     return False, ""
@@ -192,17 +191,17 @@ def _arguments(client: str, job: Job, folder: Path, *, buildx: bool) -> list[str
     return [*argv, str(folder / "context")]
 
 
-def _failure(doing: str, where: str, place: Place, log: BuildLog) -> EnvkitError:
+def _failure(doing: str, where: str, info: EngineInfo, log: BuildLog) -> EnvkitError:
     tail, details = "\n".join(log.tail()), log.details()
-    said = next((line for line in reversed(log.tail()) if line.strip()), "it ended without a word")
+    message = next((line for line in reversed(log.tail()) if line.strip()), "no output")
     if disk_full(tail):
-        return translate("no space left on device", f"{doing}, {where[:160]}", place, details)
+        return translate("no space left on device", f"{doing}, {where[:160]}", info, details)
     if _LOST.search(tail):
-        return engine_lost(doing, place, details)
-    code = _EXIT.search(said)
+        return engine_lost(doing, info, details)
+    code = _EXIT.search(message)
     if code is None:
-        # An unreachable registry shows in the last line; a step's own network errors do not.
-        return translate(said if registry_away(said) else said.removeprefix("ERROR: "), doing, place, details)
+        # Only an unreachable registry is reported in the last line; network errors of a step are not.
+        return translate(message if registry_away(message) else message.removeprefix("ERROR: "), doing, info, details)
     return EngineError(
         f"{doing} failed at {where[:160]}: exit code {code[1]}",
         hint=f"less {log.path}" if log.path else None,

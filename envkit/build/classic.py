@@ -1,11 +1,11 @@
-"""What the classic builder tells while it works: steps, containers, the image's id, and why it failed."""
+"""Read the output of Docker's classic builder: steps, containers, the image ID, and the error."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
 
-from envkit.engine.failures import Place, disk_full, translate
+from envkit.engine.failures import EngineInfo, disk_full, translate
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.text import Lines, neutral
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
 
-KILLED = 137  # 128 + SIGKILL, as a shell tells it
+KILLED = 137  # 128 + SIGKILL, as a shell reports it
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
 _RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12,64})")
 _TRANSFER = ("Downloading", "Extracting", "Verifying Checksum", "Waiting", "Pulling fs layer")
 
 
-class Narration:
-    """Listens to the build's event stream. Only `aux.ID` names the image: any step can print "Successfully built"."""
+class BuildEvents:
+    """Reads the build's event stream. Only `aux.ID` is the image ID: any step can print "Successfully built"."""
 
     def __init__(self, log: BuildLog, reporter: Reporter, on_container: Callable[[str], None]) -> None:
         self.image: str | None = None
         self.error: str | None = None
         self.exit_code: int | None = None
-        self.container: str | None = None  # of the step that runs
+        self.container: str | None = None  # the running step's
         self._log, self._reporter, self._on_container = log, reporter, on_container
         self._lines = Lines()
         self._step: tuple[int, int, str] | None = None
-        self._fresh = False  # a step was announced and its container was not yet
+        self._is_new_step = False  # the step was announced, but its container was not yet
 
-    def hear(self, event: Mapping[str, Any]) -> None:
-        """Take one event of the stream."""
+    def read(self, event: Mapping[str, Any]) -> None:
+        """Read one event of the stream."""
         if "stream" in event:
             for line in self._lines.feed(str(event["stream"])):
                 self._line(line)
@@ -50,25 +50,25 @@ class Narration:
             self.image = None
 
     def finish(self) -> None:
-        """The stream has ended."""
+        """Read the rest of an unfinished line; call this at the end of the stream."""
         for line in self._lines.rest():
             self._line(line)
 
     def where(self) -> str:
-        """Return the step that was reached, for messages."""
+        """Return the current step, for error messages."""
         if self._step is None:
             return "its start"
         number, total, instruction = self._step
         return f"step {number}/{total}: {neutral(instruction)[:160]}"
 
-    def failure(self, doing: str, place: Place) -> EnvkitError:
+    def failure(self, doing: str, info: EngineInfo) -> EnvkitError:
         """Return the error for a build that ended with `error`."""
-        said, details = self.error or "", self._log.details()
-        if self.exit_code is None or disk_full(said):
-            return translate(said, f"{doing}, {self.where()}", place, details)
+        message, details = self.error or "", self._log.details()
+        if self.exit_code is None or disk_full(message):
+            return translate(message, f"{doing}, {self.where()}", info, details)
         if any(disk_full(line) for line in self._log.tail()):
-            return translate("no space left on device", f"{doing}, {self.where()}", place, details)
-        meaning = " (killed: by signal 9, not for want of memory)" if self.exit_code == KILLED else ""
+            return translate("no space left on device", f"{doing}, {self.where()}", info, details)
+        meaning = " (killed by signal 9, but not for lack of memory)" if self.exit_code == KILLED else ""
         return EngineError(
             f"{doing} failed at {self.where()}: exit code {self.exit_code}{meaning}",
             hint=f"less {self._log.path}" if self._log.path else None,
@@ -78,11 +78,11 @@ class Narration:
     def _line(self, line: str) -> None:
         if step := _STEP.match(line):
             self._step = (int(step[1]), int(step[2]), step[3])
-            self._fresh, self.container = True, None
+            self._is_new_step, self.container = True, None
             self._reporter.advance(self._step[0] - 1, self._step[1])
-        elif self._fresh and (running := _RUNNING.match(line)):
-            # Before anything the step itself can print.
-            self._fresh, self.container = False, running[1]
+        elif self._is_new_step and (running := _RUNNING.match(line)):
+            # Only the first such line: the step's own output, which comes later, could imitate it.
+            self._is_new_step, self.container = False, running[1]
             self._on_container(running[1])
         if line.strip():
             self._log.write(line)

@@ -1,4 +1,4 @@
-"""The build context: a tar whose bytes depend on the files' names and contents alone."""
+"""Build contexts: tars whose bytes depend only on the names and contents of their files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-LIMIT_BYTES = 256 << 20  # the archive is made in memory
+LIMIT_BYTES = 256 << 20  # the archive is held in memory
 
 
 def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = frozenset()) -> bytes:
     """Return a tar of `files` (relative path -> content), the same bytes for the same files.
 
-    Entries are sorted, dated 1970-01-01, owned by 0:0 without names, with mode 0755 for folders and for what
-    `executable` names, else 0644.
+    Entries are sorted, dated 1970-01-01 and owned by 0:0 without names. Their mode is 0755 for folders and for the
+    files in `executable`, else 0644.
 
     Raises:
-        UsageError: a name is absolute, leaves the context or is not plain text, or all is over 256 MiB.
+        UsageError: a name is absolute, leads out of the context or has control characters, or the total exceeds 256
+        MiB.
     """
     entries = {name: content.encode() if isinstance(content, str) else content for name, content in files.items()}
     for name in entries:
@@ -34,11 +35,11 @@ def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = froze
     if total > LIMIT_BYTES:
         raise UsageError(
             f"the build context has {total / 2**20:.0f} MiB, more than {LIMIT_BYTES >> 20} MiB",
-            hint="fetch large files in the build, or bake them into a base image",
+            hint="download large files during the build, or put them into a base image",
         )
     folders = {"/".join(name.split("/")[:depth]) for name in entries for depth in range(1, name.count("/") + 1)}
     buffer = io.BytesIO()
-    # PAX writes the same bytes as USTAR, but for names that USTAR cannot hold.
+    # PAX differs from USTAR only for names that USTAR cannot represent.
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(folders | set(entries)):
             entry = tarfile.TarInfo(name)

@@ -1,8 +1,8 @@
-"""The base that a lock makes of Debian packages: exactly these packages, installed by mmdebstrap, kept as one layer.
+"""Build a base of exactly a lock's Debian packages with mmdebstrap, as one layer.
 
-The layer is cached under what the lock says, so mmdebstrap runs once for each list of packages, whichever engines
-build on it. It is deterministic. Owners, groups and permission bits are kept, but for set-user-ID and set-group-ID,
-which no image of envkit has. Device nodes are left out: every runtime brings its own, and normal users cannot unpack
+The layer is cached under a key computed from the lock, so mmdebstrap runs once per list of packages, whichever engines
+use it. The layer is reproducible. It keeps owners, groups and permission bits, except set-user-ID and set-group-ID,
+which no image of envkit has. Device nodes are omitted: every runtime provides its own, and normal users cannot create
 them.
 """
 
@@ -39,7 +39,8 @@ _PIECE = 1 << 20
 _LEVEL = 4  # of zlib: 6 takes nearly twice the time for 3 % fewer bytes
 _MEMBER_MODE = 0o1777
 _LINK_MODE = 0o777
-# Part of the key. It changes with any change of the bytes that are written from the same packages.
+_REBUILD = "--no-cache rebuilds it"
+# Part of the key. Increase it when the same packages give other bytes.
 _WRITER = 2
 
 
@@ -53,19 +54,18 @@ def from_packages(
     no_cache: bool = False,
     engine: str = "embedded",
 ) -> tuple[spec.Base, str, Cached]:
-    """Return the base of one layer that a lock's Debian packages make, the layer's key in the cache, and the layer.
+    """Return a base of one layer with a lock's Debian packages, the layer's key in the cache, and the layer.
 
-    Safe on any thread beside other work: nothing of it is shared but the cache, whose files are renamed into place,
-    and log and reporter, to which it alone may write meanwhile.
+    Safe on any thread, if no other thread writes to `options.log` and `reporter` at the same time.
 
     Args:
-        base: of the lock, kind 'bootstrap'.
-        cache: where the layer is kept.
+        base: the lock's base, of kind 'bootstrap'.
+        cache: the cache for the layer.
         options: mirror, log and limits.
-        reporter: hears the step.
-        state: folder for the note of what is being made.
-        no_cache: make it although it is kept.
-        engine: whose note it is; the next run with this engine ends what a killed one left working.
+        reporter: receives the step.
+        state: folder for the journal.
+        no_cache: build the layer even if it is cached.
+        engine: the engine in the journal; its next run kills processes that a killed run left.
 
     Raises:
         As `envkit.build.bootstrap.make`.
@@ -78,9 +78,9 @@ def from_packages(
             prefix="envkit-", ignore_cleanup_errors=True
         ) as folder:  # fmt: skip
             notes.folder(Path(folder))
-            Path(folder).chmod(0o755)  # apt's own user has to reach what is inside
-            reporter.step(f"make the base of {len(base.packages)} Debian packages")
-            return _written(base, Path(folder), sink, options, notes)
+            Path(folder).chmod(0o755)  # apt's own user has to be able to enter it
+            reporter.step(f"build the Debian base ({len(base.packages)} packages)")
+            return _build(base, Path(folder), sink, options, notes)
 
     def check() -> None:
         if options.stop is not None and options.stop.is_set():
@@ -93,7 +93,7 @@ def from_packages(
 
 
 def layer_key(base: LockedBase) -> str:
-    """Return the name in the layer cache of what these packages make."""
+    """Return the layer cache's key for these packages."""
     rows = [(package.name, package.version, package.arch, package.sha256) for package in base.packages]
     tree = {
         "recipe": bootstrap.RECIPE,
@@ -106,12 +106,12 @@ def layer_key(base: LockedBase) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
-def _written(
+def _build(
     base: LockedBase, folder: Path, sink: IO[bytes], options: bootstrap.RootOptions, notes: Journal
 ) -> LayerDigest:
-    """Make the root and write its layer, which begins while mmdebstrap still removes its own copy."""
+    """Build the root and write its layer, starting while mmdebstrap still removes its own copy."""
     assert base.suite is not None
-    given_up = threading.Event()
+    cancelled = threading.Event()
     packing: list[Future[LayerDigest]] = []
     with ThreadPoolExecutor(1, thread_name_prefix="envkit-root") as thread:
         try:
@@ -122,17 +122,17 @@ def _written(
                 options,
                 notes,
                 on_tar=lambda tar: packing.append(
-                    thread.submit(write_root, tar, _Stoppable(sink, (given_up, options.stop)), mtime=MTIME)
+                    thread.submit(write_root, tar, _Stoppable(sink, (cancelled, options.stop)), mtime=MTIME)
                 ),
             )
             return packing[0].result()
         except BaseException:
-            given_up.set()
+            cancelled.set()
             raise
 
 
 class _Stoppable:
-    """A sink that takes nothing more once one of the events is set."""
+    """A sink that raises StoppedError once one of the events is set."""
 
     def __init__(self, sink: IO[bytes], events: tuple[threading.Event | None, ...]) -> None:
         self._sink, self._events = sink, events
@@ -145,11 +145,11 @@ class _Stoppable:
 
 
 def write_root(tar: Path, sink: Writable, *, mtime: int) -> LayerDigest:
-    """Write the layer to `sink`; equal contents give equal bytes, whatever the order and the times in `tar`.
+    """Write the layer to `sink`. Equal contents give equal bytes, whatever the order and times in `tar`.
 
     Raises:
-        IntegrityError: a path leads out of the tree, a name stands there twice, or a hard link to nothing.
-        OSError: the tar cannot be read or the sink not be written.
+        IntegrityError: a path leads out of the tree, occurs twice, or is a hard link to a missing file.
+        OSError: the tar cannot be read, or the sink cannot be written.
     """
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)
     blob, inner = hashlib.sha256(GZIP_HEADER), hashlib.sha256()
@@ -183,15 +183,15 @@ def _archive(path: Path, mtime: int) -> Iterator[bytes]:
                 yield from _contents(source, old)
                 yield bytes(-old.size % tarfile.BLOCKSIZE)
     except tarfile.TarError as error:
-        raise IntegrityError(f"{path} cannot be read as a tar: {error}", hint="--no-cache makes it again") from error
+        raise IntegrityError(f"{path} cannot be read as a tar: {error}", hint=_REBUILD) from error
     ending = 2 * tarfile.BLOCKSIZE
     yield bytes(ending + -(written + ending) % tarfile.RECORDSIZE)
 
 
 def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, str, str | None]]:
-    """Return what the layer holds, sorted by path: the entry that has the contents, the path, and a hard link's target.
+    """Return the layer's entries sorted by path: the member with the contents, the path, and a hard link's target.
 
-    Of several names of one file, the first in this order has the contents, whichever had them in the tar.
+    If a file has several names, the first in this order gets the contents, whichever has them in the tar.
     """
     members: dict[str, tarfile.TarInfo] = {}
     for member in source.getmembers():
@@ -199,7 +199,7 @@ def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, 
         if not name or member.ischr() or member.isblk() or member.isfifo():
             continue
         if name in members and not (member.isdir() and members[name].isdir()):
-            raise IntegrityError(f"{path}: {name!r} is in it twice", hint="--no-cache makes it again")
+            raise IntegrityError(f"{path}: {name!r} is in it twice", hint=_REBUILD)
         members[name] = member
     first: dict[str, str] = {}
     rows: list[tuple[tarfile.TarInfo, str, str | None]] = []
@@ -221,9 +221,7 @@ def _owner(members: dict[str, tarfile.TarInfo], name: str, path: Path) -> str:
         seen.add(name)
         name = _plain(members[name].linkname, path)
         if name in seen or name not in members or not (members[name].isreg() or members[name].islnk()):
-            raise IntegrityError(
-                f"{path}: a hard link leads to {name!r}, which is not a file", hint="--no-cache makes it again"
-            )
+            raise IntegrityError(f"{path}: a hard link leads to {name!r}, which is not a file", hint=_REBUILD)
     return name
 
 
@@ -250,17 +248,17 @@ def _contents(source: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
         left -= len(piece)
         yield piece
     if left:
-        raise IntegrityError(f"{member.name!r} is cut short", hint="--no-cache makes it again")
+        raise IntegrityError(f"{member.name!r} is truncated", hint=_REBUILD)
 
 
 def _plain(name: str, path: Path) -> str:
     """Return a path relative to the root; empty for the root itself."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:
-        raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it again")
+        raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint=_REBUILD)
     if imagepaths.is_reserved(name):
         raise IntegrityError(
             f"{path}: {name!r:.200} has {imagepaths.RESERVED}",
-            hint="--base IMAGE, or leave the Debian package that brings it out",
+            hint="use --base IMAGE, or remove the Debian package that contains it",
         )
     return "/".join(parts)

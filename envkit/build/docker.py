@@ -1,4 +1,4 @@
-"""The Docker engine through its SDK: the classic builder, streamed. Every image is named by the id the engine gave."""
+"""Build with the Docker engine's classic builder through its SDK. Images are identified by the engine's image ID."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import urllib3.exceptions
 from envkit.build import classic, journal
 from envkit.build.model import Job, LocalImage, Probe, split_tag
 from envkit.engine.address import PATIENCE_S, docker_address, greet, refusal
-from envkit.engine.failures import Place, engine_lost, translate
+from envkit.engine.failures import EngineInfo, engine_lost, translate
 from envkit.engine.stream import Stream
 from envkit.ground import identity
 from envkit.ground.errors import RAISE_TIMEOUT, EngineError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
 
-# What the SDK raises: its own errors, and those of its HTTP library, which it lets through.
+# What the SDK raises: its own errors, and those of its HTTP library, which it does not translate.
 FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
-# A client's configuration file that is not what the SDK expects shows as one of these while connecting.
+# The SDK raises these while connecting if the client's configuration file has unexpected content.
 _ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
-_PATIENCE_S = 60  # of an ordinary question: an engine under load may think for a while
-_REGISTRY_PATIENCE_S = 30  # one question to a registry, which the engine asks for us
-_IMPORT_PATIENCE_S = 600  # the engine is silent while it unpacks gigabytes
+_PATIENCE_S = 60  # for an ordinary request to an engine under load
+_REGISTRY_PATIENCE_S = 30  # for a request to a registry, which the engine makes
+_IMPORT_PATIENCE_S = 600  # the engine sends nothing while it unpacks gigabytes
 
 
 class DockerEngine:
-    """The engine at an address; every question has a connection of its own, closed when it is answered."""
+    """The engine at an address. Every request uses its own connection."""
 
     name = "docker"
     flavour = "classic"
@@ -58,42 +58,44 @@ class DockerEngine:
             return Probe(name=self.name, available=False, detail=problem.message, hint=problem.hint)
         return Probe(name=self.name, available=True, detail=f"Docker {version} at {self.address}")
 
-    def place(self) -> Place:
+    def info(self) -> EngineInfo:
         """Return the engine's name and storage folder."""
         try:
             with _connect(self.address) as client:
-                return Place(engine=self.name, storage=client.info().get("DockerRootDir"))
+                return EngineInfo(engine=self.name, storage=client.info().get("DockerRootDir"))
         except (EnvironmentProblem, *FOREIGN):
-            return Place(engine=self.name)
+            return EngineInfo(engine=self.name)
 
     def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
         """Build with the classic builder; see `Engine`."""
         if job.secrets:
-            raise UsageError("the docker engine's classic builder has no build secrets", hint="--engine buildkit")
-        place, doing = self.place(), f"the build of {job.name}"
+            raise UsageError(
+                "the docker engine's classic builder does not support build secrets", hint="--engine buildkit"
+            )
+        info, doing = self.info(), f"the build of {job.name}"
         with journal.Journal(job.state, self.name) as notes:
-            narration = classic.Narration(log, reporter, notes.container)
+            events = classic.BuildEvents(log, reporter, notes.container)
             began = time.time()
             try:
-                self._follow(context, job, narration)
+                self._follow(context, job, events)
             except TimeoutError:
                 raise TimeLimitError(
-                    f"{doing} reached its time limit of {job.timeout_s:g} s at {narration.where()}",
+                    f"{doing} reached its time limit of {job.timeout_s:g} s at {events.where()}",
                     hint=RAISE_TIMEOUT,
                     details=log.details(),
                 ) from None
             except docker.errors.APIError as error:
-                raise translate(error.explanation or str(error), doing, place, log.details()) from error
+                raise translate(error.explanation or str(error), doing, info, log.details()) from error
             except FOREIGN as error:
-                raise engine_lost(doing, place, log.details()) from error
+                raise engine_lost(doing, info, log.details()) from error
             finally:
-                if not narration.image:
+                if not events.image:
                     self._remove(notes.containers)
-            if narration.error is not None:
-                raise self._failed(narration, doing, place, log, began)
-            if not narration.image:
-                raise engine_lost(doing, place, log.details())
-            return narration.image
+            if events.error is not None:
+                raise self._failure(events, doing, info, log, began)
+            if not events.image:
+                raise engine_lost(doing, info, log.details())
+            return events.image
 
     def digest(self, reference: str) -> str:
         """Return the digest of a reference in its registry; see `Engine`."""
@@ -102,14 +104,14 @@ class DockerEngine:
             with _connect(self.address, patience_s=_REGISTRY_PATIENCE_S) as client:
                 digest = client.inspect_distribution(reference)["Descriptor"]["digest"]  # type: ignore[no-untyped-call]
         except docker.errors.APIError as error:
-            raise translate(error.explanation or str(error), doing, self.place()) from error
+            raise translate(error.explanation or str(error), doing, self.info()) from error
         except requests.Timeout as error:
             raise EnvironmentProblem(
                 f"{doing}: the registry did not answer within {_REGISTRY_PATIENCE_S} s",
                 hint="set a mirror (ENVKIT_REGISTRY=host:port), or use --base bootstrap:debian/bookworm",
             ) from error
         except (*FOREIGN, KeyError, TypeError) as error:
-            raise engine_lost(doing, self.place()) from error
+            raise engine_lost(doing, self.info()) from error
         return str(digest)
 
     def local(self, reference: str) -> LocalImage | None:
@@ -124,7 +126,7 @@ class DockerEngine:
                 f"{reference!r:.200} is not an image name: {error.explanation or error}", hint="write NAME:TAG"
             ) from error
         except FOREIGN as error:
-            raise engine_lost(f"looking up {reference}", Place(engine=self.name)) from error
+            raise engine_lost(f"looking up {reference}", EngineInfo(engine=self.name)) from error
         return LocalImage(
             id=tree["Id"],
             digests=tuple(tree.get("RepoDigests") or ()),
@@ -140,33 +142,33 @@ class DockerEngine:
         changes = [f"ENV {key}={value}" for key, value in env.items()] + ['CMD ["bash"]']
         try:
             with _connect(self.address, patience_s=_IMPORT_PATIENCE_S) as client:
-                said = client.import_image_from_file(str(tar), repository=repository, tag=tag, changes=changes)
+                output = client.import_image_from_file(str(tar), repository=repository, tag=tag, changes=changes)
         except docker.errors.APIError as error:
-            raise translate(error.explanation or str(error), doing, self.place()) from error
+            raise translate(error.explanation or str(error), doing, self.info()) from error
         except FOREIGN as error:
-            raise engine_lost(doing, self.place()) from error
+            raise engine_lost(doing, self.info()) from error
         image = self.local(reference)
-        if image is None or '"error"' in said:
-            raise translate(said, doing, self.place())
+        if image is None or '"error"' in output:
+            raise translate(output, doing, self.info())
         return image
 
     def load(self, archive: Iterable[bytes]) -> None:
-        """Take images from an archive in the format of `docker save`, streamed.
+        """Load images from a stream in the format of `docker save`.
 
         Raises:
             EngineError: the engine refuses the archive.
-            EnvironmentProblem: its disk is full, or it went away.
+            EnvironmentProblem: its disk is full, or the connection was lost.
         """
         doing = "loading an image"
         try:
             with _connect(self.address, patience_s=_IMPORT_PATIENCE_S) as client:
                 for event in client.load_image(piece for piece in archive):  # type: ignore[no-untyped-call]
                     if "error" in event:
-                        raise translate(str(event["error"]), doing, self.place())
+                        raise translate(str(event["error"]), doing, self.info())
         except docker.errors.APIError as error:
-            raise translate(error.explanation or str(error), doing, self.place()) from error
+            raise translate(error.explanation or str(error), doing, self.info()) from error
         except FOREIGN as error:
-            raise engine_lost(doing, self.place()) from error
+            raise engine_lost(doing, self.info()) from error
 
     def tag(self, image: str, reference: str) -> None:
         """Name an image; see `Engine`."""
@@ -175,9 +177,9 @@ class DockerEngine:
             with _connect(self.address) as client:
                 client.tag(image, repository, tag, force=True)
         except docker.errors.APIError as error:
-            raise translate(error.explanation or str(error), f"tagging {reference}", self.place()) from error
+            raise translate(error.explanation or str(error), f"tagging {reference}", self.info()) from error
         except FOREIGN as error:
-            raise engine_lost(f"tagging {reference}", self.place()) from error
+            raise engine_lost(f"tagging {reference}", self.info()) from error
 
     def has_bridge(self) -> bool:
         """Return whether the engine has a bridge network."""
@@ -185,15 +187,15 @@ class DockerEngine:
             with _connect(self.address) as client:
                 return bool(client.networks(filters={"driver": "bridge"}))
         except FOREIGN as error:
-            raise engine_lost("listing networks", self.place()) from error
+            raise engine_lost("listing networks", self.info()) from error
 
     def sweep(self, state: Path) -> int:
-        """Remove what dead runs left; see `Engine`."""
+        """Remove what killed runs left; see `Engine`."""
         try:
             with _connect(self.address) as client:
                 labeled = client.containers(all=True, filters={"label": [identity.PREFIX]})
         except FOREIGN as error:
-            raise engine_lost("listing containers", self.place()) from error
+            raise engine_lost("listing containers", self.info()) from error
         dead = [row["Id"] for row in labeled if identity.abandoned(row.get("Labels") or {})]
         notes = journal.abandoned(state, self.name)
         removed = self._remove((*dead, *(ident for note in notes for ident in note.containers)))
@@ -201,13 +203,13 @@ class DockerEngine:
             journal.forget(note)
         return removed
 
-    def _follow(self, context: bytes, job: Job, narration: classic.Narration) -> None:
-        """Send the context and listen until the engine is done, the limit is reached or a signal comes."""
+    def _follow(self, context: bytes, job: Job, events: classic.BuildEvents) -> None:
+        """Send the context and read events until the build ends, the time limit is reached or a signal arrives."""
         client = _connect(self.address)
         answers: list[requests.Response] = []
         client.hooks["response"].append(lambda answer, **_: answers.append(answer))
 
-        def events() -> Iterator[dict[str, Any]]:
+        def source() -> Iterator[dict[str, Any]]:
             return client.build(
                 fileobj=io.BytesIO(context),
                 custom_context=True,
@@ -222,32 +224,32 @@ class DockerEngine:
             )
 
         def cut() -> None:
-            # The engine cancels a classic build when the connection that carries its output is gone.
+            # The engine cancels a classic build when the connection for its output is closed.
             for answer in answers:
                 _shut(answer)
 
-        with client, Stream(events, cut, job.timeout_s) as stream:
+        with client, Stream(source, cut, job.timeout_s) as stream:
             for event in stream:
-                narration.hear(event)
-            narration.finish()
+                events.read(event)
+            events.finish()
 
-    def _failed(
-        self, narration: classic.Narration, doing: str, place: Place, log: BuildLog, began: float
+    def _failure(
+        self, events: classic.BuildEvents, doing: str, info: EngineInfo, log: BuildLog, began: float
     ) -> EnvkitError:
-        """Return the error for a build that the engine itself reported as failed."""
-        killed = narration.exit_code == classic.KILLED
-        if killed and self._saw_oom(narration.container, began):
+        """Return the error for a build that the engine reported as failed."""
+        killed = events.exit_code == classic.KILLED
+        if killed and self._saw_oom(events.container, began):
             return EngineError(
-                f"{doing}: {narration.where()} was killed for want of memory",
+                f"{doing}: {events.where()} was killed because it ran out of memory",
                 hint="give the engine's machine more memory, or install fewer packages at once",
                 details=log.details(),
             )
-        if killed and not self._stays():
-            return engine_lost(doing, place, log.details())
-        return narration.failure(doing, place)
+        if killed and not self._keeps_running():
+            return engine_lost(doing, info, log.details())
+        return events.failure(doing, info)
 
     def _saw_oom(self, container: str | None, began: float) -> bool:
-        """Return whether the kernel killed something in this container for want of memory: only an event tells."""
+        """Return whether the kernel killed a process in this container for lack of memory, which only events show."""
         if container is None:
             return False
         try:
@@ -262,8 +264,8 @@ class DockerEngine:
         except (EnvkitError, *FOREIGN):
             return False
 
-    def _stays(self) -> bool:
-        """Return whether the engine goes on answering: one that shuts down kills its build steps first (137)."""
+    def _keeps_running(self) -> bool:
+        """Return whether the engine keeps answering. When it shuts down, it kills build steps first (exit code 137)."""
         for _ in range(6):
             try:
                 with _connect(self.address) as client:
@@ -274,7 +276,7 @@ class DockerEngine:
         return True
 
     def _remove(self, containers: tuple[str, ...]) -> int:
-        """Remove containers and wait until they are gone; an engine that is gone keeps them for the next run."""
+        """Remove containers, wait until they are gone, and return how many. What is left, the next run removes."""
         removed = 0
         for ident in containers:
             for _ in range(40):
@@ -283,7 +285,7 @@ class DockerEngine:
                         client.remove_container(ident, force=True, v=True)
                 except docker.errors.NotFound:
                     break
-                except docker.errors.APIError:  # its removal is already going on
+                except docker.errors.APIError:  # a removal is already in progress
                     time.sleep(0.25)
                 except (EnvkitError, *FOREIGN):
                     return removed
@@ -293,7 +295,7 @@ class DockerEngine:
 
 
 def _connect(address: str, *, patience_s: int | None = None) -> docker.APIClient:
-    """Return a connection of which every call has this patience, while the first one must be answered at once."""
+    """Return a connection whose requests have this timeout; the first one, in `greet`, has a shorter one."""
     environment = docker.utils.kwargs_from_env()
 
     def opened(version: str) -> docker.APIClient:
@@ -310,8 +312,8 @@ def _connect(address: str, *, patience_s: int | None = None) -> docker.APIClient
 
 
 def _shut(answer: requests.Response) -> None:
-    """Wake a thread that is blocked in reading this answer, and close its connection."""
-    # It may be at its end already, or the HTTP library be older than 2.3: then closing has to do.
+    """Wake a thread that is blocked reading this response, and close its connection."""
+    # Shutdown fails if the response is at its end, and urllib3 before 2.3 has no shutdown. Then only close it.
     with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):
         answer.raw.shutdown()
     answer.close()

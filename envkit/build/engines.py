@@ -1,4 +1,4 @@
-"""The container engines by name."""
+"""Container engines by name."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def _podman(docker_cli: str) -> Engine:
     return PodmanEngine()
 
 
-# In the order in which `auto` asks them.
+# In the order in which `auto` tries them.
 ENGINES: Mapping[str, Callable[[str], Engine]] = {"docker": _docker, "buildkit": _buildkit, "podman": _podman}

@@ -1,4 +1,4 @@
-"""What a build takes from its machine: the network of its steps, and the certificates that it trusts."""
+"""Choose a build's settings that depend on this machine: the network of its steps, and the trusted certificates."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
-_LARGEST_BUNDLE = 8 << 20  # bytes; the authorities that Debian trusts have 0.2 million
+_LARGEST_BUNDLE = 8 << 20  # bytes; Debian's bundle has 0.2 million
 _FETCHED = (
     "conda_channel_alias", "miniconda", "pytorch_index", "python_index",
     "debian_mirror", "debian_security_mirror", "ubuntu_mirror", "rpm_mirror",
 )  # fmt: skip
 
 
-def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) -> str | None:
-    """Return the network of the build's steps in the engine's words; None = the engine's default.
+def network(requested: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) -> str | None:
+    """Return the engine's name for the network of the build's steps; None = the engine's default.
 
-    `auto` is the host's if a mirror is on loopback, which no other network reaches, or if the engine has no bridge.
+    `auto` selects the host network if a mirror is on loopback, which other networks cannot reach, or if the engine has
+    no bridge.
 
     Raises:
-        UsageError: the network does not exist.
+        UsageError: the network is unknown.
     """
-    if asked not in NETWORKS:
-        raise UsageError(f"--network {asked!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")
-    if asked != "auto":
-        return None if asked == "default" else asked
+    if requested not in NETWORKS:
+        raise UsageError(f"--network {requested!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")
+    if requested != "auto":
+        return None if requested == "default" else requested
     local = [
         field.name for field in fields(Mirrors) if field.name in _FETCHED and is_loopback(getattr(mirrors, field.name))
     ]
@@ -51,19 +52,19 @@ def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) ->
 
 
 def certificates(mirrors: Mirrors, environ: Mapping[str, str], reporter: Reporter) -> tuple[Mirrors, bytes | None]:
-    """Return the mirrors as they are rendered, and the PEM bundle that pip and conda trust during the build.
+    """Return the mirrors for rendering, and the PEM bundle that pip and conda trust during the build.
 
-    If it is unset, the bundle of this machine's other clients is used: behind a TLS-intercepting proxy, nothing can
-    be fetched without it. The value `none` disables that.
+    If `ca_bundle` is unset, the bundle that this machine's other clients use is taken: behind a TLS-intercepting proxy,
+    nothing can be downloaded without it. The value `none` disables that.
 
     Raises:
-        UsageError: the file cannot be read, or holds no certificate.
+        UsageError: the file cannot be read, or is not a PEM bundle.
     """
-    wanted = mirrors.ca_bundle
-    if wanted == NO_BUNDLE:
+    bundle = mirrors.ca_bundle
+    if bundle == NO_BUNDLE:
         return replace(mirrors, ca_bundle=None), None
-    if wanted:
-        return mirrors, _bundle(Path(wanted), "ca_bundle")
+    if bundle:
+        return mirrors, _bundle(Path(bundle), "ca_bundle")
     for variable in _CA_VARIABLES:
         value = environ.get(variable)
         if value and Path(value).is_file():
@@ -72,20 +73,20 @@ def certificates(mirrors: Mirrors, environ: Mapping[str, str], reporter: Reporte
     return mirrors, None
 
 
-def _bundle(path: Path, what: str) -> bytes:
+def _bundle(path: Path, setting: str) -> bytes:
     hint = "ENVKIT_CA_BUNDLE=none disables the bundle"
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_BUNDLE + 1)
     except OSError as error:
-        raise UsageError(f"{what}: {path}: {error.strerror or error}", hint=hint) from error
+        raise UsageError(f"{setting}: {path}: {error.strerror or error}", hint=hint) from error
     if b"-----BEGIN CERTIFICATE-----" not in data or len(data) > _LARGEST_BUNDLE:
-        raise UsageError(f"{what}: {path} is not a PEM bundle of certificates", hint=hint)
+        raise UsageError(f"{setting}: {path} is not a PEM bundle of certificates", hint=hint)
     return data
 
 
 def ca_file(mirrors: Mirrors, reporter: Reporter | None = None) -> str | None:
-    """Return the PEM file that the settings or this machine's other clients trust; None = what the system trusts.
+    """Return the PEM file that the settings or this machine's other clients use; None = the system's authorities.
 
     Raises:
         UsageError: it cannot be read.

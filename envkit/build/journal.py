@@ -1,8 +1,8 @@
-"""What a run leaves behind if it is killed: intermediate containers, which carry no label, and temporary folders.
+"""Record what a run would leave behind if it were killed, so that a later run can clean up.
 
-The classic builder makes one container per RUN step and labels none of them, so a run notes each one in the state
-folder before it can be lost. Podman's client works on by itself when envkit is killed, so its process is noted too.
-The next run of any kind reads the notes of runs that have ended.
+The classic builder creates an unlabeled container per RUN step, so a run records each one in the state folder as soon
+as it exists. Podman's client keeps running when envkit is killed, so its process is recorded too, and so are temporary
+folders. The next run with the same engine reads the notes of runs that have ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA = "envkit.journal/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """What a dead run noted: container ids, client processes with their start time, and folders."""
+    """The note of a killed run: container IDs, client processes with their start times, and folders."""
 
     note: Path
     containers: tuple[str, ...]
@@ -36,7 +36,7 @@ class Leftovers:
 
 
 class Journal:
-    """The note of the current run; it is gone when the `with` block ends."""
+    """The note of the current run. It is removed when the `with` block ends."""
 
     def __init__(self, folder: Path | None, engine: str) -> None:
         self._path = (
@@ -49,7 +49,7 @@ class Journal:
 
     @property
     def containers(self) -> tuple[str, ...]:
-        """Ids noted so far."""
+        """IDs of the containers recorded so far."""
         return tuple(self._containers)
 
     def __enter__(self) -> Self:
@@ -63,17 +63,17 @@ class Journal:
                 self._path.unlink(missing_ok=True)
 
     def container(self, ident: str) -> None:
-        """Note a container that the engine just made for this run."""
+        """Record a container that the engine has just created for this run."""
         self._containers.append(ident)
         self._save()
 
     def process(self, pid: int) -> None:
-        """Note a client program that works for this run."""
+        """Record a client process of this run."""
         self._processes.append((pid, identity.start_ticks(pid)))
         self._save()
 
     def folder(self, path: Path) -> None:
-        """Note a temporary folder of this run."""
+        """Record a temporary folder of this run."""
         self._folders.append(str(path))
         self._save()
 
@@ -88,20 +88,20 @@ class Journal:
             "processes": self._processes,
             "folders": self._folders,
         }
-        # Without a place for notes only the clean-up after a kill -9 is lost.
+        # If the note cannot be written, only the cleanup after kill -9 is lost.
         with contextlib.suppress(OSError):
             write_atomic(self._path, json.dumps(document).encode() + b"\n")
 
 
 def abandoned(folder: Path, engine: str) -> list[Leftovers]:
-    """Return what dead runs of this host noted about an engine; unreadable notes are skipped."""
+    """Return the notes of killed runs of this host with this engine. Unreadable notes are skipped."""
     leftovers: list[Leftovers] = []
     for note in sorted((folder / "runs").glob("*.json")):
         try:
             tree: Any = json.loads(note.read_bytes())
             if tree["schema"] != SCHEMA or tree["engine"] != engine or not identity.abandoned(tree["labels"]):
                 continue
-            left = Leftovers(
+            entry = Leftovers(
                 note=note,
                 containers=tuple(map(str, tree["containers"])),
                 processes=tuple((int(pid), str(started)) for pid, started in tree["processes"]),
@@ -109,21 +109,21 @@ def abandoned(folder: Path, engine: str) -> list[Leftovers]:
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        leftovers.append(left)
+        leftovers.append(entry)
     return leftovers
 
 
 def end_processes(leftovers: Leftovers) -> None:
-    """End the client programs that a dead run left working, and what runs below them."""
+    """Kill the client processes that a killed run left, and their descendants."""
     for pid, started in leftovers.processes:
         if identity.start_ticks(pid) == started:
             kill({pid: started} | tree(pid))
 
 
 def forget(leftovers: Leftovers) -> None:
-    """Remove a dead run's temporary folders (only such as envkit names) and its note."""
+    """Remove a killed run's temporary folders and its note."""
     for folder in leftovers.folders:
-        # Others may have changed the note: it must not name any folder for removal.
+        # Only folders with envkit's prefix: a note that someone changed must not cause another folder to be removed.
         if folder.name.startswith("envkit-"):
             shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):

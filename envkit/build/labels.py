@@ -1,4 +1,4 @@
-"""Labels that an engine adds to those of the plan: envkit's version, the base image, the time, source and license."""
+"""Labels of an image beyond the plan's: envkit's version, the base image, the lock, the date, source and license."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def image_labels(
     environ: Mapping[str, str],
     lock: Lock | None = None,
 ) -> dict[str, str]:
-    """Return all labels of an image, sorted. Nothing in them names a machine, a run or a moment.
+    """Return all labels of an image, sorted. None of them depends on the machine, the run or the time.
 
-    `org.opencontainers.image.created` is set from SOURCE_DATE_EPOCH alone, so that equal inputs give equal images.
-    The base is named only if a registry has it: Debian packages, and nothing, have no reference.
+    `org.opencontainers.image.created` is set only from SOURCE_DATE_EPOCH, so that equal inputs give equal images. The
+    base is named only if it has an image reference, which a base of Debian packages or an empty base does not have.
 
     Raises:
         UsageError: SOURCE_DATE_EPOCH is not a number of seconds.
@@ -74,7 +74,7 @@ def labels_asked(settings: Settings, typed: Sequence[str]) -> tuple[tuple[str, s
 
 
 def _licenses(value: Value) -> str:
-    """Return an SPDX license expression in its own spelling: `apache-2.0` is `Apache-2.0`."""
+    """Return an SPDX license expression in canonical form: `Apache-2.0` for `apache-2.0`."""
     try:
         return str(canonicalize_license_expression(str(value.text)))
     except InvalidLicenseExpression as error:
@@ -85,12 +85,12 @@ def _licenses(value: Value) -> str:
 
 
 def _reference(base: BaseImage) -> str | None:
-    """Return the base as an image reference with its registry; one that only this machine has stays as it was typed."""
+    """Return the base as an image reference with its registry; a local image without a digest stays as typed."""
     if base.origin not in ("registry", "local"):
         return None
     try:
         reference = parse_reference(base.name)
-    except UsageError:  # the ID of an image at hand
+    except UsageError:  # the ID of a local image
         return None
     if base.digest is None:
         return base.name
@@ -98,10 +98,10 @@ def _reference(base: BaseImage) -> str | None:
 
 
 def parse_label(text: str) -> tuple[str, str]:
-    """`KEY=VALUE` as typed after --label.
+    """Parse a `--label KEY=VALUE`.
 
     Raises:
-        UsageError: no `=`, a key that is not one or is reserved, or a value with control characters.
+        UsageError: there is no `=`, the key is invalid or reserved, or the value has control characters.
     """
     key, sign, value = text.partition("=")
     fault = label(key, value) if sign else "is not KEY=VALUE"
@@ -111,5 +111,5 @@ def parse_label(text: str) -> tuple[str, str]:
 
 
 def _created(environ: Mapping[str, str]) -> str | None:
-    moment = source_date(environ)
-    return None if moment is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)
+    date = source_date(environ)
+    return None if date is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", date)

@@ -1,15 +1,15 @@
-"""Layers kept between builds, found by what they are made of and named by their own digest.
+"""Cache of layers between builds. A key identifies a layer's inputs; its blob is named by the blob's digest.
 
     blobs/<digest>     the blob
-    layers/<key>.json  which blob a key made, with a digest over the note itself
-    new/               blobs in the making, each locked by its writer, and the locks of `flights`
+    layers/<key>.json  the note with the blob of a key, and a checksum of the note itself
+    new/               blobs that are being written, each locked by its writer, and the locks of `flights`
 
-Nothing found here is believed: a blob's bytes are hashed before its first use after every start of the machine and
-whenever its stat changed, and what does not fit is removed and made again. Two builds that make the same layer may do
-so: the second rename replaces equal bytes. Those that would rather wait for each other ask `LayerCache.flights`.
+Nothing in the cache is trusted. A blob is hashed before its first use after each boot and whenever its stat has
+changed; a blob that does not match is removed and built again. Two builds may write the same layer at the same time:
+the second rename replaces equal bytes. Builds that prefer to wait for each other use `LayerCache.flights`.
 
-A shared lock on every blob that was handed out, and on the folder, lasts as long as the cache object: what prunes the
-cache leaves alone what it cannot lock.
+The cache object keeps a shared lock on the folder and on every blob that it has returned. Pruning skips what it cannot
+lock.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from envkit.ground import store
 from envkit.image.spec import LayerDigest
 
 _SCHEMA = "envkit.built-layer/1"
-_READ = (_SCHEMA, "envkit.layer/1")  # the name that unpacked layers have, too, and that older caches hold
+_READ = (_SCHEMA, "envkit.layer/1")  # the second is the name in older caches, which unpacked layers use as well
 _NOTE_MAX = 4096  # bytes
 _PIECE = 1 << 20
-_ABANDONED_S = 60.0  # longer than a writer takes from making its file to locking it
+_ABANDONED_S = 60.0  # longer than a writer takes between creating its file and locking it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cached:
-    """A layer of the cache."""
+    """A layer in the cache."""
 
     layer: LayerDigest
     path: Path
 
 
 class New:
-    """A blob in the making: fill `stream`, then set `layer`. `cached` is there when it is kept."""
+    """A blob that is being written: fill `stream`, then set `layer`. `cached` is set once it is in the cache."""
 
     layer: LayerDigest
     cached: Cached
@@ -62,32 +62,32 @@ class LayerCache:
     """The layers below one folder.
 
     Args:
-        folder: of the cache.
-        offer: gets each layer that the cache hands out, made or kept, once its blob is whole; called from any thread,
-            so that one layer can be pushed while others are still being made. What it raises ends the work that asked.
+        folder: the cache's folder.
+        offer: called with each layer that the cache returns, new or old, once its blob is complete, so that it can be
+            pushed while other layers are still being built. It is called from any thread, and its exceptions propagate.
     """
 
     def __init__(self, folder: Path, offer: Callable[[Cached], None] | None = None) -> None:
-        """Open or make the cache.
+        """Open or create the cache.
 
         Raises:
             EnvironmentProblem: the folder cannot be written.
         """
         self._folder, self._offer = folder, offer
         self.flights = Flights.beside(folder)
-        self._held: list[int] = []
+        self._locks: list[int] = []
         self._leases: dict[str, int] = {}
-        weakref.finalize(self, _close, self._held, self._leases)
+        weakref.finalize(self, _close, self._locks, self._leases)
         with _translated(folder):
             for name in ("blobs", "layers", "new"):
                 (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._held.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            store.lock(self._held[0], shared=True)
-            # Writers lock what they make; a file without a lock that has not grown for a minute has no writer any more.
+            self._locks.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            store.lock(self._locks[0], shared=True)
+            # Writers lock their files. A file that is unlocked and has not changed for a minute has no writer.
             store.sweep((folder / "new").iterdir(), idle_s=_ABANDONED_S)
 
     def get(self, key: str) -> Cached | None:
-        """Return the layer of a key, None where it is missing or anything about it is wrong; that is then removed."""
+        """Return the layer of a key, None if it is missing. A damaged blob or note is removed and counts as missing."""
         note_path = self._note(key)
         tree = _read_note(note_path)
         layer = _layer(tree, key)
@@ -96,13 +96,13 @@ class LayerCache:
             return None
         path = self._blob(layer.digest)
         try:
-            with self._held_blob(path) as stream:
-                seen = _stamp(stream)
-                if tree.get("stamp") != seen or seen["size"] != layer.size:
+            with self._locked_blob(path) as stream:
+                stamp = _stamp(stream)
+                if tree.get("stamp") != stamp or stamp["size"] != layer.size:
                     _check(stream, layer)
-                    self._write_note(key, layer, seen)
+                    self._write_note(key, layer, stamp)
                 else:
-                    os.utime(note_path)  # when it was used last
+                    os.utime(note_path)  # the time of last use, for pruning
         except (FileNotFoundError, _UnusableError):
             _remove(note_path)
             return None
@@ -111,20 +111,20 @@ class LayerCache:
         return self._offered(Cached(layer=layer, path=path))
 
     def make(self, key: str, write: Callable[[IO[bytes]], LayerDigest]) -> Cached:
-        """Let `write` fill a new blob and keep it under `key`; see `making`."""
+        """Store the blob that `write` writes under `key`; see `making`."""
         with self.making(key) as new:
             new.layer = write(new.stream)
         return new.cached
 
     @contextlib.contextmanager
     def making(self, key: str) -> Iterator[New]:
-        """Give a new blob, to be filled and described by the end of the `with`, and keep it under `key`.
+        """Yield a new blob, which the `with` block fills and describes, and store it under `key`.
 
         Raises:
             EnvironmentProblem: the disk is full or the folder cannot be written; nothing is left behind.
         """
         with _translated(self._folder):
-            # Readable as the user's umask says: layouts have this very file.
+            # With the permissions of the user's umask, because layouts get a hard link to this file.
             with store.fresh_file(self._folder / "new") as (temporary, stream):
                 store.lock(stream.fileno(), shared=True)
                 new = New(stream)
@@ -134,46 +134,46 @@ class LayerCache:
                 with store.locked(path.parent):
                     if not _is_used(path, new.layer):
                         _put(temporary, path)
-                    with _open_own(path) as made:
-                        self._hold(made)
-                        seen = _stamp(made)
-            self._write_note(key, new.layer, seen)
+                    with _open_own(path) as blob:
+                        self._lock(blob)
+                        stamp = _stamp(blob)
+            self._write_note(key, new.layer, stamp)
         new.cached = self._offered(Cached(layer=new.layer, path=path))
 
     def place(self, key: str, cached: Cached, target: Path) -> None:
-        """Give the blob a second name, or a copy where the file system has no links.
+        """Hard-link the blob to `target`, or copy it if that fails.
 
-        A link changes the file's stamp, so the note is renewed where nothing else can have changed with it.
+        A link changes the file's stamp. The note gets the new stamp if nothing else can have changed the blob.
 
         Raises:
             EnvironmentProblem: `target` cannot be written.
         """
-        with _translated(target.parent, "name an --output on a larger disk"):
+        with _translated(target.parent, "use an --output on a larger disk"):
             tree = _read_note(self._note(key))
             try:
                 with _open_own(cached.path) as stream:
-                    known = self._lease(cached, stream) and tree is not None and tree.get("stamp") == _stamp(stream)
+                    unchanged = self._lease(cached, stream) and tree is not None and tree.get("stamp") == _stamp(stream)
                     target.hardlink_to(cached.path)
-                    after = _stamp(stream)
+                    stamp = _stamp(stream)
             except (OSError, _UnusableError):
                 shutil.copyfile(cached.path, target)
                 return
-            if known:
-                self._write_note(key, cached.layer, after)
+            if unchanged:
+                self._write_note(key, cached.layer, stamp)
             else:
                 self._end_lease(cached)
 
     def settle(self, key: str, cached: Cached) -> None:
-        """Renew the stamp after names of the blob went away since `place`, if no process opened it for writing.
+        """Update the stamp after links made by `place` were removed, if no process opened the blob for writing.
 
-        Without the kernel's word for that (a lease, fcntl(2)) the next `get` hashes the blob.
+        Only a lease (fcntl(2)) shows that. Without one, the next `get` hashes the blob.
         """
         if not self._end_lease(cached):
             return
         with contextlib.suppress(OSError, _UnusableError), _open_own(cached.path) as stream:
-            tree, seen = _read_note(self._note(key)), _stamp(stream)
-            if _layer(tree, key) == cached.layer and tree is not None and tree["stamp"] != seen:
-                self._write_note(key, cached.layer, seen)
+            tree, stamp = _read_note(self._note(key)), _stamp(stream)
+            if _layer(tree, key) == cached.layer and tree is not None and tree["stamp"] != stamp:
+                self._write_note(key, cached.layer, stamp)
 
     def _offered(self, cached: Cached) -> Cached:
         if self._offer is not None:
@@ -187,8 +187,8 @@ class LayerCache:
         return self._folder / "blobs" / digest
 
     @contextlib.contextmanager
-    def _held_blob(self, path: Path) -> Iterator[IO[bytes]]:
-        """Return a blob and protect it from pruning; an unusable one is removed."""
+    def _locked_blob(self, path: Path) -> Iterator[IO[bytes]]:
+        """Open a blob and protect it from pruning. An unusable blob is removed."""
         with contextlib.ExitStack() as opened:
             with store.locked(path.parent):
                 try:
@@ -196,7 +196,7 @@ class LayerCache:
                 except _UnusableError:
                     _remove(path)
                     raise
-                self._hold(stream)
+                self._lock(stream)
             try:
                 yield stream
             except _UnusableError:
@@ -205,20 +205,20 @@ class LayerCache:
                         _remove(path)
                 raise
 
-    def _hold(self, stream: IO[bytes]) -> None:
-        """Keep others from pruning the blob as long as this object lives."""
-        # A duplicate shares the lock (flock(2)) and stays open when the stream is closed.
-        self._held.append(os.dup(stream.fileno()))
-        store.lock(self._held[-1], shared=True)
+    def _lock(self, stream: IO[bytes]) -> None:
+        """Protect a blob from pruning for the lifetime of this object."""
+        # A duplicated descriptor shares the lock (flock(2)) and stays open when the stream is closed.
+        self._locks.append(os.dup(stream.fileno()))
+        store.lock(self._locks[-1], shared=True)
 
     def _lease(self, cached: Cached, stream: IO[bytes]) -> bool:
-        """Return whether the kernel will tell if a process opens the blob for writing from now on."""
+        """Take a lease, which shows later whether a process opened the blob for writing; return whether that worked."""
         if cached.layer.digest in self._leases:
             return True
         descriptor = os.dup(stream.fileno())
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # the usual SIGIO ends a process
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # the default, SIGIO, would kill this process
         except OSError:
             os.close(descriptor)
             return False
@@ -226,7 +226,7 @@ class LayerCache:
         return True
 
     def _end_lease(self, cached: Cached) -> bool:
-        """Return whether no process opened the blob for writing since the lease was taken; ends it."""
+        """End the lease and return whether no process has opened the blob for writing since it was taken."""
         descriptor = self._leases.pop(cached.layer.digest, None)
         if descriptor is None:
             return False
@@ -235,9 +235,9 @@ class LayerCache:
         finally:
             os.close(descriptor)
 
-    def _write_note(self, key: str, layer: LayerDigest, seen: Mapping[str, int | str]) -> None:
-        """Note which blob a key made. Not flushed to disk: a note that a power cut damages is not believed."""
-        tree: dict[str, Any] = {"schema": _SCHEMA, "key": key, **asdict(layer), "stamp": dict(seen)}
+    def _write_note(self, key: str, layer: LayerDigest, stamp: Mapping[str, int | str]) -> None:
+        """Write a key's note. It is not synced to the disk: a power failure may damage it, which its checksum shows."""
+        tree: dict[str, Any] = {"schema": _SCHEMA, "key": key, **asdict(layer), "stamp": dict(stamp)}
         tree["check"] = hashlib.sha256(_canonical(tree)).hexdigest()
         with store.fresh_file(self._folder / "new", mode=0o600) as (temporary, stream):
             stream.write(_canonical(tree))
@@ -246,7 +246,7 @@ class LayerCache:
 
 
 def _is_used(path: Path, layer: LayerDigest) -> bool:
-    """Return whether another build has the same blob in its hands: it must not lose it to an equal one."""
+    """Return whether another build uses an intact blob at this path, which must not be replaced by an equal one."""
     try:
         with _open_own(path) as stream:
             if store.lock(stream.fileno(), wait=False):
@@ -267,7 +267,7 @@ class _UnusableError(Exception):
 
 
 def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
-    """Return the unchanged layer of a key's note."""
+    """Return the layer of a key's note, None if the note is missing or damaged."""
     if tree is None:
         return None
     rest = {name: value for name, value in tree.items() if name != "check"}
@@ -289,7 +289,11 @@ def _read_note(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _open_own(path: Path) -> Iterator[IO[bytes]]:
-    """Give a regular file of this user, never one behind a link."""
+    """Open a regular file of this user without following links.
+
+    Raises:
+        _UnusableError: it is something else.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -305,7 +309,7 @@ def _open_own(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _stamp(stream: IO[bytes]) -> dict[str, int | str]:
-    """Return what changes when the file does: writes set both times, and a start of the machine ends all trust."""
+    """Return values that change when the file does: a write sets both times. After a reboot no stamp is equal."""
     status = os.fstat(stream.fileno())
     return {
         "boot": _boot(),
@@ -325,7 +329,11 @@ def _boot() -> str:
 
 
 def _check(stream: IO[bytes], layer: LayerDigest) -> None:
-    """Read the whole blob."""
+    """Compare the size and digest of a whole blob with the layer's.
+
+    Raises:
+        _UnusableError: they differ.
+    """
     digest = hashlib.sha256()
     size = 0
     while piece := stream.read(_PIECE):
@@ -340,7 +348,7 @@ def _canonical(tree: Mapping[str, Any]) -> bytes:
 
 
 def _put(temporary: Path, path: Path) -> None:
-    """Give a new file its name, also where a folder has it."""
+    """Rename a new file, even if a folder has the name."""
     try:
         temporary.replace(path)
     except IsADirectoryError:
@@ -349,14 +357,14 @@ def _put(temporary: Path, path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file of the cache, or a folder in its place."""
+    """Remove a file of the cache, or a folder with its name."""
     with contextlib.suppress(OSError):
         if not _remove_folder(path):
             path.unlink()
 
 
 def _remove_folder(path: Path) -> bool:
-    """Remove a folder where a file has to be, and return whether there was one: no file can be renamed over it."""
+    """Remove a folder and return whether there was one: a file cannot be renamed over a folder."""
     try:
         is_folder = stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -368,7 +376,7 @@ def _remove_folder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _translated(folder: Path, larger: str = store.LARGER_CACHE) -> Iterator[None]:
-    """Translate what the system refuses; `larger` is the next step where a disk is full."""
+    """Translate OSError into EnvironmentProblem; `larger` is the hint for a full disk."""
     try:
         yield
     except OSError as error:

@@ -1,12 +1,11 @@
-"""The base that a lock names: by digest, or as a list of Debian packages. Nothing is downloaded or made."""
+"""Find the base for a lock: an image by digest, or a list of Debian packages. Nothing is downloaded or built."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from envkit.build.base import at_hand as at_hand_base
-from envkit.build.base import mirrored
+from envkit.build.base import local_base, mirrored
 from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.ground.platforms import of_machine
 from envkit.image.reference import parse_reference
@@ -22,58 +21,58 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.registry.transport import Transport
 
-AtHand = Callable[[str], "LocalImage | None"]
-"""Looks an image up by name in an engine's own storage; never pulls, never raises."""
+FindLocal = Callable[[str], "LocalImage | None"]
+"""Looks up an image by name in an engine's own storage. Never pulls and never raises."""
 
 
-def preferred_base(plan: BuildPlan, asked: str) -> str:
-    """Return the base to lock for this engine: what was asked for, else the plan's, or packages where it installs some.
+def preferred_base(plan: BuildPlan, requested: str) -> str:
+    """Return the base for a lock of the embedded engine: Debian packages if the plan needs some, else `requested`.
 
-    Nothing runs in an image while it is assembled, so what the plan wants of the system has to be in the base already.
+    The embedded engine runs nothing in the image, so system packages have to be in the base already.
     """
     suite = SUITES.get(plan.resolution.os)
-    if asked == "auto" and plan.system and suite is not None and plan.flavor != "devel":
+    if requested == "auto" and plan.system and suite is not None and plan.flavor != "devel":
         return f"{PREFIX}debian/{suite}"
-    return asked
+    return requested
 
 
 def to_lock(
     plan: BuildPlan,
-    asked: str,
+    requested: str,
     *,
     mirrors: Mirrors,
     transport: Transport,
     reporter: Reporter,
-    at_hand: AtHand | None = None,
+    local: FindLocal | None = None,
 ) -> LockedBase:
-    """Return the base for a lock, whichever engine will build it; nothing is downloaded or made.
+    """Return the base for a lock, for any engine.
 
-    Digests come from the registry itself, so no engine is needed. An image of an engine's own storage that no
-    registry knows has none: the lock leaves the base out then.
+    Digests come from the registry itself, so no engine is needed. A local image that was not pulled from a registry has
+    no digest; the lock then has no base.
 
     Args:
-        plan: what is to be built.
-        asked: `auto`, an image's name, `bootstrap:debian/bookworm`, or `none`.
-        mirrors: as set by the user.
+        plan: the plan to build.
+        requested: `auto`, an image's name, `bootstrap:debian/bookworm`, or `none`.
+        mirrors: the user's mirrors.
         transport: connections.
-        reporter: hears of a fall-back.
-        at_hand: looks an image up in the storage of the engine that will build; None = the embedded engine, which
-            has no storage, and which prefers a base with the plan's system packages in it.
+        reporter: receives a note if a fallback is used.
+        local: looks up an image in the storage of the engine that will build. None = the embedded engine, which has no
+            storage and prefers a base that contains the plan's system packages.
 
     Raises:
-        UsageError: `asked` names nothing that can be a base of this plan.
-        EngineError: the registry has no such image, or refuses.
-        EnvironmentProblem: no registry and no Debian mirror answers.
+        UsageError: `requested` cannot be a base of this plan.
+        EngineError: the registry does not have the image, or refuses access.
+        EnvironmentProblem: neither a registry nor a Debian mirror answers.
     """
-    wanted = preferred_base(plan, asked) if at_hand is None else asked
-    if wanted == NONE:
+    base = preferred_base(plan, requested) if local is None else requested
+    if base == NONE:
         return lock_base.nothing()
-    if wanted.startswith(PREFIX):
-        return lock_base.bootstrapped(wanted, plan, mirrors.debian_mirror)
-    name = plan.base if wanted == "auto" else wanted
+    if base.startswith(PREFIX):
+        return lock_base.bootstrapped(base, plan, mirrors.debian_mirror)
+    name = plan.base if base == "auto" else base
     reference = parse_reference(mirrored(name, mirrors), what=f"--base {name!r:.200}")
-    if wanted != "auto" and at_hand is not None:  # first, as every container client does it
-        image = at_hand(name)
+    if base != "auto" and local is not None:  # a local image first, as container clients do
+        image = local(name)
         if image is not None:
             return _of_storage(name, name, image, reporter)
     if reference.digest is not None:
@@ -82,47 +81,47 @@ def to_lock(
     try:
         manifest = Registry.of(reference, transport).manifest(reference)
     except EnvironmentProblem as error:
-        if asked != "auto":
+        if requested != "auto":
             raise
-        return _without_registry(plan, error, mirrors=mirrors, reporter=reporter, at_hand=at_hand)
+        return _without_registry(plan, error, mirrors=mirrors, reporter=reporter, local=local)
     if manifest is None:
         raise EngineError(f"there is no image {reference}", hint="check the image's name and tag, or --base IMAGE")
     return lock_base.registered(name, manifest.digest)
 
 
 def _without_registry(
-    plan: BuildPlan, error: EnvironmentProblem, *, mirrors: Mirrors, reporter: Reporter, at_hand: AtHand | None
+    plan: BuildPlan, error: EnvironmentProblem, *, mirrors: Mirrors, reporter: Reporter, local: FindLocal | None
 ) -> LockedBase:
-    """Return the plan's base where no registry answers: the engine's own copy, else Debian's packages."""
+    """Return the plan's base if no registry answers: the engine's local copy, else Debian packages."""
     reference = mirrored(plan.base, mirrors)
-    image = at_hand(reference) if at_hand is not None else None
+    image = local(reference) if local is not None else None
     if image is not None:
-        reporter.note(f"{error.message}; the base is {reference} as it is here")
+        reporter.note(f"{error.message}; using the local {reference} as the base")
         return _of_storage(plan.base, reference, image, reporter)
     suite = SUITES.get(plan.resolution.os)
     if suite is None:
         raise error
-    reporter.note(f"{error.message}; the base is made from Debian's own packages")
+    reporter.note(f"{error.message}; building the base from Debian packages")
     return lock_base.bootstrapped(f"{PREFIX}debian/{suite}", plan, mirrors.debian_mirror)
 
 
 def _of_storage(name: str, reference: str, image: LocalImage, reporter: Reporter) -> LockedBase:
-    digest = at_hand_base(reference, name, image).digest
+    digest = local_base(reference, name, image).digest
     if digest is None:
-        reporter.note(f"base image: {name} is in no registry, so the lock does not hold it")
+        reporter.note(f"base image: {name} was not pulled from a registry, so it is not in the lock")
         return lock_base.nothing()
     return lock_base.registered(name, digest)
 
 
 def check_platform(lock: Lock, machine: str) -> None:
-    """Refuse to make another machine's base from packages: their scripts would have to run here.
+    """Check that a base of packages is for this machine, because the packages' scripts have to run here.
 
     Raises:
-        EnvironmentProblem: the lock is for another platform than this machine's.
+        EnvironmentProblem: the lock is for another platform.
     """
     here = of_machine(machine)
     if lock.base.kind == "bootstrap" and (here is None or lock.platform != here.name):
         raise EnvironmentProblem(
-            f"{lock.base.reference} for {lock.platform} cannot be made on {machine}",
-            hint="--base IMAGE takes a registry's image for that platform",
+            f"{lock.base.reference} for {lock.platform} cannot be built on {machine}",
+            hint="use --base IMAGE to take an image for that platform from a registry",
         )

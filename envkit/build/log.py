@@ -1,4 +1,4 @@
-"""The full log of one build: on disk, bounded, safe to print; and its last lines for the error message."""
+"""Build logs: a file of limited size with printable text, and the last lines for error messages."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from envkit.ground.progress import Reporter
 
-LIMIT_BYTES = 64 << 20  # a command that prints without end must not fill the disk
-TAIL = 30  # lines that an error shows
-_KEPT_AFTER_CUT = 500  # lines; what failed is told at the end of a log
+LIMIT_BYTES = 64 << 20  # a command that prints endlessly must not fill the disk
+TAIL = 30  # lines in an error message
+_KEPT_AFTER_CUT = 500  # lines; the cause of a failure is near the end of a log
 _NAMED = re.compile(r"\d{8}T\d{6}-[^/]*-\d+\.log")
 _PACKAGE = (
     re.compile(r"\b(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+) from \S+"),  # pip, before the two hashes
@@ -32,10 +32,10 @@ _ACTUAL = re.compile(r"(?:\bGot|\bactual\s+sha256:?)\s+(?P<digest>[0-9a-f]{64})"
 
 
 def new_log(folder: Path, name: str, *, keep: int) -> Path:
-    """Return the path of a new log, `YYYYMMDDThhmmss-NAME-PID.log`, and remove the oldest beyond `keep`.
+    """Return the path of a new log, `YYYYMMDDThhmmss-NAME-PID.log`, and remove the oldest logs beyond `keep`.
 
-    The folder may hold other files: only what has such a name, is a regular file and is this user's is removed. The
-    folder itself may be a link to somewhere else only where this user made the link.
+    The folder may have other files: only this user's regular files with such a name are removed. If the folder is a
+    link, logs are removed only if this user made the link.
     """
     with contextlib.suppress(OSError):
         if folder.lstat().st_uid == os.geteuid():
@@ -51,9 +51,9 @@ def _is_own_file(path: Path) -> bool:
 
 
 class BuildLog:
-    """Takes an engine's lines; a file gets them all up to 64 MiB, and after that only the last 500.
+    """Writes an engine's output to a file: everything up to 64 MiB, and after that only the last 500 lines.
 
-    A log that cannot be written costs a remark, never the build.
+    If the log cannot be written, a note says so, and the build continues.
     """
 
     def __init__(self, path: Path | None, reporter: Reporter, *, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -82,7 +82,7 @@ class BuildLog:
             with self._file:
                 if self._cut:
                     kept = list(self._last)[-self._cut :]
-                    self._file.write(f"[... {self._cut - len(kept)} lines left out ...]\n")
+                    self._file.write(f"[... {self._cut - len(kept)} lines omitted ...]\n")
                     self._file.writelines(f"{line}\n" for line in kept)
         except OSError as failure:
             self._give_up(failure)
@@ -109,7 +109,7 @@ class BuildLog:
         return tuple([line for line in self._last if line.strip()][-TAIL:])
 
     def details(self) -> tuple[str, ...]:
-        """For an error: the last lines and where the full log is."""
+        """Return the last lines and the path of the full log, for an error's details."""
         where = (f"full log: {self.path}",) if self.path is not None else ()
         return (*self.tail(), *where)
 
@@ -122,7 +122,7 @@ class BuildLog:
 
 
 def hash_mismatch(lines: Sequence[str]) -> str | None:
-    """Return the first package of a build log that is not what its hash promises, with both hashes; None without one.
+    """Return the first hash mismatch that pip or conda reports in a build log, None if there is none.
 
     `torch==2.7.1: expected sha256 <64 digits>, got <64 digits>`
     """
@@ -130,8 +130,8 @@ def hash_mismatch(lines: Sequence[str]) -> str | None:
     for line in lines:
         named = next((match["name"] for pattern in _PACKAGE if (match := pattern.search(line))), None)
         package = named or package
-        wanted = _EXPECTED.search(line)
-        expected = wanted["digest"] if wanted else expected
+        match = _EXPECTED.search(line)
+        expected = match["digest"] if match else expected
         actual = _ACTUAL.search(line)
         if package and expected and actual:
             return f"{package}: expected sha256 {expected}, got {actual['digest']}"

@@ -1,4 +1,4 @@
-"""What engines take and give. A `Builder` need not be able to run anything."""
+"""Types of engines and builders: their protocols, options and results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from envkit.engine.failures import Place
+from envkit.engine.failures import EngineInfo
 from envkit.ground.progress import Reporter
 from envkit.ground.settings import Mirrors
 from envkit.lock.model import Lock, LockedBase
@@ -40,7 +40,7 @@ class LocalImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One build context's way through an engine."""
+    """How an engine builds one context."""
 
     name: str  # for messages: 'the build of <name>'
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -48,22 +48,22 @@ class Job:
     no_cache: bool = False
     timeout_s: float | None = None
     secrets: tuple[tuple[str, Path], ...] = ()
-    state: Path | None = None  # folder for the note of what is being made; None = no note
+    state: Path | None = None  # folder for the journal; None = no journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseImage:
-    """A base image as it will stand in FROM."""
+    """A base image for FROM."""
 
-    reference: str  # with a digest, or a local image id for a bootstrapped base
-    digest: str | None  # manifest digest; None for local images
+    reference: str  # with a digest, or a local name for a bootstrapped base
+    digest: str | None  # manifest digest; None for images that no registry has
     origin: str  # 'registry' | 'bootstrap' | 'local'
-    name: str  # what the user knows it as: 'docker.io/library/debian:bookworm-slim'
+    name: str  # the user's name for it: 'docker.io/library/debian:bookworm-slim'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """How to build: nothing here changes what the image holds."""
+    """Options of a build that are not part of the plan."""
 
     tags: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -76,95 +76,95 @@ class BuildOptions:
     log_file: Path | None = None
     secrets: tuple[tuple[str, Path], ...] = ()  # BuildKit: (id, file)
     output: str | None = None  # embedded: 'oci:DIR', 'docker-archive:FILE', 'docker-daemon' or 'registry:REFERENCE'
-    wheel_dir: Path | None = None  # embedded: folder of wheels, looked at before anything is downloaded
+    wheel_dir: Path | None = None  # embedded: folder of wheels that need not be downloaded
     offline: bool = False  # embedded: download nothing
-    compression: str = "gzip"  # embedded: 'gzip' | 'zstd', of the layers of packages
-    replace_tag: bool = False  # embedded, registry: the tag may be another image's
-    mount_from: tuple[str, ...] = ()  # embedded, registry: repositories of it whose blobs may be taken over
+    compression: str = "gzip"  # embedded: 'gzip' | 'zstd', for the layers of packages
+    replace_tag: bool = False  # embedded, registry: overwrite a tag that points to another image
+    mount_from: tuple[str, ...] = ()  # embedded, registry: its repositories from which blobs may be mounted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltImage:
-    """What came out. Work goes on by `id`, never by tag."""
+    """The result of a build. Use `id` for further work, because tags can move."""
 
-    id: str  # 'sha256:...': the engine's image id
+    id: str  # 'sha256:...': the engine's image ID
     tags: tuple[str, ...]
     engine: str
-    size: int | None  # bytes, as the engine counts
+    size: int | None  # bytes, as the engine reports them
     base: BaseImage
     plan_digest: str
     labels: tuple[tuple[str, str], ...]
     duration_s: float
     log_file: Path | None
-    lock: str | None = None  # digest of the lock that was installed
-    place: str | None = None  # embedded: where the image went, 'oci:DIR'
-    pushed: str | None = None  # embedded: the name in a registry, 'host/name@sha256:...'; its tag has not moved
-    digest: str | None = None  # embedded: the manifest's, by which registries know the image
-    sent: int | None = None  # embedded, registry: bytes of the blobs that it did not have
+    lock: str | None = None  # digest of the installed lock
+    place: str | None = None  # embedded: where the image was written, 'oci:DIR'
+    pushed: str | None = None  # embedded: the name in a registry, 'host/name@sha256:...'; its tag has not moved yet
+    digest: str | None = None  # embedded: the manifest's digest
+    sent: int | None = None  # embedded, registry: bytes of the uploaded blobs
 
 
 class Engine(Protocol):
-    """What one container engine can do for a build. `envkit.build.builder` makes a `Builder` of it.
+    """The operations of one container engine, from which `envkit.build.builder` makes a `Builder`.
 
-    Every method raises EnvironmentProblem when the engine cannot be reached.
+    Every method except `probe` raises EnvironmentProblem if the engine cannot be reached.
     """
 
     name: str
-    flavour: str  # of the Dockerfile it takes: 'classic' | 'buildkit'
+    flavour: str  # of its Dockerfiles: 'classic' | 'buildkit'
 
     def probe(self) -> Probe:
-        """Return whether the engine answers, within ten seconds; never raises."""
+        """Return whether the engine answers, within ten seconds. Never raises."""
 
-    def place(self) -> Place:
+    def info(self) -> EngineInfo:
         """Return the engine's name and storage folder, for messages."""
 
     def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
-        """Build a context (a tar with a Dockerfile) and return the image's id; nothing is tagged.
+        """Build a context (a tar with a Dockerfile) and return the image ID. Nothing is tagged.
 
         Raises:
-            EngineError: a step failed; details hold the last lines of the log.
+            EngineError: a step failed; the details have the last lines of the log.
             TimeLimitError: `job.timeout_s` was reached; no container is left.
         """
 
     def digest(self, reference: str) -> str:
-        """Return the manifest digest that a registry gives for a reference.
+        """Return the manifest digest of a reference in its registry.
 
         Raises:
-            EngineError: the registry has no such image, or refuses.
+            EngineError: the registry does not have the image, or refuses access.
             EnvironmentProblem: no registry answers.
         """
 
     def local(self, reference: str) -> LocalImage | None:
-        """Return an image of the engine's own storage, by id or name; never pulls."""
+        """Return an image in the engine's own storage by ID or name, None if it is not there. Never pulls."""
 
     def import_base(self, tar: Path, reference: str, env: Mapping[str, str]) -> LocalImage:
-        """Make an image of one layer from a root file system's tar."""
+        """Import a root file system's tar as an image of one layer."""
 
     def tag(self, image: str, reference: str) -> None:
-        """Give an image a further name."""
+        """Add a tag to an image."""
 
     def has_bridge(self) -> bool:
         """Return whether build steps get a network of their own by default."""
 
     def sweep(self, state: Path) -> int:
-        """Remove what dead runs left (containers, temporary folders); returns how many containers."""
+        """Remove the containers and temporary folders of killed runs and return the number of containers."""
 
 
 class Builder(Protocol):
-    """One engine."""
+    """Builds images. A builder need not be able to run them."""
 
     name: str
 
     def probe(self) -> Probe:
-        """Return whether the engine answers, within ten seconds; never raises."""
+        """Return whether the engine answers, within ten seconds. Never raises."""
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
-        """Return what a lock that is made for this build stands on; nothing is downloaded or made.
+        """Return the base for a lock of this build. Nothing is downloaded or built.
 
         Raises:
-            UsageError: `options.base` names nothing that can be one.
-            EngineError: the registry answers and has no such image.
-            EnvironmentProblem: no registry answers and there is no other way.
+            UsageError: `options.base` cannot be a base.
+            EngineError: the registry answers, but does not have the image.
+            EnvironmentProblem: no registry answers and there is no fallback.
         """
 
     def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
@@ -172,21 +172,21 @@ class Builder(Protocol):
 
         Args:
             plan: what to build.
-            lock: the artifacts to install, exactly these; None = what the plan's specs give at the moment.
-            options: how.
-            reporter: hears of the progress.
+            lock: the exact artifacts to install; None = the newest that match the plan.
+            options: how to build.
+            reporter: receives the progress.
 
         Raises:
             LockError: the lock was made for another plan.
-            IntegrityError: an artifact is not what the lock says.
-            EngineError: the build failed; details hold the last 30 lines.
-            EnvironmentProblem: the engine went away, a disk is full, permission is missing.
+            IntegrityError: an artifact does not match the lock.
+            EngineError: the build failed; the details have the last 30 lines.
+            EnvironmentProblem: the engine was lost, a disk is full, or a permission is missing.
             TimeLimitError: `options.timeout_s` was reached; nothing is left behind.
         """
 
 
 def split_tag(reference: str) -> tuple[str, str]:
-    """Return repository and tag of a name; the tag is `latest` where none is written."""
+    """Return the repository and tag of a name; the tag defaults to `latest`."""
     repository, sign, tag = reference.rpartition(":")
     if not sign or "/" in tag:
         return reference, "latest"

@@ -1,4 +1,4 @@
-"""Podman through its client: Dockerfiles of the classic flavour, no daemon."""
+"""Build with Podman through its client, from Dockerfiles of the classic flavour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.build import journal
 from envkit.build.model import Job, LocalImage, Probe
-from envkit.engine.failures import Place, disk_full, translate
+from envkit.engine.failures import EngineInfo, disk_full, translate
 from envkit.ground import identity
 from envkit.ground.addresses import is_loopback
 from envkit.ground.errors import RAISE_TIMEOUT, EngineError, EnvkitError, TimeLimitError, UsageError
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP (\d+)/(\d+): ")
 _EXIT = re.compile(r"exit status (\d+)|exit code (\d+)")
-# With --log-level=debug buildah names each working container; nothing else does, and a killed build leaves them.
+# Only with --log-level=debug does buildah log the IDs of working containers, which a killed build leaves.
 _DEBUG = re.compile(r'time="[^"]*" level=(?:debug|info|trace) msg=')
 _CONTAINER = re.compile(r'level=debug msg="Container ID: ([0-9a-f]{64})"')
-_QUERY_S = 30.0  # a question about its storage
+_QUERY_S = 30.0  # to read its storage
 _PULL_S = 1800.0  # gigabytes from a registry, or into the storage
 
 
 class PodmanEngine:
-    """The podman of this machine and user."""
+    """This user's Podman."""
 
     name = "podman"
     flavour = "classic"
@@ -42,7 +42,7 @@ class PodmanEngine:
         self._client = client
 
     def probe(self) -> Probe:
-        """Return whether podman works here; see `Engine`."""
+        """Return whether Podman works here; see `Engine`."""
         hint = "apt-get install podman"
         if shutil.which(self._client) is None:
             return Probe(name=self.name, available=False, detail="podman is not installed", hint=hint)
@@ -55,17 +55,17 @@ class PodmanEngine:
             return Probe(name=self.name, available=False, detail=f"podman info: {error}", hint="podman info")
         return Probe(name=self.name, available=True, detail=f"podman {version}, storage in {store}")
 
-    def place(self) -> Place:
+    def info(self) -> EngineInfo:
         """Return the engine's name and storage folder."""
         try:
-            return Place(engine=self.name, storage=self._ask("info", "--format", "{{.Store.GraphRoot}}").strip())
+            return EngineInfo(engine=self.name, storage=self._ask("info", "--format", "{{.Store.GraphRoot}}").strip())
         except EnvkitError:
-            return Place(engine=self.name)
+            return EngineInfo(engine=self.name)
 
     def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
-        """Build with podman; see `Engine`."""
+        """Build with Podman; see `Engine`."""
         if job.secrets:
-            raise UsageError("envkit gives build secrets to BuildKit alone", hint="--engine buildkit")
+            raise UsageError("envkit supports build secrets only with BuildKit", hint="--engine buildkit")
         doing = f"the build of {job.name}"
         where = ["its start"]
         with (
@@ -78,10 +78,10 @@ class PodmanEngine:
             iidfile = Path(folder) / "iid"
             notes.folder(Path(folder))
 
-            def hear(line: str) -> None:
+            def on_line(line: str) -> None:
                 if _DEBUG.match(line):
-                    if made := _CONTAINER.search(line):
-                        notes.container(made[1])
+                    if container := _CONTAINER.search(line):
+                        notes.container(container[1])
                     return
                 if step := _STEP.match(line):
                     where[0] = line
@@ -93,7 +93,7 @@ class PodmanEngine:
             try:
                 ended = follow(
                     [self._client, "--log-level=debug", *_arguments(job, iidfile)],
-                    hear,
+                    on_line,
                     stdin=stdin,
                     limit_s=job.timeout_s,
                     on_start=notes.process,
@@ -113,18 +113,18 @@ class PodmanEngine:
         return image if image.startswith("sha256:") else f"sha256:{image}"
 
     def digest(self, reference: str) -> str:
-        """Pull a reference and give its digest: podman cannot ask a registry without pulling; see `Engine`."""
+        """Pull a reference and return its digest, which Podman cannot look up without pulling; see `Engine`."""
         insecure = ["--tls-verify=false"] if is_loopback(reference.partition("/")[0]) else []
         self._ask("pull", "--quiet", *insecure, reference, patience_s=_PULL_S, doing=f"looking up {reference}")
         digest = self._ask("image", "inspect", "--format", "{{.Digest}}", reference).strip()
         if not digest.startswith("sha256:"):
             raise EngineError(
-                f"looking up {reference}: podman tells no digest", hint=f"podman image inspect {reference}"
+                f"looking up {reference}: podman reports no digest", hint=f"podman image inspect {reference}"
             )
         return digest
 
     def local(self, reference: str) -> LocalImage | None:
-        """Return an image of podman's storage; see `Engine`."""
+        """Return an image in Podman's storage; see `Engine`."""
         try:
             tree: Any = json.loads(self._ask("image", "inspect", reference))[0]
         except EngineError as error:
@@ -146,7 +146,7 @@ class PodmanEngine:
         self._ask("import", "--quiet", *changes, str(tar), reference, patience_s=_PULL_S, doing=doing)
         image = self.local(reference)
         if image is None:
-            raise EngineError(f"{doing}: podman says it did, and has no such image", hint="podman images")
+            raise EngineError(f"{doing}: podman reported success, but the image is missing", hint="podman images")
         return image
 
     def tag(self, image: str, reference: str) -> None:
@@ -154,11 +154,11 @@ class PodmanEngine:
         self._ask("tag", image.removeprefix("sha256:"), reference, doing=f"tagging {reference}")
 
     def has_bridge(self) -> bool:
-        """Podman makes the network a build step needs."""
+        """Return True: Podman creates the network of a build step itself."""
         return True
 
     def sweep(self, state: Path) -> int:
-        """Remove what dead runs left; see `Engine`."""
+        """Remove what killed runs left; see `Engine`."""
         rows: Any = json.loads(
             self._ask("ps", "--all", "--format", "json", "--filter", f"label={identity.PREFIX}") or "[]"
         )
@@ -173,38 +173,38 @@ class PodmanEngine:
         return removed
 
     def _remove(self, containers: Sequence[str]) -> int:
-        """Remove those of the containers that are a build's own working containers."""
+        """Remove the build's working containers among these and return how many."""
         if not containers:
             return 0
         try:
             rows: Any = json.loads(self._ask("ps", "--all", "--external", "--format", "json") or "[]")
             working = {row["Id"] for row in rows or () if row.get("State") in ("storage", "Storage", "unknown")}
-            mine = [ident for ident in containers if ident in working]
-            for ident in mine:
+            removable = [ident for ident in containers if ident in working]
+            for ident in removable:
                 self._ask("rm", "--force", ident)
         except EnvkitError:
-            return 0  # the error under way says more; the next run tries again
-        return len(mine)
+            return 0  # must not hide the build's error; the next run tries again
+        return len(removable)
 
     def _ask(self, *arguments: str, patience_s: float = _QUERY_S, doing: str | None = None) -> str:
-        """Run podman and give what it printed."""
+        """Run Podman's client and return its output."""
         answer = ask([self._client, *arguments], patience_s=patience_s)
         if answer.code:
-            said = answer.err.strip() or f"exit code {answer.code}"
-            raise translate(said, doing or f"podman {arguments[0]}", Place(engine="podman"))
+            message = answer.err.strip() or f"exit code {answer.code}"
+            raise translate(message, doing or f"podman {arguments[0]}", EngineInfo(engine="podman"))
         return answer.out
 
     def _failure(self, doing: str, where: str, log: BuildLog) -> EnvkitError:
-        place, details = self.place(), log.details()
+        info, details = self.info(), log.details()
         tail = log.tail()
-        said = next(
+        message = next(
             (line for line in reversed(tail) if line.startswith(("Error:", "error "))), tail[-1] if tail else ""
         )
         if disk_full("\n".join(tail)):
-            return translate("no space left on device", f"{doing}, {where[:160]}", place, details)
-        code = _EXIT.search(said)
+            return translate("no space left on device", f"{doing}, {where[:160]}", info, details)
+        code = _EXIT.search(message)
         if code is None:
-            return translate(said or "podman ended without a word", doing, place, details)
+            return translate(message or "podman ended without any output", doing, info, details)
         return EngineError(
             f"{doing} failed at {where[:160]}: exit code {code[1] or code[2]}",
             hint=f"less {log.path}" if log.path else None,

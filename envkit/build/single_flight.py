@@ -1,10 +1,10 @@
-"""One maker at a time for what several builds need: the others wait for it and take what it made.
+"""Let only one process build what several need; the others wait and then use the result.
 
-    <folder>/<key>.making   locked by the maker
+    <folder>/<key>.making   locked by the process that builds it
 
-The kernel releases locks when a process ends, so nothing waits for a dead process. Two rules prevent a deadlock: a
-process that holds a key and waits for another one locks keys in sorted order, and one that took some keys without
-waiting finishes and releases them before it waits for the rest.
+The kernel releases locks when a process ends, so nothing waits for a dead process. Two rules prevent deadlocks: a
+process that holds a key while it waits for another locks keys in sorted order, and a process that locked some keys
+without waiting finishes its work and releases them before it waits for the rest.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Self
 
 from envkit.ground import store
 
-_LOOK_S = 0.05  # flock has no time limit, and a signal has to end the wait
+_POLL_S = 0.05  # flock has no time limit, and a signal has to end the wait
 
 
 class Flights:
-    """The keys of one folder."""
+    """Locks on keys, as files in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @classmethod
     def beside(cls, layers: Path) -> Self:
-        """Return those of the builds that use one layer cache; what killed runs leave, the cache sweeps away."""
+        """Return the locks of a layer cache, which also removes the files that killed runs leave."""
         return cls(layers / "new")
 
     @contextlib.contextmanager
@@ -52,12 +52,12 @@ class Flights:
             for key in sorted(set(keys)):
                 while (descriptor := self._take(key)) is None:
                     check()
-                    time.sleep(_LOOK_S)
+                    time.sleep(_POLL_S)
                 locks.callback(self._give, key, descriptor)
             yield
 
     def wait(self, key: str, check: Callable[[], object]) -> None:
-        """Wait until the key is free; `check` is called meanwhile and may raise."""
+        """Wait until the key is free; `check` is called while waiting and may raise."""
         with self.all([key], check):
             return
 
@@ -65,7 +65,7 @@ class Flights:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.making"
 
     def _take(self, key: str) -> int | None:
-        """Return a descriptor with the lock, None where another holds it."""
+        """Lock a key and return the descriptor, None if another process has the lock."""
         return store.lock_file(self._path(key))
 
     def _give(self, key: str, descriptor: int) -> None:

@@ -1,1 +1,1 @@
-"""Shared by builders and runners: addresses of engines, their output, and what their failures mean."""
+"""Code shared by builders and runners: engine addresses, output streams, and error messages."""

@@ -24,25 +24,25 @@ _SCHEMES = ("unix", "tcp", "http", "https", "ssh", "npipe")
 
 
 def docker_address(environ: Mapping[str, str] | None = None) -> str:
-    """The engine's address: DOCKER_HOST, else the docker client's current context, else the default socket."""
+    """Return the engine's address: DOCKER_HOST, else the docker client's current context, else the default socket."""
     env = os.environ if environ is None else environ
     return env.get("DOCKER_HOST") or _context_host(env) or DEFAULT
 
 
 class Client(Protocol):
-    """As much of the SDK's client as a greeting needs."""
+    """The part of the SDK's client that `greet` uses."""
 
     def version(self, api_version: bool = True) -> dict[str, Any]:
-        """The engine's versions."""
+        """Return the engine's versions."""
 
     def close(self) -> None:
         """Close its connections."""
 
 
 def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exception], ...]) -> C:
-    """A client of the engine at `address` with the API version of the engine.
+    """Return a client that uses the API version of the engine at `address`.
 
-    `open_client` makes one for an API version; `foreign` is what its library raises.
+    `open_client` makes a client for an API version; `foreign` has the exceptions of its library.
 
     Raises:
         EnvironmentProblem: the engine does not answer, is something else, or is too old.
@@ -55,22 +55,22 @@ def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exc
     except foreign as error:
         raise refusal(address, error) from error
     try:
-        spoken = str(first.version(api_version=False)["ApiVersion"])
-        numbers = tuple(int(part) for part in spoken.split("."))
+        version = str(first.version(api_version=False)["ApiVersion"])
+        numbers = tuple(int(part) for part in version.split("."))
     except foreign as error:
         raise refusal(address, error) from error
     finally:
         first.close()
     if numbers < tuple(int(part) for part in OLDEST_API.split(".")):
         raise EnvironmentProblem(
-            f"the Docker engine at {address} has API version {spoken}; envkit needs {OLDEST_API}",
+            f"the Docker engine at {address} has API version {version}; envkit needs {OLDEST_API}",
             hint="update the engine: Docker 19.03 or later",
         )
-    return open_client(spoken)
+    return open_client(version)
 
 
 def refusal(address: str, error: BaseException) -> EnvironmentProblem:
-    """Why the engine at `address` cannot be used, told from a failed call and a look at the socket."""
+    """Return why the engine at `address` cannot be used, from a failed call and the state of the socket."""
     problem = _unusable(address)
     if problem is not None:
         return problem
@@ -92,7 +92,7 @@ def refusal(address: str, error: BaseException) -> EnvironmentProblem:
 
 
 def _unusable(address: str) -> EnvironmentProblem | None:
-    """What is wrong with an address before anything is said to it; None where it can be connected to."""
+    """Return why an address cannot be connected to, None if it can."""
     parts = urlsplit(address)
     if parts.scheme not in _SCHEMES:
         return EnvironmentProblem(
@@ -129,7 +129,7 @@ def _socket_refusal(path: str, error: OSError) -> EnvironmentProblem:
 
 
 def _context_host(env: Mapping[str, str]) -> str | None:
-    """The address of the docker client's current context; None for the default context or an unreadable one."""
+    """Return the address of the docker client's current context; None for the default context or an unreadable one."""
     folder = Path(env.get("DOCKER_CONFIG") or Path(env.get("HOME") or "/nonexistent") / ".docker")
     try:
         name = env.get("DOCKER_CONTEXT") or json.loads((folder / "config.json").read_text())["currentContext"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
-# A rate limit is among them: as with a registry that is away, a mirror helps.
+# A rate limit (toomanyrequests) counts as unreachable, because a mirror helps in both cases.
 _AWAY = re.compile(
     r"dial tcp|no such host|connection refused|i/o timeout|tls handshake|x509:|network is unreachable"
     r"|temporary failure in name resolution|context deadline exceeded|toomanyrequests|pinging container registry",
@@ -24,8 +24,8 @@ _AWAY = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where something happened: the engine, and its storage folder when that is on this machine."""
+class EngineInfo:
+    """The engine that an error is about, and its storage folder if that is on this machine."""
 
     engine: str
     storage: str | None = None
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One meaning of an engine's words; the first that matches counts."""
+    """The meaning of an engine's error messages that match a pattern. The first match applies."""
 
     pattern: re.Pattern[str]
     error: type[EnvkitError]
@@ -45,8 +45,8 @@ def _kind(pattern: str | re.Pattern[str], error: type[EnvkitError], meaning: str
     return _Kind(re.compile(pattern, re.IGNORECASE) if isinstance(pattern, str) else pattern, error, meaning, hint)
 
 
-# Engines wrap one cause in the words of another ("failed to pull: ... no space left"), so the most particular words
-# come first, and those of an unreachable registry, which are the most general, last.
+# Engines wrap the cause in more general messages ("failed to pull: ... no space left"), so specific patterns come first
+# and those of an unreachable registry, the most general, last.
 _KINDS = (
     _kind(_DISK_FULL, EnvironmentProblem, "disk full on {storage}", "{client} system df; {client} system prune"),
     _kind(
@@ -90,38 +90,38 @@ _KINDS = (
 
 
 def disk_full(text: str) -> bool:
-    """Whether an engine's words or a step's output say that a disk is full."""
+    """Return whether an engine's message or a step's output means that a disk is full."""
     return bool(_DISK_FULL.search(text))
 
 
 def registry_away(text: str) -> bool:
-    """Whether a registry could not be reached at all (as opposed to: it answered, and said no)."""
+    """Return whether a registry could not be reached, as opposed to an answer that refuses the request."""
     return bool(_AWAY.search(text))
 
 
-def translate(text: str, doing: str, place: Place, details: Sequence[str] = ()) -> EnvkitError:
-    """The error for what an engine said while it was `doing` something ("the build of train")."""
-    said = neutral(" ".join(text.split()))[:600]
-    lines, client = tuple(details), "podman" if place.engine == "podman" else "docker"
+def translate(text: str, doing: str, info: EngineInfo, details: Sequence[str] = ()) -> EnvkitError:
+    """Return the error for an engine's message `text`; `doing` is what failed ("the build of train")."""
+    message = neutral(" ".join(text.split()))[:600]
+    lines, client = tuple(details), "podman" if info.engine == "podman" else "docker"
     failure = next((kind for kind in _KINDS if kind.pattern.search(text)), None)
     if failure is None:
-        return EngineError(f"{doing}: {said}", details=lines)
+        return EngineError(f"{doing}: {message}", details=lines)
     meaning = failure.meaning.format(
-        storage=_storage(place) if "{storage}" in failure.meaning else "", engine=place.engine
+        storage=_storage(info) if "{storage}" in failure.meaning else "", engine=info.engine
     )
-    return failure.error(f"{doing}: {meaning}: {said}", hint=failure.hint.format(client=client), details=lines)
+    return failure.error(f"{doing}: {meaning}: {message}", hint=failure.hint.format(client=client), details=lines)
 
 
-def engine_lost(doing: str, place: Place, details: Sequence[str] = ()) -> EnvironmentProblem:
-    """The engine went away in the middle of something."""
+def engine_lost(doing: str, info: EngineInfo, details: Sequence[str] = ()) -> EnvironmentProblem:
+    """Return the error for a lost connection to an engine."""
     return EnvironmentProblem(
-        f"{doing}: lost the connection to the {place.engine} engine (it stopped or does not respond)",
+        f"{doing}: lost the connection to the {info.engine} engine (it stopped or does not respond)",
         hint="systemctl status docker, then run the command again; that run removes the leftovers",
         details=tuple(details),
     )
 
 
-def _storage(place: Place) -> str:
-    if place.storage is None:
-        return f"the storage of the {place.engine} engine"
-    return f"{place.storage} ({room(Path(place.storage))})"
+def _storage(info: EngineInfo) -> str:
+    if info.storage is None:
+        return f"the storage of the {info.engine} engine"
+    return f"{info.storage} ({room(Path(info.storage))})"

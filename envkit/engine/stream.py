@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 Item = TypeVar("Item")
-_HELD = 256  # items waiting between the threads: memory stays flat when an engine talks faster than we write
+_QUEUED = 256  # items between the threads, so that memory use stays constant when an engine writes faster than we read
 
 
 class Stream(Generic[Item]):
-    """Items of `source()`, each handed over from a reading thread; `cut` must make a blocked read return.
+    """Iterates over `source()`, which runs in a thread; `cut` must make a blocked read return.
 
-    Iteration raises TimeoutError `limit_s` seconds after the stream was made, and whatever the source raises.
-    Leaving the `with` block cuts the source; a thread that stays blocked nevertheless is left behind as a daemon.
+    Iteration raises TimeoutError `limit_s` seconds after the stream was created, and whatever the source raises.
+    Leaving the `with` block cuts the source; a thread that stays blocked anyway is left behind as a daemon.
     """
 
     def __init__(self, source: Callable[[], Iterable[Item]], cut: Callable[[], None], limit_s: float | None) -> None:
         self._source, self._cut = source, cut
         self._deadline = None if limit_s is None else time.monotonic() + limit_s
-        self._items: queue.Queue[tuple[str, Item | None, Exception | None]] = queue.Queue(maxsize=_HELD)
+        self._items: queue.Queue[tuple[str, Item | None, Exception | None]] = queue.Queue(maxsize=_QUEUED)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read, name="envkit-stream", daemon=True)
 
@@ -57,7 +57,7 @@ class Stream(Generic[Item]):
             yield item
 
     def within(self, limit_s: float) -> None:
-        """End iteration after so many seconds from now, unless it ends earlier anyway."""
+        """Shorten the time limit to at most this many seconds from now."""
         deadline = time.monotonic() + limit_s
         self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
 

@@ -1,1 +1,1 @@
-"""Runners: a command goes into an image, its output and exit code come out."""
+"""Runners: run a command in an image and return its output and exit code."""

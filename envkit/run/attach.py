@@ -1,8 +1,8 @@
-"""A session started here: by Docker's client, which this process becomes, by Podman's, or by bubblewrap.
+"""Start a session on this machine: become Docker's client, run Podman's as a child, or use bubblewrap.
 
-The clients pass on sizes of terminals and exit codes, and remove the container. Docker's passes on signals; Podman's
-not all of them, so it is watched. Labels say which process a container belongs to, so a later run removes that of
-a client that was killed.
+The clients forward terminal sizes and exit codes, and remove the container. Docker's client also forwards signals.
+Podman's loses some, so this process forwards them. Labels name the process that a container belongs to, so that a later
+run can remove the container of a client that was killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from envkit.run import cage
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.command_line import ULIMITS, engine_words
 from envkit.run.podman import ulimits
-from envkit.run.rootless.terminal import passing_on
+from envkit.run.rootless.terminal import forwarded_signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 CLIENTS = {"docker": "docker.io", "podman": "podman"}
 """Engines that sessions run on, and the Debian package of their client."""
-_ROOTLESS = "unix:///run/user/"  # where Docker's engine of a user other than root listens
-_TELL_S = 30.0  # for the client to stop or remove a container
-_STARTS_S, _AGAIN_S = 5.0, 0.1
+_ROOTLESS = "unix:///run/user/"  # rootless Docker's socket is below it
+_CLIENT_S = 30.0  # for the client to signal or remove a container
+_RETRY_FOR_S, _RETRY_EVERY_S = 5.0, 0.1  # a signal that comes before the container has started
 _RAISE_LIMITS = 24  # CAP_SYS_RESOURCE
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/local/libexec/podman/catatonit")
 
@@ -53,10 +53,10 @@ def attach(
 
     Args:
         runner: 'docker', 'podman' or 'bubblewrap'.
-        session: what is run; the runner has its image.
+        session: what to run; the runner has its image.
         reporter: receives the steps.
-        secrets: variables of the session whose values no list of processes may show.
-        docker: Docker's client, a name or a path.
+        secrets: variables of the session whose values must not appear in a process list.
+        docker: name or path of Docker's client.
 
     Raises:
         EngineError: the image does not exist, or has no such user.
@@ -81,14 +81,15 @@ def attach(
     environment = {**os.environ, **{variable: values[variable] for variable in secrets}}
     if runner.name == "podman":
         return _watched(program, words, environment, name)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and execve keeps ignored signals ignored
     return os.execve(program, words, environment)  # noqa: S606 - no shell
 
 
 def _watched(program: str, words: Sequence[str], environment: Mapping[str, str], name: str) -> int:
-    """Run Podman's client as a child that has the terminal, and hand signals to the container itself.
+    """Run Podman's client as a child that has the terminal, and send signals to the container directly.
 
-    The client passes signals on only from some moment after the start on; before that it ends, and the container stays.
+    The client forwards signals only once the container runs. A signal before that ends the client but leaves the
+    container.
     """
     sent: list[int] = []
 
@@ -97,33 +98,33 @@ def _watched(program: str, words: Sequence[str], environment: Mapping[str, str],
         remove()
 
     def remove() -> None:
-        _tell(program, "rm", "--force", "--ignore", "--volumes", "--time", "0", name)
+        _succeeds(program, "rm", "--force", "--ignore", "--volumes", "--time", "0", name)
 
     def send(number: int) -> None:
         sent.append(number)
-        until = time.monotonic() + _STARTS_S
-        while not _tell(program, "kill", "--signal", str(number), name) and time.monotonic() < until:
-            time.sleep(_AGAIN_S)  # it is not started yet, or has just ended
+        deadline = time.monotonic() + _RETRY_FOR_S
+        while not _succeeds(program, "kill", "--signal", str(number), name) and time.monotonic() < deadline:
+            time.sleep(_RETRY_EVERY_S)  # the container has not started yet, or has just ended
 
     started = child(words, end=end, executable=program, env=dict(environment), process_group=0)
-    with started as process, passing_on(send), _foreground(process.pid):
+    with started as process, forwarded_signals(send), _foreground(process.pid):
         code = process.wait()
     if code < 0 or sent:
         remove()
     return code if code >= 0 else 128 - code
 
 
-def _tell(program: str, *words: str) -> bool:
-    """Run a short command of the client; whether it succeeded."""
+def _succeeds(program: str, *words: str) -> bool:
+    """Run a short command of the client and return whether it succeeded."""
     try:
-        return subprocess.run([program, *words], capture_output=True, timeout=_TELL_S, check=False).returncode == 0  # noqa: S603 - no shell
+        return subprocess.run([program, *words], capture_output=True, timeout=_CLIENT_S, check=False).returncode == 0  # noqa: S603 - no shell
     except (OSError, subprocess.TimeoutExpired):
         return False
 
 
 @contextlib.contextmanager
 def _foreground(group: int) -> Iterator[None]:
-    """Give the terminal, where there is one, to a process group: what is typed there, Ctrl-C included, is for it."""
+    """Make a process group the terminal's foreground group, so that it gets all input and Ctrl-C."""
     if not os.isatty(0):
         yield
         return
@@ -132,7 +133,7 @@ def _foreground(group: int) -> Iterator[None]:
     try:
         with contextlib.suppress(OSError):
             os.tcsetpgrp(0, group)
-            os.killpg(group, signal.SIGCONT)  # it may have been stopped by a look at the terminal
+            os.killpg(group, signal.SIGCONT)  # reading the terminal from the background may have stopped it (SIGTTIN)
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -145,13 +146,13 @@ def _podman_has_init() -> bool:
 
 
 def line(session: Session, engine: str, *, options: Sequence[str] = (), hidden: Sequence[str] = ()) -> list[str]:
-    """The words of the engine's client that run a session as this user on this machine; as `engine_words`."""
+    """Return the command line of the engine's client for a session of this user on this machine; see `engine_words`."""
     rootless = os.geteuid() != 0 and (engine == "podman" or docker_address().startswith(_ROOTLESS))
     return engine_words(
         session,
         engine,
         options=[*options, *(ulimits() if engine == "podman" else [])],
-        # An engine on the same machine may not raise limits either.
+        # Root without this capability cannot raise limits, and neither can an engine on the same machine.
         limits=limits_here() if rootless or root_without(_RAISE_LIMITS) else None,
         rootless=rootless,
         hidden=hidden,
@@ -159,9 +160,10 @@ def line(session: Session, engine: str, *, options: Sequence[str] = (), hidden: 
 
 
 def limits_here() -> Mapping[str, str]:
-    """The limits that a user without power may set: no higher than the ones of this process."""
+    """Return `ULIMITS` reduced to this process's hard limits, which only a privileged process may exceed."""
     limits: dict[str, str] = {}
     for name, kind in (("memlock", resource.RLIMIT_MEMLOCK), ("stack", resource.RLIMIT_STACK)):
-        most, wanted = resource.getrlimit(kind)[1], int(ULIMITS[name])
-        limits[name] = str(wanted if most < 0 else most if wanted < 0 else min(most, wanted))
+        hard, wanted = resource.getrlimit(kind)[1], int(ULIMITS[name])
+        # Negative means unlimited, for both numbers.
+        limits[name] = str(wanted if hard < 0 else hard if wanted < 0 else min(hard, wanted))
     return limits

@@ -1,4 +1,4 @@
-"""Containers made by bubblewrap from images that are files: no daemon, and no root where user namespaces are open."""
+"""Run images from files with bubblewrap: no daemon, and no root where user namespaces are allowed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from envkit.run.rootless import cgroups, start
 from envkit.run.rootless.cell import Cell, Inside, Means, furnish
 from envkit.run.rootless.host_gpus import host_gpus
 from envkit.run.rootless.store import ImageStore
-from envkit.run.rootless.terminal import Terminal, new_terminal, passing_on
+from envkit.run.rootless.terminal import Terminal, forwarded_signals, new_terminal
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from envkit.run.rootless.stack import Stack
     from envkit.run.session import Session
 
-_NOT_RUN = b"bwrap: execvp "
+_NOT_RUN = b"bwrap: execvp "  # how its message begins when the program cannot be started
 
 
 class BubblewrapRunner:
     """Runs commands in `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG`.
 
-    Layers are unpacked once, below XDG_CACHE_HOME/envkit. As root files keep their owners. As another user everything
-    belongs to the one user that the container has.
+    Each layer is unpacked once, below XDG_CACHE_HOME/envkit. When root runs envkit, files keep their owners. Otherwise
+    all of them belong to the only user that the container has.
     """
 
     name = "bubblewrap"
@@ -51,20 +51,20 @@ class BubblewrapRunner:
         self._cache = cache_dir()
         self._store = ImageStore(self._cache, ca_bundle=ca_bundle)
         self._means: Means | None = None
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
 
     def probe(self) -> str | None:
-        """None when bubblewrap makes containers here, else why not."""
+        """Return None if bubblewrap can make containers here, else the reason."""
         try:
             self._find_means()
         except EnvkitError as error:
             return error.message
         except OSError as error:
-            return f"no folder can be written: {error.strerror or error}"
+            return f"no writable folder: {error.strerror or error}"
         return None
 
     def inspect(self, image: str) -> Mapping[str, Any]:
-        """An image's configuration; see `Runner`. Its layers are unpacked for that, so the size is that of their tars.
+        """Return an image's configuration; see `Runner`. This unpacks the layers; the size is that of their tars.
 
         Raises:
             EngineError: the image does not exist.
@@ -105,7 +105,8 @@ class BubblewrapRunner:
         stack, _ = self._store.stack(image, reporter)
         facts, means = described(image, 0), self._find_means()
         if session.network == "host":
-            means = replace(means, sysfs=means.sysfs and os.geteuid() == 0)  # only its owner may mount a network's
+            # Only the owner of a network namespace may mount a sysfs for it, and root owns the machine's.
+            means = replace(means, sysfs=means.sysfs and os.geteuid() == 0)
         argv = session.argv or facts["cmd"]
         words = (*facts["entrypoint"], *argv) if facts["entrypoint"] else _through_shell(argv, stack)
         with run_folder(self._cache) as folder:
@@ -134,10 +135,10 @@ class BubblewrapRunner:
             if not container.first:
                 process.wait()
                 raise start.failure(b"", "the run")
-            with passing_on(lambda number: container.send(number, first=first)):
+            with forwarded_signals(lambda number: container.send(number, first=first)):
                 container.release()
                 if terminal is not None:
-                    os.close(terminal.theirs)  # else its end is never seen
+                    os.close(terminal.theirs)  # while it is open here, reading our end never reports the end
                     terminal.carry(process)
                 code = process.wait()
         return code if code >= 0 else 128 - code
@@ -145,7 +146,7 @@ class BubblewrapRunner:
     def _run(
         self, image: Image, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter
     ) -> RunResult | None:
-        """One run of `argv`; None when the image has no such program."""
+        """Run `argv` once; return None when the image has no such program."""
         facts, limits = described(image, 0), cage.bounded(command.limits, cage.memory_here())
         means = self._find_means()
         with run_folder(self._cache) as folder:
@@ -178,21 +179,21 @@ class BubblewrapRunner:
         command: Command,
         reporter: Reporter,
     ) -> RunResult | None:
-        """Start the container, listen to it until it ends, and read how."""
+        """Start the container, read its output until it ends, and return the result."""
         limits = command.limits
         output = cage.Output(limits)
-        # An entry point brings its own init, and has to be process 1 as in real use.
+        # An entry point may be an init, which has to be process 1 as in normal use.
         with start.started(cell, self._find_means(), argv, first=command.entrypoint) as container:
             process = container.process
             if not container.first:
-                _, said = process.communicate()
-                raise start.failure(said, f"the run in {command.image[:19]}")
-            self._tell(start.limit(container, group, cell.user, limits), reporter)
+                _, stderr = process.communicate()
+                raise start.failure(stderr, f"the run in {command.image[:19]}")
+            self._note_unlimited(start.limit(container, group, cell.user, limits), reporter)
             began = time.monotonic()
             container.release()
             over = collect(process, output, reporter, deadline=start.deadline(limits), kill=container.kill)
         duration = time.monotonic() - began
-        # Bubblewrap tells of a signal as 128 + its number; Popen as the negative number.
+        # Bubblewrap reports signal n as exit code 128 + n; Popen reports its own child's as -n.
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
         code = cage.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
         if code == 1 and not output.stdout and output.stderr.startswith(_NOT_RUN):
@@ -210,7 +211,7 @@ class BubblewrapRunner:
     def _find_means(self) -> Means:
         if self._means is None:
             with contextlib.ExitStack() as stack:
-                # In the cache, because what can be mounted depends on the file system.
+                # In the cache, where runs are made: whether an overlay can be mounted depends on the file system.
                 try:
                     self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
                     folder = stack.enter_context(run_folder(self._cache))
@@ -219,25 +220,25 @@ class BubblewrapRunner:
                 self._means = start.probe(folder)
         return self._means
 
-    def _tell(self, left: Sequence[str], reporter: Reporter) -> None:
-        """Say once what has no limit here."""
-        new = [limit for limit in left if limit not in self._told]
-        self._told.update(new)
+    def _note_unlimited(self, unlimited: Sequence[str], reporter: Reporter) -> None:
+        """Report each resource that cannot be limited here, once."""
+        new = [name for name in unlimited if name not in self._noted]
+        self._noted.update(new)
         if new:
-            reporter.note(f"bubblewrap cannot limit here: {'; '.join(new)} (no control group can be made)")
+            reporter.note(f"bubblewrap cannot limit {', '.join(new)} here: no control group can be created")
 
 
 def _through_shell(argv: Sequence[str], stack: Stack) -> tuple[str, ...]:
-    """A command started by the image's shell, which tells with 127 or 126 what it cannot start; as it is without one.
+    """Return the command run through the image's shell, if it has one.
 
-    Bubblewrap itself ends with 1 then.
+    A shell exits with 127 or 126 if it cannot start the command, as Docker does. Bubblewrap exits with 1.
     """
     has_shell = any(stack.find(path) is not None for path in ("bin/sh", "usr/bin/sh"))
     return ("/bin/sh", "-c", 'exec "$@"', "sh", *argv) if has_shell else tuple(argv)
 
 
 def _network_files() -> dict[str, bytes]:
-    """This machine's names, for a container that has its network."""
+    """Return this machine's files for name resolution, for a container on the host network."""
     files: dict[str, bytes] = {}
     for path in ("/etc/resolv.conf", "/etc/hosts"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What every container runner has in common: files as an archive, the time limit inside, and how an end is read."""
+"""Code shared by all runners: default limits, files as an archive, the time limit inside, output and exit codes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from envkit.run.model import RunLimits, RunResult
 
-GRACE_S = 10.0  # how much longer than the limit inside the limit outside is
-END_S = 15.0  # how long a run may take to end after its output is complete
+GRACE_S = 10.0  # added to the limit inside the container for the limit outside
+END_S = 15.0  # how long a run may take to exit after its output is complete
 # Default limits of a run: the machine has to stay usable whatever the image does.
-MEMORY_SHARE = 0.75  # of the machine's memory, or of the limit that this process has itself
+MEMORY_SHARE = 0.75  # of the machine's memory, or of this process's own limit
 TMP_SHARE = 0.25  # of the run's memory
-# The kernel's interface for pressure stall information: engines mask or protect the others, but anyone may write here.
+# Pressure stall information. Engines mask or protect other kernel files in /proc, but leave this one writable.
 PRESSURE = "/proc/pressure"
 _KILL_AFTER_S = 5  # between SIGTERM and SIGKILL
 _SHELL = "/bin/sh"
-# coreutils and busybox take these arguments alike; an image without `timeout` has the limit outside alone. The shell
-# stays: busybox's `timeout` replaces itself by the command, and process 1 cannot be killed from inside.
+# coreutils and busybox accept the same arguments. In an image without `timeout`, only the limit outside applies. The
+# shell stays as process 1, which cannot be killed from inside: busybox's `timeout` replaces itself with the command.
 _TIMED = (
     "limit=$1; shift; if command -v timeout >/dev/null 2>&1; "
     f'then timeout -k {_KILL_AFTER_S} "$limit" "$@"; exit $?; fi; "$@"; exit $?'
@@ -37,9 +37,9 @@ _TIMED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What is run, where, and within which limits."""
+    """A command to run, its image and its limits."""
 
-    image: str  # by id
+    image: str  # its ID
     argv: tuple[str, ...]
     files: Mapping[str, bytes]
     gpus: str | None
@@ -48,38 +48,35 @@ class Command:
 
 
 def timed(argv: Sequence[str], limits: RunLimits) -> tuple[str, ...]:
-    """`argv` under a time limit that the container enforces itself, also when this machine is gone."""
+    """Return `argv` with a time limit that is enforced inside the container, even if envkit is killed."""
     return (_SHELL, "-c", _TIMED, "envkit", f"{limits.timeout_s:g}", *argv)
 
 
 def bounded(limits: RunLimits, memory: int | None) -> RunLimits:
-    """Return the limits with their defaults; `memory` is that of the machine that runs the container, in bytes."""
-    most = limits.memory_mb
-    if most is None and memory is not None:
-        most = max(1, int(memory * MEMORY_SHARE) >> 20)
-    tmp = limits.tmp_mb
-    if tmp is None and most is not None:
-        tmp = max(1, int(most * TMP_SHARE))
-    return replace(limits, memory_mb=most, tmp_mb=tmp)
+    """Return the limits with defaults filled in; `memory` is the memory of the container's machine in bytes."""
+    memory_mb = limits.memory_mb
+    if memory_mb is None and memory is not None:
+        memory_mb = max(1, int(memory * MEMORY_SHARE) >> 20)
+    tmp_mb = limits.tmp_mb
+    if tmp_mb is None and memory_mb is not None:
+        tmp_mb = max(1, int(memory_mb * TMP_SHARE))
+    return replace(limits, memory_mb=memory_mb, tmp_mb=tmp_mb)
 
 
 def memory_here() -> int | None:
-    """Return the memory that a run on this machine shares with everything else, in bytes."""
+    """Return the memory available to processes on this machine, in bytes: the machine's, or this process's limit."""
     sizes = [size for size in (host.memory_total(), host.memory_limit()) if size is not None]
     return min(sizes, default=None)
 
 
 def tmpfs(limits: RunLimits) -> str:
-    """Return the mount options of /tmp; `exec` because compiled kernels are loaded from there."""
+    """Return the mount options of /tmp. It is `exec` because compiled kernels are loaded from it."""
     size = "" if limits.tmp_mb is None else f",size={limits.tmp_mb}m"
     return f"rw,exec,nosuid,nodev,mode=1777{size}"
 
 
 def run_timed(command: Command, once: Callable[[Command], RunResult]) -> RunResult:
-    """Run a command with the time limit inside the container too.
-
-    In an image without a shell, the limit outside has to do.
-    """
+    """Run a command with a time limit inside the container as well; without a shell in the image, only outside."""
     try:
         return once(replace(command, argv=timed(command.argv, command.limits)))
     except EngineError as error:
@@ -89,18 +86,18 @@ def run_timed(command: Command, once: Callable[[Command], RunResult]) -> RunResu
 
 
 def run_first(command: Command, once: Callable[[Sequence[str], bool], RunResult | None]) -> RunResult:
-    """Run a command with the time limit inside the container too, where a runner starts the first program itself.
+    """Run a command like `run_timed`, for runners that start the first program themselves.
 
     Args:
-        command: what is run.
-        once: runs the words that it gets; None means that the image lacks the first of them. The flag says whether that
-            is the shell of the time limit, and so no error yet.
+        command: what to run.
+        once: runs an argument list, or returns None if the image does not have its program. The flag is True if the
+            program is the shell that enforces the time limit.
 
     Raises:
         EngineError: the image does not have the command's own program.
     """
     result = once(timed(command.argv, command.limits), True)
-    if result is None:  # No shell in the image: the time limit outside has to do.
+    if result is None:  # no shell in the image: only the limit outside applies
         result = once(command.argv, False)
     if result is None:
         raise EngineError(
@@ -110,7 +107,7 @@ def run_first(command: Command, once: Callable[[Sequence[str], bool], RunResult 
 
 
 def described(tree: Mapping[str, Any], *, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """What `Runner.inspect` gives, from the JSON that Docker and Podman print alike."""
+    """Return what `Runner.inspect` returns, from the JSON of an image, which Docker and Podman share."""
     config = tree.get("Config") or {}
     return {
         "id": image,
@@ -130,7 +127,7 @@ def described(tree: Mapping[str, Any], *, image: str, labels: Mapping[str, str])
 
 
 def folders(files: Mapping[str, bytes]) -> tuple[str, ...]:
-    """The folders that hold the files: each becomes a volume, because the root is read-only.
+    """Return the topmost folders of the files. Each becomes a volume, because the root is read-only.
 
     Raises:
         UsageError: a path is not absolute, not plain, or directly below /.
@@ -145,17 +142,17 @@ def folders(files: Mapping[str, bytes]) -> tuple[str, ...]:
 
 
 def archive(files: Mapping[str, bytes], folder: str) -> bytes:
-    """A tar of the files below `folder`, owned by root, readable by all."""
+    """Return a tar of the files below `folder`, owned by root and readable by all."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        made: set[PurePosixPath] = set()
+        written: set[PurePosixPath] = set()
         for name, content in sorted(files.items()):
             if not name.startswith(f"{folder}/"):
                 continue
             path = PurePosixPath(name).relative_to(folder)
             for parent in reversed(path.parents[:-1]):
-                if parent not in made:
-                    made.add(parent)
+                if parent not in written:
+                    written.add(parent)
                     entry = tarfile.TarInfo(str(parent))
                     entry.type, entry.mode = tarfile.DIRTYPE, 0o755
                     tar.addfile(entry)
@@ -166,22 +163,22 @@ def archive(files: Mapping[str, bytes], folder: str) -> bytes:
 
 
 def labels() -> dict[str, str]:
-    """Labels of a container: they say whose it is, so that a later run can remove it."""
+    """Return the labels of a container, which name this process so that a later run can remove leftovers."""
     return identity.current().labels()
 
 
 def container_name() -> str:
-    """A name for one container of this run."""
+    """Return a new name for a container of this run."""
     return f"envkit-{identity.current().id}-{secrets.token_hex(4)}"
 
 
-def without_shell(said: str) -> bool:
-    """Whether an engine's refusal to start a container says that the image has no shell."""
-    return _SHELL in said and ("no such file" in said or "executable file" in said or "not found" in said)
+def without_shell(message: str) -> bool:
+    """Return whether an engine's error message means that the image has no shell."""
+    return _SHELL in message and any(text in message for text in ("no such file", "executable file", "not found"))
 
 
 def over_time(limits: RunLimits, image: str) -> TimeLimitError:
-    """The error of a run that reached its limit."""
+    """Return the error for a run that reached its time limit."""
     return TimeLimitError(
         f"the run in {image} reached its time limit of {limits.timeout_s:g} s and was killed",
         hint=RAISE_TIMEOUT,
@@ -191,14 +188,14 @@ def over_time(limits: RunLimits, image: str) -> TimeLimitError:
 def exit_code(
     code: int, duration_s: float, limits: RunLimits, output: Output, *, over: bool = False, image: str
 ) -> int:
-    """Return the exit code of a run that took so long; 0 where it had to be ended after its output was complete.
+    """Return the exit code of a run, or 0 if its output was complete when the time limit ended it.
 
-    `over`: it was ended from outside.
+    `over` is True if the limit outside the container ended it.
 
     Raises:
         TimeLimitError: it reached its limit, and the output is not complete.
     """
-    # The limit inside gives 124, or 137 where SIGTERM was ignored.
+    # The limit inside gives 124, or 137 if the command ignored SIGTERM.
     if not over and not (code in (124, 137, 143) and duration_s >= limits.timeout_s):
         return code
     if output.complete:
@@ -207,7 +204,7 @@ def exit_code(
 
 
 class Output:
-    """Two streams of bytes with one limit on each. `complete`: stdout has the line that ends it."""
+    """The two output streams of a run, each with the same limit. `complete`: stdout ends with `limits.last_line`."""
 
     def __init__(self, limits: RunLimits) -> None:
         self.stdout, self.stderr = bytearray(), bytearray()
@@ -216,7 +213,7 @@ class Output:
         self._last_line = None if limits.last_line is None else f"{limits.last_line}\n".encode()
 
     def take(self, *, error: bool, piece: bytes) -> bool:
-        """Keep a piece; False when the limit is reached and nothing more is taken."""
+        """Append bytes to a stream; return False once the limit is exceeded and output was dropped."""
         target = self.stderr if error else self.stdout
         room = self._limit - len(target)
         target += piece[:room]

@@ -1,6 +1,6 @@
-"""Containers as command lines of Docker, Podman and Slurm, and as a service of Compose.
+"""Sessions as command lines for Docker, Podman and Slurm, and as a Compose service.
 
-`envkit run` starts what it prints, and exported files have the same values.
+`envkit run` starts exactly what it prints, and exported files have the same options.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ Source: NVIDIA's release notes of the PyTorch container, "Running PyTorch".
 """
 _SERVICE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 TMP = "/tmp:rw,exec,nosuid,nodev,mode=1777"  # noqa: S108 - a file system inside the container
-"""The one writable place of a container besides its mounts; `exec` because compiled kernels are loaded from there."""
+"""The only writable folder of a container besides its mounts; `exec` because compiled kernels are loaded from it."""
 
 
 def gpu_options(engine: str, gpus: str | None) -> list[str]:
-    """The options for GPUs: `all`, or device numbers and UUIDs joined by commas; None = none."""
+    """Return the options for `gpus`: `all`, device numbers and UUIDs joined by commas, or None for no GPU."""
     if gpus is None:
         return []
     if engine == "podman":
         return [f"--device=nvidia.com/gpu={gpu}" for gpu in gpus.split(",")]
-    # Docker reads the value as one line of CSV, where a comma separates options.
+    # Docker parses the value as a line of CSV, so a list with commas needs quotes.
     return ["--gpus", gpus if gpus == "all" else f'"device={gpus}"']
 
 
 def shm_option(shm_mb: int) -> str:
-    """The option for the size of /dev/shm, which is 64 MiB without it: too little for workers of a DataLoader."""
+    """Return the option for the size of /dev/shm. The default of 64 MiB is too small for DataLoader workers."""
     return f"--shm-size={shm_mb}m"
 
 
 def gres(count: int) -> str:
-    """Slurm's value of `--gres` for so many GPUs."""
+    """Return the value of Slurm's `--gres` for a number of GPUs."""
     return f"gpu:{count}"
 
 
-def ulimit_options(most: Mapping[str, str] | None = None) -> list[str]:
-    """The options for limits; `most` replaces those that this user cannot have."""
-    return [f"--ulimit={name}={value}" for name, value in {**ULIMITS, **(most or {})}.items()]
+def ulimit_options(limits: Mapping[str, str] | None = None) -> list[str]:
+    """Return the options for `ULIMITS`; `limits` replaces those that this user may not set."""
+    return [f"--ulimit={name}={value}" for name, value in {**ULIMITS, **(limits or {})}.items()]
 
 
 def isolation_options(engine: str) -> list[str]:
-    """No capabilities, no way to gain any, and a root that cannot be written."""
+    """Return the options for no capabilities, no way to gain any, and a read-only root."""
     words = ["--cap-drop=all", "--security-opt=no-new-privileges", "--read-only"]
-    # Podman would add writable folders of its own.
+    # By default Podman mounts writable tmpfs folders over a read-only root.
     return [*words, "--read-only-tmpfs=false"] if engine == "podman" else words
 
 
@@ -66,15 +66,15 @@ def engine_words(
     rootless: bool = False,
     hidden: Sequence[str] = (),
 ) -> list[str]:
-    """The words of `docker run` or `podman run` for a session.
+    """Return the `docker run` or `podman run` command for a session.
 
     Args:
-        session: what is run.
+        session: what to run.
         engine: 'docker' or 'podman'.
-        options: further ones, such as a name and labels.
-        limits: as `ulimit_options` takes them.
-        rootless: whether the engine runs as a user other than root; podman's containers have other user IDs then.
-        hidden: variables whose value the client takes from its own environment, which no process list shows.
+        options: more options, such as a name and labels.
+        limits: see `ulimit_options`.
+        rootless: whether the engine runs as a user other than root. Podman then maps user IDs.
+        hidden: variables whose values the client takes from its environment, so that no process list shows them.
     """
     words = [engine, "run", "--rm", *_pull(session.image), *options]
     words += ["--interactive", "--tty"] if session.terminal else ["--interactive"]
@@ -82,8 +82,8 @@ def engine_words(
     words += [f"--tmpfs={TMP}", shm_option(session.shm_mb), *ulimit_options(limits)]
     words += gpu_options(engine, session.gpus)
     words += [] if session.has_init else ["--init"]
-    # Rootless podman makes the caller root inside. With keep-id, what the container writes into a mounted folder has
-    # the caller as its owner outside.
+    # By default rootless Podman maps the caller to root. With keep-id the caller keeps its ID, so files that the
+    # container writes into a mounted folder belong to the caller.
     words += ["--userns=keep-id"] if rootless and engine == "podman" else []
     words += [] if session.user is None else [f"--user={session.user}"]
     words += [] if session.workdir is None else [f"--workdir={session.workdir}"]
@@ -91,21 +91,21 @@ def engine_words(
     words += [f"--publish={port}" for port in session.ports] if session.network == "default" else []
     for mount in session.mounts:
         words.append(f"--volume={mount.source}:{mount.target}" + (":ro" if mount.read_only else ""))
-    # Labels of SELinux would keep a container from folders of users; elsewhere the option does nothing.
+    # SELinux labels would deny a container access to users' folders. Without SELinux the option has no effect.
     words += ["--security-opt=label=disable"] if session.mounts and engine == "podman" else []
     words += [f"--env={key}" if key in hidden else f"--env={key}={value}" for key, value in session.env]
     return [*words, _image(session.image, engine), *session.argv]
 
 
 def srun_words(session: Session, typed: Sequence[str]) -> list[str]:
-    """The words of `srun` that run a session on a node: envkit on the node starts it.
+    """Return the `srun` command that runs a session on a node, where envkit starts it.
 
     Args:
-        session: what is run.
-        typed: options of `envkit run`, with absolute paths.
+        session: what to run.
+        typed: the options of `envkit run`, with absolute paths.
     """
     words = ["srun", "--ntasks=1"]
-    if session.gpus is not None:  # `all` are all that the job gets: one, unless the line is changed
+    if session.gpus is not None:  # `all` means all GPUs of the job, and the job asks for one unless the line is edited
         words.append(f"--gres={gres(1 if session.gpus == 'all' else len(session.gpus.split(',')))}")
     words += ["--pty"] if session.terminal else []
     command = ["--", *session.argv] if session.argv else []
@@ -113,16 +113,16 @@ def srun_words(session: Session, typed: Sequence[str]) -> list[str]:
 
 
 def compose_service(session: Session, engine: str) -> str:
-    """Return the text of a compose file with one service.
+    """Return the text of a Compose file with one service.
 
     Args:
-        session: what is run.
-        engine: whose image it is: 'docker' or 'podman'.
+        session: what to run.
+        engine: 'docker' or 'podman', which has the image.
     """
     values = {
         "name": _service_name(session.image),
-        "image": _plain(_image(session.image, engine)),
-        "command": [_plain(word) for word in session.argv],
+        "image": _escaped(_image(session.image, engine)),
+        "command": [_escaped(word) for word in session.argv],
         "user": session.user,
         "init": not session.has_init,
         "terminal": session.terminal,
@@ -132,22 +132,22 @@ def compose_service(session: Session, engine: str) -> str:
         "network": None if session.network == "default" else session.network,
         "ports": [str(port) for port in session.ports] if session.network == "default" else [],
         "volumes": [
-            {"source": _plain(str(mount.source)), "target": _plain(mount.target), "read_only": mount.read_only}
+            {"source": _escaped(str(mount.source)), "target": _escaped(mount.target), "read_only": mount.read_only}
             for mount in session.mounts
         ],
-        "env": [[key, _plain(value)] for key, value in session.env],
+        "env": [[key, _escaped(value)] for key, value in session.env],
         "gpus": session.gpus,
     }
     return text_of("export/compose.yaml.j2", values, ()).rstrip("\n")
 
 
 def entrypoint_option(argv: Sequence[str]) -> str:
-    """Podman's option for another entry point."""
+    """Return Podman's option for another entry point. A JSON array allows arguments and spaces."""
     return f"--entrypoint={json.dumps(list(argv))}"
 
 
 def _pull(image: str) -> list[str]:
-    """Never pull what a name means; an image that is a file is always read."""
+    """Return the option that forbids pulling; images that are files are read anyway."""
     return [] if image.startswith(("oci:", "docker-archive:")) else ["--pull=never"]
 
 
@@ -155,12 +155,12 @@ def _image(image: str, engine: str) -> str:
     return image.removeprefix("sha256:") if engine == "podman" else image
 
 
-def _plain(text: str) -> str:
-    """A text in which Compose replaces nothing."""
+def _escaped(text: str) -> str:
+    """Return text that Compose does not interpolate."""
     return text.replace("$", "$$")
 
 
 def _service_name(image: str) -> str:
-    """A service's name: that of the image without registry and tag."""
+    """Return a service name: the image's name without registry and tag."""
     last = image.rpartition("/")[2].partition("@")[0].partition(":")[0].lower()
     return last if _SERVICE.fullmatch(last) and last != "sha256" else "envkit"

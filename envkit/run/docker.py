@@ -1,4 +1,4 @@
-"""Containers of the Docker engine, made for one command: by image id, without network, power or a writable root."""
+"""Run one command in a Docker container: by image ID, without network, privileges or a writable root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import requests
 import urllib3.exceptions
 
 from envkit.engine.address import PATIENCE_S, docker_address, greet
-from envkit.engine.failures import Place, engine_lost, translate
+from envkit.engine.failures import EngineInfo, engine_lost, translate
 from envkit.engine.stream import Stream
 from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
     from envkit.ground.progress import Reporter
 
-# What the SDK raises: its own errors, and those of its HTTP library, which it lets through.
+# What the SDK raises: its own errors, and those of its HTTP library, which it does not translate.
 _FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
-# A client's configuration file that is not what the SDK expects shows as one of these while connecting.
+# The SDK raises these while connecting if the client's configuration file has unexpected content.
 _ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
-_PLACE = Place(engine="docker")
+_ENGINE = EngineInfo(engine="docker")
 _STDERR = 2  # the stream's number in the engine's frames
-# The engine's own list (it is replaced as a whole), and one more.
+# The engine's default list, which a value replaces as a whole, and pressure stall information.
 _READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", cage.PRESSURE]
-_SAVE_S = 1800  # an engine may gather the whole image before its first byte comes
+_SAVE_S = 1800  # an engine may collect the whole image before it sends the first byte
 _PIECE = 1 << 20
-_START_S = 120  # an engine under load may need long to make a container of a large image
+_START_S = 120  # an engine under load may need this long to create a container from a large image
 
 
 class DockerRunner:
@@ -54,7 +54,7 @@ class DockerRunner:
         self.address = address or docker_address()
 
     def probe(self) -> str | None:
-        """None when the engine answers, else why not."""
+        """Return None if the engine answers, else the reason."""
         try:
             self._connect().close()
         except EnvkitError as error:
@@ -62,7 +62,7 @@ class DockerRunner:
         return None
 
     def inspect(self, image: str) -> Mapping[str, Any]:
-        """An image's configuration; see `Runner`."""
+        """Return an image's configuration; see `Runner`."""
         with self._connect() as client:
             tree = _image(client, image)
         return cage.described(tree, image=tree["Id"], labels=(tree.get("Config") or {}).get("Labels") or {})
@@ -82,7 +82,7 @@ class DockerRunner:
         with self._connect() as client:
             sweep(client)
             ident = _image(client, image)["Id"]
-            # The engine may be on another machine.
+            # The memory of the engine's machine, which may be another one.
             limits = cage.bounded(limits, _memory(client))
             command = Command(
                 image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
@@ -98,9 +98,9 @@ class DockerRunner:
                 with contextlib.closing(client.get_image(ident, chunk_size=_PIECE)) as pieces:
                     _write(path, pieces)
             except docker.errors.APIError as error:
-                raise translate(error.explanation or str(error), f"saving {image}", _PLACE) from error
+                raise translate(error.explanation or str(error), f"saving {image}", _ENGINE) from error
             except _FOREIGN as error:
-                raise engine_lost(f"saving {image}", _PLACE) from error
+                raise engine_lost(f"saving {image}", _ENGINE) from error
 
     def _connect(self) -> docker.APIClient:
         environment = docker.utils.kwargs_from_env()
@@ -119,9 +119,9 @@ class DockerRunner:
 
 
 def sweep(client: docker.APIClient) -> int:
-    """Remove containers of runs that ended; returns how many."""
+    """Remove the containers of runs that were killed and return how many."""
     removed = 0
-    with contextlib.suppress(*_FOREIGN):
+    with contextlib.suppress(*_FOREIGN):  # leftovers must not stop a new run
         for row in client.containers(all=True, filters={"label": [identity.PREFIX]}):
             if identity.abandoned(row.get("Labels") or {}):
                 client.remove_container(row["Id"], force=True, v=True)
@@ -130,7 +130,7 @@ def sweep(client: docker.APIClient) -> int:
 
 
 def _write(path: Path, pieces: Iterator[bytes]) -> None:
-    """Write what an engine gives; a full disk is not the engine's fault."""
+    """Write the engine's output to a file. An OSError here is about this disk, not about the engine."""
     with path.open("xb") as file:
         for piece in pieces:
             try:
@@ -140,11 +140,11 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
 
 
 def _memory(client: docker.APIClient) -> int | None:
-    """The memory of the engine's machine, in bytes."""
+    """Return the memory of the engine's machine in bytes."""
     try:
         memory = client.info().get("MemTotal")
     except _FOREIGN as error:
-        raise engine_lost("asking for its memory", _PLACE) from error
+        raise engine_lost("asking for its memory", _ENGINE) from error
     return memory if isinstance(memory, int) and memory > 0 else None
 
 
@@ -161,14 +161,14 @@ def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
             f"{image!r:.200} is not an image name: {error.explanation or error}", hint="docker images"
         ) from error
     except _FOREIGN as error:
-        raise engine_lost(f"looking at {image}", _PLACE) from error
+        raise engine_lost(f"looking at {image}", _ENGINE) from error
     return tree
 
 
 def _run(client: docker.APIClient, command: Command, reporter: Reporter) -> RunResult:
     doing = f"the run in {command.image[:19]}"
     volumes = cage.folders(command.files)
-    # Named beforehand: a signal may come between the engine's making it and our hearing of it.
+    # Named in advance: a signal may arrive after the engine has created the container and before it returns the ID.
     container = cage.container_name()
     try:
         _create(client, container, command, volumes)
@@ -176,9 +176,9 @@ def _run(client: docker.APIClient, command: Command, reporter: Reporter) -> RunR
             client.put_archive(container, volume, cage.archive(command.files, volume))
         return _watch(client, container, command.image, command.limits, reporter)
     except docker.errors.APIError as error:
-        raise translate(error.explanation or str(error), doing, _PLACE) from error
+        raise translate(error.explanation or str(error), doing, _ENGINE) from error
     except _FOREIGN as error:
-        raise engine_lost(doing, _PLACE) from error
+        raise engine_lost(doing, _ENGINE) from error
     finally:
         _remove(client, container)
 
@@ -197,12 +197,12 @@ def _create(client: docker.APIClient, name: str, command: Command, volumes: tupl
         memswap_limit=None if limits.memory_mb is None else limits.memory_mb << 20,
         nano_cpus=None if limits.cpus is None else int(limits.cpus * 1e9),
         shm_size=limits.shm_mb << 20,
-        init=not command.entrypoint,  # an entry point brings its own, and has to be process 1 as in real use
+        init=not command.entrypoint,  # an entry point may be an init, which has to be process 1 as in normal use
         device_requests=_devices(command.gpus),
         mounts=_mounts(limits.data),
         log_config=docker.types.LogConfig(type="none"),
     )
-    host["ReadonlyPaths"] = _READ_ONLY  # the SDK knows no name for it
+    host["ReadonlyPaths"] = _READ_ONLY  # the SDK has no parameter for it
     client.create_container(
         command.image,
         command=argv if command.entrypoint else argv[1:],
@@ -228,9 +228,9 @@ def _devices(gpus: str | None) -> list[docker.types.DeviceRequest] | None:
 
 
 def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimits, reporter: Reporter) -> RunResult:
-    """Start the container, listen to it until it ends, and read how."""
+    """Start the container, read its output until it ends, and return the result."""
     output, lines = cage.Output(limits), Lines()
-    # Before the start: an attachment gives what comes after it, and a short command has ended by then.
+    # Attached before the start: an attachment receives later output only, and a short command would have ended.
     socket = client.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
 
     def frames() -> Iterator[tuple[int, bytes]]:
@@ -238,7 +238,7 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
         return pieces
 
     def cut() -> None:
-        # The SDK hands out a file over a socket over an answer, and closing one leaves the others open.
+        # The SDK returns a file that wraps a socket of a response. Closing one leaves the others open.
         raw = getattr(socket, "_sock", None)
         for end in (lambda: raw and raw.shutdown(2), socket.close, lambda: raw and raw.close()):
             with contextlib.suppress(OSError, ValueError):
@@ -255,10 +255,10 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
             for kind, piece in stream:
                 for line in lines.feed(piece.decode(errors="replace")) if kind == _STDERR else ():
                     reporter.log(line)
-                said = output.complete
+                was_complete = output.complete
                 if not output.take(error=kind == _STDERR, piece=piece):
                     break
-                if output.complete and not said:
+                if output.complete and not was_complete:
                     stream.within(cage.END_S)
         except TimeoutError:
             if not output.complete:
@@ -267,7 +267,7 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
     if output.cut or over:
         with contextlib.suppress(*_FOREIGN):
             client.kill(container)
-    # A process that hangs inside a driver cannot be killed, and neither can its container.
+    # Do not wait after a time limit: a process that hangs in a driver cannot be killed, and neither can its container.
     code = 0 if over else int(client.wait(container, timeout=_START_S)["StatusCode"])
     duration = time.monotonic() - began
     state = client.inspect_container(container)["State"]
@@ -284,8 +284,8 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
 
 
 def _remove(client: docker.APIClient, container: str) -> None:
-    """Remove a container and its volumes; what cannot be removed now is removed by the next run."""
-    # The engine answers 409 while the same container is being removed, and under load that takes seconds.
+    """Remove a container and its volumes. If that fails, the next run removes them."""
+    # The engine answers 409 while a removal is in progress, which takes seconds under load.
     for _ in range(20):
         try:
             client.remove_container(container, force=True, v=True)

@@ -1,4 +1,4 @@
-"""The host itself as a runner: the same command with this machine's own Python, in an empty folder; no isolation."""
+"""Run commands on this machine with its own Python, in an empty folder and without isolation."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _PYTHONS = ("python", "python3")
 
 
 class HostRunner:
-    """Runs commands on this machine. `image` is a Python interpreter; GPUs are whatever that sees.
+    """Runs commands on this machine. `image` is a Python interpreter, and `gpus` sets CUDA_VISIBLE_DEVICES.
 
-    Network, files and devices are the user's own. The time limit holds inside and outside, memory is limited as
-    private writable memory, and the folder is removed with everything in it.
+    Network, files and devices are the user's. The time limit holds inside and outside, the memory limit applies to each
+    process's private writable memory, and the folder is removed with everything in it.
     """
 
     name = "host"
     isolation = Isolation(level="none", missing=tuple(GUARANTEES))
 
     def probe(self) -> str | None:
-        """None: the host always answers."""
+        """Return None: the host is always available."""
         return None
 
     def inspect(self, image: str) -> Mapping[str, Any]:
-        """The interpreter in an image's words; see `Runner`. There is nothing to know of size, tags or labels."""
+        """Describe the interpreter as an image; see `Runner`. It has no size, tags or labels."""
         python = _interpreter(image)
         return {
             "id": f"host:{python}",
@@ -69,8 +69,8 @@ class HostRunner:
         reporter: Reporter,
         entrypoint: bool = False,
     ) -> RunResult:
-        """Run a command with its files moved below a temporary folder; see `Runner`."""
-        del entrypoint  # a host has none
+        """Run a command with its files in a temporary folder; see `Runner`."""
+        del entrypoint  # the host has none
         python = _interpreter(image)
         cage.folders(files)  # the same paths are refused on every runner
         with paths.scratch() as root:
@@ -110,9 +110,9 @@ def _run(command: list[str], env: Mapping[str, str], limits: RunLimits, reporter
             ) from error
         deadline = began + limits.timeout_s + cage.GRACE_S
         over = collect(process, output, reporter, deadline=deadline, kill=lambda: kill_all(process.pid))
-        kill_all(process.pid)  # what it may have left in its session
+        kill_all(process.pid)  # processes that the command left in its session
     duration = time.monotonic() - began
-    # A shell tells of a signal as 128 + its number; Popen as the negative number.
+    # A shell reports signal n as exit code 128 + n; Popen reports its own child's as -n.
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     code = cage.exit_code(code, duration, limits, output, over=over, image=python)
     return RunResult(
@@ -127,15 +127,15 @@ def _run(command: list[str], env: Mapping[str, str], limits: RunLimits, reporter
 
 
 def _limited(argv: Sequence[str], limits: RunLimits) -> list[str]:
-    """`argv` with its private writable memory limited: address space would stop CUDA, which reserves much of it."""
+    """Return `argv` with a limit on private writable memory, not on address space, of which CUDA reserves much."""
     if limits.memory_mb is None:
         return list(argv)
-    # The shell counts in KiB.
+    # `ulimit -d` takes KiB.
     return ["/bin/sh", "-c", 'ulimit -d "$1"; shift; exec "$@"', "envkit", str(limits.memory_mb << 10), *argv]
 
 
 def _interpreter(image: str) -> str:
-    """The Python meant by `image`: a path or a command; `host` and the empty text mean the running one."""
+    """Return the path of the Python that `image` names (a path or a command); `host` or '' is the running one."""
     if image in ("", "host"):
         return sys.executable
     program = shutil.which(image.removeprefix("host:"))
@@ -143,11 +143,11 @@ def _interpreter(image: str) -> str:
         raise EngineError(
             f"{image!r:.200} is not a Python on this machine", hint="envkit verify --runner host /usr/bin/python3"
         )
-    return os.path.abspath(program)  # noqa: PTH100 - a virtual environment is found by its link, which stays
+    return os.path.abspath(program)  # noqa: PTH100 - links stay: Python finds its virtual environment by the link
 
 
 def _moved(item: str, files: Mapping[str, bytes], root: Path) -> str:
-    """An argument with the path of a file replaced by where that file is."""
-    for name in sorted(files, key=len, reverse=True):  # the longest first: one path may begin with another
+    """Return an argument in which the paths of files are replaced by their paths on this machine."""
+    for name in sorted(files, key=len, reverse=True):  # longest first: one path may be the start of another
         item = item.replace(name, f"{root}{name}")
     return item

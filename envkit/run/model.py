@@ -1,4 +1,4 @@
-"""What runners take and give."""
+"""Types of runners: their protocols, limits and results."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from envkit.ground.progress import Reporter
 
 DATA = "/run/envkit-data"
-"""Where a run finds the user's folder of data."""
+"""The path of the user's data folder inside a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """The cage of one run. Limits hold inside the container and outside it."""
+    """Limits and mounts of one run. The time limit holds inside the container and outside it."""
 
     timeout_s: float = 300.0
-    memory_mb: int | None = None  # MiB of all processes, /tmp and /dev/shm together; None: a share of the machine's
-    tmp_mb: int | None = None  # MiB of /tmp; None: a share of the memory
+    memory_mb: int | None = None  # MiB for all processes, /tmp and /dev/shm together; None: a share of the machine's
+    tmp_mb: int | None = None  # MiB for /tmp; None: a share of the run's memory
     cpus: float | None = None
     pids: int = 4096
     shm_mb: int = 1024
     output_bytes: int = 32 << 20
     user: str | None = None  # 'uid:gid'; None = the image's own user
-    # A folder of this machine that the run finds at `DATA`, read-only; absolute. It is all that is ever mounted.
+    # Absolute path of a folder that is mounted read-only at `DATA`. Nothing else of this machine is mounted.
     data: Path | None = None
-    # The last line of stdout, if it is known: a run that wrote it is complete, even if its container cannot end.
+    # The last line of stdout, if known. A run that has written it is complete, even if its container hangs.
     last_line: str | None = None
 
 
@@ -41,7 +41,7 @@ class RunResult:
     duration_s: float
     oom_killed: bool
     image_id: str
-    output_cut: bool = False  # more came than `RunLimits.output_bytes`: the rest is lost and the run was ended
+    output_cut: bool = False  # the output exceeded `RunLimits.output_bytes`: the rest is lost and the run was killed
 
 
 GUARANTEES: Mapping[str, str] = {
@@ -51,12 +51,12 @@ GUARANTEES: Mapping[str, str] = {
     "read-only-root": "no read-only root: it can change files that belong to its user",
     "memory-limit": "no memory limit for the whole run, only for each process",
 }
-"""What a runner may be unable to give: a name, and what is so instead."""
+"""Guarantees that a runner may be unable to give: name -> what happens without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """How a runner separates what it runs from the machine. `missing` names the guarantees that it cannot give."""
+    """How well a runner isolates a run from the machine. `missing` names the guarantees that it cannot give."""
 
     level: Literal["strong", "weak", "none"]
     missing: tuple[str, ...] = ()  # of GUARANTEES
@@ -70,16 +70,16 @@ STRONG = Isolation(level="strong")
 
 
 class Runner(Protocol):
-    """One way to run a command inside an image, with no power: network off, capabilities dropped, read-only root."""
+    """Runs commands in images without privileges: network off, capabilities dropped, read-only root."""
 
     name: str
 
     @property
     def isolation(self) -> Isolation:
-        """How it separates what it runs from the machine, as far as it can here."""
+        """The isolation that this runner provides on this machine."""
 
     def probe(self) -> str | None:
-        """None when it works here, else why not, within ten seconds; never raises."""
+        """Return None if it works here, else the reason, within ten seconds. Never raises."""
 
     def run(
         self,
@@ -94,22 +94,22 @@ class Runner(Protocol):
     ) -> RunResult:
         """Run `argv` in `image` with `files` (absolute path -> content) copied in by archive.
 
-        `entrypoint` runs it through the image's own entry point, else that is bypassed. `gpus` is None, `all`, or
-        device numbers and UUIDs joined by commas. /tmp is the one writable place besides the files' folders.
-        `limits.data` is found at `DATA`; the host runner replaces that path in `argv` by the folder's own.
+        With `entrypoint` it runs through the image's entry point, which is bypassed otherwise. `gpus` is None, `all`,
+        or device numbers and UUIDs joined by commas. Only /tmp and the files' folders may be writable. `limits.data` is
+        mounted at `DATA`; the host runner replaces that path in `argv` with the folder's own.
 
         Raises:
-            EngineError: the image does not exist, or the container could not be made or started.
+            EngineError: the image does not exist, or the container could not be created or started.
             EnvironmentProblem: the engine does not answer, or has no GPU support.
             TimeLimitError: `limits.timeout_s` was reached and the output is not complete (`limits.last_line`); the
                 container is gone.
         """
 
     def inspect(self, image: str) -> Mapping[str, Any]:
-        """An image as far as it can be told without running it; never pulls.
+        """Return what is known about an image without running it. Never pulls.
 
         Keys: id, tags, labels (mapping), env (mapping), user, entrypoint, cmd, workdir, ports (`8888/tcp` each),
-        architecture, os, size (bytes), layers (digests of their tars, lowest first).
+        architecture, os, size (bytes), layers (diff IDs, lowest first).
 
         Raises:
             EngineError: the image does not exist.
@@ -118,15 +118,15 @@ class Runner(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """An engine that keeps images, and can write one to a file."""
+    """An engine that stores images and can save one to a file."""
 
     name: str
 
     def inspect(self, image: str) -> Mapping[str, Any]:
-        """As `Runner.inspect`."""
+        """See `Runner.inspect`."""
 
     def save(self, image: str, path: Path) -> None:
-        """Write an image to a new file as `docker save` does: its configuration as it is, its layers as tars.
+        """Write an image to a new file like `docker save`: the unchanged configuration, and the layers as tars.
 
         Raises:
             EngineError: the image does not exist.

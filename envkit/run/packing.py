@@ -1,8 +1,8 @@
-"""Images of an engine made ready for a registry: every layer a gzip blob, which is the same whenever it is made.
+"""Compress an engine's image for a registry: each layer becomes a reproducible gzip blob.
 
-Engines keep layers unpacked and save them as plain tars. zlib compresses them in chunks of fixed size, each a member
-of its own, so that all cores work and the bytes do not depend on how many there are. Equal layers give equal blobs,
-so a registry that has one is not sent it again. The configuration stays as it is, and with it the image's id.
+Engines store layers unpacked and save them as plain tars. zlib compresses chunks of fixed size, each as a gzip member
+of its own, so all cores work and the bytes do not depend on their number. Equal layers give equal blobs, and the
+registry skips blobs that it already has. The configuration is not changed, so the image ID stays the same.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20  # bytes of tar in one member
 _LEVEL = 6  # zlib's own default
-_GZIP_FORMAT = 31  # zlib's window bits for a gzip header, which then holds neither name nor time
+_GZIP_FORMAT = 31  # zlib's window bits for a gzip header without name and time
 _NOTED = re.compile(r"sha256:[0-9a-f]{64}")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class Packer:
-    """One image on its way into blobs.
+    """Compresses the layers of one image.
 
-    What a layer was compressed to is noted, so that the next push asks the registry for the blob before it makes it.
+    The digest of each compressed layer is noted, so that the next push can ask the registry for it before compressing.
 
     Args:
-        found: its layers are tars, compressed or not; compressed ones are taken over as they are.
-        folder: where the blobs go.
-        notes: where it is noted what layers compress to; None = nowhere.
+        source: an image whose layers are tars. Layers that are compressed already are copied.
+        folder: where the blobs are written.
+        notes: the folder of the notes; None: none are kept.
     """
 
-    def __init__(self, found: spec.Image, folder: Path, notes: Path | None = None) -> None:
-        self._found, self._folder, self._notes = found, folder, notes
-        self._layers = {layer.diff_id: layer for layer in found.layers}
+    def __init__(self, source: spec.Image, folder: Path, notes: Path | None = None) -> None:
+        self._source, self._folder, self._notes = source, folder, notes
+        self._layers = {layer.diff_id: layer for layer in source.layers}
         self._made: dict[str, Path] = {}
 
     def image(self, reporter: Reporter, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
-        """The image; a layer that was compressed before has no blob, and `blob` makes it.
+        """Return the compressed image. A layer with a note has no blob yet; `blob` makes it.
 
         Args:
-            reporter: hears the bytes of the layers' tars.
-            on_layer: is given each layer as soon as it is known; what it raises ends the work.
+            reporter: receives the progress in bytes of the layers' tars.
+            on_layer: called with each layer as soon as its digest is known; an exception ends the work.
 
         Raises:
             IntegrityError: a layer is not what the configuration says.
@@ -80,13 +80,13 @@ class Packer:
             done += original.descriptor.size
             reporter.advance(done, total)
             on_layer(layers[original.diff_id])
-        return _image(self._found, tuple(layers[source.diff_id] for source in self._found.layers))
+        return _image(self._source, tuple(layers[source.diff_id] for source in self._source.layers))
 
     def blob(self, layer: spec.Layer) -> Path:
-        """The file of a layer that was given without one.
+        """Return the file of a layer that `image` returned without one.
 
         Raises:
-            As `image`; IntegrityError also where it is now compressed to other bytes.
+            As `image`; also IntegrityError if the layer now compresses to other bytes than its note says.
         """
         original = self._layers[layer.diff_id]
         if original.diff_id not in self._made:
@@ -118,13 +118,13 @@ class Packer:
         if not known:
             return None
         with contextlib.suppress(OSError):
-            os.utime(self._name(layer))  # pruning goes by the last use
+            os.utime(self._name(layer))  # the cache is pruned least recently used first
         descriptor = spec.Descriptor(media_type=spec.LAYER_GZIP, digest=digest, size=int(size))
         return spec.Layer(descriptor=descriptor, diff_id=layer.diff_id, made_by="")
 
     def _note(self, original: spec.Layer, layer: spec.Layer) -> None:
         if self._notes is not None and _compression(original) is None:
-            with contextlib.suppress(OSError):  # the next push compresses it again, that is all
+            with contextlib.suppress(OSError):  # without the note, the next push compresses the layer again
                 write_atomic(self._name(original), f"{layer.digest} {layer.descriptor.size}\n".encode())
 
     def _forget(self, layer: spec.Layer) -> None:
@@ -132,7 +132,7 @@ class Packer:
             self._name(layer).unlink()
 
     def _name(self, layer: spec.Layer) -> Path:
-        """The file of a layer's note, named by all that has a say in the bytes."""
+        """Return the path of a layer's note. The name depends on everything that determines the compressed bytes."""
         recipe = f"{layer.diff_id} {zlib.ZLIB_RUNTIME_VERSION} {_LEVEL} {CHUNK}"
         return (self._notes or self._folder) / hashlib.sha256(recipe.encode()).hexdigest()
 
@@ -165,7 +165,7 @@ def _blob(layer: spec.Layer, path: Path, pool: ThreadPoolExecutor) -> spec.Layer
 
 
 def _compression(layer: spec.Layer) -> str | None:
-    """The media type of a blob that is compressed already."""
+    """Return the media type of a blob that is compressed already, None for a plain tar."""
     assert layer.blob is not None
     with layer.blob.open("rb") as file:
         file.seek(layer.offset)
@@ -186,19 +186,19 @@ def _copied(layer: spec.Layer) -> Iterator[bytes]:
 
 
 def _members(stream: TarBytes, pool: ThreadPoolExecutor) -> Iterator[bytes]:
-    """The stream as gzip members, in order, while a few of them are being made."""
+    """Yield the stream as gzip members in order, compressing several at once."""
     waiting: deque[Future[bytes]] = deque()
-    most = 2 * cores()
+    limit = 2 * cores()  # bounds the memory
     for chunk in _chunks(stream):
         waiting.append(pool.submit(zlib.compress, chunk, _LEVEL, _GZIP_FORMAT))
-        if len(waiting) > most:
+        if len(waiting) > limit:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
 
 
 def _chunks(stream: TarBytes) -> Iterator[bytes]:
-    """Pieces of exactly CHUNK bytes but for the last, however the stream gives them."""
+    """Yield pieces of exactly CHUNK bytes, except the last, whatever the stream's reads return."""
     while piece := stream.read(CHUNK):
         chunk = bytearray(piece)
         while len(chunk) < CHUNK and (more := stream.read(CHUNK - len(chunk))):

@@ -1,4 +1,4 @@
-"""A child process heard on both pipes at once, until it ends, says too much, or its time is up."""
+"""Read both pipes of a child process until it ends, writes too much, or reaches its time limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envkit.run.cage import Output
 
 _TICK_S = 0.2  # how soon a full output or a time limit is noticed
-# Seconds for the rest of the output. A process that the command left behind can hold the pipes open for ever.
+# Seconds to wait for the rest of the output. A process that the command left behind can keep the pipes open forever.
 _DRAIN_S = 5.0
 
 
@@ -30,12 +30,10 @@ def collect(
     deadline: float,
     kill: Callable[[], None],
 ) -> bool:
-    """Fill `output`; True when the deadline (of `time.monotonic()`) came before the end.
+    """Fill `output` and return whether the deadline (on `time.monotonic()`) came before the process ended.
 
-    When the output is complete, the deadline is `cage.END_S` later at most.
-
-    `kill` is called when the process has to go: at the deadline, when the output's limit is reached, and when an
-    exception (a signal's, too) passes through.
+    Once the output is complete, the process has at most `cage.END_S` left to end. `kill` is called at the deadline,
+    when the output exceeds its limit, and when an exception (such as a signal's) passes through.
     """
     assert process.stdout is not None
     assert process.stderr is not None
@@ -63,11 +61,11 @@ def collect(
 
 
 def _drain(source: IO[bytes], output: Output, reporter: Reporter | None) -> None:
-    """Read a stream to its end; with a reporter it is stderr, and its lines are passed on."""
+    """Read a stream to its end. With a reporter the stream is stderr, and its lines are passed on."""
     lines = Lines()
-    with contextlib.suppress(ValueError, OSError):  # closed from the other side
+    with contextlib.suppress(ValueError, OSError):  # the pipe was closed while it was read
         while piece := source.read1(1 << 16):  # type: ignore[attr-defined]  # a pipe's buffered reader has it
-            # Read on past the limit: a full pipe would delay the kill.
+            # Keep reading past the limit: a process that is blocked on a full pipe would not end.
             if output.take(error=reporter is not None, piece=piece) and reporter is not None:
                 for line in lines.feed(piece.decode(errors="replace")):
                     reporter.log(line)

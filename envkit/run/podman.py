@@ -1,4 +1,4 @@
-"""Podman containers made for one command: by image id, without network, power or a writable root."""
+"""Run one command in a Podman container: by image ID, without network, privileges or a writable root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.engine.failures import Place, translate
+from envkit.engine.failures import EngineInfo, translate
 from envkit.ground import identity
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.paths import scratch
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
     from envkit.ground.progress import Reporter
 
-_PLACE = Place(engine="podman")
-_ASK_S = 120.0  # with many images its storage is slow
-_SAVE_S = 1800.0  # gigabytes from one disk to the same
+_ENGINE = EngineInfo(engine="podman")
+_ASK_S = 120.0  # Podman's storage is slow when it has many images
+_SAVE_S = 1800.0  # gigabytes, copied within one disk
 _NO_IMAGE = re.compile(r"no such image|image not known|failed to find image", re.IGNORECASE)
 _NO_INIT = re.compile(r"container-init binary|catatonit|init binary", re.IGNORECASE)
 
 
 class PodmanRunner:
-    """Runs commands in images of this machine's and user's podman."""
+    """Runs commands in images of this user's Podman."""
 
     name = "podman"
     isolation = STRONG
@@ -45,7 +45,7 @@ class PodmanRunner:
         self._client = client
 
     def probe(self) -> str | None:
-        """None when podman works here, else why not."""
+        """Return None if Podman works here, else the reason."""
         if shutil.which(self._client) is None:
             return "podman is not installed"
         try:
@@ -55,7 +55,7 @@ class PodmanRunner:
         return None
 
     def inspect(self, image: str) -> Mapping[str, Any]:
-        """An image's configuration; see `Runner`."""
+        """Return an image's configuration; see `Runner`."""
         try:
             tree: Any = json.loads(self._ask("image", "inspect", image.removeprefix("sha256:")))[0]
         except EngineError as error:
@@ -89,16 +89,16 @@ class PodmanRunner:
     def save(self, image: str, path: Path) -> None:
         """Write an image's configuration and layers to a new file; see `Storage`."""
         ident = str(self.inspect(image)["id"]).removeprefix("sha256:")
-        # This format keeps the configuration byte by byte; podman's OCI archives write another one of some images.
+        # This format keeps the configuration's exact bytes. For some images, Podman's OCI archives have another one.
         argv = [self._client, "save", "--quiet", "--format", "docker-archive", "--output", str(path), ident]
         answer = ask(argv, patience_s=_SAVE_S)
         if answer.code:
-            raise translate(answer.err.strip() or f"exit code {answer.code}", f"saving {image}", _PLACE)
+            raise translate(answer.err.strip() or f"exit code {answer.code}", f"saving {image}", _ENGINE)
 
     def sweep(self) -> int:
-        """Remove containers of runs that ended; returns how many."""
+        """Remove the containers of runs that were killed and return how many."""
         removed = 0
-        with contextlib.suppress(EnvkitError):
+        with contextlib.suppress(EnvkitError):  # leftovers must not stop a new run
             listing = self._ask("ps", "--all", "--format", "json", "--filter", f"label={identity.PREFIX}")
             rows: Any = json.loads(listing or "[]")
             for row in rows or ():
@@ -125,16 +125,16 @@ class PodmanRunner:
             self._remove(container)
 
     def _watch(self, container: str, folder: Path, image: str, limits: RunLimits, reporter: Reporter) -> RunResult:
-        """Start the container, listen to it until it ends, and read how."""
+        """Start the container, read its output until it ends, and return the result."""
         output = cage.Output(limits)
         began = time.monotonic()
-        # Without the proxy for signals: this process ends the container itself, also where the client is stuck.
 
         def kill(client: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(EnvkitError):
                 self._ask("kill", "--signal", "KILL", container)
             client.kill()
 
+        # Without the signal proxy: this process kills the container itself, even if the client hangs.
         with child(
             [self._client, "start", "--attach", "--sig-proxy=false", container],
             end=kill,
@@ -150,42 +150,42 @@ class PodmanRunner:
         state: Any = json.loads(self._ask("container", "inspect", container))[0]["State"]
         ended = cage.exit_code(process.returncode, duration, limits, output, over=over, image=image[:19])
         if not output.cut and state.get("Status") in ("created", "configured", "initialized"):
-            said = output.stderr.decode(errors="replace")
-            raise translate(said.strip() or "podman did not start it", f"the run in {image[:19]}", _PLACE)
+            message = output.stderr.decode(errors="replace").strip() or "podman did not start it"
+            raise translate(message, f"the run in {image[:19]}", _ENGINE)
         return RunResult(
             exit_code=0 if ended == 0 else int(state["ExitCode"]),
             stdout=bytes(output.stdout),
             stderr=bytes(output.stderr),
             duration_s=duration,
-            # Some versions of conmon note it as a file, in the folder they were started in.
+            # Some versions of conmon report it with a file in the folder that they were started in.
             oom_killed=bool(state.get("OOMKilled")) or (folder / "oom").exists(),
             image_id=image,
             output_cut=output.cut,
         )
 
     def _remove(self, container: str) -> None:
-        """Remove a container and its volumes; what cannot be removed now is removed by the next run."""
+        """Remove a container and its volumes. If that fails, the next run removes them."""
         with contextlib.suppress(EnvkitError):
             self._ask("rm", "--force", "--ignore", "--volumes", "--time", "0", container)
 
     def _ask(self, *arguments: str, stdin: bytes = b"") -> str:
         answer = ask([self._client, *arguments], patience_s=_ASK_S, stdin=stdin)
         if answer.code:
-            raise translate(answer.err.strip() or f"exit code {answer.code}", f"podman {arguments[0]}", _PLACE)
+            raise translate(answer.err.strip() or f"exit code {answer.code}", f"podman {arguments[0]}", _ENGINE)
         return answer.out
 
 
 def _create(name: str, command: Command, volumes: tuple[str, ...]) -> list[str]:
     limits, argv = command.limits, command.argv
     words = ["create", "--name", name, "--pull=never", "--network=none", *isolation_options("podman")]
-    words += [f"--security-opt=mask={cage.PRESSURE}"]  # podman can hide a path, but not make it read-only
+    words += [f"--security-opt=mask={cage.PRESSURE}"]  # Podman can mask a path, but not make it read-only
     words += [f"--tmpfs=/tmp:{cage.tmpfs(limits)}", f"--pids-limit={limits.pids}", shm_option(limits.shm_mb)]
-    # What the command writes is read from the attached client; a log would be a second copy in podman's storage.
+    # The attached client receives the output. A log would be a second copy in Podman's storage.
     words += ["--log-driver=none", *ulimits()]
-    # An entry point brings its own init, and has to be process 1 as in real use.
+    # An entry point may be an init, which has to be process 1 as in normal use.
     words += [] if command.entrypoint else ["--init"]
     if limits.memory_mb is not None:
-        # The limit with swap is the same number, so there is no swap on top.
+        # Equal limits for memory and memory with swap: no swap.
         words += [f"--memory={limits.memory_mb}m", f"--memory-swap={limits.memory_mb}m"]
     words += [] if limits.cpus is None else [f"--cpus={limits.cpus:g}"]
     words += [] if limits.user is None else [f"--user={limits.user}"]
@@ -198,14 +198,15 @@ def _create(name: str, command: Command, volumes: tuple[str, ...]) -> list[str]:
 
 
 def ulimits() -> list[str]:
-    """Limits that every machine can give: podman's own defaults are above what an unprivileged one may set.
+    """Return `--ulimit` options no higher than this process's limits, which Podman's defaults may exceed.
 
-    Podman's client lowers its own limit of processes to the kernel's highest process id.
+    Podman's client lowers its own limit of processes to the kernel's highest process ID, so the container's has to be
+    as low.
     """
     try:
-        most = int(Path("/proc/sys/kernel/pid_max").read_text())
+        highest = int(Path("/proc/sys/kernel/pid_max").read_text())
     except (OSError, ValueError):
         return []
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    processes = [min(limit, most) if limit >= 0 else most for limit in resource.getrlimit(resource.RLIMIT_NPROC)]
+    processes = [min(limit, highest) if limit >= 0 else highest for limit in resource.getrlimit(resource.RLIMIT_NPROC)]
     return [f"--ulimit=nofile={files[0]}:{files[1]}", f"--ulimit=nproc={processes[0]}:{processes[1]}"]

@@ -1,4 +1,4 @@
-"""Images that are files, run through proot: for places that have no namespaces, as containers have none by default."""
+"""Run images from files with proot, where namespaces are not available, as in most containers."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from envkit.run.rootless.stack import Stack
 
 _SHARED = ("network", "processes", "shared-memory")
-# Where a run's folder may lie when other users cannot enter the cache.
-_PLACES = ("/var/tmp", "/tmp", "/srv", "/opt")  # noqa: S108 - a folder of root's own is made there
+# Where a run's folder may be when the run cannot use the cache (`_base`).
+_FOLDERS = ("/var/tmp", "/tmp", "/srv", "/opt")  # noqa: S108 - a folder of this user's own is created there
 _OTHERS_ENTER = 0o001
 
 
 class ProotRunner:
     """Runs commands in `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG` without any namespace.
 
-    The run shares network, process IDs and /dev/shm with its environment. As root it is another user than root, and
-    as any user it can write to /tmp alone where the kernel has Landlock (Linux 5.19).
+    A run shares network, process IDs and /dev/shm with its environment. If root runs envkit, the run is another user.
+    If the kernel has Landlock (Linux 5.19), a run can write only to /tmp and /dev/shm.
     """
 
     name = "proot"
@@ -49,20 +49,20 @@ class ProotRunner:
         self._reporter = reporter or Silent()
         self._cache = cache_dir()
         self._store = ImageStore(self._cache, ca_bundle=ca_bundle)
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
 
     @property
     def isolation(self) -> Isolation:
-        """Weak; what is missing depends on the kernel and on whether control groups can be made."""
+        """Weak isolation; what is missing depends on the kernel and on whether control groups can be created."""
         limited = cgroups.make(RunLimits(memory_mb=64))
         limited.remove()
         missing = [*_SHARED]
-        missing += [] if self._keeps_the_root() else ["read-only-root"]
+        missing += [] if self._has_read_only_root() else ["read-only-root"]
         missing += ["memory-limit"] if "memory" in limited.unlimited else []
         return Isolation(level="weak", missing=tuple(missing))
 
     def probe(self) -> str | None:
-        """None when proot runs programs here, else why not."""
+        """Return None if proot can run programs here, else the reason."""
         try:
             proot.probe()
         except EnvkitError as error:
@@ -70,7 +70,7 @@ class ProotRunner:
         return None
 
     def identify(self, image: str) -> str:
-        """Return an image's ID; of its files only the configuration is read, or fetched.
+        """Return an image's ID. Only its configuration is read or downloaded.
 
         Raises:
             EngineError: the image does not exist.
@@ -78,7 +78,7 @@ class ProotRunner:
         return self._store.open(image).id
 
     def inspect(self, image: str) -> Mapping[str, Any]:
-        """An image's configuration; see `Runner`. Its layers are unpacked for that, so the size is that of their tars.
+        """Return an image's configuration; see `Runner`. This unpacks the layers; the size is that of their tars.
 
         Raises:
             EngineError: the image does not exist.
@@ -120,7 +120,7 @@ class ProotRunner:
         *,
         reported: bool,
     ) -> RunResult | None:
-        """One run of `argv`; None when the image has no such program."""
+        """Run `argv` once; return None when the image has no such program."""
         facts, limits = described(image, 0), command.limits
         user = find_user(limits.user or facts["user"], stack)
         with self._folder() as folder:
@@ -140,34 +140,34 @@ class ProotRunner:
                 with proot.started(ready, words, reported=reported) as run:
                     if not run.first:
                         raise start.failure(run.process.communicate()[1], f"the run in {command.image[:19]}")
-                    self._tell(start.limit(run, group, user, limits), reporter)
+                    self._note_unlimited(start.limit(run, group, user, limits), reporter)
                     began = time.monotonic()
                     run.release()
                     over = collect(run.process, output, reporter, deadline=start.deadline(limits), kill=run.kill)
                 duration = time.monotonic() - began
-                starved = group.out_of_memory()
+                oom_killed = group.out_of_memory()
             finally:
                 group.remove()
         code = run.process.returncode
         code = cage.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
-        broken = proot.failure(code, bytes(output.stderr))
-        if broken is not None:
-            raise broken
-        if code == 1 and not output.stdout and output.stderr.startswith(proot.SAID_BY_PROOT):
+        failure = proot.failure(code, bytes(output.stderr))
+        if failure is not None:
+            raise failure
+        if code == 1 and not output.stdout and output.stderr.startswith(proot.ERROR_PREFIX):
             return None
         return RunResult(
             exit_code=code,
             stdout=bytes(output.stdout),
             stderr=bytes(output.stderr),
             duration_s=duration,
-            oom_killed=starved,
+            oom_killed=oom_killed,
             image_id=command.image,
             output_cut=output.cut,
         )
 
-    def _keeps_the_root(self) -> bool:
-        """Whether a run cannot change its image: other users' files as root, else what Landlock does not name."""
-        if os.geteuid() == 0:
+    def _has_read_only_root(self) -> bool:
+        """Return whether a run cannot change its image."""
+        if os.geteuid() == 0:  # by Landlock, else by a user who owns none of the image's files (`outside_of`)
             return True
         with contextlib.suppress(OSError, EnvkitError):
             return landlock_version() > 0 and not proot.is_among_own_files(self._base())
@@ -175,7 +175,7 @@ class ProotRunner:
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[Path]:
-        """A folder for one run that the run's own user may enter."""
+        """Make a folder for one run that the run's user may enter."""
         with run_folder(self._base()) as folder:
             if os.geteuid() == 0:
                 for path in (folder.parent.parent, folder.parent, folder):
@@ -183,13 +183,13 @@ class ProotRunner:
             yield folder
 
     def _base(self) -> Path:
-        """Where runs lie: the cache, or a folder of this user's on the same file system if possible.
+        """Return the folder of all runs: the cache, else a folder of this user, on the same file system if possible.
 
-        As root it is one that others may enter; as any user one that a run may not write to, as it may where proot
-        keeps its own files.
+        For root, other users have to be able to enter it. For another user, it must not be where proot keeps its own
+        files, because a run may write there.
 
         Raises:
-            EnvironmentProblem: nothing of that can be written.
+            EnvironmentProblem: there is no such folder.
         """
         self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         root, device = os.geteuid() == 0, self._cache.stat().st_dev
@@ -197,26 +197,26 @@ class ProotRunner:
             return self._cache
         if not root and not proot.is_among_own_files(self._cache):
             return self._cache
-        folders = [Path(path) for path in _PLACES if Path(path).is_dir() and os.access(path, os.W_OK)]
+        folders = [Path(path) for path in _FOLDERS if Path(path).is_dir() and os.access(path, os.W_OK)]
         if not root:
             folders = [path for path in folders if path.stat().st_dev == device and not proot.is_among_own_files(path)]
         for folder in sorted(folders, key=lambda path: path.stat().st_dev != device):
             base = folder / f"envkit-{os.geteuid()}"
             with contextlib.suppress(OSError):
                 base.mkdir(mode=0o711, exist_ok=True)
-                # Others may write to such a place: what is there may be theirs.
+                # Other users may write there too: the folder or a link at this path may be theirs.
                 if not base.is_symlink() and base.stat().st_uid == os.geteuid():
                     return base
         if not root:
             return self._cache
         raise EnvironmentProblem(
-            f"{self._cache} cannot be entered by the user of a run, and no other folder can",
+            f"the user of a run cannot enter {self._cache}, and there is no other usable folder",
             hint="set XDG_CACHE_HOME to a folder whose parents everyone may enter, such as /var/cache",
         )
 
-    def _tell(self, left: Sequence[str], reporter: Reporter) -> None:
-        """Say once what has no limit here."""
-        new = [limit for limit in left if limit not in self._told]
-        self._told.update(new)
+    def _note_unlimited(self, unlimited: Sequence[str], reporter: Reporter) -> None:
+        """Report each resource that cannot be limited here, once."""
+        new = [name for name in unlimited if name not in self._noted]
+        self._noted.update(new)
         if new:
-            reporter.note(f"proot cannot limit here: {'; '.join(new)} (no control group can be made)")
+            reporter.note(f"proot cannot limit {', '.join(new)} here: no control group can be created")

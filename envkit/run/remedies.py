@@ -1,4 +1,4 @@
-"""What helps where no image can be run: commands for this very machine, none of which names what it has already."""
+"""Hints for a machine where no runner works: the commands that would make one work."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pathlib import Path
 
 from envkit.ground.host import root_without
 
-_PATIENCE_S = 5.0  # one system call, from the start of a Python
+_PATIENCE_S = 5.0  # to start Python and make one system call
 _NEW_USERS, _TRACE_ME = 0x10000000, 0
 _IN_A_CONTAINER = ("/.dockerenv", "/run/.containerenv")
 _CHANGE_USER = (6, 7)  # CAP_SETGID, CAP_SETUID
 _CALL = "import ctypes, sys; sys.exit(ctypes.CDLL(None).{call} != 0)"
 DOCKER = "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
-"""A container of Docker in which bubblewrap works: it makes namespaces and mounts /proc."""
+"""Starts a Docker container in which bubblewrap works: it may create namespaces and mount /proc."""
 PODMAN = "podman run --security-opt unmask=ALL"
-"""The same of Podman, whose system call filter allows namespaces."""
+"""The same for Podman, whose seccomp filter allows namespaces."""
 
 
 def hint(*, building: bool) -> str:
-    """Return what to type so that images can be run here, the best first, one in each line.
+    """Return the commands that make running images possible here, best first, one per line.
 
-    `building`: the command can also leave the verification out.
+    `building`: include building without verification.
     """
     return "\n      or: ".join(_remedies(building=building))
 
 
 def namespaces_open() -> bool:
-    """Whether this process may make a user namespace."""
+    """Return whether this process may create a user namespace."""
     return _works(f"unshare({_NEW_USERS})")
 
 
 def can_trace() -> bool:
-    """Whether a process may be traced here, as proot does."""
+    """Return whether a process may be traced here, which proot needs."""
     return _works(f"ptrace({_TRACE_ME}, 0, 0, 0)")
 
 
@@ -61,7 +61,7 @@ def _remedies(*, building: bool) -> list[str]:
 
 
 def _works(call: str) -> bool:
-    """Whether a call of the C library succeeds, made by a process of its own."""
+    """Return whether a call of the C library succeeds. It is made in a child, because it changes the caller."""
     argv = [sys.executable, "-I", "-S", "-c", _CALL.format(call=call)]
     try:
         return subprocess.run(argv, capture_output=True, timeout=_PATIENCE_S, check=False).returncode == 0  # noqa: S603

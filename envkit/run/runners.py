@@ -1,4 +1,4 @@
-"""The runners by name, and which one runs."""
+"""Choose a runner by name, or the first that works."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ _HINTS = {
     "docker": "systemctl start docker   # or: apt-get install docker.io",
     "podman": "apt-get install podman",
 }
-_ENGINES = ("podman", "docker")  # that can load an image from a file, the better one first
-_OF_FILES = ("bubblewrap", *_ENGINES, "proot")  # runners of images that are files, the strongest first
+_ENGINES = ("podman", "docker")  # engines that can load an image from a file; podman also reads oci:DIR
+_OF_FILES = ("bubblewrap", *_ENGINES, "proot")  # runners of images in files, the best first; proot isolates weakly
 
 
-def make(name: str) -> Runner:
-    """The runner of a name.
+def make(name: str, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> Runner:
+    """Return a new runner.
+
+    Bubblewrap and proot report to `reporter` while they open images, and trust the authorities in the PEM file
+    `ca_bundle` for registries.
 
     Raises:
         UsageError: the name is unknown.
@@ -41,11 +44,11 @@ def make(name: str) -> Runner:
     if name == "bubblewrap":
         from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
 
-        return BubblewrapRunner()
+        return BubblewrapRunner(reporter, ca_bundle=ca_bundle)
     if name == "proot":
         from envkit.run.proot import ProotRunner  # noqa: PLC0415
 
-        return ProotRunner()
+        return ProotRunner(reporter, ca_bundle=ca_bundle)
     if name == "host":
         from envkit.run.host import HostRunner  # noqa: PLC0415
 
@@ -58,10 +61,10 @@ def _unknown(name: str) -> UsageError:
 
 
 def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runner:
-    """The runner of a name; `auto` is the one of the `engine` that built the image, else the first that works.
+    """Return the runner of a name; `auto` is that of the `engine` that built the image, else the first that works.
 
     Raises:
-        EnvironmentProblem: none works here; the details say why for each.
+        EnvironmentProblem: none works here; the details give the reason for each.
         UsageError: the runner is unknown.
     """
     if name != "auto":
@@ -93,18 +96,26 @@ def choose_for(
     built: bool = False,
     until: ExitStack | None = None,
 ) -> tuple[Runner, str]:
-    """The runner for an image, and what the image is called there; `name` and `engine` as for `choose`.
+    """Return the runner for an image, and the image's name there.
 
-    `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG` are bubblewrap's. Where it does not work they are
-    loaded into podman or docker, as also when one of these is asked for by name. Where no engine answers either, proot
-    runs what this command has just built (`built`) or what a kept record names; any other image only when proot is
-    asked for by name, because it isolates weakly. `ca_bundle` is a PEM file of the authorities that registries are to
-    be trusted by. What podman loads of a file is removed when `until` closes; without it, it stays.
+    Bubblewrap runs `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG`. If it does not work here, or if
+    podman or docker is requested by name, the image is loaded into that engine. If no engine answers either, proot runs
+    the image. Because proot isolates weakly, it runs only images that this command has just built and images with a
+    saved record, unless it is requested by name.
+
+    Args:
+        image: a file, a reference in a registry, or a name in an engine.
+        name: the runner, as for `choose`.
+        reporter: receives notes.
+        engine: the engine that has the image, as for `choose`.
+        ca_bundle: PEM file with the authorities to trust for registries.
+        built: whether this command has just built the image.
+        until: an image that podman loads from a file is removed when this closes; None: it stays.
 
     Raises:
         EngineError: an engine refuses the image.
-        EnvironmentProblem: none works here; the details say why for each.
-        UsageError: the runner is unknown, the one asked for cannot read the image, or the name is empty.
+        EnvironmentProblem: none works here; the details give the reason for each.
+        UsageError: the runner is unknown, the requested one cannot read the image, or the name is empty.
     """
     from envkit.image.reference import is_remote, parse_file, parse_remote  # noqa: PLC0415
 
@@ -121,13 +132,13 @@ def choose_for(
     remote = None if file is not None else parse_remote(image)
     reasons: list[str] = []
     for candidate in _OF_FILES if name == "auto" else (name,):
-        runner = _for_files(candidate, reporter, ca_bundle)
-        reason = runner.probe() or _unfit(runner, image, file, name, built=built)
+        runner = make(candidate, reporter, ca_bundle=ca_bundle)
+        reason = runner.probe() or _unsuitable(runner, image, file, name, built=built)
         if reason is not None:
             reasons.append(f"{candidate}: {reason}")
             continue
         if candidate == "proot" and name != "auto" and not (built or _recorded(runner, image)):
-            reporter.note(f"warning: proot isolates weakly, and no record here is of {file or image}")
+            reporter.note(f"warning: proot isolates weakly, and there is no saved record of {file or image}")
         if reasons or runner.isolation.level != "strong":
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
         if candidate not in _ENGINES:
@@ -138,14 +149,14 @@ def choose_for(
             return runner, pull(remote, candidate, reporter)
         assert file is not None
         return runner, hand_over(file, candidate, reporter, until=until)
-    raise _none(f"nothing can be run in {file or image}", reasons, building=built)
+    raise _no_runner(f"{file or image} cannot be run", reasons, building=built)
 
 
 def stored(image: str, name: str = "auto") -> str:
-    """Return `oci:DIR` for an image that the embedded engine built under this name, where no other engine can mean it.
+    """Return `oci:DIR` for an image that the embedded engine built under this name; other names are returned unchanged.
 
-    The same commands then work with an engine and without one. `image` is a name as an engine knows it, `name` the
-    runner as for `choose`. Every other image is returned as it is: an engine that answers decides what its names mean.
+    This way the same commands work with and without a container engine. If an engine answers, the name is returned
+    unchanged as well, because it then refers to the engine's image. `name` is the runner, as for `choose`.
     """
     from envkit.ground.paths import state_dir  # noqa: PLC0415
     from envkit.ground.state import own_layout  # noqa: PLC0415
@@ -160,17 +171,17 @@ def stored(image: str, name: str = "auto") -> str:
 
 
 def is_for_files(image: str) -> bool:
-    """Whether an image is a file or in a registry, rather than in an engine's storage."""
+    """Return whether an image is in a file or a registry, rather than in an engine's storage."""
     from envkit.image.reference import is_remote, parse_file  # noqa: PLC0415
 
     return is_remote(image) or parse_file(image) is not None
 
 
 def check_for_files(name: str, *, building: bool) -> None:
-    """Refuse images that are files where no runner of this name works, before there is one.
+    """Check that a runner for images in files works here, before such an image is built.
 
     Raises:
-        EnvironmentProblem: none works here; the details say why for each.
+        EnvironmentProblem: none works here; the details give the reason for each.
         UsageError: the runner is unknown.
     """
     reasons: list[str] = []
@@ -179,35 +190,24 @@ def check_for_files(name: str, *, building: bool) -> None:
         if reason is None:
             return
         reasons.append(f"{candidate}: {reason}")
-    so = "what is built cannot be verified here" if building else "nothing can be run here"
-    raise _none(so, reasons, building=building)
+    consequence = "a built image cannot be verified here" if building else "no image can be run here"
+    raise _no_runner(consequence, reasons, building=building)
 
 
-def _for_files(name: str, reporter: Reporter, ca_bundle: str | None) -> Runner:
-    if name == "bubblewrap":
-        from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
-
-        return BubblewrapRunner(reporter, ca_bundle=ca_bundle)
-    if name == "proot":
-        from envkit.run.proot import ProotRunner  # noqa: PLC0415
-
-        return ProotRunner(reporter, ca_bundle=ca_bundle)
-    return make(name)
-
-
-def _unfit(runner: Runner, image: str, file: FileReference | None, asked: str, *, built: bool) -> str | None:
-    """Why a runner that works is not taken under `auto`; None: it is taken."""
+def _unsuitable(runner: Runner, image: str, file: FileReference | None, requested: str, *, built: bool) -> str | None:
+    """Return why `auto` skips a runner that works; None: it is used."""
     from envkit.image.reference import LAYOUT  # noqa: PLC0415
 
-    if asked == "auto" and runner.name == "docker" and file is not None and file.kind == LAYOUT:
+    if requested == "auto" and runner.name == "docker" and file is not None and file.kind == LAYOUT:
         return f"cannot read {file.kind}:DIR"
-    if asked == "auto" and runner.isolation.level != "strong" and not (built or _recorded(runner, image)):
-        return "works here, but isolates weakly, and no record here is of this image (--runner proot uses it anyway)"
+    if requested == "auto" and runner.isolation.level != "strong" and not (built or _recorded(runner, image)):
+        reason = "works here, but isolates weakly and there is no saved record of this image"
+        return f"{reason} (--runner proot uses it anyway)"
     return None
 
 
 def _recorded(runner: Runner, image: str) -> bool:
-    """Whether a kept record judges the image of a runner of files."""
+    """Return whether there is a saved verification record of the image."""
     from envkit.ground.paths import state_dir  # noqa: PLC0415
     from envkit.ground.state import records_of  # noqa: PLC0415
     from envkit.run.proot import ProotRunner  # noqa: PLC0415
@@ -215,9 +215,9 @@ def _recorded(runner: Runner, image: str) -> bool:
     return isinstance(runner, ProotRunner) and any(records_of(state_dir(), (runner.identify(image),)))
 
 
-def _none(so: str, reasons: Sequence[str], *, building: bool) -> EnvironmentProblem:
+def _no_runner(consequence: str, reasons: Sequence[str], *, building: bool) -> EnvironmentProblem:
     from envkit.run import remedies  # noqa: PLC0415
 
     return EnvironmentProblem(
-        f"{reasons[0]}, so {so}", hint=remedies.hint(building=building), details=tuple(reasons[1:])
+        f"{reasons[0]}, so {consequence}", hint=remedies.hint(building=building), details=tuple(reasons[1:])
     )

@@ -1,6 +1,6 @@
-"""What a user's own command gets in a container: folders, ports, GPUs, shared memory, user, variables.
+"""Sessions: a user's own command in a container with its folders, ports, GPUs, shared memory, user and variables.
 
-A session is the same for every engine; `envkit.run.command_line` spells it for those that have a client.
+A session does not depend on the engine. `envkit.run.command_line` turns it into the command line of an engine's client.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path, PurePosixPath
 from envkit.ground.errors import EnvironmentProblem, UsageError
 
 LOOPBACK = "127.0.0.1"
-_MOST_PORT = 65535
-# Programs that pass signals on and take in orphaned processes, as process 1 has to.
+_MAX_PORT = 65535
+# Programs that do what process 1 has to do: forward signals and reap orphaned processes.
 _INITS = frozenset({"tini", "tini-static", "dumb-init", "catatonit", "docker-init", "s6-svscan", "init", "systemd"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A folder of this machine in a container; both paths are absolute."""
+    """A folder of this machine that is mounted in a container. Both paths are absolute."""
 
     source: Path
     target: str
@@ -29,7 +29,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """A port of a container, and where it can be reached on this machine."""
+    """A published port of a container: its address and port on this machine."""
 
     container: int
     host: int
@@ -44,29 +44,29 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One command in one image, for a person who waits for it."""
+    """One interactive command in one image."""
 
-    image: str  # as its runner calls it
-    argv: tuple[str, ...]  # what follows the entry point; empty = the image's own command
-    entrypoint: tuple[str, ...] = ()  # the image's own, which always runs
+    image: str  # its name for the runner
+    argv: tuple[str, ...]  # arguments after the entry point; empty = the image's own command
+    entrypoint: tuple[str, ...] = ()  # the image's entry point, which always runs
     mounts: tuple[Mount, ...] = ()
     ports: tuple[Port, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()  # beside the image's own variables
+    env: tuple[tuple[str, str], ...] = ()  # in addition to the image's variables
     gpus: str | None = None  # None, `all`, or device numbers and UUIDs joined by commas
     shm_mb: int = 1024  # MiB of /dev/shm
     user: str | None = None  # 'uid:gid'; None = the image's own
     network: str = "default"  # 'default': the engine's own; 'host'; 'none'
-    terminal: bool = False  # whether the command gets a terminal of its own
+    terminal: bool = False  # whether the command gets its own terminal
     workdir: str | None = None  # None = the image's own
 
     @property
     def has_init(self) -> bool:
-        """Whether the image brings its own process 1."""
+        """Whether the image's entry point is an init."""
         return bool(self.entrypoint) and PurePosixPath(self.entrypoint[0]).name in _INITS
 
 
 def parse_port(text: str) -> Port:
-    """Read `PORT`, `HOST_PORT:PORT` or `ADDRESS:HOST_PORT:PORT`, each with `/udp` at its end if it is one.
+    """Parse `PORT`, `HOST_PORT:PORT` or `ADDRESS:HOST_PORT:PORT`, optionally followed by `/tcp` or `/udp`.
 
     Raises:
         UsageError: the text is none of these.
@@ -76,9 +76,9 @@ def parse_port(text: str) -> Port:
     address, colon, host = rest.rpartition(":")
     address = address.strip("[]") if colon else LOOPBACK
     numbers = [container, host if ":" in plain else container]
-    # Six digits are too large already, and Python refuses to read numbers of thousands.
-    sound = all(number.isascii() and number.isdigit() and 0 < int(number[:6]) <= _MOST_PORT for number in numbers)
-    if not sound or not address or (slash and kind not in ("tcp", "udp")) or (colon and not _is_address(address)):
+    # Six digits are too large already, and Python refuses to convert thousands of digits.
+    valid = all(number.isascii() and number.isdigit() and 0 < int(number[:6]) <= _MAX_PORT for number in numbers)
+    if not valid or not address or (slash and kind not in ("tcp", "udp")) or (colon and not _is_address(address)):
         raise UsageError(
             f"--port {text!r:.80} is not a port", hint="--port 8888, --port 8889:8888 or --port 0.0.0.0:8889:8888"
         )
@@ -86,7 +86,7 @@ def parse_port(text: str) -> Port:
 
 
 def parse_mount(text: str, target: str, *, read_only: bool, option: str) -> Mount:
-    """Read `DIR` or `DIR:TARGET`; `target` is where a folder without a target goes.
+    """Parse `DIR` or `DIR:TARGET`; `target` is the mount point of a folder without a target.
 
     Raises:
         UsageError: the folder does not exist, it is the root, or the target is not an absolute path.
@@ -108,22 +108,22 @@ def parse_mount(text: str, target: str, *, read_only: bool, option: str) -> Moun
         if any(char in path for char in ":,\n\0"):
             raise UsageError(
                 f"{option}: {path!r:.200} has a character that engines read as a separator",
-                hint="rename the folder, or name it by a link without ':' and ','",
+                hint="rename the folder, or use a link to it without ':' and ',' in its name",
             )
     if resolved == Path("/"):
-        raise UsageError(f"{option} / would give the whole machine to the container", hint=f"{option} DIR")
+        raise UsageError(f"{option} / would give the container the whole machine", hint=f"{option} DIR")
     return Mount(source=resolved, target=mount_point.rstrip("/"), read_only=read_only)
 
 
 def is_free(port: Port) -> bool:
-    """Whether nothing listens at a port of this machine.
+    """Return whether no program listens on a port of this machine.
 
     Raises:
         EnvironmentProblem: this machine does not have the address, or the port needs more privileges.
     """
     family = socket.AF_INET6 if ":" in port.address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM if port.kind == "udp" else socket.SOCK_STREAM) as probe:
-        # Without it, a port whose last connection was closed a moment ago would seem taken (TIME_WAIT).
+        # Otherwise a port whose last connection has just been closed would seem to be in use (TIME_WAIT).
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((port.address, port.host))
@@ -138,8 +138,8 @@ def is_free(port: Port) -> bool:
 
 
 def in_use(port: Port) -> EnvironmentProblem:
-    """Return the error for a port at which another program listens."""
-    other = port.host + 1 if port.host < _MOST_PORT else port.host - 1
+    """Return the error for a port that another program uses."""
+    other = port.host + 1 if port.host < _MAX_PORT else port.host - 1
     return EnvironmentProblem(
         f"port {port.host} of {port.address} is in use by another program",
         hint=f"envkit run --port {other}:{port.container}",

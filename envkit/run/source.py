@@ -26,37 +26,37 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.registry.transport import Transport
 
-_TELLING = tuple(f"{spec.LABEL_PREFIX}.{name}" for name in ("version", "plan", "lock"))
+_IDENTIFYING = tuple(f"{spec.LABEL_PREFIX}.{name}" for name in ("version", "plan", "lock"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """An image that was looked at and not read yet."""
+    """An image that exists but has not been read yet."""
 
-    name: str  # as it was asked for
-    ids: tuple[str, ...]  # the names by which a record may know it, 'sha256:...', the usual one first
-    labels: Mapping[str, str]  # those that say which image it is; another one with the same name has other ones
-    read: Callable[[Callable[[spec.Layer], None]], spec.Image]  # whole; hands over each layer as soon as it is there
-    fetch: Callable[[spec.Layer], Path] | None = None  # the file of a layer that `read` gave without one
+    name: str  # as requested
+    ids: tuple[str, ...]  # 'sha256:...' under which it may be recorded, the usual one first
+    labels: Mapping[str, str]  # envkit's version, plan and lock: they differ if another image got the same name
+    read: Callable[[Callable[[spec.Layer], None]], spec.Image]  # calls its argument with each layer once it is ready
+    fetch: Callable[[spec.Layer], Path] | None = None  # returns the file of a layer that `read` returned without one
 
 
 def find_source(
     name: str, folder: Path, transport: Transport, reporter: Reporter, *, engine: str | None = None
 ) -> Source:
-    """Look at an image.
+    """Find an image to push.
 
     Args:
-        name: `oci:DIR`, `docker-archive:FILE`, `registry:HOST/NAME:TAG`, or what an engine calls it.
-        folder: for the files that reading it needs; the caller removes it.
-        transport: for images of registries.
+        name: `oci:DIR`, `docker-archive:FILE`, `registry:HOST/NAME:TAG`, or a name in an engine.
+        folder: a folder for temporary files, which the caller removes.
+        transport: connections to registries.
         reporter: receives the steps.
-        engine: 'docker', 'buildkit' or 'podman': whose image it is; None = of the first engine that answers.
+        engine: 'docker', 'buildkit' or 'podman', which has the image; None = the first engine that answers.
 
     Raises:
         EngineError: the image does not exist.
-        IntegrityError: its documents are not what their digests promise.
+        IntegrityError: its documents do not match their digests.
         EnvironmentProblem: no engine or registry answers.
-        UsageError: the place holds several images and the name says none.
+        UsageError: the folder or file has several images and the name selects none.
     """
     if is_remote(name):
         return _of_registry(name, folder, parse_remote(name), transport)
@@ -78,41 +78,41 @@ def find_source(
 
 
 class _Tars:
-    """An image whose layers are tars."""
+    """An image whose layers are tars, which are compressed for the registry."""
 
     def __init__(self, folder: Path, reporter: Reporter, image: spec.Image | None) -> None:
-        self.folder, self.reporter, self.found = folder, reporter, image
+        self.folder, self.reporter, self.image = folder, reporter, image
         self._packer: Packer | None = None
 
     def read(self, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
         """Compress the layers."""
-        assert self.found is not None
-        self._packer = Packer(self.found, self.folder, cache_dir() / "packed")
+        assert self.image is not None
+        self._packer = Packer(self.image, self.folder, cache_dir() / "packed")
         return self._packer.image(self.reporter, on_layer)
 
     def fetch(self, layer: spec.Layer) -> Path:
-        """The blob of a layer that was compressed before."""
+        """Return the blob of a layer whose digest is known from an earlier push."""
         assert self._packer is not None
         return self._packer.blob(layer)
 
 
 class _Saved(_Tars):
-    """An engine's image, through a file."""
+    """An engine's image, which is saved to a file first."""
 
     def __init__(self, folder: Path, reporter: Reporter, engine: Storage, ident: str) -> None:
         super().__init__(folder, reporter, None)
         self._engine, self._ident = engine, ident
 
     def read(self, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
-        """Have the engine save the image, and compress its layers."""
+        """Save the image from the engine and compress its layers."""
         path = self.folder / "saved.tar"
         self.reporter.step(f"save {self._ident[:19]} from {self._engine.name}")
         self._engine.save(self._ident, path)
-        self.found = archive.read_archive(FileReference(kind=ARCHIVE, path=path))
-        # Docker with containerd's storage calls an image by its manifest, which is then among what it saves.
-        if self.found.id != self._ident and not archive.holds(path, self._ident):
+        self.image = archive.read_archive(FileReference(kind=ARCHIVE, path=path))
+        # With containerd's image store, Docker's image ID is the digest of the manifest, which the archive contains.
+        if self.image.id != self._ident and not archive.holds(path, self._ident):
             raise IntegrityError(
-                f"{self._engine.name} saved {self.found.id} for the image {self._ident}",
+                f"{self._engine.name} saved {self.image.id} instead of the image {self._ident}",
                 hint="run it again; if it repeats, build the image again",
             )
         return super().read(on_layer)
@@ -133,17 +133,17 @@ def _of_values(name: str, image: spec.Image, fetch: Callable[[spec.Layer], Path]
     )
 
 
-def _of_registry(name: str, folder: Path, where: Reference, transport: Transport) -> Source:
-    """An image whose layers need not pass through this machine."""
-    registry = Registry.of(where, transport)
+def _of_registry(name: str, folder: Path, reference: Reference, transport: Transport) -> Source:
+    """Return an image in a registry. A layer is downloaded only if the target registry cannot take it from there."""
+    registry = Registry.of(reference, transport)
 
     def download(layer: spec.Layer) -> Path:
-        item = from_registry(registry, where.repository, digest=layer.digest, size=layer.descriptor.size)
+        item = from_registry(registry, reference.repository, digest=layer.digest, size=layer.descriptor.size)
         return fetch([item], folder, transport.policy, lambda _done, _total: None)[item.sha256]
 
-    return _of_values(name, read_remote(where, Documents(registry, None), platform=platforms.here()), download)
+    return _of_values(name, read_remote(reference, Documents(registry, None), platform=platforms.here()), download)
 
 
 def _labels(labels: Any) -> dict[str, str]:
     rows = labels if isinstance(labels, dict) else {}
-    return {name: str(rows[name]) for name in _TELLING if name in rows}
+    return {name: str(rows[name]) for name in _IDENTIFYING if name in rows}

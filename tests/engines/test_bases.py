@@ -32,7 +32,7 @@ def bases(engine: Engine, heard: Heard, state: Path, *, no_cache: bool = False, 
 
 
 def test_a_mirror_gives_the_digest(engine: Engine, place: World, pinned: str, heard: Heard, tmp_path: Path) -> None:
-    found = bases(engine, heard, tmp_path, registry=place.registry).find(DEBIAN, asked="auto", system="debian12")
+    found = bases(engine, heard, tmp_path, registry=place.registry).find(DEBIAN, requested="auto", system="debian12")
     assert found.reference == pinned
     assert found.origin == "registry"
 
@@ -41,7 +41,7 @@ def test_a_local_image_can_be_named(engine: Engine, place: World, pinned: str, h
     assert place.base is not None
     engine.digest(place.base)
     finder = bases(engine, heard, tmp_path)
-    assert finder.find(DEBIAN, asked=pinned, system="debian12").digest == pinned.rpartition("@")[2]
+    assert finder.find(DEBIAN, requested=pinned, system="debian12").digest == pinned.rpartition("@")[2]
 
 
 @pytest.mark.long
@@ -49,16 +49,18 @@ def test_debian_is_made_from_its_own_packages(engine: Engine, heard: Heard, tmp_
     if os.geteuid() != 0:
         pytest.skip("mmdebstrap needs root")
     finder = bases(engine, heard, tmp_path, registry=NOWHERE)
-    found = finder.find(DEBIAN, asked="auto", system="debian12")
+    found = finder.find(DEBIAN, requested="auto", system="debian12")
     assert found.origin == "bootstrap"
     assert found.digest is None
-    assert any("no registry answers" in note and "Debian's own packages" in note for note in heard.notes)
+    assert any("no registry answers" in note and "building it from Debian packages" in note for note in heard.notes)
     image = engine.local(found.reference)
     assert image is not None
     assert image.size is not None
     assert image.size < 200e6
-    assert bases(engine, heard, tmp_path).find(DEBIAN, asked="bootstrap:debian/bookworm", system="debian12") == found
-    assert any("--no-cache makes it again" in note for note in heard.notes)
+    assert (
+        bases(engine, heard, tmp_path).find(DEBIAN, requested="bootstrap:debian/bookworm", system="debian12") == found
+    )
+    assert any("--no-cache rebuilds it" in note for note in heard.notes)
     result = choose("auto", heard, engine=engine.name).run(
         image.id,
         [
@@ -78,7 +80,7 @@ def test_debian_is_made_from_its_own_packages(engine: Engine, heard: Heard, tmp_
 def test_another_system_says_what_to_do(engine: Engine, heard: Heard, tmp_path: Path) -> None:
     finder = bases(engine, heard, tmp_path, registry=NOWHERE)
     with pytest.raises(EnvironmentProblem, match="is unreachable") as caught:
-        finder.find("docker.io/library/ubuntu:22.04", asked="auto", system="ubuntu22.04")
+        finder.find("docker.io/library/ubuntu:22.04", requested="auto", system="ubuntu22.04")
     assert "ENVKIT_REGISTRY" in (caught.value.hint or "")
 
 
@@ -88,7 +90,7 @@ def test_without_mmdebstrap_the_command_is_named(
     monkeypatch.setattr("envkit.build.bootstrap.shutil.which", lambda _: None)
     with pytest.raises(EnvironmentProblem) as caught:
         bases(engine, heard, tmp_path, no_cache=True, debian_mirror="http://mirror.example.com/debian").find(
-            DEBIAN, asked="bootstrap:debian/bookworm", system="debian12"
+            DEBIAN, requested="bootstrap:debian/bookworm", system="debian12"
         )
     assert (caught.value.hint or "").startswith("apt-get install mmdebstrap; or ")
 
@@ -131,5 +133,5 @@ def test_a_lock_of_packages_is_the_same_root_on_every_engine(
         reporter=heard,
     )
     assert sorted(result.stdout.decode().splitlines()) == sorted(f"{p.name} {p.version} {p.arch}" for p in packages)
-    assert len([step for step in heard.steps if step.startswith("make the base")]) <= 1
+    assert len([step for step in heard.steps if step.startswith("build the Debian base")]) <= 1
     assert not list(tmp_path.glob("runs/*"))

@@ -102,7 +102,7 @@ def test_bytes_that_are_not_the_locks_fail_the_build(place: Place, kind: str) ->
     done = place.envkit("build", "train.yaml", "--locked", "wrong.lock", "--engine", "docker", "-t", tag, "--no-verify")
     assert done.returncode == 10, done.stderr[-3000:]
     first = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
-    assert first.startswith(f"error: the build of train met other bytes than the lock's: {wrong['name']}")
+    assert first.startswith(f"error: the build of train: a download does not match the lock: {wrong['name']}")
     assert first.endswith(f": expected sha256 {'0' * 64}, got {right}")
     there = subprocess.run(["docker", "image", "inspect", tag], capture_output=True, check=False, env=place.variables)
     assert there.returncode != 0

@@ -101,7 +101,7 @@ def test_proot_runs_an_image(
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("--cap-drop", "ALL"), "root cannot become another user here"),
+        (("--cap-drop", "ALL"), "root cannot change to another user here"),
         ((*_READ_ONLY, *_CACHE, "--user", "1000"), "/tmp cannot be written"),
         ((*_READ_ONLY, "--user", "1000", "--tmpfs", "/tmp"), "/tmp is mounted noexec"),
     ],
@@ -128,7 +128,7 @@ def test_a_build_is_refused_before_anything_is_fetched(
     done = contained(PLAIN, (), *BUILD, "--engine", "embedded")
     assert done.returncode == 9, done.stderr
     told = " ".join(done.stderr.split())
-    assert "bubblewrap: bubblewrap is not installed, so what is built cannot be verified here" in told
+    assert "bubblewrap: bubblewrap is not installed, so a built image cannot be verified here" in told
     assert "proot: proot is not installed" in told
     assert "hint: apt-get install proot or: docker run --security-opt seccomp=unconfined" in told
     assert "lock:" not in told
@@ -153,7 +153,7 @@ def test_an_image_that_nothing_vouches_for_needs_proot_by_name(
 ) -> None:
     refused = contained(PREPARED, (), "python3", "-m", "envkit", "verify", "oci:/image")
     assert refused.returncode == 9
-    assert "no record here is of this image (--runner proot uses it anyway)" in " ".join(refused.stderr.split())
+    assert "no saved record of this image (--runner proot uses it anyway)" in " ".join(refused.stderr.split())
     named = contained(PREPARED, (), "python3", "-m", "envkit", "verify", "oci:/image", "--runner", "proot")
     assert named.returncode != 9
     assert named.stderr.count("warning: proot isolates weakly") == 1

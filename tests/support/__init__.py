@@ -1,1 +1,1 @@
-"""Values that several test modules need."""
+"""Values and helpers for several test modules."""

@@ -1,4 +1,4 @@
-"""Every record can be judged again from its own bytes, with the same outcome."""
+"""Check that a record can be judged again from its own bytes with the same result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from envkit.verify.record import Record, seal
 
 
 def assert_same_again(record: Record) -> None:
-    """Judge what the record's file would say; every finding and the summary come out as they stand."""
+    """Judge the record's bytes again and check that every finding and the summary are the same."""
     tree = json.loads(record.to_bytes())
     assert seal(tree) == tree["sha256"]
     again = judge_again(tree)

@@ -1,4 +1,4 @@
-"""Running commands as a user with no power at all, where the tests themselves run as root."""
+"""Run commands as an unprivileged user when the tests run as root."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.world.places import UnavailableError
 
 @contextmanager
 def another_user(name: str) -> Iterator[pwd.struct_passwd]:
-    """A user made for this; raises UnavailableError where this process may not make one."""
+    """Create a user for the length of the block; raises UnavailableError if this process is not root."""
     if os.geteuid() != 0:
-        raise UnavailableError("another user can be made by root alone")
+        raise UnavailableError("only root can create another user")
     try:
         pwd.getpwnam(name)
     except KeyError:
@@ -29,18 +29,18 @@ def another_user(name: str) -> Iterator[pwd.struct_passwd]:
 
 
 def words_for(user: pwd.struct_passwd) -> list[str]:
-    """The words that run a command as a user; the shell in between has lost root's powers when it starts it."""
+    """Return the arguments that run a command as a user. The shell starts it after root's capabilities are dropped."""
     words = ["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups", "--"]
     return [*words, "/bin/sh", "-c", 'exec "$0" "$@"']
 
 
 def site_packages() -> str:
-    """Where this interpreter's packages are."""
+    """Return this interpreter's site-packages folder."""
     return next(path for path in sys.path if path.endswith("site-packages"))
 
 
 def python_for(user: pwd.struct_passwd) -> str:
-    """A Python with this one's packages that the user may start; raises UnavailableError where there is none."""
+    """Return a Python that the user may start with this one's packages; raises UnavailableError if there is none."""
     for python in (sys.executable, shutil.which("python3", path="/usr/bin")):
         command = [*words_for(user), str(python), "-c", "import pytest, yaml"]
         if (
@@ -50,4 +50,4 @@ def python_for(user: pwd.struct_passwd) -> str:
             ).returncode
         ):
             return python
-    raise UnavailableError("no Python here that another user may run")
+    raise UnavailableError("there is no Python here that another user may run")

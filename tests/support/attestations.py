@@ -1,4 +1,4 @@
-"""An image, keys and whole records for the tests of what is attached to images; nothing of it is in any registry."""
+"""An image, keys and records for tests of attestations. No registry has any of them."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ LABELS = {
 
 
 def subject(created: str = spec.CREATED, **labels: str) -> Subject:
-    """An image of a registry; keyword labels lie below envkit's own prefix."""
+    """Return an image in a registry. The keyword arguments are labels below envkit's prefix."""
     reference = parse_reference(f"registry.example.com/team/train@{MANIFEST_DIGEST}")
     own = LABELS | {f"io.github.envkit.{name}": text for name, text in labels.items()}
     return Subject(
@@ -41,7 +41,7 @@ def subject(created: str = spec.CREATED, **labels: str) -> Subject:
 
 
 def record(verdict: str = "PASS", *, of: Subject | None = None, **changed: Any) -> dict[str, Any]:
-    """A sealed record of a run on one H200, about `of`; `changed` replaces members of `run`."""
+    """Return a sealed record of a run of `of` on one H200; `changed` replaces members of `run`."""
     image = of or subject()
     tree = copy.deepcopy(gpu_record())
     tree["subject"] |= {"image": str(image.reference), "id": image.id, "plan": image.labels.get(PLAN_LABEL)}
@@ -51,12 +51,12 @@ def record(verdict: str = "PASS", *, of: Subject | None = None, **changed: Any) 
 
 
 def resealed(tree: dict[str, Any]) -> dict[str, Any]:
-    """The record with the seal that fits it now."""
-    found: dict[str, Any] = json.loads(json.dumps({**tree, "sha256": seal(tree)}))
-    return found
+    """Return the record with a valid seal."""
+    sealed: dict[str, Any] = json.loads(json.dumps({**tree, "sha256": seal(tree)}))
+    return sealed
 
 
 def key(folder: Path, name: str = "team.key") -> PrivateKey:
-    """A new private key."""
+    """Return a new private key."""
     new_pair(folder / name, None)
     return read_private(folder / name, None)

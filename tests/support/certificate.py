@@ -1,4 +1,4 @@
-"""A certificate of localhost that is valid between two days; openssl before 3.4 cannot make one of the future."""
+"""Make a certificate for localhost with any validity. openssl before 3.4 cannot make one that is valid later."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,9 +13,9 @@ def certificate(folder: Path, first: int, last: int) -> Path:
     """Return a file with a self-signed certificate and its key.
 
     Args:
-        folder: where the file is made.
-        first: the first day of its validity, counted from today.
-        last: the last day.
+        folder: the folder for the file.
+        first: the first day of its validity, in days from today.
+        last: the last day, in days from today.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])

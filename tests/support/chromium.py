@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its DevTools protocol over a pair of pipes."""
+"""Drive a headless Chromium with its DevTools protocol over a pair of pipes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _COMMANDS, _ANSWERS = 3, 4
 
 
 class Browser:
-    """One page of one browser. `events` are the protocol's events in the order they came."""
+    """A browser with one page. `events` has the protocol's events in order."""
 
     def __init__(self, command: str, profile: Path) -> None:
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
 
         def wire() -> None:
-            # Copies above both numbers first: each may be the other's place.
+            # Copy both above 100 first: one of them may have the number that the other one gets.
             sources = [os.dup(theirs_in), os.dup(theirs_out)]
             high = [os.dup2(source, 100 + index) for index, source in enumerate(sources)]
             os.dup2(high[0], _COMMANDS, inheritable=True)
@@ -50,11 +50,11 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        # A test that tabs past a page's last element takes the focus from all later pages as well.
+        # Without this, a test that tabs past a page's last element takes the focus from all later pages.
         self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def close(self) -> None:
-        """End the browser."""
+        """Close the browser."""
         self._process.terminate()
         try:
             self._process.wait(10)
@@ -80,7 +80,7 @@ class Browser:
             self.events.append(answer)
 
     def open(self, page: Path, *, width: int, height: int = 900, theme: str = "light", motion: bool = True) -> None:
-        """Load a file with this viewport and preference, and wait until it is there. `events` start again."""
+        """Load a file with this viewport and these preferences, and wait until it is loaded. `events` is cleared."""
         features = [
             {"name": "prefers-color-scheme", "value": theme},
             {"name": "prefers-reduced-motion", "value": "no-preference" if motion else "reduce"},
@@ -93,39 +93,39 @@ class Browser:
             self.events.append(self._read())
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression gives in the page."""
+        """Evaluate a JavaScript expression in the page."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
     def press(self, key: str, *, code: int, modifiers: int = 0, text: str = "") -> None:
-        """Press a key and let it go."""
+        """Press and release a key."""
         common: Mapping[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
         self.call("Input.dispatchKeyEvent", type="keyDown", **common, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def complaints(self) -> list[str]:
-        """What the console said that a clean page does not: errors, warnings, exceptions, refused resources."""
-        found = []
+        """Return the console's errors, warnings, exceptions and refused resources."""
+        messages = []
         for event in self.events:
             params = event.get("params", {})
             if event.get("method") == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-                found.append(params["entry"]["text"])
+                messages.append(params["entry"]["text"])
             if event.get("method") == "Runtime.exceptionThrown":
-                found.append(params["exceptionDetails"]["text"])
+                messages.append(params["exceptionDetails"]["text"])
             if event.get("method") == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-                found.append(str(params["args"]))
-        return found
+                messages.append(str(params["args"]))
+        return messages
 
     def requests(self) -> list[str]:
-        """The addresses the page asked for, but for files and data in the page itself."""
+        """Return the URLs that the page requested, except files and data in the page itself."""
         sent = [
             event["params"]["request"]["url"] for event in self.events if event["method"] == "Network.requestWillBeSent"
         ]
         return [address for address in sent if not address.startswith(("file:", "data:", "blob:"))]
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """Write the page as PNG, the whole of it or what the viewport shows."""
+        """Write the whole page or the viewport as PNG."""
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
@@ -137,10 +137,10 @@ class Browser:
         until = time.monotonic() + _LIMIT_S
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._in], [], [], max(0.0, until - time.monotonic()))
-            assert ready, f"Chromium said nothing for {_LIMIT_S:.0f} s"
-            read = os.read(self._in, 1 << 20)
-            assert read, f"Chromium ended with {self._process.wait(10)}"
-            self._rest += read
+            assert ready, f"Chromium sent nothing for {_LIMIT_S:.0f} s"
+            data = os.read(self._in, 1 << 20)
+            assert data, f"Chromium ended with code {self._process.wait(10)}"
+            self._rest += data
         first, _, self._rest = self._rest.partition(b"\0")
         message: dict[str, Any] = json.loads(first)
         return message

@@ -1,4 +1,4 @@
-"""Bounds on real time that a busy machine does not break."""
+"""Limits on elapsed time that hold on a busy machine as well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def before(seconds: float) -> Iterator[None]:
-    """Fail where the body takes as long as what it must not wait for: a sleep, or a server that is silent so long."""
+    """Fail if the block takes as long as something that it must not wait for, such as a server that does not answer."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < seconds

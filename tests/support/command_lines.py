@@ -1,4 +1,4 @@
-"""Command lines in texts: parsed by envkit's own command line, without running them."""
+"""Parse command lines in texts with envkit's own parser, without running them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from envkit.cli.main import envkit
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of what follows `envkit` on a command line.
+    """Return the parameters of the arguments after `envkit`.
 
     Raises:
-        click.UsageError: the command line does not take them.
+        click.UsageError: the arguments are invalid.
     """
     command: click.Command = envkit
-    # With its settings: a command keeps the names of its help option as it is first asked for them.
+    # With its settings, because a command caches the names of its help option at the first request.
     context, words = click.Context(envkit, info_name="envkit", **envkit.context_settings), list(arguments)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name = words.pop(0)
-        found = command.get_command(context, name)
-        if found is None:
+        subcommand = command.get_command(context, name)
+        if subcommand is None:
             raise click.UsageError(f"{context.command_path} has no command {name!r}")
-        command, context = found, click.Context(found, info_name=name, parent=context)
+        command, context = subcommand, click.Context(subcommand, info_name=name, parent=context)
     try:
         return command.make_context(context.info_name, words, parent=context.parent).params
     except click.exceptions.Exit:  # --help and --version
@@ -33,7 +33,7 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:
-    """Yield `envkit`, its groups and every command: what is typed, the command, a context for it."""
+    """Yield the path, the command and a context of `envkit`, its groups and every command."""
     waiting: list[tuple[click.Command, click.Context]] = [
         (envkit, click.Context(envkit, info_name="envkit", **envkit.context_settings))
     ]
@@ -41,12 +41,12 @@ def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:
         command, context = waiting.pop(0)
         yield context.command_path, command, context
         if isinstance(command, click.Group):
-            found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
-            waiting += [(one, click.Context(one, info_name=name, parent=context)) for name, one in found if one]
+            named = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+            waiting += [(child, click.Context(child, info_name=name, parent=context)) for name, child in named if child]
 
 
 def of_line(line: str) -> Iterator[list[str]]:
-    """Yield what follows each `envkit` on a line of a shell: pipes, redirections and comments end a command."""
+    """Yield the arguments of each `envkit` on a shell's line. Pipes, redirections and comments end a command."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []

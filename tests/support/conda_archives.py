@@ -1,4 +1,4 @@
-"""Conda packages of a few files, sound or not, with the lock's row for each."""
+"""Small conda packages, valid and damaged, with the lock's row for each."""
 
 import bz2
 import hashlib
@@ -19,16 +19,16 @@ PLACEHOLDER = "/opt/" + "placehold_" * 8
 
 @dataclass(frozen=True)
 class Content:
-    """One path of a package. A link has a target, a folder neither target nor data."""
+    """One path in a package. A link has a target; a folder has neither target nor data."""
 
     path: str
     data: bytes | None = None
     target: str | None = None
     mode: int = 0o644
-    listed: str | None = None  # another path in paths.json than in the archive
-    kind: str | None = None  # another kind in paths.json
-    row: Mapping[str, Any] | None = field(default_factory=dict)  # further fields in paths.json; None: not listed there
-    packed: bool = True  # False: listed, and not in the archive
+    listed: str | None = None  # its path in paths.json, if that differs
+    kind: str | None = None  # its kind in paths.json, if that differs
+    row: Mapping[str, Any] | None = field(default_factory=dict)  # more fields in paths.json; None: not listed there
+    packed: bool = True  # False: listed, but not in the archive
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a package is to be."""
+    """The contents and metadata of a package to write."""
 
     name: str
     contents: Sequence[Content] = ()
@@ -75,7 +75,7 @@ STUFF = Recipe(
 
 
 def locked(name: str, **changes: Any) -> CondaPackage:
-    """The row of a package that nobody fetches."""
+    """Return the row of a package that is never downloaded."""
     row: dict[str, Any] = {
         "name": name,
         "version": "1.0",
@@ -92,7 +92,7 @@ def locked(name: str, **changes: Any) -> CondaPackage:
 
 
 def write_archive(folder: Path, recipe: Recipe, ending: str = ".tar.bz2") -> Made:
-    """Pack a `.tar.bz2` or `.conda` package."""
+    """Write a `.tar.bz2` or `.conda` package."""
     subdir = "noarch" if recipe.noarch else "linux-64"
     file = f"{recipe.name}-{recipe.version}-0{ending}"
     path = folder / subdir / file
@@ -138,7 +138,7 @@ def _info(recipe: Recipe, subdir: str) -> list[Content]:
     info: dict[str, Any] = {
         "info/index.json": index,
         "info/paths.json": {
-            "paths": [_listed(one) for one in recipe.contents if one.row is not None],
+            "paths": [_listed(content) for content in recipe.contents if content.row is not None],
             "paths_version": 1,
         },
     }
@@ -151,30 +151,30 @@ def _info(recipe: Recipe, subdir: str) -> list[Content]:
 def _tar(contents: Sequence[Content]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for one in contents:
-            if one.packed:
-                _add(tar, one)
+        for content in contents:
+            if content.packed:
+                _add(tar, content)
     return buffer.getvalue()
 
 
-def _add(tar: tarfile.TarFile, one: Content) -> None:
-    member = tarfile.TarInfo(one.path)
-    member.mode, member.mtime = one.mode, 1735689600
-    if one.target is not None:
-        member.type, member.linkname = tarfile.SYMTYPE, one.target
-    elif one.data is None:
+def _add(tar: tarfile.TarFile, content: Content) -> None:
+    member = tarfile.TarInfo(content.path)
+    member.mode, member.mtime = content.mode, 1735689600
+    if content.target is not None:
+        member.type, member.linkname = tarfile.SYMTYPE, content.target
+    elif content.data is None:
         member.type = tarfile.DIRTYPE
     else:
-        member.size = len(one.data)
-    tar.addfile(member, io.BytesIO(one.data or b""))
+        member.size = len(content.data)
+    tar.addfile(member, io.BytesIO(content.data or b""))
 
 
-def _listed(one: Content) -> dict[str, Any]:
-    kind = "softlink" if one.target is not None else "directory" if one.data is None else "hardlink"
-    row: dict[str, Any] = {"_path": one.listed or one.path, "path_type": one.kind or kind}
-    if one.data is not None:
-        row |= {"sha256": hashlib.sha256(one.data).hexdigest(), "size_in_bytes": len(one.data)}
-        if PLACEHOLDER.encode() in one.data:
-            mode = "binary" if b"\0" in one.data else "text"
+def _listed(content: Content) -> dict[str, Any]:
+    kind = "softlink" if content.target is not None else "directory" if content.data is None else "hardlink"
+    row: dict[str, Any] = {"_path": content.listed or content.path, "path_type": content.kind or kind}
+    if content.data is not None:
+        row |= {"sha256": hashlib.sha256(content.data).hexdigest(), "size_in_bytes": len(content.data)}
+        if PLACEHOLDER.encode() in content.data:
+            mode = "binary" if b"\0" in content.data else "text"
             row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": mode}
-    return row | dict(one.row or {})
+    return row | dict(content.row or {})

@@ -1,4 +1,4 @@
-"""Images for plain containers, made of the world's base and this machine's own Debian sources."""
+"""Images for plain containers: the world's base with Debian packages from this machine's sources."""
 
 import os
 import subprocess
@@ -9,10 +9,10 @@ from tests.world import apt
 
 
 def build_image(base: str, name: str, packages: Sequence[str], folder: Path) -> None:
-    """Build an image of the world's base with Debian packages, by this machine's own sources."""
+    """Build an image from the world's base with Debian packages."""
     context = folder / name
     context.mkdir(parents=True)
-    (context / "sources.list").write_text("".join(f"{one.line()}\n" for one in apt.debian_sources()))
+    (context / "sources.list").write_text("".join(f"{source.line()}\n" for source in apt.debian_sources()))
     options = [f"{line};" for line in apt.carried_options()]
     (context / "99envkit").write_text("\n".join([*options, ""]))
     (context / "Dockerfile").write_text(

@@ -1,14 +1,13 @@
-"""A CUDA device that is the CPU, for an image whose torch has none. Code that torch runs at its end.
+"""A stand-in for a CUDA device that uses the CPU, for an image whose torch has no CUDA. It runs at the end of torch.
 
-What is asked of the device is done at once, in the order of the calls, and takes the time of a model: copies and large
-products have rates, a stream keeps its order, copies have an engine of their own. `time.perf_counter` is that model's
-clock, too, so nothing here depends on how busy the machine is: each look at it takes a microsecond, and what the host
-does itself its processor time; waiting for the device sets it forward, as does waiting for the batches of a loader,
-whose processes work in real time. Of a large
-product only some numbers are computed, the rest is zero, and what is copied again unchanged stays where it is. Every
-other function takes KERNEL_S, and memory is counted as the bytes of what functions return. The first MiB of
-page-locked memory is locked for real, with mlock(2): the usual limit of a container allows that, and one of nothing
-does not.
+Work for the device is done at once, in the order of the calls, and takes simulated time: copies and large products have
+rates, streams keep their order, and copies have an engine of their own. `time.perf_counter` returns simulated time as
+well, so results do not depend on the load of the machine. Reading it takes a microsecond, and the host's own work takes
+its CPU time. Waiting for the device moves it forward, and so does waiting for a loader's batches, because loader
+processes work in real time. Only some numbers of a large product are computed; the rest is zero. Unchanged data is not
+copied again. Every other function takes KERNEL_S, and memory is counted as the bytes of the functions' results. The
+first MiB of page-locked memory is really locked with mlock(2), which a container's usual limit allows and a limit of
+zero does not.
 
 STANDIN_CC is the compute capability times ten. STANDIN_FAULT names what goes wrong: `kernel` (a wrong result), `copy`
 (a changed byte), `lanes` (copies at a quarter of the rate), `engine` (copies and kernels share one engine), `turns`
@@ -32,7 +31,7 @@ FAULT = os.environ.get("STANDIN_FAULT")
 COUNT = int(os.environ.get("STANDIN_COUNT", "1"))
 SICK = os.environ.get("STANDIN_SICK")
 CAPABILITY = divmod(int(os.environ.get("STANDIN_CC", "90")), 10)
-# Bytes and floating-point operations in a second, cycles of the spin kernel likewise.
+# Bytes, floating-point operations and cycles of the spin kernel per second.
 COPY_RATE = 25e9
 PAGEABLE_PART = 0.5
 FLOAT_RATE = 20e12
@@ -52,7 +51,7 @@ filled: set[int] = set()
 
 
 class Device:
-    """`torch.cuda.device`: the device that calls mean inside the block."""
+    """`torch.cuda.device`: selects the device inside the block."""
 
     current = 0
 
@@ -71,22 +70,22 @@ class Device:
 
 
 def faulty(name: str) -> bool:
-    """Whether the current device has this fault."""
+    """Return whether the current device has this fault."""
     return name == FAULT and (SICK is None or int(SICK) == Device.current)
 
 
 class Stream:
-    """Work in its order; `at` is when the last of it is done."""
+    """A queue of work; `at` is when the last of it is done."""
 
     def __init__(self) -> None:
         self.at = 0.0
 
     def wait_event(self, event: "Event") -> None:
-        """What follows begins after the event."""
+        """Let later work start after the event."""
         self.at = max(self.at, event.at)
 
     def wait_stream(self, other: "Stream") -> None:
-        """What follows begins after all that is queued on another stream."""
+        """Let later work start after all work that is queued on another stream."""
         self.at = max(self.at, other.at)
 
 
@@ -97,37 +96,37 @@ class Event:
         self.timing, self.at = enable_timing, 0.0
 
     def record(self, stream: Stream | None = None) -> None:
-        """Note when all that is queued is done."""
+        """Record when all queued work is done."""
         self.at = max(clock.now(), (stream or clock.current).at)
 
     def elapsed_time(self, later: "Event") -> float:
-        """Milliseconds between two."""
+        """Return the milliseconds to a later event."""
         return (later.at - self.at) * 1e3
 
     def query(self) -> bool:
-        """Whether what was queued before is done; the caller does something else in between."""
+        """Return whether the work before the event is done. Each query takes some time."""
         clock.wait(clock.host + QUERY_S)
         return clock.now() >= self.at
 
 
 class Clock:
-    """The time of the device and of the host that drives it."""
+    """The simulated time of the device and of the host that drives it."""
 
     def __init__(self) -> None:
         self.host = 0.0
         self.at = time.thread_time()
-        self.loading = False  # what a loader does in this process is done by the host
+        self.loading = False  # the work of a loader in this process is the host's
         self.current = self.main = Stream()
         self.streams = [self.main]
         self.free = {"up": 0.0, "down": 0.0, "compute": 0.0}
 
     def now(self) -> float:
-        """Seconds; looking takes some."""
+        """Return the time in seconds. Reading it takes some."""
         self.host += LOOK_S + self.worked()
         return self.host
 
     def worked(self) -> float:
-        """Seconds of processor time of the host's own work since the last call."""
+        """Return the seconds of CPU time of the host's own work since the last call."""
         if threading.current_thread() is not threading.main_thread():
             return 0.0
         before, self.at = self.at, time.thread_time()
@@ -136,7 +135,7 @@ class Clock:
     def queue(self, engine: str, seconds: float) -> None:
         """Queue work on the current stream."""
         engine = "compute" if faulty("engine") else "up" if engine == "down" and faulty("turns") else engine
-        self.worked()  # what it really took to compute is the device's, too
+        self.worked()  # the real time of the computation does not count as the host's
         begin = max(self.now(), self.current.at, self.free[engine])
         self.current.at = self.free[engine] = begin + seconds
 
@@ -149,7 +148,7 @@ class Clock:
         self.wait(max(stream.at for stream in self.streams))
 
     def stream(self) -> Stream:
-        """A new stream."""
+        """Return a new stream."""
         self.streams.append(Stream())
         return self.streams[-1]
 
@@ -168,25 +167,25 @@ time.perf_counter = clock.now  # the payload's, in this process
 
 
 def place(value: Any) -> Any:
-    """The CPU where a CUDA device is named."""
+    """Return the CPU for a CUDA device, and other values unchanged."""
     kind = value.type if isinstance(value, torch.device) else value
     return "cpu" if isinstance(kind, str) and kind.partition(":")[0] == "cuda" else value
 
 
 class Memory:
-    """The device's memory, by a rough count: since the last reset nothing is given back."""
+    """A rough count of the device's memory: nothing is freed until the next reset."""
 
     def __init__(self) -> None:
         self.taken = 0
 
     def take(self, made: Any, name: str) -> None:
-        """Count what a function made, and the time it took."""
+        """Count the memory of a function's result, and queue the function's time."""
         if isinstance(made, torch.Tensor) and name not in ON_HOST and not clock.loading:
             self.taken += made.numel() * made.element_size()
             clock.queue("compute", KERNEL_S)
 
     def reset(self) -> None:
-        """Begin a new peak."""
+        """Start a new peak."""
         self.taken = 0
 
 
@@ -202,7 +201,7 @@ def lock(tensor: Any) -> None:
 
 
 def copied(target: Any, source: Any) -> None:
-    """Take the time of a copy; the host waits for one of pageable memory."""
+    """Queue the time of a copy. The host waits for a copy of pageable memory."""
     pinned = target.data_ptr() in locked or source.data_ptr() in locked
     rate = COPY_RATE * (1 if pinned else PAGEABLE_PART) / (4 if faulty("lanes") else 1)
     clock.queue("down" if target.data_ptr() in locked else "up", target.numel() * target.element_size() / rate)
@@ -213,14 +212,14 @@ def copied(target: Any, source: Any) -> None:
 def content(tensor: Any) -> object:
     """Return the same object for the same bytes, until something writes to the tensor's memory."""
     known, version = getattr(tensor, "content", (None, None))
-    if version != tensor._version:  # counts the changes of all that shares this memory
+    if version != tensor._version:  # torch increases it with every change of the shared memory
         known = object()
         tensor.content = (known, tensor._version)
     return known
 
 
 def copy(func: Any, args: Any, options: Any) -> Any:
-    """Copy for real, unless the target holds these bytes already."""
+    """Copy the data, unless the target has these bytes already."""
     target, source = args[:2]
     if target.numel() * target.element_size() < LARGE_COPY:
         return func(*args, **options)
@@ -235,7 +234,7 @@ def copy(func: Any, args: Any, options: Any) -> Any:
 
 
 def product(left: Any, right: Any, out: Any = None) -> Any:
-    """A large product: its time, and some of its numbers."""
+    """Compute some numbers of a large product, and queue its time."""
     if out is None:
         out = torch.zeros(left.shape[0], right.shape[1], dtype=left.dtype)
     elif out.data_ptr() not in filled:
@@ -256,7 +255,7 @@ broken: list[str] = []
 
 
 def fail(name: str, values: Any) -> None:
-    """Raise as a device would that lost its context or has no memory left."""
+    """Raise the error of a device that has lost its context or has no memory left."""
     if name == "conv2d" and faulty("full"):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation.")
     first = name == "conv2d" and faulty("broken") and not broken
@@ -267,14 +266,14 @@ def fail(name: str, values: Any) -> None:
 
 
 class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch is looked up when this runs
-    """Everything that names a CUDA device happens on the CPU."""
+    """Runs everything that names a CUDA device on the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         clock.host += clock.worked()
         try:
             return self.run(func, args, kwargs)
         finally:
-            clock.worked()  # what this took was the device's
+            clock.worked()  # the time that this took does not count as the host's
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a function as the device would."""
@@ -290,22 +289,22 @@ class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
         if faulty("bits") and name == "ne" and args[0].dtype is torch.int64:
             args[0].view(-1)[-1] &= ~(1 << 40)
         if name != "copy_":
-            found = func(*[place(value) for value in args], **options)
+            result = func(*[place(value) for value in args], **options)
             if name in WIDENED and torch.is_autocast_enabled("cpu"):
-                found = found.float()
-            memory.take(found, name)
+                result = result.float()
+            memory.take(result, name)
         else:
-            found = copy(func, args, options)
+            result = copy(func, args, options)
             copied(*args[:2])
         if pinned:
-            lock(found)
+            lock(result)
         if faulty("kernel") and name == "arange" and (kwargs or {}).get("device"):
-            found[7] += 1
-        return found
+            result[7] += 1
+        return result
 
 
 def properties(index: Any = 0) -> SimpleNamespace:
-    """What torch knows of a device."""
+    """Return torch's properties of a device."""
     number = 0 if index is None else torch.device("cuda", index).index if isinstance(index, int) else index.index or 0
     return SimpleNamespace(
         name="Stand-in",
@@ -348,12 +347,12 @@ begin, read = loading.__init__, loading.__next__
 
 
 def cast(kind: str, dtype: Any = None, enabled: bool = True) -> Any:
-    """Autocast of the device; that of the CPU does nothing to the device's tensors."""
+    """Use the CPU's autocast for the device. The CPU's own autocast does not affect the device's tensors."""
     return autocast("cpu", dtype=dtype, enabled=enabled and kind == "cuda")
 
 
 def started(self: Any, loader: Any) -> None:
-    """A loader's iterator, without the thread that pins: torch starts it for a real device alone."""
+    """Create a loader's iterator without the pinning thread, which torch starts only for a real device."""
     self.pins, loader.pin_memory = loader.pin_memory, False
     try:
         begin(self, loader)
@@ -362,21 +361,21 @@ def started(self: Any, loader: Any) -> None:
 
 
 def batch(self: Any) -> Any:
-    """The next batch; the model's clock goes on by the time it really took."""
-    asked, clock.loading = time.monotonic(), True
+    """Return the next batch. The simulated clock advances by the time that it really took."""
+    began, clock.loading = time.monotonic(), True
     try:
-        found = read(self)
+        tensors = read(self)
     finally:
         clock.loading = False
-        clock.host += time.monotonic() - asked
-    for tensor in found if self.pins and isinstance(found, list) else ():
+        clock.host += time.monotonic() - began
+    for tensor in tensors if self.pins and isinstance(tensors, list) else ():
         if isinstance(tensor, torch.Tensor):
             tensor.pinned = True
-    return found
+    return tensors
 
 
 def sleep(seconds: Any) -> None:
-    """Sleep; the model's clock goes on by as much."""
+    """Sleep, and advance the simulated clock by as much."""
     nap(seconds)
     if threading.current_thread() is threading.main_thread() and not clock.loading:
         clock.host += seconds

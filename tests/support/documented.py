@@ -1,4 +1,4 @@
-"""The commands in the documentation, and why some of them are parsed by the tests and not run."""
+"""The commands in the documentation: how tests run each of them, or why they only parse it."""
 
 import json
 import re
@@ -22,7 +22,7 @@ _LOG = (
     "It is possible that dataloader workers are out of shared memory.\n"
 )
 
-# Where a command is not run, and why: the first that matches counts.
+# Reasons not to run a command, with a pattern. The first match applies.
 PARSED_ONLY = (
     ("it needs a machine with no other load", r"envkit verify --self-test|envkit compare (A B|train:old)"),
     ("it needs GPUs", r"^envkit run .*--gpus|envkit verify .*--gpus"),
@@ -34,9 +34,9 @@ PARSED_ONLY = (
 _VERIFIED = re.compile(
     r"envkit verify\b(?! --(list|judge|schema))|envkit build .*--report|--engine podman|--no-lock|--template miniconda-"
 )
-# Typed beside a Docker engine: a name such as train:1 is an image there, but where the command itself gives the tag.
+# Run with a Docker engine: a name such as train:1 is an image there, unless the command itself sets the tag.
 _DOCKED = re.compile(r"(?<!-t )(?<![\w/.-])(train|notebook):\w+|run --print$|\ndocker: |envkit shell", re.MULTILINE)
-# Run by tests/engines/test_documented.py: typed in bash on a machine whose registry, index and channel are on loopback.
+# Run by tests/engines/test_documented.py in bash, with a registry, an index and a channel on loopback.
 _TYPED = re.compile(
     r"\b(REF|PATH|HOST|FILE)\b|\| envkit|\*|completion bash|/path/to"
     r"|envkit (build|lock(?! .*--(check|export))|install|push|attest|inspect|diff|run|watch|compare|cache)\b"
@@ -45,9 +45,9 @@ _TYPED = re.compile(
 _REAL_PAGE = "no-docker"
 RUN, TYPED, DOCKED, VERIFIED, REAL = (
     "run in the process of a unit test",
-    "typed in bash, with a registry, an index and a channel on loopback",
-    "typed in bash beside a Docker engine",
-    "typed in bash, with an image of a real torch that is verified",
+    "run in bash, with a registry, an index and a channel on loopback",
+    "run in bash with a Docker engine",
+    "run in bash, with an image of a real torch that is verified",
     f"run in the order of the page {_REAL_PAGE}, with a real torch",
 )
 WAYS = (RUN, TYPED, DOCKED, VERIFIED, REAL)
@@ -55,7 +55,7 @@ WAYS = (RUN, TYPED, DOCKED, VERIFIED, REAL)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A command on a page, with what stands below it."""
+    """A command on a page, with the output below it."""
 
     page: Path
     line: str
@@ -64,7 +64,7 @@ class Shown:
 
     @property
     def state(self) -> str:
-        """How it is run (one of WAYS), or why it is only parsed."""
+        """How tests run it (one of WAYS), or why they only parse it."""
         if self.page.stem == _REAL_PAGE:
             return REAL
         line = self.line.partition(" #")[0]
@@ -83,12 +83,12 @@ class Shown:
 
 
 def pages() -> list[Path]:
-    """Return the pages of the documentation, and the README."""
+    """Return the documentation's pages and the README."""
     return [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 
 
 def lines_of(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield each command line in the blocks of a page, with what stands below it."""
+    """Yield each command line in the code blocks of a page, with the output below it."""
     for language, block in _FENCE.findall(page.read_text(encoding="utf-8")):
         if language == "console":
             for piece in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -111,28 +111,28 @@ def commands() -> list[Shown]:
 
 
 def shown(state: str) -> list[tuple[str, str]]:
-    """Return each line of a state with what stands below it; pages that show the same have one entry."""
-    return list(dict.fromkeys((one.line, one.answer) for one in commands() if one.state == state))
+    """Return each line of a state with the output below it. Equal ones on several pages have one entry."""
+    return list(dict.fromkeys((command.line, command.answer) for command in commands() if command.state == state))
 
 
 def summary() -> str:
-    """Return how many commands are run, by how, and how many are only parsed, by reason."""
-    found = Counter(one.state for one in set(commands()))
+    """Return a table of how many commands are run, by state, and how many are only parsed, by reason."""
+    counts = Counter(command.state for command in set(commands()))
     reasons = [reason for reason, _ in PARSED_ONLY]
-    run, parsed = (sum(found[name] for name in names) for names in (WAYS, reasons))
-    rows = [(run + parsed, "documented, all parsed"), (run, "run"), *((found[name], f"  {name}") for name in WAYS)]
-    rows += [(parsed, "only parsed"), *((found[reason], f"  {reason}") for reason in reasons)]
+    run, parsed = (sum(counts[name] for name in names) for names in (WAYS, reasons))
+    rows = [(run + parsed, "documented, all parsed"), (run, "run"), *((counts[name], f"  {name}") for name in WAYS)]
+    rows += [(parsed, "only parsed"), *((counts[reason], f"  {reason}") for reason in reasons)]
     return "".join(f"{number:4}  {text}\n" for number, text in rows)
 
 
 def fits(answer: str, printed: str) -> bool:
-    """Whether a command printed what the page shows below it; three dots stand for any text."""
+    """Return whether a command printed the output on the page, in which `...` stands for any text."""
     expected = re.escape(answer or "...").replace(re.escape("..."), "[\\s\\S]*")
     return re.fullmatch(expected, printed) is not None
 
 
 def prepare(folder: Path, command: Shown | None = None) -> None:
-    """Put the files that the documentation's commands name into a folder; `init` finds no definition there."""
+    """Write the files that the documentation's commands name into a folder. For `init` there is no definition."""
     (folder / "requirements.txt").write_text("torch==2.7.1+cu118\ntorchvision\nnumpy\n")
     (folder / "train.log").write_text(_LOG)
     (folder / "docker").mkdir()

@@ -1,15 +1,16 @@
-/* A driver's libraries as far as envkit and its payload ask them: libnvidia-ml.so.1 and libcuda.so.1 in one.
+/* The calls of libnvidia-ml.so.1 and libcuda.so.1 that envkit and its payload use, in one library.
  *
- * There are STANDIN_COUNT GPUs (1), and the environment says what they are like: STANDIN_DRIVER, STANDIN_NVML,
+ * There are STANDIN_COUNT GPUs (default 1), which the environment describes: STANDIN_DRIVER, STANDIN_NVML,
  * STANDIN_NAME, STANDIN_UUID (text), STANDIN_CC, STANDIN_GEN, STANDIN_CUDA, STANDIN_MHZ, STANDIN_MEMORY (MiB),
- * STANDIN_MIG (1: on), STANDIN_VIRTUALIZATION, STANDIN_XID (numbers; the last is the one message that the driver has,
- * 0 for none), STANDIN_SLICES (the names of MIG devices, each with a ';' after it). A value that differs from GPU
- * to GPU is written "first|second"; the last one holds for the rest.
+ * STANDIN_MIG (1: on), STANDIN_VIRTUALIZATION, STANDIN_XID (numbers; STANDIN_XID is the driver's only message, 0 for
+ * none), STANDIN_SLICES (the names of MIG devices, each followed by ';'). Different values for several GPUs are written
+ * "first|second"; the last one applies to all others.
  *
- * STANDIN_REFUSED says which calls do not answer: "nvmlInit_v2=18" returns 18, "nvmlDeviceGetName@1=15" for the second
- * GPU alone; instead of a number, "crash" ends the process, "hang" never returns, and "talk" prints a line and answers.
+ * STANDIN_REFUSED lists calls that fail: "nvmlInit_v2=18" returns 18, and "nvmlDeviceGetName@1=15" returns 15 for the
+ * second GPU only. Instead of a number, "crash" ends the process, "hang" never returns, and "talk" prints a line and
+ * succeeds.
  *
- * Built without a C library of its own, so that it loads into any image.
+ * Built without a C library, so that it loads into any image.
  */
 extern char *getenv(const char *name);
 extern int puts(const char *text);
@@ -17,7 +18,7 @@ extern int pause(void);
 
 enum { FUNCTION_NOT_FOUND = 13, FIRST_SLICE = 1000 };
 
-/* Where the value of a variable for one GPU begins, 0 if it is not set. It ends at a '|' or at the end. */
+/* Return the start of a variable's value for one GPU, 0 if it is not set. It ends at a '|' or at the end. */
 static const char *value_of(const char *name, unsigned device)
 {
     const char *text = getenv(name), *at;
@@ -62,14 +63,14 @@ static int tell(char *to, unsigned room, const char *name, unsigned device, cons
     return tell_until(to, room, text ? text : otherwise, '|');
 }
 
-/* The number of a device, or of the GPU that a MIG device is a part of. */
+/* Return the number of a device, or of the GPU of a MIG device. */
 static unsigned index_of(void *device)
 {
     unsigned long known = (unsigned long)device;
     return (known >= FIRST_SLICE ? known / FIRST_SLICE : known) - 1;
 }
 
-/* What stands after a word at the start of a text, 0 where the text does not begin with it. */
+/* Return the text after a word at its start, 0 if it does not start with the word. */
 static const char *after(const char *text, const char *word)
 {
     for (; *word; word++, text++)
@@ -78,7 +79,7 @@ static const char *after(const char *text, const char *word)
     return text;
 }
 
-/* What a call returns instead of an answer: 0 where it answers. */
+/* Return the error code of a call, 0 if it succeeds. */
 static int refusal(const char *call, unsigned device)
 {
     const char *at = getenv("STANDIN_REFUSED"), *rest;
@@ -182,7 +183,7 @@ int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor)
     return refusal("nvmlDeviceGetCudaComputeCapability", index_of(device));
 }
 
-/* What follows is only there where its variable is set: to the payload's tests, a driver without it is another one. */
+/* The following exists only if its variable is set, because the payload's tests also need a driver without it. */
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *bytes)
 {
     if (!getenv("STANDIN_MEMORY"))

@@ -1,4 +1,4 @@
-"""Orders for the exporters, and their files read back."""
+"""Make orders for the exporters, and read the exported files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,17 +31,17 @@ include:
 
 @cache
 def cell(name: str = "cpu") -> Cell:
-    """The cell of a shipped image."""
+    """Return the cell of a shipped image."""
     plan = shipped_plan(name)
     return Cell(name=cell_name(plan.name, ()), axes=(), plan=plan)
 
 
 def order(kind_name: str, images: Sequence[str] = ("cpu", "cu126"), *, given: Any = None, **fields: Any) -> Order:
-    """An order of shipped images, checked as the command line checks it."""
+    """Return an order of shipped images, checked like the command line's."""
     cells = tuple(cell(name) for name in images)
     known: dict[str, Any] = {
         "cells": cells,
-        "definitions": {one.name: name for one, name in zip(cells, images, strict=True)},
+        "definitions": {cell.name: name for cell, name in zip(cells, images, strict=True)},
         "registry": REGISTRY,
         "version": "1.2.3",
         "requirement": "envkit==1.2.3",
@@ -52,7 +52,7 @@ def order(kind_name: str, images: Sequence[str] = ("cpu", "cu126"), *, given: An
 
 
 def matrix_order(kind_name: str, **fields: Any) -> Order:
-    """An order of MATRIX."""
+    """Return an order of MATRIX."""
     return order(kind_name, (), cells=_cells(), definitions={}, matrix="images/matrix.yaml", **fields)
 
 
@@ -62,21 +62,21 @@ def _cells() -> tuple[Cell, ...]:
 
 
 def exported(kind_name: str, images: Sequence[str] = ("cpu", "cu126"), **fields: Any) -> Mapping[str, str]:
-    """The files of an order of shipped images."""
+    """Return the files of an order of shipped images."""
     return kind(kind_name).exporter()(order(kind_name, images, **fields))
 
 
 def main_file(files: Mapping[str, str]) -> str:
-    """The text of the first file."""
+    """Return the text of the first file."""
     return next(iter(files.values()))
 
 
 def read_yaml(text: str) -> Any:
-    """A YAML document as CI systems read it: `on` is a word."""
+    """Parse YAML like CI systems, for which `on` is a string."""
     tree = yaml.safe_load(text)
     return {("on" if key is True else key): value for key, value in tree.items()}
 
 
 def read_jsonc(text: str) -> Any:
-    """JSON whose lines may be comments as a whole."""
+    """Parse JSON in which whole lines may be comments."""
     return json.loads("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//")))

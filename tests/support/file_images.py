@@ -1,4 +1,4 @@
-"""Images that are files, made without any engine: layers with their digests, in an OCI layout."""
+"""Make OCI layouts without an engine, from layers and their digests."""
 
 import gzip
 import hashlib
@@ -17,7 +17,7 @@ from envkit.image.spec import Image
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A layer's blob, compressed or not, and the digest of its tar."""
+    """A layer's blob, compressed or not, and its diff ID."""
 
     data: bytes
     diff_id: str
@@ -28,7 +28,7 @@ def digest(data: bytes) -> str:
 
 
 def packed(entries: Iterable[tuple[tarfile.TarInfo, bytes]], *, compress: bool = True) -> Packed:
-    """A layer of some entries."""
+    """Return a layer with these entries."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for entry, content in entries:
@@ -39,16 +39,16 @@ def packed(entries: Iterable[tuple[tarfile.TarInfo, bytes]], *, compress: bool =
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, *, target: str = "", mode: int = 0o644) -> tarfile.TarInfo:
-    """A tar's entry without content."""
-    made = tarfile.TarInfo(name)
-    made.type, made.linkname, made.mode = kind, target, mode
-    return made
+    """Return a tar entry without content."""
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, target, mode
+    return info
 
 
 def write_layout(
     folder: Path, layers: Iterable[Packed], config: Mapping[str, Any] | None = None, *, tag: str | None = None
 ) -> Path:
-    """An OCI layout of one image; a second call adds another image to it. Returns the folder."""
+    """Write an OCI layout of one image, or add another image to it, and return the folder."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True, exist_ok=True)
 
@@ -56,18 +56,18 @@ def write_layout(
         (blobs / hashlib.sha256(data).hexdigest()).write_bytes(data)
         return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": digest(data), "size": len(data)}
 
-    found = list(layers)
-    described = {
+    rows = list(layers)
+    configuration = {
         "architecture": "amd64",
         "os": "linux",
         "config": dict(config or {}),
-        "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in found]},
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in rows]},
     }
     manifest = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": put(json.dumps(described).encode(), "config.v1+json"),
-        "layers": [put(one.data, "layer.v1.tar+gzip") for one in found],
+        "config": put(json.dumps(configuration).encode(), "config.v1+json"),
+        "layers": [put(layer.data, "layer.v1.tar+gzip") for layer in rows],
     }
     listed = put(json.dumps(manifest).encode(), "manifest.v1+json")
     if tag:
@@ -80,5 +80,5 @@ def write_layout(
 
 
 def read_folder(folder: Path, tag: str | None = None) -> Image:
-    """The image of a layout's folder."""
+    """Return the image of a layout's folder."""
     return layout.read_layout(FileReference(kind=LAYOUT, path=folder, tag=tag))

@@ -1,4 +1,4 @@
-"""The options of a command as its own parser reads them."""
+"""Parse options with a command's own parser."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from envkit.cli.options import gather
 
 
 def build_flags(*words: str) -> BuildFlags:
-    """The options of `envkit build WORDS`."""
+    """Return the options of `envkit build WORDS`."""
     return gather(BuildFlags, dict(build.command.make_context("build", list(words)).params))

@@ -1,4 +1,4 @@
-"""A repository of git served over http on loopback, by git's own server program."""
+"""Serve a git repository over HTTP on loopback with `git http-backend`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Repository:
 
     url: str
     commit: str
-    asked: list[str]  # paths
+    asked: list[str]  # paths of the requests
 
 
 def _environment() -> dict[str, str]:
@@ -90,12 +90,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class names it so
-        """Keep the terminal quiet."""
+        """Print nothing."""
 
 
 @contextmanager
 def served(folder: Path, files: Mapping[str, str], *, moved: str | None = None) -> Iterator[Repository]:
-    """Serve a repository that holds these files in one commit; `moved` redirects every request there."""
+    """Serve a repository with these files in one commit; `moved` is a URL to which every request is redirected."""
     commit = _commit(folder / "project", files)
     asked: list[str] = []
     handler = type("Handler", (_Handler,), {"root": folder, "asked": asked, "moved": moved})

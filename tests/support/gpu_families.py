@@ -1,6 +1,6 @@
-"""GPU families as a run observes them: the link, healthy numbers from data sheets and cited measurements, sick ones.
+"""GPU families as a run observes them: the link, and healthy numbers from data sheets and cited measurements.
 
-The table of docs/verify.md is made from these rows and the thresholds, and a test judges each row.
+The table in docs/verify.md is generated from these rows and the thresholds, and a test judges each row.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SAMPLES = {"unit": "ms", "n": 1, "values": [10.0]}
 
 
 def pcie(gen: int, width: int = 16, **changed: Any) -> Tree:
-    """A link as NVML tells it under load, at its maximum."""
+    """Return a link as NVML reports it under load, at its maximum."""
     known = {"gen": gen, "width": width, "gen_max": gen, "width_max": width, "busy": True, "c2c": False}
     return {**known, "source": "nvml", "integrated": False, "own_memory": True, "bus": "pcie", **changed}
 
 
-# GPUs on the host's own memory: NVML answers Gen1 x1 for GB10, and nothing for Orin and Thor.
+# GPUs that use the host's memory: NVML reports Gen1 x1 for GB10, and nothing for Orin and Thor.
 PLACEHOLDER = pcie(1, 1, integrated=True, own_memory=False, bus=None)
 NOTHING = {**PLACEHOLDER, "gen": None, "width": None, "gen_max": None, "width_max": None, "source": None}
 EMULATED = pcie(1, 1, source="sysfs", integrated=None, own_memory=None, bus=None)
@@ -32,7 +32,7 @@ EMULATED = pcie(1, 1, source="sysfs", integrated=None, own_memory=None, bus=None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One kind of GPU. Rates are GB/s, `gain` is float16 over strict float32, `clock` the share of the top clock."""
+    """A kind of GPU. Rates are in GB/s, `gain` is float16 over strict float32, `clock` is a share of the top clock."""
 
     name: str
     cc: str
@@ -42,7 +42,7 @@ class Family:
     gain: float
     clock: float = 0.95
     events: tuple[str, ...] = ()
-    expected: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)  # of a healthy one, where not PASS
+    expected: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)  # a healthy GPU's, except PASS
 
 
 _CAP = ("sw_power_cap",)
@@ -93,35 +93,35 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def rate(family: Family, way: str, value: float, **link: Any) -> Tree:
-    """The deciding copy in one direction, with fields of the link changed."""
+def rate(family: Family, direction: str, value: float, **link: Any) -> Tree:
+    """Return the observation of the deciding copy in one direction, with fields of the link changed."""
     clocks = {"event_gb_per_s": value, "wall_gb_per_s": value * 0.98}
     observed = {"gb_per_s": value, "link": {**family.link, **link}, "decides": True, "clocks": clocks}
-    return observation(f"C10.{way}_pinned_256MiB", "gpu:0", observed=observed, noise=CLEAN, samples=SAMPLES)
+    return observation(f"C10.{direction}_pinned_256MiB", "gpu:0", observed=observed, noise=CLEAN, samples=SAMPLES)
 
 
 def link(family: Family, value: float | None = None, **changed: Any) -> Tree:
-    """The link, with the rate that copies reached."""
+    """Return the observation of the link, with the rate that copies reached."""
     observed = {"link": {**family.link, **changed}, "gb_per_s": family.h2d if value is None else value}
     return observation("C10.link", "gpu:0", observed=observed, noise=CLEAN)
 
 
 def gain(family: Family, value: float) -> Tree:
-    """A float16 product `value` times as fast as the float32 one."""
+    """Return the observation of a float16 product that is `value` times as fast as in float32."""
     observed = {"precision": "fp16", "size": 4096, "capability": family.cc, "name": f"NVIDIA {family.name}"}
     observed |= {"tflops": 20 * value, "tflops_fp32": 20.0, "over_fp32": value, "output_dtype": "float16"}
     return observation("C15.gemm.fp16", "gpu:0", observed=observed, noise=CLEAN)
 
 
 def clock(family: Family, share: float) -> Tree:
-    """A minute of load at a share of the top clock."""
+    """Return the observation of a minute of load at a share of the top clock."""
     rows = [{"sm_mhz": 2000 * share, "celsius": 60, "watts": 300.0, "events": list(family.events)}] * 9
     observed = {"seconds": 60.0, "max_sm_mhz": 2000, "rows": rows, "xids": [], "uncorrected_ecc": 0, "pcie_replays": 0}
     return observation("C24.telemetry", "gpu:0", observed=observed)
 
 
 def healthy(family: Family) -> dict[str, Tree]:
-    """The observations of a healthy GPU, by what they measure."""
+    """Return the observations of a healthy GPU, by what they measure."""
     return {
         "h2d": rate(family, "h2d", family.h2d),
         "d2h": rate(family, "d2h", family.d2h),
@@ -132,7 +132,7 @@ def healthy(family: Family) -> dict[str, Tree]:
 
 
 def table() -> str:
-    """The Markdown table of what each family is held to."""
+    """Return the Markdown table of each family's thresholds."""
     head = (
         "GPU (compute capability)",
         "link",
@@ -143,28 +143,28 @@ def table() -> str:
     )
     lines = [f"| {' | '.join(head)} |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {one.name} ({one.cc}) | {_named(one)} | {_floor(one, 'h2d')} | {_floor(one, 'd2h')} "
-        f"| {_gain(one)} | {_clock(one)} |"
-        for one in FAMILIES
+        f"| {family.name} ({family.cc}) | {_named(family)} | {_floor(family, 'h2d')} | {_floor(family, 'd2h')} "
+        f"| {_gain(family)} | {_clock(family)} |"
+        for family in FAMILIES
     ]
     return "\n".join(lines) + "\n"
 
 
 def _named(family: Family) -> str:
-    found = link_of(family.link)
-    return "the host's memory" if found.kind == "integrated" else "not known" if _wrong(family) else found.name
+    link = link_of(family.link)
+    return "the host's memory" if link.kind == "integrated" else "not known" if _is_unknown(family) else link.name
 
 
-def _wrong(family: Family) -> bool:
+def _is_unknown(family: Family) -> bool:
     return family.expected.get("h2d") == ("WARN", "LINK_UNKNOWN")
 
 
-def _floor(family: Family, way: str) -> str:
-    found, rows = link_of(family.link), thresholds.load()
-    if found.base is None or _wrong(family):
+def _floor(family: Family, direction: str) -> str:
+    link, rows = link_of(family.link), thresholds.load()
+    if link.base is None or _is_unknown(family):
         return "none"
-    row = rows.row("C10.coherent" if found.kind == "c2c" else f"C10.{way}_pinned")
-    return f"{found.base * row.number('fail_below'):.1f}, {found.base * row.number('pass'):.1f}"
+    row = rows.row("C10.coherent" if link.kind == "c2c" else f"C10.{direction}_pinned")
+    return f"{link.base * row.number('fail_below'):.1f}, {link.base * row.number('pass'):.1f}"
 
 
 def _gain(family: Family) -> str:

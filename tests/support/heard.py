@@ -1,4 +1,4 @@
-"""The reporter of every test that asks what was reported."""
+"""A reporter for tests that check what was reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Heard:
-    """Keep what is reported, by kind and, in `order`, as it came."""
+    """Keeps what is reported, by kind and, in `order`, in sequence."""
 
     steps: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)

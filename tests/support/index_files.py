@@ -1,7 +1,7 @@
 """The file lists of the torch family on the Python index: which (version, Python, platform) has a wheel.
 
-`python -m tests.support.index_files` writes index_files.json again. It asks pip, whose own configuration says where the
-index is. Tests compare the facts and the resolver's answers with the table, so they need no network.
+`python -m tests.support.index_files` writes index_files.json again, with pip and the index in its configuration. Tests
+compare the facts and the resolver's answers with this table, so they need no network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 TABLE = Path(__file__).with_name("index_files.json")
 PACKAGES = ("torch", "torchvision", "torchaudio")
 PYTHONS = tuple(f"3.{minor}" for minor in range(6, 16))
-# The newest tag of each kind; pip adds the older ones that manylinux2014 stands for.
+# The newest tag of each kind; pip adds the older tags that manylinux2014 includes.
 TAGS = {
     "linux-64": ("manylinux_2_28_x86_64", "manylinux2014_x86_64"),
     "linux-aarch64": ("manylinux_2_28_aarch64", "manylinux2014_aarch64"),
@@ -29,43 +29,43 @@ Table = dict[str, dict[str, dict[str, list[str]]]]
 
 @cache
 def table() -> Table:
-    """The committed table: package -> version -> platform -> Pythons."""
-    found: Table = json.loads(TABLE.read_text())
-    return found
+    """Return the committed table: package -> version -> platform -> Pythons."""
+    content: Table = json.loads(TABLE.read_text())
+    return content
 
 
 def versions(package: str, python: str, platform: str) -> list[str]:
-    """Ask pip which releases of a package have a wheel for a Python and a platform."""
+    """Return the releases of a package that have a wheel for a Python and a platform, according to pip."""
     number = python.replace(".", "")
     command = [sys.executable, "-m", "pip", "index", "versions", package, "--only-binary=:all:"]
-    # Old releases ask for 3.6.2 or later.
+    # Old releases require 3.6.2 or later.
     command += ["--python-version", "3.6.15" if python == "3.6" else python, "--implementation", "cp"]
-    # The `m` ended with Python 3.8.
+    # ABI tags have no `m` since Python 3.8.
     command += ["--abi", f"cp{number}m" if python in ("3.6", "3.7") else f"cp{number}"]
     command += [word for tag in TAGS[platform] for word in ("--platform", tag)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = _AVAILABLE.search(done.stdout)
-    if found is None and "No matching distribution found" not in done.stderr:
+    match = _AVAILABLE.search(done.stdout)
+    if match is None and "No matching distribution found" not in done.stderr:
         raise SystemExit(f"{' '.join(command)}: {done.stderr}")
-    # A release with a local version is a file that this machine adds.
-    return [release for release in found.group(1).split(", ") if "+" not in release] if found else []
+    # Releases with a local version come from this machine's own index.
+    return [release for release in match.group(1).split(", ") if "+" not in release] if match else []
 
 
 def collect() -> Table:
-    """The table as the index has it now."""
-    asked = [(package, python, platform) for package in PACKAGES for python in PYTHONS for platform in TAGS]
-    found: Table = {package: {} for package in PACKAGES}
+    """Return the table of the index's current files."""
+    queries = [(package, python, platform) for package in PACKAGES for python in PYTHONS for platform in TAGS]
+    content: Table = {package: {} for package in PACKAGES}
     with ThreadPoolExecutor(4) as pool:
         for (package, python, platform), releases in zip(
-            asked, pool.map(lambda one: versions(*one), asked), strict=True
+            queries, pool.map(lambda query: versions(*query), queries), strict=True
         ):
             for release in releases:
-                found[package].setdefault(release, {}).setdefault(platform, []).append(python)
-    return found
+                content[package].setdefault(release, {}).setdefault(platform, []).append(python)
+    return content
 
 
 def text(content: Table) -> str:
-    """The table as JSON with one release per line, oldest release first."""
+    """Return the table as JSON with one release per line, oldest first."""
     lines: list[str] = []
     for package in PACKAGES:
         releases = sorted(content[package].items(), key=lambda row: [int(part) for part in re.findall(r"\d+", row[0])])

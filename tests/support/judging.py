@@ -1,4 +1,4 @@
-"""Plans, documents, observations and a runner that replays, for tests of the judging side."""
+"""Plans, payload documents, observations and a replaying runner, for tests of judging."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SELECTED = (
 
 
 def plan(*, cuda: str | None = "12.6", user: str = "1000:1000", shm_mb: int = 512) -> BuildPlan:
-    """A small plan; `cuda=None` is a CPU plan."""
+    """Return a small plan; with `cuda=None`, a CPU plan."""
     resolution = Resolution(
         torch="2.7.1",
         cuda=cuda,
@@ -80,28 +80,28 @@ def plan(*, cuda: str | None = "12.6", user: str = "1000:1000", shm_mb: int = 51
 
 
 def inspected(made: BuildPlan | None, **changed: Any) -> dict[str, Any]:
-    """What a runner's inspect() says of the image of a plan."""
+    """Return what a runner's `inspect` returns for the image of a plan."""
     labels = plan_labels(made) if made else {}
     user = made.user if made else "root"
-    found = {"id": "sha256:" + "a" * 64, "labels": labels, "env": {"LANG": "C.UTF-8"}, "user": user, "entrypoint": []}
-    return {**found, "architecture": "amd64", "size": 123_000_000, **changed}
+    config = {"id": "sha256:" + "a" * 64, "labels": labels, "env": {"LANG": "C.UTF-8"}, "user": user, "entrypoint": []}
+    return {**config, "architecture": "amd64", "size": 123_000_000, **changed}
 
 
 def observation(check_id: str, subject: str = "cpu", status: str = "ran", **changed: Any) -> dict[str, Any]:
-    """One well-formed observation whose control held."""
+    """Return a valid observation whose control held."""
     reason = None if status == "ran" else {"code": "NO_GPU", "message": "torch sees no CUDA device here"}
-    found = {"id": check_id, "subject": subject, "status": status, "reason": reason, "observed": {"error": 2e-7}}
+    begin = {"id": check_id, "subject": subject, "status": status, "reason": reason, "observed": {"error": 2e-7}}
     rest = {
         "controls": [{"name": "planted", "held": True, "detail": ""}],
         "samples": None,
         "stats": None,
         "noise": None,
     }
-    return {**found, **rest, "nonfinite": {}, "duration_s": 0.1, **changed}
+    return {**begin, **rest, "nonfinite": {}, "duration_s": 0.1, **changed}
 
 
 def document(*checks: Mapping[str, Any], nonce: str = "n") -> dict[str, Any]:
-    """A payload document with these observations."""
+    """Return a payload document with these observations."""
     host = {"cpu_model": "Test CPU", "effective": 2.0}
     return {
         "schema": "envkit.payload/1",
@@ -118,23 +118,23 @@ def document(*checks: Mapping[str, Any], nonce: str = "n") -> dict[str, Any]:
 
 
 def printed(tree: Mapping[str, Any], nonce: str) -> bytes:
-    """What the payload prints for a document."""
+    """Return what the payload prints for a document."""
     return f"{json.dumps(tree)}\nenvkit.payload.end {nonce}\n".encode()
 
 
 def passing(observed: Observation, spec: Spec, env: Env) -> Finding:
-    """A rule that passes everything."""
+    """Judge every observation as PASS."""
     del observed, spec, env
     return Finding(Verdict.PASS, "held", rule={"type": "max_rel_err"})
 
 
 def verdict_rule(verdict: Verdict, code: str | None = "SOME_CODE", **rule: Any) -> Callable[..., Finding]:
-    """A rule that gives one verdict."""
+    """Return a rule that always gives this verdict."""
     return lambda *_: Finding(verdict, "a message", code, ("do this",), {"type": "max_rel_err", **rule})
 
 
 class Replay:
-    """A runner that answers a run with prepared bytes, computed from the spec that it was given."""
+    """A runner whose runs print prepared bytes, computed from the spec."""
 
     name = "replay"
     isolation = STRONG
@@ -161,11 +161,11 @@ class Replay:
         self.spec: dict[str, Any] = {}
 
     def probe(self) -> str | None:
-        """Always there."""
+        """Return None: it always works."""
         return None
 
     def inspect(self, image: str) -> Mapping[str, Any]:
-        """The prepared image."""
+        """Return the prepared image."""
         del image
         return self.image
 
@@ -180,7 +180,7 @@ class Replay:
         reporter: Reporter,
         entrypoint: bool = False,
     ) -> RunResult:
-        """Note what was asked and give the prepared answer; a start through the entry point works as it should."""
+        """Record the arguments and return the prepared result. A start through the entry point always succeeds."""
         del gpus, reporter
         if entrypoint:
             return _started(argv[3], image)
@@ -200,5 +200,5 @@ class Replay:
 
 
 def _started(nonce: str, image: str) -> RunResult:
-    said = json.dumps({"nonce": nonce, "prefix": "/opt/env", "uid": 1000, "torch": "2.7.1"}).encode()
-    return RunResult(exit_code=0, stdout=said, stderr=b"", duration_s=0.1, oom_killed=False, image_id=image)
+    output = json.dumps({"nonce": nonce, "prefix": "/opt/env", "uid": 1000, "torch": "2.7.1"}).encode()
+    return RunResult(exit_code=0, stdout=output, stderr=b"", duration_s=0.1, oom_killed=False, image_id=image)

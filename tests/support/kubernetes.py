@@ -1,4 +1,4 @@
-"""Kubernetes' own view of exported documents: its schema of every kind, and what a container is started with."""
+"""Check exported documents with Kubernetes' own schemas, and expand a container's command like the kubelet."""
 
 import json
 import re
@@ -17,18 +17,18 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-_ENOUGH = [version for version in utils.all_versions() if _numbers(version) >= (1, 29)]
-# The oldest installed schema that knows every field of the exports, and the newest.
-VERSIONS = (min(_ENOUGH, key=_numbers), max(_ENOUGH, key=_numbers))
+_SUPPORTED = [version for version in utils.all_versions() if _numbers(version) >= (1, 29)]
+# The oldest installed schema that has every field of the exports, and the newest.
+VERSIONS = (min(_SUPPORTED, key=_numbers), max(_SUPPORTED, key=_numbers))
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    """The documents of a file."""
+    """Return the documents of a file."""
     return [tree for tree in yaml.safe_load_all(text) if tree is not None]
 
 
 def require_valid(tree: Mapping[str, Any]) -> None:
-    """Raise where the API server of one of the versions would refuse a document or drop a field of it."""
+    """Raise if the API server of one of the versions would refuse a document or drop one of its fields."""
     group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", tree["apiVersion"])
     for version in VERSIONS:
         _validator(version, f"{tree['kind'].lower()}-{group}").validate(tree)
@@ -51,24 +51,24 @@ def _schema(version: str, name: str) -> Any:
 
 
 def started_with(words: list[str], env: Mapping[str, str]) -> list[str]:
-    """What the kubelet makes of a container's command: `$(NAME)` of a known variable is replaced, `$$` is one `$`."""
+    """Expand a container's command like the kubelet: `$(NAME)` of a known variable is replaced, `$$` becomes `$`."""
     return [_expanded(word, env) for word in words]
 
 
 def _expanded(word: str, env: Mapping[str, str]) -> str:
-    found, place = [], 0
-    while place < len(word):
-        if word[place] != "$" or place + 1 == len(word):
-            found.append(word[place])
-            place += 1
-        elif word[place + 1] == "$":
-            found.append("$")
-            place += 2
-        elif word[place + 1] == "(" and (end := word.find(")", place)) > 0:
-            name = word[place + 2 : end]
-            found.append(env.get(name, word[place : end + 1]))
-            place = end + 1
+    pieces, at = [], 0
+    while at < len(word):
+        if word[at] != "$" or at + 1 == len(word):
+            pieces.append(word[at])
+            at += 1
+        elif word[at + 1] == "$":
+            pieces.append("$")
+            at += 2
+        elif word[at + 1] == "(" and (end := word.find(")", at)) > 0:
+            name = word[at + 2 : end]
+            pieces.append(env.get(name, word[at : end + 1]))
+            at = end + 1
         else:
-            found.append(word[place : place + 2])
-            place += 2
-    return "".join(found)
+            pieces.append(word[at : at + 2])
+            at += 2
+    return "".join(pieces)

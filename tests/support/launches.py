@@ -1,4 +1,4 @@
-"""Launches made up of plain numbers, and records of them, for tests of comparisons."""
+"""Launches with given numbers, and records of them, for tests of comparisons."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ NOISY = "CPU pressure 0.40 above 0.10"
 
 
 def reading(value: float, name: str = "C14.bench.mlp.fp32", **changed: Any) -> Reading:
-    """One metric of one launch: processor time on a quiet machine, unless `changed`."""
+    """Return one metric of one launch: CPU time on a quiet machine, unless `changed`."""
     known: dict[str, Any] = {"id": name, "subject": "cpu", "name": "t", "unit": "ms", "better": "lower", "clock": "cpu"}
     return Reading(value=value, **{**known, **changed})
 
 
 def side(values: Sequence[float], name: str = "C14.bench.mlp.fp32", **changed: Any) -> list[Launch]:
-    """Launches of one metric with these values."""
+    """Return launches of one metric with these values."""
     return [{f"{name}@cpu": reading(value, name, **changed)} for value in values]
 
 
 def timed(
     value: float, check_id: str = "C14.bench.mlp.fp32", *, gate: str = "clean", cpu: bool = True
 ) -> dict[str, Any]:
-    """An observation of the step-time benchmark that took `value` ms."""
+    """Return an observation of the step-time benchmark with a step of `value` ms."""
     samples: dict[str, Any] = {"unit": "ms", "n": 3, "clock": "perf_counter", "values": [value, 1.1 * value, 2 * value]}
     if cpu:
         samples["cpu_values"] = [value, 1.05 * value, 1.2 * value]
@@ -42,7 +42,7 @@ def timed(
 def record(
     value: float, *, host: Mapping[str, Any] | None = None, options: Options | None = None, **changed: Any
 ) -> Any:
-    """A whole record, through the driver, of a run whose one timed check took `value` ms; plain JSON."""
+    """Return a record as plain JSON, made by the driver, of a run whose only timed check took `value` ms."""
 
     def answer(spec: dict[str, Any]) -> bytes:
         tree = document(timed(value, **changed), nonce=spec["nonce"])
@@ -51,5 +51,4 @@ def record(
 
     made = plan(cuda=None)
     runner = Replay(answer, image=inspected(made))
-    asked = options or Options(only=("C14",))
-    return json.loads(verify_image("img", made, runner, Silent(), asked).to_bytes())
+    return json.loads(verify_image("img", made, runner, Silent(), options or Options(only=("C14",))).to_bytes())

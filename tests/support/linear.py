@@ -1,8 +1,8 @@
-"""Which regular expressions may be run over other people's logs: those whose work per character is bounded.
+"""Check that a regular expression is safe for untrusted logs: its work per character is bounded.
 
-Without unbounded repeats, backreferences and look-around, the number of ways in which an expression can match from
-one place is a constant of the expression. Held below `MOST_WAYS`, a line costs at most that many steps per
-character, whatever is in it.
+Without unbounded repeats, backreferences and look-around, the number of ways in which an expression can match at one
+position depends only on the expression. If it is below `MOST_WAYS`, a line needs at most that many steps per character,
+whatever it contains.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from typing import Any
 
 MOST_WAYS = 600
 _MOST_REPEATS = 200
-_parser: Any = importlib.import_module("re._parser")  # the standard library's own, without a public name
+_parser: Any = importlib.import_module("re._parser")  # the standard library's parser has no public name
 _names: Any = importlib.import_module("re._constants")
 
 
 def ways(text: str) -> int:
-    """In how many ways an expression can match from one place; AssertionError where there is no bound to be told."""
+    """Return in how many ways an expression can match at one position.
+
+    Raises:
+        AssertionError: there is no bound, or the expression uses something else than the supported operators.
+    """
     return _ways(_parser.parse(text), text)
 
 

@@ -1,4 +1,4 @@
-"""Small locks that fit a plan. Their artifacts exist nowhere, and every host in them is an example."""
+"""Small locks for a plan. Their artifacts do not exist, and all of their hosts are examples."""
 
 import re
 from dataclasses import replace
@@ -18,7 +18,7 @@ _TORCH = "https://wheels.example.com/whl/cu126"
 def lock_for(
     plan: BuildPlan, *, conda: tuple[CondaPackage, ...] = (), wheels: tuple[Wheel, ...] = (), base: str | None = None
 ) -> Lock:
-    """A lock of this plan with these artifacts, and one small package for each name that is asked for besides."""
+    """Return a lock of this plan with these artifacts, and a small package for each other name that the plan needs."""
     conda, wheels = completed(plan, conda, wheels)
     return Lock(
         plan=plan.digest,
@@ -35,30 +35,31 @@ def lock_for(
 def completed(
     plan: BuildPlan, conda: tuple[CondaPackage, ...] = (), wheels: tuple[Wheel, ...] = ()
 ) -> tuple[tuple[CondaPackage, ...], tuple[Wheel, ...]]:
-    """The packages, sorted by name, with those that the plan asks for and that are not among them."""
-    found = {one.name: one for one in conda}
+    """Return the packages and those that the plan needs in addition, sorted by name."""
+    packages = {package.name: package for package in conda}
     for spec in conda_specs(plan):
         name = re.split("[ <>=!~]", spec, maxsplit=1)[0]
         version = spec.split("=")[1] if spec.startswith(f"{name}=") else ""
-        found.setdefault(name, a_package(name, f"{version}.7" if name == "python" else version or "1.0"))
-    others = {one.name: one for one in wheels}
+        packages.setdefault(name, a_package(name, f"{version}.7" if name == "python" else version or "1.0"))
+    files = {file.name: file for file in wheels}
     for text in (*torch_wheels(plan), *plan.pip):
-        asked = Requirement(text)
-        exact = [one.version for one in asked.specifier if one.operator == "=="]
-        version = next(one for one in (*exact, "1.0", "99.0") if asked.specifier.contains(one))
-        others.setdefault(asked.name, wheel(asked.name, version, source="pytorch" if text in plan.family else "pypi"))
-    return tuple(found[name] for name in sorted(found)), tuple(others[name] for name in sorted(others))
+        requirement = Requirement(text)
+        exact = [clause.version for clause in requirement.specifier if clause.operator == "=="]
+        version = next(version for version in (*exact, "1.0", "99.0") if requirement.specifier.contains(version))
+        source = "pytorch" if text in plan.family else "pypi"
+        files.setdefault(requirement.name, wheel(requirement.name, version, source=source))
+    return tuple(packages[name] for name in sorted(packages)), tuple(files[name] for name in sorted(files))
 
 
 def debian_base(*names: str) -> LockedBase:
-    """A base of these Debian packages, version 1.0; the first has the SHA-256 `a` 64 times, the next `b`, ..."""
-    rows = (DebPackage(name=one, version="1.0", arch="amd64", sha256=digit * 64, size=1)
-            for one, digit in zip(names, "abcdef", strict=False))  # fmt: skip
+    """Return a base of these Debian packages in version 1.0, with the SHA-256 `aaa...`, `bbb...` and so on."""
+    rows = (DebPackage(name=name, version="1.0", arch="amd64", sha256=digit * 64, size=1)
+            for name, digit in zip(names, "abcdef", strict=False))  # fmt: skip
     return LockedBase(kind="bootstrap", reference="bootstrap:debian/bookworm", suite="bookworm", packages=tuple(rows))
 
 
 def locked_conda(plan: BuildPlan) -> Lock:
-    """A lock of a plan whose packages all come from conda."""
+    """Return a lock of a plan whose packages all come from conda."""
     rows = (
         a_package("numpy", "2.4.6", sha256="1" * 64),
         a_package("python", "3.11.7", build="h0_0", sha256="2" * 64),
@@ -69,7 +70,7 @@ def locked_conda(plan: BuildPlan) -> Lock:
 
 
 def locked_wheels(plan: BuildPlan, *, conda: tuple[CondaPackage, ...] = ()) -> Lock:
-    """A lock of a plan whose torch comes from its own index and one package from the Python index."""
+    """Return a lock of a plan with torch from its own index and one package from the Python index."""
     version = plan.family[0].partition("==")[2]
     file = f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl"
     address = f"{_TORCH}/{file.replace('+', '%2B')}"
@@ -82,8 +83,8 @@ def locked_wheels(plan: BuildPlan, *, conda: tuple[CondaPackage, ...] = ()) -> L
 
 
 def locked_source(plan: BuildPlan) -> Lock:
-    """A lock of a plan with `allow_source: [fastsum]`: as `locked_wheels`, and fastsum built from source."""
-    found, sample = locked_wheels(plan), from_source()
+    """Return the lock of `locked_wheels` for a plan with `allow_source: [fastsum]`, with fastsum built from source."""
+    lock, sample = locked_wheels(plan), from_source()
     source = replace(sample.sources[0], torch=None, cuda=None, cxx11_abi=None)
-    rows = sorted((*found.wheels, sample.wheels[0]), key=lambda one: one.name)
-    return replace(found, wheels=tuple(rows), sources=(source,), builders=sample.builders)
+    rows = sorted((*lock.wheels, sample.wheels[0]), key=lambda row: row.name)
+    return replace(lock, wheels=tuple(rows), sources=(source,), builders=sample.builders)

@@ -1,4 +1,4 @@
-"""Observations as the payload makes them on a machine with GPUs; what it chooses, its own code chooses here."""
+"""Observations as the payload makes them on a machine with GPUs. The payload's own code makes its choices here too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELD = [{"name": "planted_fault_is_noticed", "held": True, "detail": "one byte o
 def timed(
     median: float, *, spread: float = 0.01, count: int = 20, seed: int = 1, clock: str = "cuda_event", **rest: Any
 ) -> dict[str, Any]:
-    """Samples around `median` milliseconds with their statistics, on a quiet machine unless `rest` says otherwise."""
+    """Return samples around `median` milliseconds with their statistics, on a quiet machine unless `rest` differs."""
     source = random.Random(seed)
     values = [round(median * (1 + spread * abs(source.gauss(0, 1))), 6) for _ in range(count)]
     ordered = sorted(values)
@@ -34,7 +34,7 @@ def timed(
 
 
 def loaders() -> list[dict[str, Any]]:
-    """C12's throughput and matrix for both workloads; the machine was busy while the slow storage was timed."""
+    """Return C12's throughput and matrix for both workloads. The machine was busy during the slow storage's timing."""
     workers = [0, 1, 8, 16]
     quick = bench.plan([0, 8, 16], has_cuda=True)
     return [
@@ -85,7 +85,7 @@ def _sweep(part: str, workload: str, settings: list[tuple[Any, ...]]) -> dict[st
 
 
 def training() -> dict[str, Any]:
-    """C23: a job that its loader starves."""
+    """Return C23 of a job that waits for its loader."""
     observed = {
         "loader": {"num_workers": 4, "prefetch_factor": 2, "pin_memory": True, "declared_num_workers": 4},
         "batch": 64,
@@ -110,7 +110,7 @@ def training() -> dict[str, Any]:
 
 
 def overlap() -> dict[str, Any]:
-    """C11: nearly all of a copy of 256 MiB hides behind kernels."""
+    """Return C11 with nearly complete overlap of a copy of 256 MiB and kernels."""
     observed = {
         "bytes": 256 * MIB,
         "kernels": 15,
@@ -132,7 +132,7 @@ def overlap() -> dict[str, Any]:
 
 
 def compiler() -> dict[str, Any]:
-    """C18: Inductor made two kernels."""
+    """Return C18 with two kernels compiled by Inductor."""
     observed = {
         "promise": "optional",
         "compilers": {"g++": "/usr/bin/g++"},
@@ -150,8 +150,8 @@ def compiler() -> dict[str, Any]:
 
 
 def collectives() -> list[dict[str, Any]]:
-    """C20: two processes on the CPU, eight GPUs."""
-    found = []
+    """Return C20 for two processes on the CPU and for eight GPUs."""
+    observations = []
     for backend, ranks, subject in (("gloo", 2, "cpu"), ("nccl", 8, "gpu:0")):
         common = {
             "backend": backend,
@@ -168,7 +168,7 @@ def collectives() -> list[dict[str, Any]]:
         }
         reduced = {**common, "wrong": {"4": 0, "65536": 0, "1048576": 0, "16777216": 0}, "init_s": 0.4}
         shared = {**common, "difference": 2.2e-16}
-        found += [
+        observations += [
             observation(f"C20.allreduce.{backend}", subject, observed=reduced, controls=HELD),
             observation(f"C20.ddp.{backend}", subject, observed=shared, controls=HELD),
         ]
@@ -180,12 +180,12 @@ def collectives() -> list[dict[str, Any]]:
         "nccl": [2, 26, 2],
         "peer_access": True,
     }
-    return [*found, observation("C20.bandwidth.nccl", "gpu:0", observed=rates, **timed(1.99, seed=20))]
+    return [*observations, observation("C20.bandwidth.nccl", "gpu:0", observed=rates, **timed(1.99, seed=20))]
 
 
 def decoders() -> list[dict[str, Any]]:
-    """C21: three decoders, one that is not installed."""
-    found = []
+    """Return C21 with three decoders and one that is not installed."""
+    observations = []
     for name, width, height, times in (
         ("small", 500, 375, {"pillow": 2.1, "simplejpeg": 1.3, "torchvision": 1.9}),
         ("large", 1920, 1080, {"pillow": 21.0, "simplejpeg": 12.4, "torchvision": 19.2}),
@@ -206,12 +206,13 @@ def decoders() -> list[dict[str, Any]]:
             "absent": ["opencv"],
             "broken": {},
         }
-        found.append(observation(f"C21.{name}", observed=observed, **timed(times["pillow"], count=9, seed=width)))
-    return found
+        timing = timed(times["pillow"], count=9, seed=width)
+        observations.append(observation(f"C21.{name}", observed=observed, **timing))
+    return observations
 
 
 def storage() -> list[dict[str, Any]]:
-    """C22: an overlay that answers past the page cache, and a scratch folder in memory."""
+    """Return C22 with an overlay that supports direct reads, and a scratch folder in memory."""
     read = {
         "exact": True,
         "filesystem": "overlay",
@@ -222,7 +223,7 @@ def storage() -> list[dict[str, Any]]:
         "gb_per_s": 2.31,
         "file": "libtorch_cuda.so",
     }
-    places = {
+    random_read = {
         "exact": True,
         "filesystem": "overlay",
         "direct": True,
@@ -236,13 +237,13 @@ def storage() -> list[dict[str, Any]]:
     reason = {"code": "IN_MEMORY", "message": "the scratch folder is tmpfs: memory, and no storage"}
     return [
         observation("C22.image_read", "host", observed=read, **timed(1.8, count=12, seed=22, noise=None)),
-        observation("C22.image_random", "host", observed=places, **timed(0.087, count=12, seed=221, noise=None)),
+        observation("C22.image_random", "host", observed=random_read, **timed(0.087, count=12, seed=221, noise=None)),
         observation("C22.scratch_write", "host", "skip", reason=reason),
     ]
 
 
 def sustained() -> list[dict[str, Any]]:
-    """C24: a minute of load at a clock that its power limit holds down."""
+    """Return C24 with a minute of load at a clock that the power limit reduces."""
     load = {
         "seconds": 60.2,
         "products": 40_800,
@@ -262,7 +263,7 @@ def sustained() -> list[dict[str, Any]]:
         }
         for index in range(200)
     ]
-    told = {
+    telemetry = {
         "seconds": 60.4,
         "max_sm_mhz": 1980,
         "rows": rows,
@@ -272,5 +273,5 @@ def sustained() -> list[dict[str, Any]]:
     }
     return [
         observation("C24.load", "gpu:0", observed=load, **timed(1.47, count=120, seed=24, noise=None)),
-        observation("C24.telemetry", "gpu:0", observed=told, controls=HELD),
+        observation("C24.telemetry", "gpu:0", observed=telemetry, controls=HELD),
     ]

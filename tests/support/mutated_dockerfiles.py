@@ -1,4 +1,4 @@
-"""Dockerfiles that say the same or something else in unusual ways, made from a seed: what a lint may misread."""
+"""Dockerfiles in unusual forms, made from a seed, which a linter may misread."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _USERS = ("0", "root", "1000", "$A", '"0"', "1000:1000 ", "5:5", "0:0", "1000:10
 
 
 def dockerfile(seed: int) -> str:
-    """One Dockerfile FROM scratch that runs nothing, so that it builds in an instant."""
+    """Return a Dockerfile FROM scratch that runs nothing, so that it builds at once."""
     dice = random.Random(seed)
     lines = START.rstrip("\n").split("\n")
     for _ in range(dice.randint(1, 3)):
@@ -85,23 +85,23 @@ def _case(line: str, dice: random.Random) -> str:
     return dice.choice((keyword.lower(), keyword.title())) + space + rest
 
 
-def _place(line: str, dice: random.Random) -> int:
+def _position(line: str, dice: random.Random) -> int:
     return dice.randint(min(1, len(line)), len(line))
 
 
 def _escape(line: str, dice: random.Random) -> str:
-    place = _place(line, dice)
-    return f"{line[:place]}\\{line[place:]}"
+    at = _position(line, dice)
+    return f"{line[:at]}\\{line[at:]}"
 
 
 def _quote(line: str, dice: random.Random) -> str:
-    start, end = sorted((_place(line, dice), _place(line, dice)))
+    start, end = sorted((_position(line, dice), _position(line, dice)))
     mark = dice.choice("'\"")
     return f"{line[:start]}{mark}{line[start:end]}{mark}{line[end:]}"
 
 
 def _name(line: str, dice: random.Random) -> str:
-    """Quotes around the name, or around its end."""
+    """Put quotes around the name, or around its end."""
     keyword, space, rest = line.partition(" ")
     name, equals, value = rest.partition("=")
     start = dice.randint(0, len(name))
@@ -110,10 +110,10 @@ def _name(line: str, dice: random.Random) -> str:
 
 
 def _broken(line: str, dice: random.Random) -> str:
-    place = _place(line, dice)
+    at = _position(line, dice)
     between = dice.choice(("", "\n", "  # a comment\n", "# \\\n", "\n  \n", "\t"))
     blanks = dice.choice(("", " ", "\t "))
-    return f"{line[:place]}\\{blanks}\n{between}{line[place:]}"
+    return f"{line[:at]}\\{blanks}\n{between}{line[at:]}"
 
 
 def _swallow(line: str, dice: random.Random) -> str:
@@ -121,8 +121,8 @@ def _swallow(line: str, dice: random.Random) -> str:
 
 
 def _drop(line: str, dice: random.Random) -> str:
-    place = _place(line, dice)
-    return line[:place] + line[place + 1 :]
+    at = _position(line, dice)
+    return line[:at] + line[at + 1 :]
 
 
 def _indent(line: str, dice: random.Random) -> str:

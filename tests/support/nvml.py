@@ -1,4 +1,4 @@
-"""NVIDIA's management library as a driver answers it: return values, and numbers filled in where a call points."""
+"""A stand-in for NVIDIA's management library: its calls return values and fill in the structures they are given."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ UUID = "GPU-00000000-0000-0000-0000-000000000001"
 
 @dataclass(frozen=True)
 class Code:
-    """A call that answers with a return value and fills in `values` all the same."""
+    """The result of a call that returns an error code, but fills in `values` anyway."""
 
     code: int
     values: Sequence[Any] = ()
 
 
 class Driver:
-    """A library with one GPU. `answers` has what each call fills in; a call that is absent is one the driver lacks.
+    """A library with one GPU. `answers` has the values that each call fills in; other calls do not exist.
 
-    A list is what the calls of that name fill in one after another, the last of it for good; a tuple goes to the
-    pointers of one call in turn; a mapping goes into a structure; text into a buffer; a list of tuples under
-    'processes' are those on the GPU, as (pid, bytes).
+    A list has the values of successive calls, and its last value is repeated. A tuple has one value for each pointer of
+    a call, a mapping has a structure's fields, and text goes into a buffer. `processes` lists the processes on the GPU
+    as (pid, bytes).
     """
 
     def __init__(self, **answers: Any) -> None:
@@ -65,8 +65,8 @@ class Driver:
         pointers = [item._obj for item in arguments if hasattr(item, "_obj")]
         for target, number in zip(pointers, value, strict=False):
             if isinstance(number, Mapping):
-                for field, one in number.items():
-                    setattr(target, field, one)
+                for field, entry in number.items():
+                    setattr(target, field, entry)
             else:
                 target.value = number
         return code
@@ -83,5 +83,5 @@ class Driver:
 
 
 def session(**answers: Any) -> Any:
-    """A session of the payload with such a driver."""
+    """Return the payload's NVML session with such a driver."""
     return _module.Nvml(Driver(**answers))

@@ -1,4 +1,4 @@
-"""Documents of other programs with one value of another type: what a reader has to refuse without a traceback."""
+"""Change one value at a time in another program's document, for readers that must not fail with a traceback."""
 
 import copy
 import itertools
@@ -10,9 +10,9 @@ _DEPTH = 5
 
 
 def changed(tree: dict[str, Any], every: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tree with each member in turn replaced by each odd value, and left out; with the place for messages.
+    """Yield copies of the tree in which one member is replaced by an odd value or removed, each with a description.
 
-    Copies take the time, so one change in `every` is made.
+    Only one in `every` changes is made, because copying takes time.
     """
     for at, value in itertools.islice(itertools.product(_places(tree, ()), (*VALUES, KeyError)), 0, None, every):
         other = copy.deepcopy(tree)

@@ -1,8 +1,8 @@
-"""A second answer to requests, by trying every combination of the facts, to hold the resolver against.
+"""A second resolver that tries every combination of the facts, to compare the real one with.
 
-It reads what was typed and the rows of the facts, and imports nothing that resolves: no index, no rules, no sorted
-rows. A combination is a build with one of its Pythons. For each one it lists which constraints exclude it, together or
-alone; a set of constraints clashes if it excludes every combination. Versions are compared by `packaging`.
+It reads the typed request and the rows of the facts, and imports nothing of the resolver: no index, no rules, no sorted
+rows. A combination is a build with one of its Pythons. For each combination it lists the constraints that exclude it,
+alone or together. A set of constraints is a conflict if it excludes every combination. `packaging` compares versions.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ DEFAULTS = {"platform": "linux-64", "source": "auto", "os": "debian12"}
 
 Fields = dict[str, Any]  # as typed: {'torch': '2.7', 'gpu': ['A100']}
 Words = tuple[str, ...]  # one constraint: ('--torch', '2.7')
-Mask = int  # a set of constraints, one bit for each; 0 means that a default excludes
+Mask = int  # a set of constraints, one bit for each; 0 means that a default excludes the combination
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request resolves to."""
+    """The result of a request."""
 
     torch: str
     cuda: str | None
     source: str
     platform: str
     python: str
-    mode: str | None  # of the driver that was given
-    native: str | None  # driver versions that the CUDA runtime asks for
+    mode: str | None  # of the requested driver
+    native: str | None  # driver versions that the CUDA runtime needs
     minimum: str | None
-    package: str | None  # of forward compatibility
-    support: str | None  # which fixes torch and Python get
+    package: str | None  # the forward compatibility package
+    support: str | None  # of torch and Python, one of SUPPORT
     torchvision: str | None
     torchaudio: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Every smallest set of constraints that clash."""
+    """All smallest sets of constraints that conflict."""
 
     clashes: frozenset[frozenset[Words]]
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a CUDA version asks of the driver."""
+    """The driver versions that a CUDA version needs."""
 
     native: str
     minimum: str
     inferred: bool
 
     def mode(self, driver: str) -> str | None:
-        """`native`, `minor-compatible`, or None where it does not run."""
+        """Return `native`, `minor-compatible`, or None if it does not run."""
         if version(driver) >= version(self.native):
             return "native"
         return "minor-compatible" if version(driver) >= version(self.minimum) else None
@@ -82,7 +82,7 @@ class Combination:
 
 
 class Asked:
-    """A request as typed, with the rows that it names."""
+    """A typed request, with the rows that it names."""
 
     def __init__(self, fields: Fields, facts: Facts) -> None:
         self.torch, self.cuda, self.cudnn = (fields.get(name) for name in ("torch", "cuda", "cudnn"))
@@ -102,40 +102,40 @@ class Asked:
         for name in ("torch", "cuda", "cudnn", "python", "driver", "os", "platform", "source", "template"):
             if name in fields and (name == "os" or fields[name] != DEFAULTS.get(name)):
                 stated[name] = (f"--{name}", fields[name])
-        stated |= {f"gpu{place}": ("--gpu", typed) for place, typed in enumerate(fields.get("gpu", ()))}
+        stated |= {f"gpu{number}": ("--gpu", typed) for number, typed in enumerate(fields.get("gpu", ()))}
         stated |= {"cpu": ("--cpu",)} if self.cpu else {}
         stated |= {"max_size": ("--max-size", fields["max_size"])} if "max_size" in fields else {}
         stated |= {"supported_only": ("--supported-only",)} if self.supported_only else {}
         self.words = tuple(stated.values())
-        self._bits = {name: 1 << place for place, name in enumerate(stated)}
+        self._bits = {name: 1 << bit for bit, name in enumerate(stated)}
 
     def _forward(self, fields: Fields, facts: Facts) -> set[str]:
-        """The CUDA versions whose package is for the driver's branch, if all GPUs are data center products by name."""
+        """Return the CUDA versions with a package for the driver's branch, if all GPUs are data center products."""
         typed = fields.get("gpu", ())
         if self.driver is None or not typed:
             return set()
         if any(name not in gpu.data_center for name, gpu in zip(typed, self.gpus, strict=True)):
             return set()
-        found = set()
+        versions = set()
         for row in facts.forward:
             cuda = ".".join(row.toolkit.split(".")[:2])
             updates = [other for other in facts.forward if other.toolkit.split(".")[:2] == row.toolkit.split(".")[:2]]
             newest = max(updates, key=lambda other: version(other.toolkit))
             if self.driver.split(".")[0] in newest.branches:
-                found.add(cuda)
-        return found
+                versions.add(cuda)
+        return versions
 
     def mask(self, *names: str) -> Mask:
-        """The constraints of these names; 0 where only defaults have them."""
+        """Return the constraints of these names; 0 if they are only defaults."""
         return sum(self._bits.get(name, 0) for name in names)
 
     def named(self, mask: Mask) -> frozenset[Words]:
-        """The words of the constraints in a mask."""
-        return frozenset(words for place, words in enumerate(self.words) if mask >> place & 1)
+        """Return the words of the constraints in a mask."""
+        return frozenset(words for bit, words in enumerate(self.words) if mask >> bit & 1)
 
 
 class Oracle:
-    """The answers that one set of facts gives."""
+    """Answers requests with one set of facts."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -143,18 +143,18 @@ class Oracle:
         self.glibcs = {build.glibc for build in facts.builds if build.glibc}
 
     def answer(self, fields: Fields) -> Answer | Refusal:
-        """The answer to a request whose fields are sound."""
+        """Return the answer to a request with valid fields."""
         asked = Asked(fields, self.facts)
-        tried = [one for build in self.facts.builds for one in self._combinations(build, asked)]
-        # `auto` means wheels, unless no documented wheel has the wanted versions, on whatever machine.
-        wheels = any(one.build.source in WHEELS and not unsure(one.build) and not one.by_versions for one in tried)
+        tried = [row for build in self.facts.builds for row in self._combinations(build, asked)]
+        # `auto` means wheels, unless no documented wheel has the requested versions, for any machine.
+        wheels = any(row.build.source in WHEELS and not unsure(row.build) and not row.by_versions for row in tried)
         if asked.source == "auto" and wheels:
-            tried = [one for one in tried if one.build.source in WHEELS]
-        fitting = [one for one in tried if not one.by_versions and not one.by_machine]
+            tried = [row for row in tried if row.build.source in WHEELS]
+        fitting = [row for row in tried if not row.by_versions and not row.by_machine]
         if not fitting:
-            return Refusal(_smallest_clashes(asked, {one.by_versions | one.by_machine for one in tried}))
-        build = self._best([one.build for one in fitting], asked)
-        return self._answer(build, [one.python for one in fitting if one.build is build], asked)
+            return Refusal(_smallest_clashes(asked, {row.by_versions | row.by_machine for row in tried}))
+        build = self._best([row.build for row in fitting], asked)
+        return self._answer(build, [row.python for row in fitting if row.build is build], asked)
 
     # --- what excludes a combination ------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Oracle:
             yield Combination(build, python, versions | more, machine)
 
     def _pythons(self, build: Build) -> set[str]:
-        """The Pythons of a build; those of the other builds of its torch where its own are not known."""
+        """Return the Pythons of a build, or those of other builds of its torch if its own are unknown."""
         if build.pythons is not None:
             return set(build.pythons)
         return {name for other in self.facts.builds if other.torch == build.torch for name in other.pythons or ()}
@@ -186,28 +186,28 @@ class Oracle:
         if build.platform not in asked.os.platforms or not self._glibc(build, asked.os):
             yield asked.mask("os")
         if build.cuda is None:
-            yield from (asked.mask(f"gpu{place}") for place in range(len(asked.gpus)))
+            yield from (asked.mask(f"gpu{number}") for number in range(len(asked.gpus)))
             return
         need = self.needs[build.cuda]
         if asked.driver is not None and self._mode(build, asked) is None:
             yield asked.mask("driver")
-        for place, gpu in enumerate(asked.gpus):
-            how = code(build, gpu)
-            if how is None or self._dropped_by_cudnn(build, gpu):
-                yield asked.mask(f"gpu{place}")
+        for number, gpu in enumerate(asked.gpus):
+            kind = code(build, gpu)
+            if kind is None or self._dropped_by_cudnn(build, gpu):
+                yield asked.mask(f"gpu{number}")
             if asked.driver is None:
                 continue
-            compiled = how != "ptx" or need.inferred or self._mode(build, asked) in ("native", "forward-compatible")
-            if not compiled or not knows(asked.driver, gpu):
-                yield asked.mask(f"gpu{place}", "driver")
+            runs = kind != "ptx" or need.inferred or self._mode(build, asked) in ("native", "forward-compatible")
+            if not runs or not supports(asked.driver, gpu):
+                yield asked.mask(f"gpu{number}", "driver")
 
     def _glibc(self, build: Build, system: Os) -> bool:
-        """Whether the C library is new enough; newer than every need where the build's need is not known."""
+        """Return whether the C library is new enough; if the build's need is unknown, new enough for every build."""
         needs = {build.glibc} if build.glibc else self.glibcs
         return all(version(system.glibc) >= version(need) for need in needs)
 
     def _support(self, torch: str, python: str, asked: Asked) -> str | None:
-        """Which fixes a torch and a Python get: the fewer of both; None where Python's are not known."""
+        """Return the support level of a torch with a Python, the lower of the two; None if Python's is unknown."""
         newest = sorted({series(name) for name in self._releases()})[-2:]
         if series(torch) not in newest:
             return "ended"
@@ -217,7 +217,7 @@ class Oracle:
         return "ended" if row.eol <= asked.day else "security" if row.bugfix_until <= asked.day else "supported"
 
     def _need(self, cuda: str) -> Need:
-        """The oldest driver of a version's toolkits, sourced rows before inferred ones, and the floor of its major."""
+        """Return the oldest driver of a version's toolkits, from sourced rows if any, and the minimum of its major."""
         rows = [row for row in self.facts.toolkits if row.linux_min and ".".join(row.toolkit.split(".")[:2]) == cuda]
         rows = [row for row in rows if row.confidence is None] or rows
         native = min((row.linux_min for row in rows if row.linux_min), key=version)
@@ -229,7 +229,7 @@ class Oracle:
         return Need(native, min(native, floor, key=version), inferred)
 
     def _dropped_by_cudnn(self, build: Build, gpu: Gpu) -> bool:
-        """Whether the newest sourced row up to the build's cuDNN lists no capability as low as the GPU's."""
+        """Return whether the newest sourced row up to the build's cuDNN lists only capabilities above the GPU's."""
         if build.cudnn is None or build.cuda is None:
             return False
         upto = [
@@ -246,38 +246,38 @@ class Oracle:
     # --- the best of what fits ------------------------------------------------------------------------------------
 
     def _best(self, fitting: list[Build], asked: Asked) -> Build:
-        """The build that no other one beats; a native one may cost one series of torch."""
+        """Return the build that no other one beats. A build with native driver support may be one series older."""
         best = self._unbeaten(fitting, asked)
         if asked.driver is None or self._mode(best, asked) == "native":
             return best
-        native = [one for one in fitting if self._mode(one, asked) == "native" and unsure(one) == unsure(best)]
+        native = [build for build in fitting if self._mode(build, asked) == "native" and unsure(build) == unsure(best)]
         if not native:
             return best
         first = self._unbeaten(native, asked)
         between = {series(name) for name in self._releases() if series(first.torch) < series(name)}
-        return first if not {one for one in between if one < series(best.torch)} else best
+        return first if not {number for number in between if number < series(best.torch)} else best
 
     def _unbeaten(self, builds: list[Build], asked: Asked) -> Build:
         best = builds[0]
-        for one in builds:
-            if self._beats(one, best, asked):
-                best = one
+        for build in builds:
+            if self._beats(build, best, asked):
+                best = build
         return best
 
-    def _beats(self, one: Build, other: Build, asked: Asked) -> bool:
-        """Documented; newest torch; the mode of the driver; the preferred source; advertised; newest CUDA."""
-        if unsure(one) != unsure(other):
+    def _beats(self, build: Build, other: Build, asked: Asked) -> bool:
+        """Compare by: documented, newest torch, driver mode, preferred source, advertised, newest CUDA."""
+        if unsure(build) != unsure(other):
             return unsure(other)
-        if version(one.torch) != version(other.torch):
-            return version(one.torch) > version(other.torch)
-        mode, mode_other = (MODES.index(self._mode(build, asked) or MODES[-1]) for build in (one, other))
+        if version(build.torch) != version(other.torch):
+            return version(build.torch) > version(other.torch)
+        mode, mode_other = (MODES.index(self._mode(row, asked) or MODES[-1]) for row in (build, other))
         if mode != mode_other:
             return mode < mode_other
-        if one.source != other.source:
-            return PREFERRED.index(one.source) < PREFERRED.index(other.source)
-        if one.advertised != other.advertised:
-            return one.advertised
-        return version(one.cuda or "0") > version(other.cuda or "0")
+        if build.source != other.source:
+            return PREFERRED.index(build.source) < PREFERRED.index(other.source)
+        if build.advertised != other.advertised:
+            return build.advertised
+        return version(build.cuda or "0") > version(other.cuda or "0")
 
     def _mode(self, build: Build, asked: Asked) -> str | None:
         need = self.needs.get(build.cuda or "")
@@ -293,7 +293,7 @@ class Oracle:
         need = self.needs[build.cuda] if build.cuda else None
         minimum = native = None
         if need is not None:
-            # Each GPU runs in its own machine, so the branch of the oldest one is enough for it.
+            # Each GPU is in a machine of its own, so the minimum is the lowest branch among the GPUs.
             branches = [0 if "min_driver_branch" in gpu.inferred else gpu.min_driver_branch or 0 for gpu in asked.gpus]
             minimum = max([need.minimum, str(min(branches, default=0))], key=version)
             native = max([need.native, minimum], key=version)
@@ -301,11 +301,11 @@ class Oracle:
         mode = self._mode(build, asked) if need is not None and asked.driver is not None else None
         package = f"cuda-compat-{(build.cuda or '').replace('.', '-')}" if mode == "forward-compatible" else None
         support = self._support(build.torch, python, asked)
-        made = (build.torch, build.cuda, build.source, build.platform, python, mode, native, minimum, package, support)
-        return Answer(*made, *partners)
+        names = (build.torch, build.cuda, build.source, build.platform, python)
+        return Answer(*names, mode, native, minimum, package, support, *partners)
 
     def _python(self, build: Build, pythons: list[str]) -> str:
-        """With the most companions; that torch.compile supports and the series before had; the newest."""
+        """Return the best Python: most companions, works with torch.compile, known to the previous series, newest."""
         release = self.facts.releases.get(build.torch)
         limit = release.compile_max_python if release is not None else None
         older = {series(other.torch) for other in self.facts.builds if series(other.torch) < series(build.torch)}
@@ -319,7 +319,7 @@ class Oracle:
         def merits(python: str) -> tuple[bool, bool, bool, bool, Version]:
             compiles = limit is None or version(python) <= version(limit)
             vision, audio = (self._partner(build, name, python) is not None for name in PARTNERS)
-            # torch.compile weighs more than being settled, which counts only among equals.
+            # torch.compile has priority over the previous series, which decides only among equals.
             return vision, audio, compiles, python in settled, version(python)
 
         return max(pythons, key=merits)
@@ -335,7 +335,7 @@ class Oracle:
 
 
 def _versions(build: Build, asked: Asked) -> Iterator[Mask]:
-    """What excludes a build whatever the machine is."""
+    """Yield the constraints that exclude a build on any machine."""
     for field, typed, stated in (
         ("torch", asked.torch, build.torch),
         ("cuda", asked.cuda, build.cuda),
@@ -350,38 +350,38 @@ def _versions(build: Build, asked: Asked) -> Iterator[Mask]:
 
 
 def _small(build: Build, megabytes: int) -> bool:
-    """Whether both sizes are known and together no more."""
+    """Return whether both sizes are known and their sum is within the limit."""
     if build.wheel_size is None or build.pulled_size is None:
         return False
     return build.wheel_size + build.pulled_size <= megabytes * 1_000_000
 
 
 def _smallest_clashes(asked: Asked, excluded: Iterable[frozenset[Mask]]) -> frozenset[frozenset[Words]]:
-    """Every set of constraints of the least size that excludes all combinations."""
-    places = range(len(asked.words))
+    """Return all smallest sets of constraints that exclude every combination."""
+    bits = range(len(asked.words))
     for size in range(len(asked.words) + 1):
-        sets = [sum(1 << place for place in chosen) for chosen in combinations(places, size)]
-        found = [kept for kept in sets if all(any(mask & ~kept == 0 for mask in masks) for masks in excluded)]
-        if found:
-            return frozenset(asked.named(kept) for kept in found)
-    raise AssertionError("a request that all constraints exclude has a clash")
+        sets = [sum(1 << bit for bit in chosen) for chosen in combinations(bits, size)]
+        clashes = [kept for kept in sets if all(any(mask & ~kept == 0 for mask in masks) for masks in excluded)]
+        if clashes:
+            return frozenset(asked.named(kept) for kept in clashes)
+    raise AssertionError("the set of all constraints excludes every combination")
 
 
 @cache
 def version(text: str) -> Version:
-    """A version for comparisons."""
+    """Return a version for comparisons."""
     return Version(text)
 
 
 @cache
 def series(torch: str) -> tuple[int, int]:
-    """`2.7.1` -> (2, 7)."""
+    """Return (2, 7) for `2.7.1`."""
     return version(torch).major, version(torch).minor
 
 
 @cache
 def allows(typed: str, text: str) -> bool:
-    """Whether a typed constraint allows a version: a plain version stands for itself and everything more detailed."""
+    """Return whether a typed constraint allows a version. A plain version also allows all more detailed versions."""
     if re.fullmatch(r"[0-9.]+", typed):
         typed = f"=={typed}.*"
     elif typed[0].isdigit():
@@ -390,23 +390,23 @@ def allows(typed: str, text: str) -> bool:
 
 
 def pair(capability: str) -> tuple[int, int]:
-    """`8.6` -> (8, 6)."""
+    """Return (8, 6) for `8.6`."""
     major, minor = capability.split(".")
     return int(major), int(minor)
 
 
 def unsure(build: Build) -> bool:
-    """Whether the Pythons are unknown, or all is inferred and no cuDNN is known."""
+    """Return whether the build's Pythons are unknown, or it is inferred without a known cuDNN."""
     return build.pythons is None or (build.confidence == "inferred" and build.cudnn is None)
 
 
 def gpu_of(typed: str, facts: Facts) -> Gpu:
-    """The row of a GPU, typed as a product or a capability of the row."""
+    """Return the row of a GPU that is typed as a product or a capability."""
     return next(row for row in facts.gpus if typed == row.capability or typed in row.products)
 
 
 def code(build: Build, gpu: Gpu) -> str | None:
-    """How a build with CUDA runs on a GPU: by its machine code (`cubin`), by `ptx`, or None."""
+    """Return how a CUDA build runs on a GPU: with machine code (`cubin`), with `ptx`, or None."""
     if build.cuda is None or build.archs is None:
         return None
     if gpu.integrated:
@@ -421,8 +421,8 @@ def code(build: Build, gpu: Gpu) -> str | None:
     return "ptx" if any(pair(arch) <= own for arch in build.ptx) else None
 
 
-def knows(driver: str, gpu: Gpu) -> bool:
-    """Whether no sourced row says that the driver's branch does not support a GPU."""
+def supports(driver: str, gpu: Gpu) -> bool:
+    """Return whether the driver's branch supports a GPU, as far as sourced rows say."""
     branch = version(driver).major
     first, last = gpu.min_driver_branch, gpu.last_driver_branch
     return not (

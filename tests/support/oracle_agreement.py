@@ -1,4 +1,4 @@
-"""Hold the resolver against the oracle on random requests."""
+"""Compare the resolver with the oracle on random requests."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from envkit.resolve.resolver import resolve
 from tests.support.oracle import Answer, Oracle, Refusal
 from tests.support.random_requests import random_facts, random_fields
 
-PER_FACTS = 10  # requests between two sets of facts
+PER_FACTS = 10  # requests per set of facts
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What was asked, and where the two disagree."""
+    """Counts of the requests, and those on which resolver and oracle disagree."""
 
     answers: int
     refusals: int
     clashes_by_size: dict[int, int]
-    differences: tuple[str, ...]  # the request, the resolver's answer, the oracle's
+    differences: tuple[str, ...]  # each with the request and both answers
 
 
 def compare(requests: int, seed: int, shipped: Facts) -> Agreement:
-    """Answer random requests twice, some of them about facts that lack rows."""
+    """Answer random requests with both, some of them with facts that lack rows."""
     sizes: Counter[int] = Counter()
     differences = []
     answers = 0
@@ -55,30 +55,30 @@ def _asked(requests: int, seed: int, shipped: Facts) -> Iterator[tuple[Facts, Or
 
 
 def resolved(fields: dict[str, Any], facts: Facts) -> Answer | Refusal:
-    """The resolver's answer, in the oracle's words; of a refusal, the one clash that it names."""
+    """Return the resolver's answer as the oracle's type. A refusal has the only conflict that the resolver names."""
     try:
-        found = resolve(parse(fields, facts), facts)
+        resolution = resolve(parse(fields, facts), facts)
     except Unresolvable as error:
         return Refusal(frozenset({frozenset(tuple(shlex.split(text)) for text in error.conflict.clash)}))
-    driver = found.driver
+    driver = resolution.driver
     return Answer(
-        torch=found.torch,
-        cuda=found.cuda,
-        source=found.source,
-        platform=found.platform,
-        python=found.python,
+        torch=resolution.torch,
+        cuda=resolution.cuda,
+        source=resolution.source,
+        platform=resolution.platform,
+        python=resolution.python,
         mode=driver.mode if driver else None,
         native=driver.native if driver else None,
         minimum=driver.minimum if driver else None,
         package=driver.package if driver else None,
-        support=found.support.level if found.support else None,
-        torchvision=found.torchvision,
-        torchaudio=found.torchaudio,
+        support=resolution.support.level if resolution.support else None,
+        torchvision=resolution.torchvision,
+        torchaudio=resolution.torchaudio,
     )
 
 
 def agree(ours: Answer | Refusal, other: Answer | Refusal) -> bool:
-    """Whether the resolver's answer is the oracle's; it may name any one of the smallest clashes."""
+    """Return whether both answers are equal. The resolver may name any of the smallest conflicts."""
     if isinstance(ours, Refusal) and isinstance(other, Refusal):
         return ours.clashes <= other.clashes
     return ours == other

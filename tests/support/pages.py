@@ -1,4 +1,4 @@
-"""The trees behind every page, made by the code that makes them for users; some with foreign text in them."""
+"""The documents of every HTML page, made by the same code as for users. Some contain hostile text."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _SPREAD = (1.0, 1.01, 0.99, 1.004, 0.996, 1.008)
 
 
 def comparison_tree(factor: float = 1.3, name: str = "train:2") -> dict[str, Any]:
-    """Six launches of each side, of which B takes `factor` times as long in one of three metrics."""
+    """Return a comparison of six launches per side. Side B takes `factor` times as long in one of three metrics."""
     slowed = {"C14.bench.cnn.fp32": factor}
     sides = [
-        Side(name=one, records=tuple(_launch(share, slow) for share in _SPREAD))
-        for one, slow in (("train:1", {}), (name, slowed))
+        Side(name=image_name, records=tuple(_launch(share, factors) for share in _SPREAD))
+        for image_name, factors in (("train:1", {}), (name, slowed))
     ]
     return _plain(compared(sides[0], sides[1], interleaved=True, seed=1).to_json())
 
 
 def _launch(share: float, slowed: dict[str, float]) -> Any:
     def answer(spec: dict[str, Any]) -> bytes:
-        found = [timed(took * share * slowed.get(one, 1.0), one) for one, took in _TIMES.items()]
-        return printed(document(*found, nonce=spec["nonce"]), spec["nonce"])
+        checks = [timed(took * share * slowed.get(metric, 1.0), metric) for metric, took in _TIMES.items()]
+        return printed(document(*checks, nonce=spec["nonce"]), spec["nonce"])
 
     made = plan(cuda=None)
     runner = Replay(answer, image=inspected(made))
@@ -52,30 +52,30 @@ def _launch(share: float, slowed: dict[str, float]) -> Any:
 
 
 def verified_tree(name: str = "train:cu126") -> dict[str, Any]:
-    """Two images on three machines, with one pair that was never run."""
-    machines = tuple(Machine(name=one, host=one) for one in ("gpu-01", "gpu-02", "login"))
+    """Return a matrix of two images on three machines, with one pair that was not run."""
+    machines = tuple(Machine(name=host, host=host) for host in ("gpu-01", "gpu-02", "login"))
     records = [(name, 0, gpu_record()), (name, 1, passed_record()), (name, 2, cpu_record()), ("base", 0, dead_record())]
     done = [
         Verification(
-            image=one,
+            image=image_name,
             machine=machines[at].name,
             record=record,
             verdict=record["summary"]["verdict"],
             exit_code=record["summary"]["exit_code"],
             duration_s=41.2,
         )
-        for one, at, record in records
+        for image_name, at, record in records
     ]
     lost = Verification(
         image="base", machine="gpu-02", record=None, verdict="ERROR", exit_code=9, duration_s=3.0,
         error=f"the worker of {name} ended", hint="envkit verify base",
     )  # fmt: skip
-    found = Matrix(images=(name, "base"), machines=machines, verifications=(*done, lost), kept=(None,) * 5)
-    return _plain(found.to_json("tcp://10.0.0.1:8786"))
+    results = Matrix(images=(name, "base"), machines=machines, verifications=(*done, lost), kept=(None,) * 5)
+    return _plain(results.to_json("tcp://10.0.0.1:8786"))
 
 
 def built_tree(error: str = "the registry denied access") -> dict[str, Any]:
-    """Two values of each of two axes, of which one failed and one is impossible."""
+    """Return a matrix of two axes with two values each, in which one cell failed and one is impossible."""
     cells, outcomes = [], []
     for cuda, python, status, code in (
         ("12.6", "3.11", "built", 0),
@@ -94,7 +94,7 @@ def built_tree(error: str = "the registry denied access") -> dict[str, Any]:
 
 
 def image_tree(name: str = "oci:out/image") -> dict[str, Any]:
-    """An image of six layers with made-up packages of three kinds, as `envkit inspect --json` shows it."""
+    """Return an image with six layers and invented packages of three kinds, as in `envkit inspect --json`."""
     sizes = (28_900_000, 96_000_000, 1_150_000_000, 460_000_000, 9_400_000, 1_200)
     made = ("debian base", "python 3.12", "torch, nvidia-cudnn-cu12", f"nvidia-nccl-cu12 {name}", "numpy", "")
     layers = [
@@ -126,8 +126,8 @@ def image_tree(name: str = "oci:out/image") -> dict[str, Any]:
         ("pypi", "triton", "3.3.1", "MIT", 410_000_000),
     ]
     packages = [
-        {"kind": kind, "name": one, "version": version, "license": text, "unpacked": unpacked}
-        for kind, one, version, text, unpacked in rows
+        {"kind": kind, "name": package, "version": version, "license": text, "unpacked": unpacked}
+        for kind, package, version, text, unpacked in rows
     ]
     run = {"verdict": "PASS", "started": "2026-01-01T00:00:00Z", "tier": "standard", "runner": "docker",
              "gpus": [{"name": "NVIDIA H200"}], "cpu": None, "signature": "unsigned"}  # fmt: skip
@@ -144,7 +144,7 @@ def image_tree(name: str = "oci:out/image") -> dict[str, Any]:
 
 @cache
 def pages() -> dict[str, bytes]:
-    """Every page by its name; those whose name ends in `hostile` have markup where foreign text comes in."""
+    """Return every page by name. Those whose name ends in `hostile` have markup in all external text."""
     training = watched_record(
         process(COPIES),
         samples=tuple(_watched(at) for at in range(1, 61)),
@@ -168,7 +168,7 @@ def pages() -> dict[str, bytes]:
 
 
 def _watched(index: int) -> Sample:
-    """One of 60 samples in 30 s, of which the steps take the fifth second to the 25th."""
+    """Return one of 60 samples in 30 s. The training's steps run from second 5 to 25."""
     at_s, late = index / 2, index % 6 in (4, 5)
     if not 5 < at_s <= 25:
         return sample(at_s=at_s, gpus=(card(util=0.0, sm_mhz=345, memory_used=min(round(at_s * 12), 60) << 30),))
@@ -178,7 +178,7 @@ def _watched(index: int) -> Sample:
 
 
 def _few() -> dict[str, Any]:
-    sides = [Side(name=one, records=(_launch(1.0, {}),)) for one in "ab"]
+    sides = [Side(name=letter, records=(_launch(1.0, {}),)) for letter in "ab"]
     return _plain(compared(sides[0], sides[1], interleaved=False).to_json())
 
 

@@ -1,4 +1,4 @@
-"""Whether processes of others still run."""
+"""Check whether other processes still run."""
 
 import time
 from collections.abc import Iterable
@@ -6,17 +6,17 @@ from pathlib import Path
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and has not ended; whoever took over an orphan may never ask for its exit code."""
-    place = Path(f"/proc/{pid}")
+    """Return whether a process runs. A zombie does not: the process that adopted an orphan may never wait for it."""
+    folder = Path(f"/proc/{pid}")
     try:
-        ended = (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        return not ended or len(list((place / "task").iterdir())) > 1  # its other threads end after the first one
+        is_zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not is_zombie or len(list((folder / "task").iterdir())) > 1  # other threads may end after the first
     except OSError:
         return False
 
 
 def all_end(pids: Iterable[int], within_s: float) -> bool:
-    """Wait until none of them runs; whether that was in time."""
+    """Wait until none of the processes runs, and return whether that was in time."""
     deadline = time.monotonic() + within_s
     left = [pid for pid in pids if runs(pid)]
     while left and time.monotonic() < deadline:

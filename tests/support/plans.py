@@ -1,4 +1,4 @@
-"""Plans and rendered contexts for tests, from the installation's own facts."""
+"""Plans and rendered contexts from the shipped facts."""
 
 from functools import cache
 from pathlib import Path
@@ -22,16 +22,16 @@ def facts() -> Facts:
 
 
 def shipped_plan(name: str = "default", **typed: Any) -> BuildPlan:
-    """The plan of a shipped image, or of a definition file."""
+    """Return the plan of a shipped image or of a definition file."""
     return plan_of(load_definition(name), typed, facts())
 
 
 def plan_from(body: str, *, folder: Path = Path("/nonexistent"), **typed: Any) -> BuildPlan:
-    """The plan of a definition that is not in a file."""
+    """Return the plan of a definition that is not in a file."""
     return plan_of(parse(HEAD + body, where="train.yaml", folder=folder), typed, facts())
 
 
 @cache
 def context(name: str = "cu126", template: str = "miniconda", flavour: str = "classic") -> Rendered:
-    """A rendered build context of a shipped image."""
+    """Return the rendered build context of a shipped image."""
     return render(shipped_plan(name, template=template), flavour=flavour)

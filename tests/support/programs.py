@@ -1,4 +1,4 @@
-"""Programs of Debian that tests start: installed where tests may do that."""
+"""Debian's programs that tests start, installed if tests may do so."""
 
 import shutil
 
@@ -10,10 +10,10 @@ from tests.world.places import UnavailableError
 
 
 def program(config: pytest.Config, command: str, *packages: str) -> str:
-    """Return the path of a command; without it, install its packages, or skip the test. In CI a skip is a failure."""
-    found = shutil.which(command)
-    if found is not None:
-        return found
+    """Return the path of a command. If it is missing, install its packages or skip the test; in CI, fail."""
+    path = shutil.which(command)
+    if path is not None:
+        return path
     if not (IN_CI or config.getoption("--run-engines")):
         pytest.skip(f"no {command} here: as root, apt-get install {' '.join(packages)}, or run with --run-engines")
     try:

@@ -1,4 +1,4 @@
-"""Random requests and random sets of facts, the same for the same seed."""
+"""Random requests and sets of facts, reproducible by seed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import minor
 from envkit.resolve.model import SOURCES
 
-_LIMITED = 0.12  # how often a request limits the download; the sizes of most builds are not known
-_FIXED = 0.12  # how often a request wants versions that get fixes; most do not
-_FORWARD = 0.4  # how often a request with a driver allows forward compatibility
-_STATED = 0.3  # how often a request states a field
-_THINNED = 0.3  # how often facts lose rows
+# Probabilities.
+_LIMITED = 0.12  # a request limits the download; the sizes of most builds are unknown
+_FIXED = 0.12  # a request needs supported versions; most versions are not
+_FORWARD = 0.4  # a request with a driver allows forward compatibility
+_STATED = 0.3  # a request has a field
+_THINNED = 0.3  # a set of facts loses rows
 _GPU_FIELDS = ("first_cuda", "last_cuda", "min_driver_branch", "last_driver_branch")
 
 
 def random_fields(random: Random, facts: Facts) -> dict[str, Any]:
-    """The fields of a request: values of the facts, ranges around them, and some that no row has."""
+    """Return the fields of a request: values from the facts, ranges around them, and some that no row has."""
     fields: dict[str, Any] = {}
     drawn: dict[str, Callable[[], Any]] = {
         "torch": lambda: _constraint(random, list(facts.releases)),
@@ -37,7 +38,7 @@ def random_fields(random: Random, facts: Facts) -> dict[str, Any]:
         "driver": lambda: _driver(random, facts),
         "gpu": lambda: _gpus(random, facts),
     }
-    if random.random() < 0.1:  # a CPU build, which has none of the others
+    if random.random() < 0.1:  # a CPU build, which has none of the fields below
         fields["cpu"] = True
     else:
         drawn |= on_gpu
@@ -52,31 +53,31 @@ def random_fields(random: Random, facts: Facts) -> dict[str, Any]:
         fields["today"] = f"{random.randint(2020, 2033)}-{random.randint(1, 12):02}-01"
     if "driver" in fields and random.random() < _FORWARD:
         fields["allow_forward_compat"] = True
-        if random.random() < _FORWARD:  # what it is for is rare among random drivers and GPUs
+        if random.random() < _FORWARD:  # because random drivers and GPUs rarely need it
             fields |= {"driver": _old_driver(random, facts), "gpu": _data_center(random, facts)}
     return fields
 
 
 def _old_driver(random: Random, facts: Facts) -> str:
-    """A driver of a branch that some package lists, or of one beside it."""
+    """Return a driver of a branch that a package lists, or of a neighboring branch."""
     branch = random.choice([branch for row in facts.forward for branch in row.branches])
     return f"{int(branch) + random.choice((0, 0, 0, 1))}.{random.choice(('0', '54.03', '129.03'))}"
 
 
 def _data_center(random: Random, facts: Facts) -> list[str]:
-    """One or two data center GPUs."""
+    """Return one or two data center GPUs."""
     products = [name for row in facts.gpus for name in row.data_center]
     return random.sample(products, random.choice((1, 1, 2)))
 
 
 def _limit(random: Random, facts: Facts) -> str:
-    """The size of a build, one beside it, or one below or above all."""
+    """Return the size of a build, a neighboring one, or one below or above all."""
     sizes = [row.wheel_size + row.pulled_size for row in facts.builds if row.wheel_size and row.pulled_size]
     return f"{random.choice((random.choice(sizes) // 1_000_000 + random.randint(-1, 1), 20, 9000))}MB"
 
 
 def random_facts(random: Random, facts: Facts) -> Facts:
-    """The facts, or some of their rows with some of them inferred."""
+    """Return the facts, or some of their rows, of which some are inferred."""
     if random.random() > _THINNED:
         return facts
 
@@ -100,7 +101,7 @@ def random_facts(random: Random, facts: Facts) -> Facts:
 
 
 def _sized(random: Random, rows: tuple[Any, ...], share: float) -> tuple[Any, ...]:
-    """Builds of which some have sizes of their own, and some none."""
+    """Return the builds, some of them with random sizes or without one."""
     sizes = (None, 500_000_000, 900_000_000, 2_000_000_000)
     return tuple(
         replace(row, wheel_size=random.choice(sizes), pulled_size=random.choice(sizes))
@@ -109,14 +110,14 @@ def _sized(random: Random, rows: tuple[Any, ...], share: float) -> tuple[Any, ..
 
 
 def _with_every_minor(rows: tuple[ToolkitDriver, ...], facts: Facts) -> tuple[ToolkitDriver, ...]:
-    """Some toolkits, and at least one of each minor version, as `matrix check` asks for builds."""
+    """Return the rows and at least one toolkit of each minor version, which `matrix check` requires for builds."""
     kept = {minor(row.toolkit) for row in rows if row.linux_min}
     missing = {minor(row.toolkit): row for row in facts.toolkits if row.linux_min and minor(row.toolkit) not in kept}
     return (*rows, *missing.values())
 
 
 def _constraint(random: Random, versions: list[str]) -> str:
-    """An exact version, a prefix, or a range of known versions; now and then one that nobody has."""
+    """Return an exact version, a prefix or a range of known versions, or sometimes a version that does not exist."""
     one, other = random.choice(versions), random.choice(versions)
     short = ".".join(one.split(".")[:2])
     forms = (one, short, short, f"{short}.*", f"=={one}", f"!={one}", f"!={short}.*", f">={one}", f"<={one}", f">{one}")
@@ -125,14 +126,14 @@ def _constraint(random: Random, versions: list[str]) -> str:
 
 
 def _minors(random: Random, versions: list[str]) -> str:
-    """A version of two numbers, its major, or a range."""
+    """Return a version of two numbers, its major, or a range."""
     one, other = random.choice(versions), random.choice(versions)
     major = one.split(".", maxsplit=1)[0]
     return random.choice((one, one, one, major, f"{major}.*", f">={one}", f"<{one}", f">={one},<={other}", "9.99"))
 
 
 def _driver(random: Random, facts: Facts) -> str:
-    """The driver of a toolkit, one beside it, or the first of a branch."""
+    """Return the driver of a toolkit, a neighboring one, or the first of a branch."""
     known = [row.linux_min for row in facts.toolkits if row.linux_min]
     numbers = random.choice(known).split(".")
     branch, rest = int(numbers[0]), ".".join(numbers[1:]) or "0"
@@ -141,6 +142,6 @@ def _driver(random: Random, facts: Facts) -> str:
 
 
 def _gpus(random: Random, facts: Facts) -> list[str]:
-    """One to three different GPUs, as products or capabilities."""
+    """Return one to three different GPUs, as products or capabilities."""
     rows = random.sample(facts.gpus, random.choice((1, 1, 1, 2, 3)))
     return [random.choice([row.capability, *(name for name in row.products if "(" not in name)]) for row in rows]

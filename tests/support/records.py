@@ -1,4 +1,4 @@
-"""Whole records as a verification writes them: prepared observations, judged by the real rules."""
+"""Records as a verification writes them: prepared observations, judged by the real rules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SHM = {
 
 
 def gpu_record(*, hostile: str | None = None) -> dict[str, Any]:
-    """A run on one H200 with data for every picture, a failure, warnings and skips."""
+    """Return a run on one H200 with data for every figure, a failure, warnings and skips."""
     checks = [
         *_transfers(),
         overlap(),
@@ -64,38 +64,38 @@ def gpu_record(*, hostile: str | None = None) -> dict[str, Any]:
 
 
 def cpu_record() -> dict[str, Any]:
-    """A run of two checks without a GPU, which measured nothing."""
+    """Return a run of two checks without a GPU, which measured nothing."""
     return _judged([observation("C04", "gpu:0", "skip"), observation("C09", "gpu:0", "skip")], cuda=None)
 
 
 def passed_record(*, warn: bool = False) -> dict[str, Any]:
-    """A run that verified its image, with a warning or without one."""
+    """Return a run that verified its image, with or without a warning."""
     return _judged(_transfers() if warn else collectives())
 
 
 def dead_record() -> dict[str, Any]:
-    """A run whose payload never printed its document."""
+    """Return a run whose payload did not print its document."""
     return _judged(None)
 
 
 def record_of(
     checks: Sequence[dict[str, Any]], *, timing_trusted: bool = True, gpu: str | None = None
 ) -> dict[str, Any]:
-    """A run of a CUDA image with these observations, on a GPU of this name."""
+    """Return a run of a CUDA image with these observations, on a GPU with this name."""
     return _judged(checks, timing_trusted=timing_trusted, gpu=gpu)
 
 
 def kernel(subject: str = "gpu:0", **changed: Any) -> dict[str, Any]:
-    """The observation of a kernel that computed the exact result, with fields changed."""
+    """Return the observation of a kernel that computed the exact result, with fields changed."""
     total, last = 2**48, [33554427, 33554429, 33554431]
     observed = {"outcome": "answered", "text": "{}", "total": total, "expected_total": total, "init_s": 1.5}
     return observation("C04.kernel", subject, observed={**observed, "last": last, "expected_last": last, **changed})
 
 
 def check(tree: Mapping[str, Any], check_id: str) -> dict[str, Any]:
-    """One finding of a record."""
-    found: dict[str, Any] = next(item for item in tree["checks"] if item["id"] == check_id)
-    return found
+    """Return one finding of a record."""
+    finding: dict[str, Any] = next(item for item in tree["checks"] if item["id"] == check_id)
+    return finding
 
 
 def _judged(
@@ -152,7 +152,7 @@ def _transfers() -> list[dict[str, Any]]:
         "d2h_pinned": {1: 19.0, 16: 41.0, 64: 40.2, 256: 38.4},
         "d2h_pageable": {1: 8.0, 16: 10.9, 64: 11.3, 256: 11.0},
     }
-    found = [
+    copies = [
         observation(
             f"C10.{name}_{size}MiB",
             "gpu:0",
@@ -163,7 +163,7 @@ def _transfers() -> list[dict[str, Any]]:
         for size, rate in by_size.items()
     ]
     return [
-        *found,
+        *copies,
         observation("C10.link", "gpu:0", observed={"link": {**LINK, "gen": 4}}, noise=CLEAN, controls=HELD),
     ]
 
@@ -244,7 +244,7 @@ def _products() -> list[dict[str, Any]]:
 
 
 def _poison(tree: dict[str, Any], text: str) -> None:
-    """Put a foreign text wherever the world outside has a say."""
+    """Put a text into every field that comes from outside envkit."""
     tree["subject"] |= {"image": text, "name": text, "tags": [text]}
     tree["run"]["argv"] = [text]
     tree["run"]["payload"]["stderr_tail"] = [text]

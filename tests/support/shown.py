@@ -1,4 +1,4 @@
-"""What checks show of a prepared record: the findings of one check, and a table by the start of its title."""
+"""Find the findings of a check and a table by the start of its title in a prepared record."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from envkit.report.measured import sheets
 
 
 def of(checks: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The findings of one check."""
+    """Return the findings of one check."""
     return [item for item in checks if item["id"].startswith(name)]
 
 
 def named(tree: dict[str, Any], begin: str) -> Sheet:
-    """The one table of a record whose title begins so."""
-    (found,) = [sheet for sheet in sheets(tree["checks"]) if sheet.title.startswith(begin)]
-    return found
+    """Return the only table of a record whose title starts with `begin`."""
+    (table,) = [sheet for sheet in sheets(tree["checks"]) if sheet.title.startswith(begin)]
+    return table

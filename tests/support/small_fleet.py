@@ -1,4 +1,4 @@
-"""Tasks of small images with no base: real layers from wheels of a folder, built in a second, by no network."""
+"""Build tasks for small images without a base: real layers from local wheels, built in a second without a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ env: {NUMBER: "%d"}
 
 
 def wheel_of(folder: Path, name: str, size: int) -> Wheel:
-    """A wheel with so many random bytes, the same ones for the same name."""
+    """Return a wheel with random bytes of this size, equal for equal names."""
     folder.mkdir(exist_ok=True)
     data = random.Random(name).randbytes(size)
     path = write_wheel(folder, wheel_entries({f"{name}/data.bin": data}, name=name, deflated=False), name=name)
@@ -39,8 +39,8 @@ def wheel_of(folder: Path, name: str, size: int) -> Wheel:
 
 
 def task_of(number: int, wheels: tuple[Wheel, ...], output: str | None = None) -> BuildTask:
-    """The build of an image from these wheels, verified by nobody."""
-    plan = replace(plan_from(BODY % number), family=(), pip=tuple(one.name for one in wheels))
+    """Return the task of an image with these wheels, without verification."""
+    plan = replace(plan_from(BODY % number), family=(), pip=tuple(wheel.name for wheel in wheels))
     lock = replace(lock_for(plan), wheels=wheels, base=LockedBase(kind="none", reference="none"))
     return BuildTask(
         name=f"small-{number}",
@@ -55,7 +55,7 @@ def task_of(number: int, wheels: tuple[Wheel, ...], output: str | None = None) -
 
 
 def tasks_of(folder: Path, count: int, output: str | None = None, *, size: int = 4_000_000) -> list[BuildTask]:
-    """Such tasks: one wheel in all, one in each pair of neighbors, one in each. Their wheels go to `folder`."""
+    """Return tasks with a wheel common to all, one per pair and one per task. The wheels are written to `folder`."""
     common = wheel_of(folder, "common", size)
     return [
         task_of(

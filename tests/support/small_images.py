@@ -1,7 +1,7 @@
-"""Images of a few packages whose every byte is known: assembled without a network, the same on every machine.
+"""Images of a few packages with known digests, assembled without a network, equal on every machine.
 
-Wheels are packed with deflate streams that no compressor has a say in. Layers of conda packages pass through zlib and
-py-rattler, so their digests are known for the versions below.
+The deflate streams in the wheels do not depend on a compressor. Layers of conda packages depend on zlib and py-rattler,
+so their digests are known only for the versions below.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ _RUNTIME = spec.Runtime(env=(("PATH", "/opt/env/bin"),), user="1000:1000", workd
 
 @dataclass(frozen=True)
 class Digests:
-    """What names an image: its manifest, and its configuration, which names the tars of its layers."""
+    """The digests of an image: its manifest's, and its configuration's, which has the layers' diff IDs."""
 
     manifest: str
     id: str
 
 
 def noise(name: str, size: int) -> bytes:
-    """Bytes that no compressor makes smaller."""
+    """Return bytes that cannot be compressed."""
     return hashlib.shake_256(name.encode()).digest(size)
 
 
 def zlib_here() -> str:
-    """What this machine's zlib makes of some text, in short."""
+    """Return a short hash of this machine's zlib output, which identifies its version."""
     data = b"".join(b"%d %d\n" % (number, number * number % 977) for number in range(20000))
     packer = zlib.compressobj(4, zlib.DEFLATED, -15)
     return hashlib.sha256(packer.compress(data) + packer.flush()).hexdigest()[:16]
 
 
 def rattler_here() -> str:
-    """The version of the installer."""
+    """Return the version of py-rattler."""
     return importlib.metadata.version("py-rattler")
 
 
 def wheels(folder: Path) -> tuple[Wheel, ...]:
-    """Write three wheels: a large one, one with every kind of data, and one that is stored; two share a path."""
+    """Write three wheels: a large one, one with every kind of data, and an uncompressed one. Two share a path."""
     folder.mkdir(parents=True)
     large = {"large/__init__.py": b"", "large/lib.so": noise("large", 5 << 20), "large/zeros.bin": bytes(300_000)}
     rich = {
@@ -76,7 +76,7 @@ def wheels(folder: Path) -> tuple[Wheel, ...]:
     rows = [
         (
             "large",
-            [_unpacked(one) for one in wheel_entries(large, name="large", executable=frozenset({"large/lib.so"}))],
+            [_unpacked(entry) for entry in wheel_entries(large, name="large", executable=frozenset({"large/lib.so"}))],
         ),
         ("rich", [Raw(name="rich/folder/"), *map(_unpacked, wheel_entries(rich, name="rich"))]),
         ("stored", wheel_entries(stored, name="stored", deflated=False)),
@@ -85,20 +85,20 @@ def wheels(folder: Path) -> tuple[Wheel, ...]:
 
 
 def conda_packages(folder: Path) -> tuple[CondaPackage, ...]:
-    """Write the archives of some conda packages under their SHA-256."""
+    """Write the archives of some conda packages, each named by its SHA-256."""
     folder.mkdir(parents=True)
     big = Recipe("big", [Content("lib/big.so", noise("big", 4 << 20) + bytes(1 << 20), mode=0o755),
                          Content("share/closed", b"of big")])  # fmt: skip
-    found = []
+    packages = []
     for recipe in (PYTHON, TOOL, STUFF, big):
         made = write_archive(folder / "channel", recipe)
         (folder / made.package.sha256).hardlink_to(made.archive)
-        found.append(made.package)
-    return tuple(sorted(found, key=lambda one: one.name))
+        packages.append(made.package)
+    return tuple(sorted(packages, key=lambda package: package.name))
 
 
 def digests(folder: Path, *, conda: bool, with_wheels: bool) -> Digests:
-    """Assemble the packages' layers on no base, in a configuration that nothing else has a say in."""
+    """Assemble the packages' layers without a base, and return the digests of an image with a fixed configuration."""
     plan = shipped_plan("cu126", template="miniconda" if conda else "wheels")
     lock = replace(
         lock_for(plan),
@@ -113,8 +113,8 @@ def digests(folder: Path, *, conda: bool, with_wheels: bool) -> Digests:
             transport=transport, log=log, reporter=Heard(), wheel_dir=folder / "wheels" if with_wheels else None,
             offline=True,
         )  # fmt: skip
-        made = assemble(plan, lock, site).image.layers[:-1]  # the last holds the plan, which changes with the facts
-    image = spec.image(spec.Base(name=""), made, _RUNTIME, {}, "linux-64")
+        layers = assemble(plan, lock, site).image.layers[:-1]  # the last has the plan, which changes with the facts
+    image = spec.image(spec.Base(name=""), layers, _RUNTIME, {}, "linux-64")
     return Digests(image.digest, image.id)
 
 

@@ -1,4 +1,4 @@
-"""Sdists made by hand, and an index on loopback that has them beside wheels."""
+"""Make sdists, and serve them with wheels from an index on loopback."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FASTSUM: Mapping[str, str] = {
 
 
 def tar(files: Mapping[str, str | bytes], folder: str = "fastsum-1.2") -> bytes:
-    """A tar of files below one folder."""
+    """Return a tar of files below one folder."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content in files.items():
@@ -47,12 +47,12 @@ def tar(files: Mapping[str, str | bytes], folder: str = "fastsum-1.2") -> bytes:
 
 
 def sdist(files: Mapping[str, str | bytes], folder: str = "fastsum-1.2") -> bytes:
-    """The same as an sdist."""
+    """Return an sdist of files below one folder."""
     return gzip.compress(tar(files, folder), mtime=0)
 
 
 def put_files(site: Site, index: str, files: Mapping[str, bytes]) -> str:
-    """Serve files (sdists and wheels) of one index, pages by name; returns its URL."""
+    """Serve sdists and wheels as an index and return its URL."""
     pages: dict[str, list[dict[str, object]]] = {}
     for file, data in files.items():
         name = file.rpartition("-")[0] if file.endswith(".tar.gz") else file.partition("-")[0]
@@ -67,7 +67,7 @@ def put_files(site: Site, index: str, files: Mapping[str, bytes]) -> str:
 
 
 def wheel_files(folder: Path, *names: str) -> dict[str, bytes]:
-    """The wheels of these packages in a folder, and below it."""
-    found = {path.name: path.read_bytes() for name in names for path in sorted(folder.rglob(f"{name}-*.whl"))}
-    assert {file.partition("-")[0] for file in found} == set(names), f"{folder} lacks one of {names}"
-    return found
+    """Return the wheels of these packages in a folder and its subfolders."""
+    files = {path.name: path.read_bytes() for name in names for path in sorted(folder.rglob(f"{name}-*.whl"))}
+    assert {file.partition("-")[0] for file in files} == set(names), f"{folder} lacks one of {names}"
+    return files

@@ -1,7 +1,7 @@
-"""A GPU that is a model: torch's CUDA device is the CPU, NVIDIA's libraries are built from `driver_standin.c`.
+"""A simulated GPU: torch's CUDA device is the CPU, and NVIDIA's libraries are built from `driver_standin.c`.
 
-Images get both as files (tests/engines). Here, processes of this machine get them through their environment: Python
-runs `sitecustomize` when it starts, and that runs `cuda_standin.py` at the end of torch, whichever process imports it.
+Images get both as files (tests/engines). Here, processes on this machine get them through their environment: Python
+runs `sitecustomize` when it starts, which runs `cuda_standin.py` after torch in every process that imports torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from envkit.verify.payload import parse_document, payload_archive
 DEVICE, DRIVER = (Path(__file__).with_name(name) for name in ("cuda_standin.py", "driver_standin.c"))
 LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 NONCE = "5f0c"
-# A busy machine takes longer than the payload allows, and computes these networks on its CPU.
+# Multiplies the payload's time limits: a busy machine computes the networks on its CPU.
 PATIENCE = 20
 SMALLER = f"""
 from envkit.checks import c07_repeat as c07
@@ -59,7 +59,7 @@ sys.meta_path.insert(0, AfterTorch())
 
 
 def build_driver(compiler: str, folder: Path) -> Path:
-    """Build the driver's library; returns the file."""
+    """Build the driver's library and return its path."""
     library = folder / "driver.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-O1", "-o", str(library), str(DRIVER)], check=True)
     return library
@@ -67,13 +67,13 @@ def build_driver(compiler: str, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A folder with the payload, and the environment in which its processes see the model of a GPU."""
+    """A folder with the payload and the files with which its processes see the simulated GPU."""
 
     folder: Path
 
     @classmethod
     def prepare(cls, folder: Path) -> StandIn:
-        """Write the payload and what it needs; NVIDIA's libraries where this machine has a C compiler."""
+        """Write the payload and its files, with NVIDIA's libraries if this machine has a C compiler."""
         (folder / "payload.pyz").write_bytes(payload_archive())
         (folder / "sitecustomize.py").write_text(_SITE.format(device=str(DEVICE)))
         if compiler := shutil.which("gcc"):
@@ -84,7 +84,7 @@ class StandIn:
 
     @property
     def has_driver(self) -> bool:
-        """Whether NVIDIA's libraries are there."""
+        """Whether NVIDIA's libraries were built."""
         return (self.folder / LIBRARIES[0]).exists()
 
     def run(self, *arguments: str, spec: dict[str, Any], **variables: str) -> subprocess.CompletedProcess[bytes]:
@@ -97,7 +97,7 @@ class StandIn:
         )  # fmt: skip
 
     def document(self, *arguments: str, spec: dict[str, Any], **variables: str) -> dict[str, Any]:
-        """The document of `run`, which has to end well."""
+        """Run the payload, which has to succeed, and return its document."""
         ended = self.run(*arguments, spec=spec, **variables)
         assert ended.returncode == 0, ended.stderr.decode()
         return parse_document(ended.stdout, NONCE)

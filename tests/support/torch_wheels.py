@@ -1,4 +1,4 @@
-"""Small wheels that say what a torch wheel says: METADATA, version.py, the architecture string, fat binaries."""
+"""Small wheels with the facts of a torch wheel: METADATA, version.py, the architecture string, fat binaries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = "PYTORCH_RELEASES_CODE_CC: dict = {'12.6': {'x86_64': {50, 90}, 'aarch64
 
 
 def library(*, flags: bytes = b"", glibc: str = "2.28", glibcxx: str = "3.4.22", filling: int = 0) -> bytes:
-    """The beginning of an ELF file for x86-64 with two version needs in its first segment, then other bytes."""
+    """Return the start of an x86-64 ELF file with two version needs in its first segment, then other bytes."""
     needs = b""
     for name, last in ((f"GLIBC_{glibc}", False), (f"GLIBCXX_{glibcxx}", True)):
         needs += struct.pack("<IHHII", elf._hash(name), 0, 3, 17, 0 if last else 16)
@@ -38,7 +38,7 @@ def library(*, flags: bytes = b"", glibc: str = "2.28", glibcxx: str = "3.4.22",
 
 
 def fat_binary(*codes: tuple[int, int], cut: int = 0) -> bytes:
-    """A fat binary with programs of (kind, capability); `cut` makes the last length too long."""
+    """Return a fat binary with programs of (kind, capability); `cut` makes the last length too long."""
     body = b""
     for kind, capability in codes:
         body += struct.pack("<HHIQ12xI", kind, 1, 64, 32, capability).ljust(64, b"\0") + b"\5" * 32
@@ -48,7 +48,7 @@ def fat_binary(*codes: tuple[int, int], cut: int = 0) -> bytes:
 
 
 def fat_library(flags: str, *, binaries: int = 13) -> bytes:
-    """A library whose fat binaries hold the machine code that the flags name."""
+    """Return a library whose fat binaries have machine code for the flags."""
     codes = [(2 if word.startswith("sm") else 1, int(word.partition("_")[2])) for word in flags.split()]
     return library() + b"\7" * 100 + fat_binary(*codes) * binaries
 
@@ -60,7 +60,7 @@ def _zipped(members: tuple[tuple[str, bytes], ...]) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchWheel:
-    """A wheel of torch or of a partner."""
+    """A wheel of torch or of a companion."""
 
     version: str = "2.15.0"
     name: str = "torch"
@@ -68,8 +68,8 @@ class TorchWheel:
     tag: str = "manylinux_2_28_x86_64"
     cuda: str | None = "13.2"
     requires: Sequence[str] = REQUIRES
-    flags: str | None = None  # None = those of the real wheel
-    more: Mapping[str, bytes] = field(default_factory=dict)  # members that replace or add
+    flags: str | None = None  # None = the real wheel's
+    more: Mapping[str, bytes] = field(default_factory=dict)  # members to replace or add
     uploaded: str = "2026-10-28T15:16:35Z"
     yanked: bool = False
     build: str = ""  # the build tag
@@ -87,12 +87,12 @@ class TorchWheel:
     def members(self) -> dict[str, bytes]:
         info = f"{self.name}-{self.version}.dist-info"
         lines = ["Metadata-Version: 2.1", f"Name: {self.name}", f"Version: {self.version}", "Requires-Python: >=3.11"]
-        lines += [f"Requires-Dist: {one}" for one in self.requires]
-        found = {f"{info}/METADATA": ("\n".join(lines) + "\n\nA text.\n").encode()}
+        lines += [f"Requires-Dist: {requirement}" for requirement in self.requires]
+        files = {f"{info}/METADATA": ("\n".join(lines) + "\n\nA text.\n").encode()}
         if self.name == "torch":
             flags = FLAGS[self.machine] if self.flags is None else self.flags
             local = f"+cu{self.cuda.replace('.', '')}" if self.cuda else "+cpu"
-            found |= {
+            files |= {
                 "torch/version.py": (
                     f"from typing import Optional\n__version__ = '{self.version.partition('+')[0]}{local}'\n"
                     f"debug = False\ncuda: Optional[str] = {self.cuda!r}\nhip: Optional[str] = None\n"
@@ -101,50 +101,50 @@ class TorchWheel:
                 "torch/lib/libtorch_python.so": library(flags=flags.encode() if self.cuda else b""),
                 "torch/lib/libtorch_cuda.so": fat_library(flags),
             }
-        return {**found, **self.more}
+        return {**files, **self.more}
 
     def data(self) -> bytes:
         return _zipped(tuple(self.members().items()))
 
 
 def arm(wheel: TorchWheel) -> TorchWheel:
-    """The same release for aarch64."""
+    """Return the same release for aarch64."""
     return replace(wheel, tag="manylinux_2_28_aarch64")
 
 
 def release(version: str = "2.15.0", **changed: Any) -> list[TorchWheel]:
-    """The wheels of a release that says what the facts say of 2.15.0, and its partners."""
+    """Return the wheels of a release with the facts of 2.15.0, and those of its companions."""
     first = TorchWheel(version=version, **changed)
     pythons = [f"cp3{number}" for number in range(11, 16)]
-    found = [replace(one, python=python) for one in (first, arm(first)) for python in pythons]
+    wheels = [replace(wheel, python=python) for wheel in (first, arm(first)) for python in pythons]
     for name, partner, last in (("torchvision", "0.29.2", 15), ("torchaudio", "2.11.0", 14)):
         for python in [f"cp3{number}" for number in range(11, last + 1)]:
-            one = TorchWheel(name=name, version=partner, requires=("torch>=2.14.0",), python=python)
-            found += [one, arm(one)]
-    return found
+            wheel = TorchWheel(name=name, version=partner, requires=("torch>=2.14.0",), python=python)
+            wheels += [wheel, arm(wheel)]
+    return wheels
 
 
 def page(name: str, wheels: Sequence[TorchWheel], *, where: str = "../files/", sizes: bool = False) -> bytes:
-    """The file list of a package in JSON (PEP 691).
+    """Return the file list of a package in JSON (PEP 691).
 
-    The small wheels have other sizes than real ones, so their list says none unless `sizes` is set.
+    It has no sizes unless `sizes` is set, because the sizes of these wheels differ from those of real ones.
     """
     rows = [
         {
-            "filename": one.file, "url": where + one.file.replace("+", "%2B"),
-            "size": len(one.data()) if sizes else None,
-            "hashes": {"sha256": hashlib.sha256(one.data()).hexdigest()}, "upload-time": one.uploaded,
-            "requires-python": ">=3.11", "yanked": one.yanked,
+            "filename": wheel.file, "url": where + wheel.file.replace("+", "%2B"),
+            "size": len(wheel.data()) if sizes else None,
+            "hashes": {"sha256": hashlib.sha256(wheel.data()).hexdigest()}, "upload-time": wheel.uploaded,
+            "requires-python": ">=3.11", "yanked": wheel.yanked,
         }
-        for one in wheels if one.name == name
+        for wheel in wheels if wheel.name == name
     ]  # fmt: skip
     return json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": rows}).encode()
 
 
 def html_page(name: str, wheels: Sequence[TorchWheel]) -> bytes:
-    """The same list in HTML (PEP 503)."""
+    """Return the file list of a package in HTML (PEP 503)."""
     rows = "".join(
-        f'<a href="../files/{one.file.replace("+", "%2B")}#sha256={hashlib.sha256(one.data()).hexdigest()}">x</a>\n'
-        for one in wheels if one.name == name
+        f'<a href="../files/{wheel.file.replace("+", "%2B")}#sha256={hashlib.sha256(wheel.data()).hexdigest()}">x</a>\n'
+        for wheel in wheels if wheel.name == name
     )  # fmt: skip
     return f"<!DOCTYPE html><html><body>{rows}</body></html>".encode()

@@ -1,4 +1,4 @@
-"""Judge one observation the way a run is judged: settled, ruled, gated by noise."""
+"""Judge one observation like those of a run, including its controls and the noise gate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def found(
     missing: tuple[str, ...] = (),
     **changed: Any,
 ) -> Finding:
-    """The finding on one observation that ran, by a runner that could not give the guarantees in `missing`."""
+    """Return the finding on an observation from a runner without the guarantees in `missing`."""
     check = check_of(check_id)
     tree = document(observation(check_id, observed=observed, **changed))
     (judged,) = judge(tree, spec or {}, [CheckEntry(check, check, "quick", 1.0, "host")], judges(), missing=missing)
@@ -39,6 +39,6 @@ def found(
 def said(
     check_id: str, observed: dict[str, Any], spec: dict[str, Any] | None = None, **changed: Any
 ) -> tuple[str, Any]:
-    """The verdict and the reason code."""
+    """Return the verdict and the reason code."""
     finding = found(check_id, observed, spec, **changed)
     return finding.verdict, finding.reason_code

@@ -1,4 +1,4 @@
-"""Wheels made by hand, sound ones and hostile ones, byte for byte the same on every machine."""
+"""Valid and hostile wheels, made byte by byte, equal on every machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """One zip entry; what is None follows from the rest."""
+    """One zip entry. A field that is None is computed from the others."""
 
     name: str | bytes
     data: bytes = b""
@@ -27,15 +27,15 @@ class Raw:
     local_name: bytes | None = None
     extra: bytes = b""
     local_extra: bytes = b""
-    offset: int | None = None  # where the directory says that the entry is
+    offset: int | None = None  # the entry's offset in the directory
     zip64: bool = False
-    described_after: bool = False  # sizes in a data descriptor behind the data
+    described_after: bool = False  # the sizes are in a data descriptor after the data
 
 
 def raw_zip(
     entries: Sequence[Raw], *, comment: bytes = b"", zip64: bool = False, count: int | None = None, gap: bytes = b""
 ) -> bytes:
-    """A zip file with these entries."""
+    """Return a zip file with these entries."""
     out, directory = bytearray(), bytearray()
     for entry in entries:
         local, central = _entry(entry, len(out))
@@ -67,11 +67,11 @@ def _entry(entry: Raw, at: int) -> tuple[bytes, bytes]:
     size = len(entry.data) if entry.size is None else entry.size
     crc = zlib.crc32(entry.data) if entry.crc is None else entry.crc
     method = (8 if entry.deflated else 0) if entry.method is None else entry.method
-    place = at if entry.offset is None else entry.offset
+    offset = at if entry.offset is None else entry.offset
     mode = (0o40755 if name.endswith(b"/") else 0o100644) if entry.mode is None else entry.mode
-    sizes, offset, extra, local_extra = (len(packed), size), place, entry.extra, entry.local_extra
+    sizes, extra, local_extra = (len(packed), size), entry.extra, entry.local_extra
     if entry.zip64:
-        extra += struct.pack("<2H3Q", 1, 24, size, len(packed), place)
+        extra += struct.pack("<2H3Q", 1, 24, size, len(packed), offset)
         local_extra += struct.pack("<2H2Q", 1, 16, size, len(packed))
         sizes, offset = (0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF
     own = name if entry.local_name is None else entry.local_name
@@ -86,7 +86,7 @@ def _entry(entry: Raw, at: int) -> tuple[bytes, bytes]:
 
 
 def record_line(path: str, data: bytes) -> str:
-    """A row of RECORD."""
+    """Return a row of RECORD."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
     return f"{path},sha256={digest},{len(data)}\n"
 
@@ -101,9 +101,9 @@ def wheel_entries(
     record: str | None = None,
     requires: Sequence[str] = (),
 ) -> list[Raw]:
-    """The entries of a sound wheel with these files; RECORD comes last."""
+    """Return the entries of a valid wheel with these files; RECORD comes last."""
     info = f"{name}-{version}.dist-info"
-    needed = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    needed = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     whole = {
         **files,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}".encode(),
@@ -118,7 +118,7 @@ def wheel_entries(
 
 
 def write_wheel(folder: Path, entries: Sequence[Raw], *, name: str = "demo", version: str = "1.0") -> Path:
-    """Write a wheel file and give its path."""
+    """Write a wheel file and return its path."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
     path.write_bytes(raw_zip(entries))
     return path

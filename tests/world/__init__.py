@@ -1,6 +1,6 @@
-"""The world outside, made real on one machine: test equipment that envkit itself never imports.
+"""The external services that tests need, on one machine. envkit itself never imports this package.
 
-A container engine, a registry, a Debian base image, a conda channel holding a real Python and a real CPU torch, and a
-Miniconda-shaped base image. `python -m tests.world up` makes whatever is missing; what is built is kept below the cache
+It has a container engine, a registry, a Debian base image, a conda channel with a real Python and a real CPU torch, and
+a base image like Miniconda's. `python -m tests.world up` creates whatever is missing. Results are kept below the cache
 folder, so a second run takes seconds.
 """

@@ -1,4 +1,4 @@
-"""Debian's package tools: installing what the world needs, and the host's own package sources."""
+"""Install Debian packages, and read the host's own package sources."""
 
 import os
 import shutil
@@ -21,15 +21,19 @@ class Source:
     components: tuple[str, ...]
 
     def line(self) -> str:
-        """As a one-line `sources.list` entry."""
+        """Return it as a one-line `sources.list` entry."""
         return f"deb {self.uri} {self.suite} {' '.join(self.components)}"
 
 
 def install(*packages: str) -> None:
-    """Install Debian packages; needs root on Debian or Ubuntu, else raises UnavailableError naming the command."""
+    """Install Debian packages as root on Debian or Ubuntu.
+
+    Raises:
+        UnavailableError: packages cannot be installed here; the message has the command.
+    """
     wanted = " ".join(packages)
     if not shutil.which("apt-get"):
-        raise UnavailableError(f"missing: {wanted} (this is no Debian or Ubuntu; install them by hand)")
+        raise UnavailableError(f"missing: {wanted} (this is not Debian or Ubuntu; install them by hand)")
     if os.geteuid() != 0:
         raise UnavailableError(f"missing: {wanted} (as root: apt-get install {wanted})")
     _update()
@@ -38,20 +42,20 @@ def install(*packages: str) -> None:
 
 
 def require(command: str, package: str) -> str:
-    """The path of a command, installing its package when it is missing."""
-    found = shutil.which(command)
-    if not found:
+    """Return the path of a command, and install its package first if it is missing."""
+    path = shutil.which(command)
+    if not path:
         install(package)
-        found = shutil.which(command)
-    if not found:
-        raise UnavailableError(f"package {package} is installed, yet there is no command {command}")
-    return found
+        path = shutil.which(command)
+    if not path:
+        raise UnavailableError(f"package {package} is installed, but there is no command {command}")
+    return path
 
 
 def download(package: str, folder: Path) -> Path:
-    """Fetch a package file without installing it and return its path."""
+    """Download a package file without installing it and return its path."""
     if not shutil.which("apt-get"):
-        raise UnavailableError(f"cannot fetch {package}: no apt-get here")
+        raise UnavailableError(f"cannot download {package}: no apt-get here")
     if os.geteuid() == 0:
         _update()
     for old in folder.glob(f"{package}_*.deb"):
@@ -63,30 +67,31 @@ def download(package: str, folder: Path) -> Path:
         text=True,
         check=False,
     )
-    found = sorted(folder.glob(f"{package}_*.deb"))
-    if done.returncode or not found:
+    files = sorted(folder.glob(f"{package}_*.deb"))
+    if done.returncode or not files:
         raise UnavailableError(f"apt-get download {package}: {_last_line(done.stderr)}")
-    return found[0]
+    return files[0]
 
 
 def debian_sources(codename: str = "bookworm") -> list[Source]:
-    """The host's repositories of that Debian release, as apt itself resolved them.
+    """Return the host's repositories of a Debian release, as apt resolves them.
 
-    Raises UnavailableError where the host has none (another distribution, or another release).
+    Raises:
+        UnavailableError: the host has none, because it is another distribution or release.
     """
     if not shutil.which("apt-get"):
-        raise UnavailableError("no apt-get here: the Debian base image is made from apt's own configuration")
-    found = _index_targets(codename)
-    if not found and os.geteuid() == 0:
+        raise UnavailableError("no apt-get here: the Debian base image is built from apt's own configuration")
+    sources = _index_targets(codename)
+    if not sources and os.geteuid() == 0:
         _update()
-        found = _index_targets(codename)
-    if not any("-" not in source.suite for source in found):
+        sources = _index_targets(codename)
+    if not any("-" not in source.suite for source in sources):  # updates and security alone do not make a base
         raise UnavailableError(f"apt's configuration here has no Debian {codename}")
-    return found
+    return sources
 
 
 def carried_options() -> list[str]:
-    """The host's apt options that decide whether its mirror can be used at all (proxy, validity dates)."""
+    """Return the host's apt options that its mirror may need (proxy, validity dates)."""
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
     return [row.rstrip(";") for row in dump.splitlines() if row.split(" ")[0] in _CARRIED and not row.endswith('"";')]
 
@@ -95,14 +100,14 @@ def _index_targets(codename: str) -> list[Source]:
     form = "$(SITE)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CODENAME)"
     command = ["apt-get", "indextargets", "--format", form, "Created-By: Packages"]
     rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    found: dict[tuple[str, str], list[str]] = {}
+    repositories: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         uri, suite, component, origin, code = row.split("|")
         if origin == "Debian" and code.split("-")[0] == codename:
-            components = found.setdefault((uri, suite), [])
+            components = repositories.setdefault((uri, suite), [])
             if component not in components:
                 components.append(component)
-    return [Source(uri, suite, tuple(components)) for (uri, suite), components in sorted(found.items())]
+    return [Source(uri, suite, tuple(components)) for (uri, suite), components in sorted(repositories.items())]
 
 
 @once
@@ -129,4 +134,4 @@ def _apt(*arguments: str) -> None:
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else "failed without a word"
+    return lines[-1] if lines else "failed without any output"

@@ -1,4 +1,4 @@
-"""The conda channel: packed once below the cache folder, indexed by rattler, served on loopback."""
+"""The conda channel, which is packed once below the cache folder, indexed by rattler and served on loopback."""
 
 import http.client
 import shutil
@@ -16,11 +16,11 @@ from tests.world.places import REPOSITORY, cache, locked, say
 NAME = "channel"
 PREFERRED_PORT = 8001
 CHANNEL = "conda-forge"
-_FORMAT = "2"  # raise it when what is packed changes, so that kept channels are made again
+_FORMAT = "2"  # increase it when the packed content changes, so that cached channels are packed again
 
 
 def up(*, keep: bool) -> str:
-    """Serve the channel and return the alias below which `conda-forge` lies; raises UnavailableError."""
+    """Serve the channel and return the channel alias of `conda-forge`; raises UnavailableError."""
     with locked("channel"):
         root = packed()
     running = processes.state_of(NAME)
@@ -39,34 +39,34 @@ def up(*, keep: bool) -> str:
 
 
 def packed() -> Path:
-    """The folder that is served: `conda-forge/` and, for pip, `whl/cpu/`; made when it is missing or outdated."""
+    """Return the served folder, packed if missing or outdated: `conda-forge/` and, for pip, `whl/cpu/`."""
     root = cache("channels")
     done = root / ".complete"
     recipe = f"{_FORMAT} python {python_package.VERSION} torch {wheels.TORCH}"
     if done.exists() and done.read_text() == recipe:
         return root
     began = time.monotonic()
-    found = wheels.fetch()
+    files = wheels.fetch()
     stage, fresh = cache("stage"), cache("channels.new")
     shutil.rmtree(fresh)
     say("packing the conda channel (about half a minute)")
     python_package.write(fresh / CHANNEL, stage)
     _write_tini(fresh / CHANNEL, stage)
-    offered = {parse_wheel_filename(wheel.name)[0] for wheel in found}
-    for wheel in found:
+    offered = {parse_wheel_filename(wheel.name)[0] for wheel in files}
+    for wheel in files:
         wheels.convert(wheel, fresh / CHANNEL, stage, offered)
         _offer(wheel, fresh / "whl" / "cpu")
     shutil.rmtree(stage)
     processes.run_rattler("index", str(fresh / CHANNEL))
     (fresh / ".complete").write_text(recipe)
-    shutil.rmtree(root)  # who is served the old one meets the new one a moment later
+    shutil.rmtree(root)  # a running server serves the new folder a moment later
     fresh.rename(root)
-    say(f"conda channel: {len(found) + 2} packages in {time.monotonic() - began:.0f} s")
+    say(f"conda channel: {len(files) + 2} packages in {time.monotonic() - began:.0f} s")
     return root
 
 
 def _write_tini(channel: Path, stage: Path) -> None:
-    """The init process, from Debian's own package: its static build runs in any image."""
+    """Pack the init process from Debian's package, whose static build runs in any image."""
     package = apt.download("tini", cache("downloads"))
     shutil.rmtree(stage, ignore_errors=True)
     unpacked = stage / "unpacked"
@@ -80,7 +80,7 @@ def _write_tini(channel: Path, stage: Path) -> None:
 
 
 def _offer(wheel: Path, index: Path) -> None:
-    """Add a wheel to the simple index that pip can use."""
+    """Add a wheel to the simple index for pip."""
     name = parse_wheel_filename(wheel.name)[0]
     folder = index / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writes `.conda` packages: a zip holding one zstd-compressed tar of the files and one of the metadata."""
+"""Write `.conda` packages: a zip with one zstd-compressed tar of the files and one of the metadata."""
 
 import hashlib
 import io
@@ -14,15 +14,15 @@ from typing import Any, Literal
 
 from tests.world import apt
 
-# The prefix written into text files; the installer puts the real one in its place.
+# The prefix in text files, which the installer replaces with the real one.
 PLACEHOLDER = "/opt/" + "placehold_" * 8
-_EPOCH = 1735689600  # 2025-01-01: every member carries the same date, so equal content is an equal package
+_EPOCH = 1735689600  # 2025-01-01, the date of every member, so that equal content gives an equal package
 _TEXT_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What the index says of a package; a `noarch` one keeps modules in `site-packages/`, commands as entry points."""
+    """A package's entry in the index. A `noarch` package has its modules in `site-packages/` and entry points."""
 
     name: str
     version: str
@@ -35,7 +35,7 @@ class Metadata:
 
     @property
     def subdir(self) -> str:
-        """The channel folder it belongs to."""
+        """The channel folder of the package."""
         return "noarch" if self.noarch else "linux-64"
 
     @property
@@ -45,7 +45,7 @@ class Metadata:
 
 
 def write(metadata: Metadata, files: Path, channel: Path) -> Path:
-    """Pack everything below `files` into the channel and return the package's path; replaces it in one step."""
+    """Pack everything below `files` into the channel and return the package's path. An old package is replaced."""
     zstd = apt.require("zstd", "zstd")
     folder = channel / metadata.subdir
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def _pack(zstd: str, target: Path, members: Iterable[tuple[Path, str]]) -> None:
             for path, name in members:
                 _add(tar, path, name)
         if process.wait():
-            raise OSError(f"zstd ended with {process.returncode} on {target.name}")
+            raise OSError(f"zstd ended with code {process.returncode} on {target.name}")
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:

@@ -1,7 +1,7 @@
-"""Stand-in for the `conda` command, for images of the test world: rattler's solver and installer behind conda's words.
+"""Stand-in for `conda` in the test world's images: conda's command line with rattler's solver and installer.
 
-Understands what a Dockerfile asks of conda: `env create`, `create`, `install`, `list`, `clean`, `config`, `info` and
-`--version`, the condarc keys `channel_alias`, `custom_channels`, `channels`, `channel_priority`, and CONDA_OVERRIDE_*.
+It supports what Dockerfiles use: `env create`, `create`, `install`, `list`, `clean`, `config`, `info` and `--version`,
+the condarc keys `channel_alias`, `custom_channels`, `channels` and `channel_priority`, and CONDA_OVERRIDE_*.
 """
 
 import argparse
@@ -38,21 +38,21 @@ class CondaError(Exception):
 
 
 def condarc() -> dict[str, Any]:
-    """The settings: every condarc that exists, later ones winning, then CONDA_* variables."""
-    found: dict[str, Any] = {"channel_alias": "", "channel_priority": "flexible", "channels": ["defaults"]}
+    """Return the settings: those of every condarc in order, then the CONDA_* variables. Later values override."""
+    settings: dict[str, Any] = {"channel_alias": "", "channel_priority": "flexible", "channels": ["defaults"]}
     files = [ROOT / ".condarc", Path.home() / ".condarc"]
     if os.environ.get("CONDARC"):
         files.append(Path(os.environ["CONDARC"]))
     for file in files:
         if file.is_file():
-            found |= yaml.safe_load(file.read_text()) or {}
+            settings |= yaml.safe_load(file.read_text()) or {}
     for key in ("channel_alias", "channel_priority"):
-        found[key] = os.environ.get(f"CONDA_{key.upper()}") or found[key]
-    return found
+        settings[key] = os.environ.get(f"CONDA_{key.upper()}") or settings[key]
+    return settings
 
 
 def channel_url(name: str, settings: dict[str, Any]) -> str:
-    """The address of a channel, as conda makes it of a name."""
+    """Return the URL of a channel's name, as conda does."""
     if "://" in name:
         return name.rstrip("/")
     custom = settings.get("custom_channels") or {}
@@ -61,12 +61,12 @@ def channel_url(name: str, settings: dict[str, Any]) -> str:
     if name == "defaults":
         raise CondaError("CondaToSNonInteractiveError: Terms of Service have not been accepted for channel: defaults")
     if not settings["channel_alias"]:
-        raise CondaError(f"no channel_alias is set, and this stand-in knows no public one: {name}")
+        raise CondaError(f"no channel_alias is set, and this stand-in has no public one: {name}")
     return f"{settings['channel_alias'].rstrip('/')}/{name}"
 
 
 def require_channel(name: str, settings: dict[str, Any]) -> str:
-    """The address of a channel that exists; conda asks for noarch/repodata.json first."""
+    """Return the URL of a channel after checking that it exists. Like conda, request noarch/repodata.json first."""
     url = channel_url(name, settings)
     request = urllib.request.Request(f"{url}/noarch/repodata.json", method="HEAD")
     try:
@@ -75,7 +75,7 @@ def require_channel(name: str, settings: dict[str, Any]) -> str:
         if error.code == NOT_FOUND:
             raise CondaError(f"UnavailableInvalidChannel: HTTP 404 NOT FOUND for channel {name} <{url}>") from None
     except OSError:
-        pass  # the solver says more about an address that does not answer
+        pass  # the solver's error about an unreachable server is better
     return url
 
 
@@ -92,8 +92,8 @@ async def solve(specs: list[str], channels: list[str], settings: dict[str, Any])
 
 
 async def explicit(lines: list[str]) -> list[Any]:
-    """The records behind `url#hash` lines; a hash that differs from the channel's is an error."""
-    found = []
+    """Return the records of `url#hash` lines. A hash that differs from the channel's is an error."""
+    chosen = []
     gateway = rattler.Gateway(cache_dir=ROOT / "pkgs" / "cache")
     for line in lines:
         url, _, digest = line.partition("#")
@@ -110,12 +110,12 @@ async def explicit(lines: list[str]) -> list[Any]:
                 "ChecksumMismatchError: Conda detected a mismatch between the expected content and downloaded content\n"
                 f"for url '{url}'.\n  expected sha256: {digest}\n  actual sha256: {known[0]}"
             )
-        found.append(matching[0])
-    return found
+        chosen.append(matching[0])
+    return chosen
 
 
 async def link(records: list[Any], prefix: Path) -> None:
-    """Install the records into the prefix and leave metadata that every user may read."""
+    """Install the records into the prefix, with metadata that every user may read."""
     await rattler.install(
         records,
         prefix,
@@ -129,7 +129,7 @@ async def link(records: list[Any], prefix: Path) -> None:
 
 
 def install(arguments: argparse.Namespace, specs: list[str], channels: list[str], settings: dict[str, Any]) -> None:
-    """Solve (or read an explicit list) and install; prints what was chosen."""
+    """Solve (or read an explicit list), install, and print the packages."""
     lines = [row.strip() for name in arguments.file or [] for row in Path(name).read_text().splitlines()]
     lines = [row for row in lines if row and not row.startswith("#")]
     if "@EXPLICIT" in lines:
@@ -147,13 +147,13 @@ def install(arguments: argparse.Namespace, specs: list[str], channels: list[str]
 
 
 def env_create(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
-    """`conda env create`: the conda part of an environment.yml, then its pip list with the new Python."""
+    """Run `conda env create`: install the conda part of an environment.yml, then its pip list with the new Python."""
     file = Path((arguments.file or ["environment.yml"])[0])
     document = yaml.safe_load(file.read_text())
     specs = [item for item in document["dependencies"] if isinstance(item, str)]
     pip = [line for item in document["dependencies"] if isinstance(item, dict) for line in item.get("pip", [])]
     channels = document.get("channels", [])
-    channels += settings["channels"]  # as from conda 26.7 on: nodefaults is a channel like any other
+    channels += settings["channels"]  # as since conda 26.7, where nodefaults is an ordinary channel name
     arguments.file = None
     arguments.prefix = arguments.prefix or document.get("prefix")
     arguments.name = arguments.name or document.get("name")
@@ -172,7 +172,7 @@ def env_create(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
 
 
 def list_packages(arguments: argparse.Namespace) -> None:
-    """`conda list`, with `--explicit` and `--json`."""
+    """Run `conda list`, with `--explicit` and `--json`."""
     folder = Path(arguments.prefix or ROOT) / "conda-meta"
     records = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     if arguments.json:
@@ -180,36 +180,36 @@ def list_packages(arguments: argparse.Namespace) -> None:
         print(json.dumps([{key: record.get(field) for key, field in keys.items()} for record in records], indent=1))
     elif arguments.explicit:
         print("@EXPLICIT")
-        print("\n".join(f"{one['url']}#{one['sha256' if arguments.sha256 else 'md5']}" for one in records))
+        print("\n".join(f"{record['url']}#{record['sha256' if arguments.sha256 else 'md5']}" for record in records))
     else:
-        print("\n".join(f"{one['name']} {one['version']} {one['build']}" for one in records))
+        print("\n".join(f"{record['name']} {record['version']} {record['build']}" for record in records))
 
 
 def config(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
-    """`conda config`: shows, sets and lists keys of /opt/conda/.condarc."""
-    own = ROOT / ".condarc"
-    kept = (yaml.safe_load(own.read_text()) if own.is_file() else None) or {}
+    """Run `conda config`: show all settings, or change keys of /opt/conda/.condarc."""
+    file = ROOT / ".condarc"
+    tree = (yaml.safe_load(file.read_text()) if file.is_file() else None) or {}
     for key, value in arguments.set or []:
-        kept[key] = yaml.safe_load(value)
+        tree[key] = yaml.safe_load(value)
     for key, value in (arguments.add or []) + (arguments.append or []):
-        kept.setdefault(key, []).append(value)
+        tree.setdefault(key, []).append(value)
     for key, value in arguments.remove or []:
-        kept[key] = [item for item in kept.get(key, []) if item != value]
+        tree[key] = [item for item in tree.get(key, []) if item != value]
     for key in arguments.remove_key or []:
-        kept.pop(key, None)
+        tree.pop(key, None)
     if arguments.set or arguments.add or arguments.append or arguments.remove or arguments.remove_key:
-        own.write_text(yaml.safe_dump(kept))
+        file.write_text(yaml.safe_dump(tree))
     else:
         print(yaml.safe_dump(settings), end="")
 
 
 def clean() -> None:
-    """`conda clean`: drops the package cache."""
+    """Run `conda clean`: remove the package cache."""
     shutil.rmtree(ROOT / "pkgs", ignore_errors=True)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The command line, as far as it is understood; anything else is refused."""
+    """Parse the command line; what is not supported is an error."""
     if argv[:1] == ["env"]:
         argv = ["-".join(argv[:2]), *argv[2:]]
     parser = argparse.ArgumentParser(prog="conda")
@@ -276,4 +276,4 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # rattler's threads can crash an interpreter that is being finalized
+    os._exit(code)  # rattler's threads can crash the interpreter while it is finalized

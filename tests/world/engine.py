@@ -1,4 +1,4 @@
-"""A Docker engine: the one that answers, else one started here (as root on Debian or Ubuntu)."""
+"""The Docker engine: one that answers, else one that is started here (as root on Debian or Ubuntu)."""
 
 import os
 import shutil
@@ -15,28 +15,28 @@ from tests.world.places import UnavailableError, cache, locked, say
 NAME = "dockerd"
 STORAGE = "docker"
 _SOCKET = "/var/run/docker.sock"
-# From what a full machine offers down to what a nested one allows.
+# From the options for an ordinary machine to those for a nested container.
 _ATTEMPTS = (
     ("--storage-driver=overlay2",),
     ("--storage-driver=overlay2", "--iptables=false", "--ip6tables=false", "--bridge=none"),
     ("--iptables=false", "--ip6tables=false", "--bridge=none"),
 )
-_FIRST_BUILDKIT_DEFAULT = 23  # clients before it carry BuildKit themselves; later ones need the buildx plugin
+_FIRST_BUILDKIT_DEFAULT = 23  # older clients contain BuildKit; from this version on they need the buildx plugin
 
 
 @dataclass(frozen=True, slots=True)
 class Docker:
-    """An engine that answers: its address, and a client command that can use BuildKit."""
+    """An engine that answers: its address, and a client that can use BuildKit."""
 
     host: str
     client: str
 
 
 def ensure_docker(*, keep: bool) -> Docker:
-    """The engine that answers, else one that is installed and started; raises UnavailableError with the reason."""
+    """Return the engine that answers, else install and start one; raises UnavailableError with the reason."""
     host = os.environ.get("DOCKER_HOST") or f"unix://{_SOCKET}"
     with locked("docker"):
-        reason = silence(host)
+        reason = no_answer(host)
         if reason and os.environ.get("DOCKER_HOST"):
             raise UnavailableError(f"no Docker engine answers at DOCKER_HOST={host}: {reason}")
         if reason:
@@ -45,12 +45,12 @@ def ensure_docker(*, keep: bool) -> Docker:
 
 
 def answers(host: str) -> bool:
-    """Whether a Docker engine answers at this address."""
-    return silence(host) is None
+    """Return whether a Docker engine answers at this address."""
+    return no_answer(host) is None
 
 
-def silence(host: str) -> str | None:
-    """Why no Docker engine answers at this address, in the client's own words; None when one does."""
+def no_answer(host: str) -> str | None:
+    """Return the client's error if no Docker engine answers at this address, None if one does."""
     clients = _clients()
     if not clients:
         return "no docker command here"
@@ -58,42 +58,42 @@ def silence(host: str) -> str | None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     except subprocess.TimeoutExpired:
-        return f"{host} is silent"
-    return None if done.returncode == 0 else " ".join(done.stderr.split()) or f"{host} is silent"
+        return f"{host} does not answer"
+    return None if done.returncode == 0 else " ".join(done.stderr.split()) or f"{host} does not answer"
 
 
 @once
 def buildkit_client() -> str:
-    """The first `docker` command that can build with BuildKit; the first one on PATH may lack its plugin."""
-    found = _clients()
-    if not any(_has_buildkit(client) for client in found):
+    """Return the first `docker` command that can build with BuildKit; the first on PATH may lack the plugin."""
+    clients = _clients()
+    if not any(_has_buildkit(client) for client in clients):
         apt.install("docker.io")
-        found = _clients()
-    for client in found:
+        clients = _clients()
+    for client in clients:
         if _has_buildkit(client):
             return client
-    raise UnavailableError(f"no docker command here can use BuildKit (tried: {', '.join(found) or 'none found'})")
+    raise UnavailableError(f"no docker command here can use BuildKit (tried: {', '.join(clients) or 'none found'})")
 
 
 def _clients() -> list[str]:
     folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), "/usr/bin"]
-    found = [shutil.which("docker", path=folder) for folder in folders]
-    return list(dict.fromkeys(client for client in found if client))
+    paths = [shutil.which("docker", path=folder) for folder in folders]
+    return list(dict.fromkeys(path for path in paths if path))
 
 
 def _has_buildkit(client: str) -> bool:
     if subprocess.run([client, "buildx", "version"], capture_output=True, check=False).returncode == 0:
         return True
-    said = subprocess.run([client, "--version"], capture_output=True, text=True, check=False).stdout
-    major = said.removeprefix("Docker version ").split(".")[0]
+    version = subprocess.run([client, "--version"], capture_output=True, text=True, check=False).stdout
+    major = version.removeprefix("Docker version ").split(".")[0]
     return major.isdigit() and int(major) < _FIRST_BUILDKIT_DEFAULT
 
 
 def _start(reason: str, *, keep: bool) -> None:
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
-        raise UnavailableError(f"no Docker engine answers ({reason}); only root on Debian or Ubuntu gets one started")
+        raise UnavailableError(f"no Docker engine answers ({reason}); only root on Debian or Ubuntu can start one")
     command = apt.require("dockerd", "docker.io")
-    if answers(f"unix://{_SOCKET}"):  # where a service manager runs, installing it also starts it
+    if answers(f"unix://{_SOCKET}"):  # with a service manager, installing the package also starts the engine
         return
     processes.stop(NAME)
     root = cache(STORAGE)
@@ -116,5 +116,5 @@ def _start(reason: str, *, keep: bool) -> None:
 
 
 def _path_with_sbin() -> Mapping[str, str]:
-    """dockerd calls iptables and mkfs tools by name; a login without root's PATH lacks their folders."""
+    """Return a PATH with root's folders, because dockerd calls iptables and mkfs tools by name."""
     return {"PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])}

@@ -1,4 +1,4 @@
-"""Images put into a registry over its own protocol, without any engine: layers are tar files."""
+"""Push images to a registry with its own protocol, without an engine. Layers are tar files."""
 
 import gzip
 import hashlib
@@ -19,7 +19,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A gzip-compressed layer: its file, digest and size in bytes, and the digest of its tar (`diff_id`)."""
+    """A gzip-compressed layer: its file, digest, size in bytes, and diff ID (the digest of its tar)."""
 
     path: Path
     digest: str
@@ -28,7 +28,7 @@ class Layer:
 
 
 def compress(tar: Path, target: Path) -> Layer:
-    """Gzip a tar without a timestamp, so that equal content keeps its digest, and measure both sides."""
+    """Compress a tar with gzip without a time stamp, so that equal content gives an equal digest."""
     inner = hashlib.sha256()
     with (
         tar.open("rb") as source,
@@ -53,7 +53,7 @@ def push(
     command: Sequence[str] = ("bash",),
     created: str = "2025-01-01T00:00:00Z",
 ) -> str:
-    """Put an image under each tag and return its manifest digest; blobs already there are not sent again."""
+    """Push an image with each tag and return its manifest digest. Blobs that the registry has are skipped."""
     config = _encode(
         {
             "architecture": "amd64",
@@ -75,7 +75,7 @@ def push(
                 "schemaVersion": 2,
                 "mediaType": _MANIFEST,
                 "config": {"mediaType": _CONFIG, "size": len(config), "digest": config_digest},
-                "layers": [{"mediaType": _LAYER, "size": one.size, "digest": one.digest} for one in layers],
+                "layers": [{"mediaType": _LAYER, "size": layer.size, "digest": layer.digest} for layer in layers],
             }
         )
         for tag in tags:
@@ -87,7 +87,7 @@ def push(
 
 
 def tagged(registry: str, repository: str, tag: str) -> str | None:
-    """The manifest digest behind a tag, or None."""
+    """Return the manifest digest of a tag, or None."""
     connection = http.client.HTTPConnection(registry, timeout=10)
     try:
         connection.request("HEAD", f"/v2/{repository}/manifests/{tag}", headers={"Accept": _MANIFEST})
@@ -119,7 +119,7 @@ def _put_blob(connection: http.client.HTTPConnection, repository: str, digest: s
 def _expect(
     connection: http.client.HTTPConnection, verb: str, path: str, body: Any, headers: Mapping[str, str], *, status: int
 ) -> str:
-    """Send a request, insist on its status and return the Location it answers."""
+    """Send a request, check the response's status and return its Location."""
     connection.request(verb, path, body=body, headers=dict(headers))
     answer = connection.getresponse()
     text = answer.read().decode(errors="replace")

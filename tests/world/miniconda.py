@@ -1,4 +1,4 @@
-"""The base image `continuumio/miniconda3` of this world: Debian, a real Python, and the stand-in `conda` command."""
+"""This world's base image `continuumio/miniconda3`: Debian, a real Python, and the stand-in for `conda`."""
 
 import hashlib
 import importlib.metadata
@@ -22,9 +22,9 @@ _EPOCH = 1735689600  # 2025-01-01, on every file of the layer
 
 
 def up(registry: str, channels: Path) -> str:
-    """Make sure the image is in the registry and return its reference; raises UnavailableError.
+    """Push the image to the registry and return its reference; raises UnavailableError.
 
-    `channels` is the folder holding the packed conda channel, from which its Python is installed.
+    `channels` is the folder with the packed conda channel, from which the image's Python is installed.
     """
     with locked("miniconda"):
         layers = [base.layer(), _layer(channels)]
@@ -43,7 +43,7 @@ def _layer(channels: Path) -> Layer:
         kept = json.loads(note.read_text())
         if kept["recipe"] == recipe:
             return Layer(packed, kept["digest"], kept["size"], kept["diff_id"])
-    say("making the Miniconda-shaped base image")
+    say("building the base image miniconda3")
     stage = cache("stage-miniconda")
     shutil.rmtree(stage)
     prefix = stage / PREFIX.lstrip("/")
@@ -57,13 +57,13 @@ def _layer(channels: Path) -> Layer:
     tar = folder / "opt-conda.tar"
     with tarfile.open(tar, "w", format=tarfile.GNU_FORMAT) as out:
         out.add(stage / "opt", arcname="opt", filter=_plain)
-    made = image.compress(tar, packed)
+    layer = image.compress(tar, packed)
     tar.unlink()
     shutil.rmtree(stage)
     note.write_text(
-        json.dumps({"recipe": recipe, "digest": made.digest, "size": made.size, "diff_id": made.diff_id}, indent=1)
+        json.dumps({"recipe": recipe, "digest": layer.digest, "size": layer.size, "diff_id": layer.diff_id}, indent=1)
     )
-    return made
+    return layer
 
 
 def _copy_distribution(name: str, site: Path) -> None:

@@ -1,4 +1,4 @@
-"""Podman: the one installed, with a configuration of its own that works where privileges are few."""
+"""Podman with a configuration of its own, which works with few privileges."""
 
 import json
 import os
@@ -14,9 +14,9 @@ NAME = "podman"
 
 
 def ensure_podman(registry: str) -> dict[str, str]:
-    """The environment under which `podman` runs containers here; raises UnavailableError with the reason.
+    """Return the environment variables with which `podman` runs containers here; raises UnavailableError.
 
-    The files are this world's own: storage below the cache folder, the registry on loopback allowed over plain HTTP.
+    They name this world's configuration: storage below the cache folder, and plain HTTP for the registry on loopback.
     """
     with locked("podman"):
         podman = shutil.which("podman")
@@ -34,16 +34,16 @@ def ensure_podman(registry: str) -> dict[str, str]:
 
 
 def _configure(folder: Path, registry: str) -> dict[str, str]:
-    # Raising a limit needs CAP_SYS_RESOURCE, which a nested machine lacks, so none may be above what is already held;
-    # podman itself lowers its own process limit to the kernel's pid_max.
+    # Raising a limit needs CAP_SYS_RESOURCE, which a nested container lacks, so no limit may exceed the current one.
+    # Podman lowers its own process limit to the kernel's pid_max.
     processes = int(Path("/proc/sys/kernel/pid_max").read_text())
     limits = []
-    for name, number, most in (
+    for name, number, highest in (
         ("nofile", resource.RLIMIT_NOFILE, 1 << 20),
         ("nproc", resource.RLIMIT_NPROC, processes),
     ):
-        held = [min(value, most) if value >= 0 else most for value in resource.getrlimit(number)]
-        limits.append(f"{name}={held[0]}:{held[1]}")
+        soft, hard = (min(value, highest) if value >= 0 else highest for value in resource.getrlimit(number))
+        limits.append(f"{name}={soft}:{hard}")
     runtime = "runc" if shutil.which("runc") else "crun"
     (folder / "containers.conf").write_text(
         f"[containers]\ndefault_ulimits = {json.dumps(limits)}\n\n"

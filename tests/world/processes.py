@@ -1,4 +1,4 @@
-"""Background processes of the world: started once, found again by their state file, ended on request."""
+"""Background processes of the world: started once, found by their state files, and stopped on request."""
 
 import contextlib
 import json
@@ -21,10 +21,10 @@ _LINUX_FIRST_EPHEMERAL_PORT = 32_768
 
 
 def free_port(preferred: int = 0) -> int:
-    """Return the preferred loopback port when it is free, else another free one.
+    """Return the preferred loopback port if it is free, else another free port.
 
-    A program binds the port only some time after this. The other one is therefore below the range from which the kernel
-    picks ports for every connection and every server without a number: no other test gets it in between.
+    A program binds the port only some time later. So the other port is below the ephemeral range, from which the kernel
+    picks ports for connections and for servers without a port number, so that no other test gets it in the meantime.
     """
     others = random.sample(range(_FIRST_PORT, _first_ephemeral_port()), 100)
     for port in filter(None, (preferred, *others)):
@@ -44,7 +44,7 @@ def _first_ephemeral_port() -> int:
 
 
 def state_of(name: str) -> dict[str, int]:
-    """The state a running process left (`pid`, `port`), or an empty mapping when it is not alive."""
+    """Return the state of a running process (`pid`, `port`, `started`), or an empty mapping if it does not run."""
     try:
         state: dict[str, int] = json.loads(_state_file(name).read_text())
         started = _start_ticks(state["pid"])
@@ -65,15 +65,17 @@ def start(
 ) -> None:
     """Start a process in the background and wait until it answers.
 
-    With `keep` it outlives this run; otherwise the kernel ends it together with the thread that started it.
-    Raises UnavailableError with the end of its log when it ends or stays silent.
+    With `keep` it outlives this run. Otherwise the kernel ends it together with the thread that started it.
+
+    Raises:
+        UnavailableError: it ended or did not answer; the message has the end of its log.
     """
-    stop(name)  # one that lives but no longer answers
+    stop(name)  # a process that runs but no longer answers
     log = log_file(name)
-    binder = [] if keep or not shutil.which("setpriv") else ["setpriv", "--pdeathsig", "TERM"]
+    wrapper = [] if keep or not shutil.which("setpriv") else ["setpriv", "--pdeathsig", "TERM"]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*binder, *argv],
+            [*wrapper, *argv],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -87,7 +89,7 @@ def start(
         if process.poll() is not None:
             raise UnavailableError(f"{name} ended with code {process.returncode}: {tail(log)}")
         if answers():
-            process.returncode = 0  # it is watched through its state file; silences the unwaited-child warning
+            process.returncode = 0  # its state file is used from here on; this avoids a ResourceWarning
             return
         time.sleep(0.1)
     stop(name)
@@ -95,7 +97,7 @@ def start(
 
 
 def stop(name: str) -> bool:
-    """End a process this world started; True when there was one."""
+    """Stop a process that this world started and return whether there was one."""
     state = state_of(name)
     _state_file(name).unlink(missing_ok=True)
     if not state:
@@ -115,7 +117,7 @@ def stop(name: str) -> bool:
 
 
 def run_rattler(*arguments: str) -> None:
-    """Have rattler index or install something, in a process of its own; raises UnavailableError."""
+    """Run `with_rattler.py` in a process of its own; raises UnavailableError."""
     script = Path(__file__).with_name("with_rattler.py")
     done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -123,14 +125,14 @@ def run_rattler(*arguments: str) -> None:
 
 
 def log_file(name: str) -> Path:
-    """Where a background process of the world writes."""
+    """Return the path of a background process's log."""
     return cache("run") / f"{name}.log"
 
 
 def tail(log: Path, characters: int = 600) -> str:
-    """The last words of a log, on one line."""
+    """Return the end of a log on one line."""
     text = log.read_text(errors="replace") if log.exists() else ""
-    return " ".join(text[-characters:].split()) or "(nothing in its log)"
+    return " ".join(text[-characters:].split()) or "(its log is empty)"
 
 
 def _state_file(name: str) -> Path:
@@ -138,7 +140,7 @@ def _state_file(name: str) -> Path:
 
 
 def _start_ticks(pid: int) -> int:
-    """When the process began, in clock ticks since boot; 0 when there is none or it is a zombie."""
+    """Return when a process started, in clock ticks since boot; 0 if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The conda package `python`: the running interpreter, made relocatable, with the shared libraries it needs."""
+"""The conda package `python`: the running interpreter, made relocatable, with its shared libraries."""
 
 import platform
 import re
@@ -16,7 +16,7 @@ from tests.world.places import UnavailableError
 VERSION = platform.python_version()
 SHORT = f"{sys.version_info.major}.{sys.version_info.minor}"
 BUILD_TAG = f"py{sys.version_info.major}{sys.version_info.minor}"
-_IMAGE_GLIBC = (2, 36)  # Debian 12, in whose image this interpreter has to run
+_IMAGE_GLIBC = (2, 36)  # that of Debian 12, in whose image this interpreter has to run
 _LEFT_OUT = (
     "__pycache__", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "site-packages", "dist-packages",
     "config-*", "EXTERNALLY-MANAGED", "sitecustomize.py", "_tkinter*.so", "nis*.so", "_dbm*.so", "_gdbm*.so",
@@ -26,7 +26,7 @@ _OF_GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|util|resolv|nsl|anl)
 
 
 def write(channel: Path, stage: Path) -> Path:
-    """Pack the running interpreter; raises UnavailableError where it could not run in a Debian 12 image."""
+    """Pack the running interpreter; raises UnavailableError if it could not run in a Debian 12 image."""
     name, version = platform.libc_ver()
     if name != "glibc" or tuple(map(int, version.split(".")[:2])) > _IMAGE_GLIBC:
         raise UnavailableError(f"the running Python needs {name} {version}, newer than the 2.36 of Debian 12")
@@ -52,12 +52,12 @@ def write(channel: Path, stage: Path) -> Path:
 
 
 def _interpreter() -> Path:
-    """The real binary behind any virtual environment and its links."""
+    """Return the interpreter's binary, which a virtual environment links to."""
     return (Path(sysconfig.get_config_var("BINDIR")) / f"python{SHORT}").resolve()
 
 
 def _copy_libraries(originals: Iterable[Path], modules: Iterable[Path], stage: Path) -> None:
-    """Copy what the interpreter and the kept extension modules link against, but for glibc itself."""
+    """Copy the shared libraries of the interpreter and the kept extension modules, except glibc's."""
     kept = {module.name for module in modules} | {_interpreter().name}
     wanted: dict[str, Path] = {}
     for original in originals:
@@ -80,12 +80,12 @@ def _relocate(binary: Path, run_path: str) -> None:
 
 
 def _make_prefix_free(library: Path) -> None:
-    """Replace the build's own prefix, and undo the layout Debian patches into its Python."""
+    """Replace the build's prefix, and undo the layout that Debian patches into its Python."""
     for data in library.glob("_sysconfigdata*.py"):
         text = data.read_text()
         data.write_text(re.sub(rf"(?<![\w.-]){re.escape(sys.base_prefix)}(?=[/' ])", PLACEHOLDER, text))
     if '"dist-packages"' in (library / "site.py").read_text():
-        # The module is frozen into the binary, so editing its file would change nothing: lead its folder to ours.
+        # The module is frozen into the binary, so editing its file would have no effect: link its folder instead.
         (library / "dist-packages").symlink_to("site-packages")
     schemes = library / "sysconfig.py"
     schemes = schemes if schemes.exists() else library / "sysconfig" / "__init__.py"  # a package from 3.13 on

@@ -1,7 +1,7 @@
-"""The referrers API (OCI distribution specification 1.1) in front of Debian's registry, which is too old to have one.
+"""A proxy that adds the referrers API (OCI distribution specification 1.1) to Debian's registry, which lacks it.
 
-Everything is passed on to the real registry but the two things that it lacks: a manifest with a `subject` is
-acknowledged by the header OCI-Subject, and /v2/NAME/referrers/DIGEST answers with the list, in pages of two.
+All requests are forwarded to the real registry. The proxy adds the header OCI-Subject to the response for a manifest
+with a `subject`, and answers /v2/NAME/referrers/DIGEST with the list, in pages of two.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _PAGE = 2
 
 @contextmanager
 def referrers_before(upstream: str) -> Iterator[str]:
-    """A registry with the API, as `host:port`, that keeps everything in the registry at `upstream`."""
+    """Run the proxy for the registry at `upstream` and yield its `host:port`."""
     lists: dict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
 
     class Handler(BaseHTTPRequestHandler):
@@ -35,11 +35,11 @@ def referrers_before(upstream: str) -> Iterator[str]:
 
         def handle_one(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            asked = _LIST.fullmatch(self.path)
-            if asked and self.command == "GET":
-                self.listed(asked)
+            listing = _LIST.fullmatch(self.path)
+            if listing and self.command == "GET":
+                self.listed(listing)
                 return
-            status, headers, answer = self.pass_on(body)
+            status, headers, answer = self.forward(body)
             put = _PUT.fullmatch(self.path)
             if put and self.command == "PUT" and status == 201:
                 subject = self.note(put["name"], body)
@@ -48,9 +48,9 @@ def referrers_before(upstream: str) -> Iterator[str]:
 
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = handle_one  # noqa: N815
 
-        def listed(self, asked: re.Match[str]) -> None:
-            rows = list(lists[asked["name"], asked["digest"]].values())
-            start = int((asked["query"] or "from=0").partition("=")[2])
+        def listed(self, listing: re.Match[str]) -> None:
+            rows = list(lists[listing["name"], listing["digest"]].values())
+            start = int((listing["query"] or "from=0").partition("=")[2])
             tree = {"schemaVersion": 2, "mediaType": INDEX, "manifests": rows[start : start + _PAGE]}
             headers = [("Content-Type", INDEX)]
             if start + _PAGE < len(rows):
@@ -69,7 +69,7 @@ def referrers_before(upstream: str) -> Iterator[str]:
             lists[name, subject["digest"]][digest] = row
             return str(subject["digest"])
 
-        def pass_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        def forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
             with contextlib.closing(http.client.HTTPConnection(upstream, timeout=60)) as connection:
                 connection.request(self.command, self.path, body or None, dict(self.headers))
                 response = connection.getresponse()

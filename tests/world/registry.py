@@ -1,4 +1,4 @@
-"""A registry on loopback: Debian's `docker-registry`, its storage below the cache folder."""
+"""A registry on loopback: Debian's `docker-registry` with storage below the cache folder."""
 
 import http.client
 import json
@@ -13,7 +13,7 @@ PREFERRED_PORT = 5000
 
 
 def up(*, keep: bool) -> str:
-    """Serve the cached registry and return it as `host:port`; raises UnavailableError."""
+    """Start the registry if it does not run and return its `host:port`; raises UnavailableError."""
     running = processes.state_of(NAME)
     if running and _answers(running["port"]):
         return f"127.0.0.1:{running['port']}"
@@ -25,7 +25,7 @@ def up(*, keep: bool) -> str:
 
 
 def _configure(folder: Path, port: int) -> Path:
-    """Write the configuration; JSON is YAML, and quotes whatever a path may hold."""
+    """Write the configuration as JSON, which is valid YAML and quotes any path."""
     settings = {
         "version": 0.1,
         "log": {"level": "error", "accesslog": {"disabled": True}},

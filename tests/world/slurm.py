@@ -1,6 +1,6 @@
-"""A Slurm cluster of one node on loopback: munged, slurmctld and slurmd of Debian's packages, in their own folder.
+"""A Slurm cluster of one node on loopback: munged, slurmctld and slurmd from Debian's packages, in their own folder.
 
-Nothing here needs cgroups: processes are found through /proc, and no task is bound to a CPU.
+It does not need cgroups: processes are found through /proc, and tasks are not bound to CPUs.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster. `env` makes Slurm's own commands talk to it."""
+    """A running cluster. With `env`, Slurm's commands use it."""
 
     folder: Path
     node: str
@@ -68,9 +68,9 @@ class Cluster:
         return subprocess.run(argv, cwd=cwd, env=self.env, check=False, capture_output=True, text=True, timeout=seconds)
 
     def submit(self, *argv: str, cwd: Path, seconds: float = 600) -> tuple[str, list[int]]:
-        """Submit a script, wait for all of its tasks, and give the job's id and their exit codes.
+        """Submit a script, wait for all of its tasks, and return the job ID and their exit codes.
 
-        `sbatch --wait` looks ten seconds apart.
+        `sbatch --wait` is not used because it polls only every ten seconds.
         """
         submitted = self.run("sbatch", "--parsable", *argv, cwd=cwd)
         assert submitted.returncode == 0, submitted.stderr
@@ -84,9 +84,10 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path, more: str = "") -> Iterator[Cluster]:
-    """A cluster whose files lie below `folder`; it ends with the block. `more` are further lines of its configuration.
+    """Run a cluster with its files below `folder` for the length of the block. `more` is added to its configuration.
 
-    Raises UnavailableError where the packages cannot be had, or a daemon does not come up.
+    Raises:
+        UnavailableError: the packages cannot be installed, or a daemon does not start.
     """
     for command, package in _PACKAGES.items():
         if shutil.which(command) is None:
@@ -132,28 +133,28 @@ def cluster(folder: Path, more: str = "") -> Iterator[Cluster]:
 
 
 def _cancel_all(made: Cluster) -> None:
-    """End every job: what runs a job's processes outlives the daemons."""
+    """Cancel every job, because the processes that run a job (slurmstepd) outlive the daemons."""
     deadline = time.monotonic() + _SECONDS
-    while left := made.run("squeue", "--noheader", "--format=%A", cwd=made.folder).stdout.split():
+    while jobs := made.run("squeue", "--noheader", "--format=%A", cwd=made.folder).stdout.split():
         if time.monotonic() > deadline:
-            raise AssertionError(f"jobs that do not end: {left}")
-        made.run("scancel", *left, cwd=made.folder)
+            raise AssertionError(f"jobs that do not end: {jobs}")
+        made.run("scancel", *jobs, cwd=made.folder)
         time.sleep(0.2)
 
 
 @contextmanager
 def _daemon(made: Cluster, argv: Sequence[str], answers: Callable[[], bool]) -> Iterator[None]:
     log = made.folder / f"{argv[0]}.out"
-    binder = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    wrapper = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*binder, *argv], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=made.env
+            [*wrapper, *argv], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=made.env
         )
     try:
         deadline = time.monotonic() + _SECONDS
         while not answers():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise UnavailableError(f"{argv[0]} did not come up: {processes.tail(log)}")
+                raise UnavailableError(f"{argv[0]} did not start: {processes.tail(log)}")
             time.sleep(0.1)
         yield
     finally:

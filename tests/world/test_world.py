@@ -82,7 +82,7 @@ def test_the_base_images_are_in_the_registry(world: World) -> None:
 
 @pytest.fixture(params=["classic", "buildkit", "podman"])
 def built(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Iterator[tuple[list[str], str, World]]:
-    """An image with real torch at /opt/env in a bare Debian, built by each engine: its client, its tag, the world."""
+    """An image with a real torch in /opt/env on plain Debian, built by each engine: its client, its tag, the world."""
     kind: str = request.param
     world.require("miniconda", "base", "podman" if kind == "podman" else "docker")
     client = ["podman"] if kind == "podman" else [world.docker_client or "docker"]
@@ -123,7 +123,7 @@ def test_the_conda_command_refuses_what_the_channel_lacks(world: World) -> None:
 
 
 def test_nodefaults_is_a_channel_that_the_mirror_lacks(world: World, tmp_path: Path) -> None:
-    """As with conda from 26.7.0 on (conda/conda#16210)."""
+    """As in conda 26.7.0 and later (conda/conda#16210)."""
     world.require("miniconda", "base", "docker")
     (tmp_path / "environment.yml").write_text(ENVIRONMENT.format(channels="conda-forge, nodefaults"))
     (tmp_path / "Dockerfile").write_text(

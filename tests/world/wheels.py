@@ -1,4 +1,4 @@
-"""Wheels from the Python index this machine uses, and conda packages made of them."""
+"""Download wheels from this machine's Python index, and convert them to conda packages."""
 
 import configparser
 import email
@@ -27,7 +27,7 @@ _CONDA_NAMES = {"torch": "pytorch", "typing-extensions": "typing_extensions"}
 
 
 def fetch() -> list[Path]:
-    """Download the wheels of torch's CPU build and all it needs, once; raises UnavailableError."""
+    """Return the wheels of torch's CPU build and its dependencies, downloaded once; raises UnavailableError."""
     folder = cache("wheels")
     done = folder / ".complete"
     if not done.exists() or done.read_text() != repr(_WANTED):
@@ -46,21 +46,21 @@ def install_torch() -> None:
 
 
 def convert(wheel: Path, channel: Path, stage: Path, offered: Collection[str]) -> Path:
-    """Make a conda package of a wheel; `offered` are the canonical names that the channel will hold."""
+    """Convert a wheel to a conda package; `offered` has the canonical names of the channel's future packages."""
     name, version, _, tags = parse_wheel_filename(wheel.name)
     pure = all(tag.platform == "any" for tag in tags)
     shutil.rmtree(stage, ignore_errors=True)
     site = stage / ("site-packages" if pure else f"lib/python{SHORT}/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-        executable = [one.filename for one in archive.infolist() if (one.external_attr >> 16) & 0o111]
+        executable = [member.filename for member in archive.infolist() if (member.external_attr >> 16) & 0o111]
     for member in executable:
         if (site / member).is_file():
             (site / member).chmod(0o755)
-    described = next(site.glob("*.dist-info"))
-    message = email.message_from_string((described / "METADATA").read_text())
-    (described / "INSTALLER").write_text("conda\n")
-    entry_points = _entry_points(described)
+    dist_info = next(site.glob("*.dist-info"))
+    message = email.message_from_string((dist_info / "METADATA").read_text())
+    (dist_info / "INSTALLER").write_text("conda\n")
+    entry_points = _entry_points(dist_info)
     if not pure:
         _move_data(next(iter(site.glob("*.data")), None), stage, site)
         for entry in entry_points:
@@ -79,12 +79,12 @@ def convert(wheel: Path, channel: Path, stage: Path, offered: Collection[str]) -
 
 
 def conda_name(name: str) -> str:
-    """What conda-forge calls a distribution of the Python index."""
+    """Return conda-forge's name for a distribution."""
     return _CONDA_NAMES.get(canonicalize_name(name), canonicalize_name(name))
 
 
 def _cpu_index() -> list[str]:
-    """The pip options under which `torch` is its CPU build; asks before anything large is fetched."""
+    """Return the pip options that select torch's CPU build. They are tried with --dry-run, before a large download."""
     setting = os.environ.get("ENVKIT_PYTORCH_INDEX", "").rstrip("/")
     for options in [[], ["--extra-index-url", f"{setting}/cpu"]] if setting else [[]]:
         report = _pip("install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-", *options,
@@ -93,7 +93,7 @@ def _cpu_index() -> list[str]:
         if item["metadata"]["version"].endswith("+cpu"):
             return options
     raise UnavailableError(
-        f"the Python index here has torch {TORCH} with CUDA only; name one with CPU builds: ENVKIT_PYTORCH_INDEX=URL"
+        f"the Python index here has torch {TORCH} only with CUDA; set one with CPU builds: ENVKIT_PYTORCH_INDEX=URL"
     )
 
 
@@ -105,27 +105,27 @@ def _pip(*arguments: str) -> str:
         check=False,
     )
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["failed without a word"]
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["failed without any output"]
         raise UnavailableError(f"pip {arguments[0]}: {lines[-1]}")
     return done.stdout
 
 
 def _depends(message: Message, offered: Collection[str]) -> list[str]:
-    found = []
+    specs = []
     for text in message.get_all("Requires-Dist") or []:
         requirement = Requirement(text)
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         if canonicalize_name(requirement.name) in offered:
             limits = re.sub(r"\s", "", str(requirement.specifier))
-            found.append(f"{conda_name(requirement.name)} {limits}".strip())
-    return sorted(found)
+            specs.append(f"{conda_name(requirement.name)} {limits}".strip())
+    return sorted(specs)
 
 
-def _entry_points(described: Path) -> list[str]:
+def _entry_points(dist_info: Path) -> list[str]:
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names of commands keep their case
-    parser.read(described / "entry_points.txt")
+    parser.read(dist_info / "entry_points.txt")
     return (
         [f"{key} = {value}" for key, value in parser["console_scripts"].items()] if "console_scripts" in parser else []
     )
@@ -142,7 +142,7 @@ def _write_script(folder: Path, entry: str) -> None:
 
 
 def _move_data(data: Path | None, stage: Path, site: Path) -> None:
-    """Put the `.data` folders of a wheel where an installer would."""
+    """Move the `.data` folders of a wheel to where an installer puts them."""
     if data is None:
         return
     targets = {"scripts": stage / "bin", "data": stage, "headers": stage / "include", "purelib": site, "platlib": site}

@@ -1,6 +1,6 @@
-"""Work done by rattler, in a process of its own: `with_rattler.py index CHANNEL | install CHANNEL PREFIX CACHE TARGET`.
+"""Run rattler in a process of its own: `with_rattler.py index CHANNEL | install CHANNEL PREFIX CACHE TARGET`.
 
-Its runtime threads can outlive the interpreter and crash it as it ends, so this process leaves without finalizing.
+Its threads can crash the interpreter while it is finalized, so this process exits without finalizing.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ async def index(channel: Path) -> None:
 
 
 async def install(channel: Path, prefix: Path, packages: Path, target: str) -> None:
-    """Install python and pip from a channel folder below `prefix`, as they would lie at `target`."""
+    """Install python and pip from a channel folder into `prefix`, relocated to `target`."""
     detected = rattler.VirtualPackage.detect()
     records = await rattler.solve([channel.as_uri()], ["python", "pip"], virtual_packages=detected)
     await rattler.install(
@@ -33,14 +33,14 @@ async def install(channel: Path, prefix: Path, packages: Path, target: str) -> N
 
 
 def main(verb: str, *arguments: str) -> int:
-    """Run one verb and return its exit code."""
+    """Run one command and return its exit code."""
     try:
         if verb == "index":
             asyncio.run(index(Path(arguments[0])))
         else:
             channel, prefix, packages, target = arguments
             asyncio.run(install(Path(channel), Path(prefix), Path(packages), target))
-    except Exception:  # noqa: BLE001  whatever it is, it must be printed before the hard exit
+    except Exception:  # noqa: BLE001 - os._exit below would not print it
         traceback.print_exc()
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""The whole world: which parts are up, and the settings under which envkit meets them."""
+"""Start the world's parts, and give the settings with which envkit uses them."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from tests.world.places import UnavailableError, ca_bundle, cache
 Part = Literal["docker", "registry", "base", "channel", "miniconda", "podman", "sandbox"]
 PARTS: tuple[Part, ...] = get_args(Part)
 _NEEDS: Mapping[Part, tuple[Part, ...]] = {
-    "base": ("registry", "sandbox"),  # what is built on it is also run without an engine
+    "base": ("registry", "sandbox"),  # images that are built on it are also run without an engine
     "miniconda": ("registry", "base", "channel"),
     "podman": ("registry",),
 }
@@ -26,7 +26,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is up. A part that was not asked for, or cannot be had, is None; `missing` holds the reasons."""
+    """The running parts. A part that was not requested or is unavailable is None; `missing` has the reasons."""
 
     docker_host: str | None = None
     docker_client: str | None = None
@@ -41,13 +41,13 @@ class World:
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def require(self, *parts: Part) -> None:
-        """Raise UnavailableError with the reason when one of the parts cannot be had."""
+        """Raise UnavailableError with the reason if one of the parts is unavailable."""
         for part in parts:
             if part in self.missing:
                 raise UnavailableError(f"{part}: {self.missing[part]}")
 
     def env(self) -> dict[str, str]:
-        """The settings of envkit, and of the engines' own clients, that make them use this world."""
+        """Return the settings with which envkit and the engines' clients use this world."""
         alias = self.channel_alias
         settings = {
             "DOCKER_HOST": None if self.docker_host == _USUAL_SOCKET else self.docker_host,
@@ -66,10 +66,10 @@ class World:
 
 
 def up(parts: Collection[Part] = PARTS, *, keep: bool = False) -> World:
-    """Start what is missing of the parts (and of what they need) and say what there is.
+    """Start the parts, and the parts that they need, and return the running world.
 
-    Without `keep` the processes started here end together with this one. A part that cannot be had does not stop the
-    others: its reason is in `World.missing`.
+    Without `keep`, the processes started here end together with this one. A part that is unavailable does not stop the
+    others; the reason is in `World.missing`.
     """
     wanted = set(parts).union(*(_NEEDS.get(part, ()) for part in parts))
     missing: dict[str, str] = {}
@@ -77,9 +77,9 @@ def up(parts: Collection[Part] = PARTS, *, keep: bool = False) -> World:
     def make(part: Part, maker: Callable[[], Made]) -> Made | None:
         if part not in wanted:
             return None
-        lacking = [need for need in _NEEDS.get(part, ()) if need in missing]
-        if lacking:
-            missing[part] = f"needs {lacking[0]}: {missing[lacking[0]]}"
+        unmet = [need for need in _NEEDS.get(part, ()) if need in missing]
+        if unmet:
+            missing[part] = f"needs {unmet[0]}: {missing[unmet[0]]}"
             return None
         try:
             return maker()
@@ -107,30 +107,30 @@ def up(parts: Collection[Part] = PARTS, *, keep: bool = False) -> World:
 
 
 def down() -> list[str]:
-    """End the processes that this world started; returns their names."""
+    """Stop the processes that this world started and return their names."""
     return [name for name in (channel.NAME, registry.NAME, engine.NAME) if processes.stop(name)]
 
 
 def clear() -> list[str]:
-    """Remove what the engines of this world stored, and return their names; an engine that runs keeps its storage.
+    """Remove the storage of this world's engines, except of those that run, and return their names.
 
-    Those that a test run started end with it, and get a moment for that.
+    Engines that a test run started end with it, and get a moment to do so.
     """
     deadline = time.monotonic() + processes.STOP_SECONDS
     while processes.state_of(engine.NAME) and time.monotonic() < deadline:
         time.sleep(0.1)
     storages = [podman.NAME] if processes.state_of(engine.NAME) else [podman.NAME, engine.STORAGE]
     for name in storages:
-        apart = f"{cache(name)}/"
-        mounted = [row.split()[1] for row in Path("/proc/mounts").read_text().splitlines()]
-        for place in sorted((one for one in mounted if one.startswith(apart)), reverse=True):
-            subprocess.run(["umount", place], check=False, capture_output=True)
+        folder = f"{cache(name)}/"
+        mounts = [row.split()[1] for row in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted((path for path in mounts if path.startswith(folder)), reverse=True):
+            subprocess.run(["umount", mount], check=False, capture_output=True)
         shutil.rmtree(cache(name), ignore_errors=True)
     return storages
 
 
 def _debian_mirror(variable: str, pocket: str) -> str | None:
-    """The mirror of one pocket in the host's own apt configuration, unless the setting names one."""
+    """Return the mirror of one pocket from the setting, else from the host's apt configuration."""
     if os.environ.get(variable):
         return os.environ[variable]
     try:

@@ -1,1 +1,1 @@
-"""Images without an engine: read from a folder or a file, unpacked once, stacked, and entered through namespaces."""
+"""Run images without an engine: unpack layers, stack them, and start a process in namespaces or under proot."""

@@ -1,9 +1,9 @@
-"""One run's folder and the arguments of bubblewrap: what the container sees, and nothing else.
+"""Prepare one run: its folder, and bubblewrap's arguments, which decide what the container sees.
 
-CACHE/runs/NAME/top       mount points and files that go over the image
-CACHE/runs/NAME/merged    where the stack is mounted, or made of hard links
-CACHE/runs/NAME/sys       where the container's own sysfs is mounted
-CACHE/runs/NAME/0, 1 ...  links to the layers, uppermost first: the kernel takes one page of names
+CACHE/runs/NAME/top       mount points and files above the image's layers
+CACHE/runs/NAME/merged    mount point of the overlay, or a tree of hard links
+CACHE/runs/NAME/sys       mount point of the container's own sysfs
+CACHE/runs/NAME/0, 1 ...  links to the layers, uppermost first: the kernel limits mount options to one page
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MOUNT_POINTS = ("/proc", "/dev", "/sys", "/tmp")  # noqa: S108 - a file system 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """How containers are made here, found by trying: through `enter.py` or not, and what that mounts."""
+    """How containers can be made on this machine, as `start.probe` found out."""
 
-    entered: bool
-    overlay: bool
-    sysfs: bool
+    entered: bool  # `enter.py` runs before bubblewrap
+    overlay: bool  # it mounts the layers as an overlay
+    sysfs: bool  # it mounts a sysfs of the container's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,29 +43,29 @@ class Cell:
     lowers: tuple[str, ...]
     overlay: bool
     user: User
-    words: tuple[str, ...]  # of bubblewrap, without its own name and the descriptors
-    network: bool = True  # whether it has a network of its own, with nothing in it
+    words: tuple[str, ...]  # bubblewrap's arguments, without descriptors
+    network: bool = True  # whether it has its own, empty network
     mounts: Mapping[str, str] = field(default_factory=dict)  # name in the folder -> a folder of the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What a command finds inside its container."""
+    """The contents and settings of a container."""
 
     files: Mapping[str, bytes]
     user: User
     env: Mapping[str, str]
     workdir: str
     gpus: GpuEdits | None
-    data: Path | None = None  # the user's folder, at `DATA`
+    data: Path | None = None  # the user's folder, mounted at `DATA`
     mounts: tuple[Mount, ...] = ()
-    volumes: tuple[str, ...] = ()  # folders that can be written, and are empty at the start
-    network: bool = True  # whether it gets a network of its own, with nothing in it; else the machine's
-    terminal: bool = False  # whether it leads a terminal of its own
+    volumes: tuple[str, ...] = ()  # writable folders, empty at the start
+    network: bool = True  # whether it gets its own, empty network instead of the machine's
+    terminal: bool = False  # whether it leads its own terminal
 
 
 def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLimits) -> Cell:
-    """Fill a run's folder and return how bubblewrap is called.
+    """Fill a run's folder and return the container to start.
 
     Raises:
         EnvironmentProblem: the folder cannot be written.
@@ -79,7 +79,7 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
     words = [*_isolation(means, run), *_mounts(folder, means, limits)]
     for volume in run.volumes:
         words += ["--perms", "1777", "--tmpfs", inside(volume)]
-    # As root the kernel has to be told whose the files are, which is done before bubblewrap starts (`enter.py`).
+    # With shifted IDs these mounts have to be mapped, which `enter.py` does before bubblewrap starts.
     mapped = {f"mount{number}": str(bind.source) for number, bind in enumerate(run.mounts)} if _maps(means) else {}
     for name in mapped:
         (folder / name).mkdir()
@@ -91,8 +91,8 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
     for host, path in mounts:
         words += ["--ro-bind", host, path]
     if not run.network and not means.sysfs:
-        words += ["--ro-bind", "/sys", "/sys"]  # it shows the machine's network, which the container has
-    # Process files too: to the kernel an open of a sysctl is allowed by user ID alone, whatever the capabilities.
+        words += ["--ro-bind", "/sys", "/sys"]  # it shows the machine's network, which the container shares
+    # /proc as well: the kernel allows opening a sysctl by user ID alone, whatever the capabilities.
     words += ["--remount-ro", "/dev", "--remount-ro", "/proc"]
     for key, value in environment(run.user, run.env, gpus).items():
         words += ["--setenv", key, value]
@@ -108,7 +108,7 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
 
 
 def _maps(means: Means) -> bool:
-    """Whether `enter.py` runs as root, so that the container's IDs are not the host's."""
+    """Return whether `enter.py` runs as root, so that the container's IDs differ from the host's."""
     return means.entered and os.geteuid() == 0
 
 
@@ -122,9 +122,9 @@ def lay_out(
     mounts: Sequence[tuple[str, str]],
     overlay: bool,
 ) -> int:
-    """Fill a run's folder: what goes over the image, and the image as links to layers or, without `overlay`, to files.
+    """Fill a run's folder: the uppermost folder, and links to the layers or, without `overlay`, hard links to files.
 
-    Returns how many trees lie over each other.
+    Returns the number of stacked trees.
 
     Raises:
         EnvironmentProblem: the folder cannot be written.
@@ -152,32 +152,30 @@ def lay_out(
             link_stack(stack.layers, folder / "top", folder / "merged")
     except OSError as error:
         raise EnvironmentProblem(
-            f"{folder} cannot be filled: {error.strerror or error}", hint="make room, or set XDG_CACHE_HOME elsewhere"
+            f"{folder} cannot be written: {error.strerror or error}",
+            hint="free disk space, or set XDG_CACHE_HOME to another disk",
         ) from error
     return len(trees)
 
 
 def host_mounts(gpus: GpuEdits | None, data: Path | None) -> tuple[tuple[str, str], ...]:
-    """Return what a run gets of this machine, for its GPUs and as data: (path on the machine, path in the container).
-
-    All of it is read-only.
-    """
+    """Return the read-only mounts for GPUs and data: (path on the machine, path in the container)."""
     own = () if data is None else ((str(data), DATA),)
     return (*((host, path) for host, path in (gpus.mounts if gpus else ()) if Path(host).exists()), *own)
 
 
 def environment(user: User, env: Mapping[str, str], gpus: GpuEdits | None) -> dict[str, str]:
-    """Return the variables of a run whose image sets `env`."""
-    given = {"PATH": _PATH, "HOME": user.home, "HOSTNAME": HOSTNAME, **env, **(gpus.env if gpus else {})}
-    return {key: value for key, value in given.items() if key}
+    """Return the environment of a run whose image sets `env`."""
+    variables = {"PATH": _PATH, "HOME": user.home, "HOSTNAME": HOSTNAME, **env, **(gpus.env if gpus else {})}
+    return {key: value for key, value in variables.items() if key}
 
 
 def _isolation(means: Means, run: Inside) -> list[str]:
     words = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     words += ["--hostname", HOSTNAME, "--die-with-parent", "--cap-drop", "ALL", "--clearenv"]
-    # In a session of its own it has no terminal; with one of its own it leads that already.
+    # A new session has no terminal. A command with its own terminal leads a session already.
     words += [] if run.terminal else ["--new-session"]
-    # Entered: the network is a new one already, and as root so is the user namespace, with everyone in it.
+    # `enter.py` has already made the network namespace and, as root, a user namespace with all users.
     words += [] if means.entered or not run.network else ["--unshare-net"]
     words += [] if means.entered and os.geteuid() == 0 else ["--unshare-user"]
     return [*words, "--uid", str(run.user.uid), "--gid", str(run.user.gid)]
@@ -186,6 +184,6 @@ def _isolation(means: Means, run: Inside) -> list[str]:
 def _mounts(folder: Path, means: Means, limits: RunLimits) -> list[str]:
     words = ["--ro-bind", str(folder / "merged"), "/", "--proc", "/proc", "--dev", "/dev"]
     words += ["--perms", "1777", "--size", str(limits.shm_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108
-    room = [] if limits.tmp_mb is None else ["--size", str(limits.tmp_mb << 20)]
-    words += ["--perms", "1777", *room, "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
+    size = [] if limits.tmp_mb is None else ["--size", str(limits.tmp_mb << 20)]
+    words += ["--perms", "1777", *size, "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
     return [*words, "--ro-bind", str(folder / "sys"), "/sys"] if means.sysfs else words

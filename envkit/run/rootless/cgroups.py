@@ -1,8 +1,8 @@
-"""A control group for one run, where this process may make one: limits on memory, processes and processor time.
+"""Create a control group for one run, if this process may, with limits on memory, processes and CPU time.
 
-Version 1 has a tree for each controller, version 2 one tree in which a group with processes of its own can give its
-children no limits, so there the nearest group above that already does is asked. What cannot be limited is said.
-Source: Linux Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst; proc_pid_mountinfo(5).
+Version 1 has one tree per controller. Version 2 has a single tree, in which a group that contains processes cannot
+limit its children, so the nearest ancestor that already limits its children is used. What cannot be limited is
+reported. Source: Linux Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst; proc_pid_mountinfo(5).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _CONTROLLERS = ("pids", "memory", "cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The folders of one run's group: controller -> folder. `unlimited` names what no controller limits."""
+    """The control group of one run: controller -> folder. `unlimited` names the limits that could not be set."""
 
     folders: Mapping[str, Path]
     unlimited: tuple[str, ...]
 
     def join(self, pid: int) -> None:
-        """Put a process into the group; what it starts from then on is in it, too."""
+        """Move a process into the group. Processes that it starts later are in the group too."""
         for folder in set(self.folders.values()):
             (folder / "cgroup.procs").write_text(str(pid))
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel killed a process of the group for memory."""
+        """Return whether the kernel killed a process of the group because it ran out of memory."""
         folder = self.folders.get("memory")
         if folder is None:
             return False
@@ -48,23 +48,23 @@ class Group:
         return False
 
     def remove(self) -> None:
-        """Remove the group; its processes have to be gone."""
+        """Remove the group. Its processes must have ended."""
         for folder in set(self.folders.values()):
             _remove(folder)
 
 
 def make(limits: RunLimits, *, root: Path = Path("/")) -> Group:
-    """A group with these limits, as far as the system lets this process make one. `root` is where /proc lies."""
-    places = _places(_text(root / "proc/self/mountinfo"), _text(root / "proc/self/cgroup"))
+    """Create a group with as many of these limits as possible. `root` is the folder that contains /proc."""
+    hierarchies = _hierarchies(_text(root / "proc/self/mountinfo"), _text(root / "proc/self/cgroup"))
     me = identity.current()
     name = f"{_PREFIX}{_namespace(root)}-{me.pid}-{me.started}-{secrets.token_hex(4)}"
     wanted = ["pids"]
     wanted += ["memory"] if limits.memory_mb is not None else []
     wanted += ["cpu"] if limits.cpus is not None else []
     folders: dict[str, Path] = {}
-    parents = {controller: _parent(controller, places, root) for controller in _CONTROLLERS}
+    parents = {controller: _parent(controller, hierarchies, root) for controller in _CONTROLLERS}
     for base in {path for path in parents.values() if path is not None}:
-        _sweep(base, _namespace(root))  # of every controller: a killed run may have had a limit that this one has not
+        _sweep(base, _namespace(root))  # for every controller: a killed run may have had limits that this one has not
     for controller in wanted:
         parent = parents[controller]
         if parent is None:
@@ -81,53 +81,53 @@ def make(limits: RunLimits, *, root: Path = Path("/")) -> Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """Where this process's own group lies, and the top of what can be seen."""
+class _Hierarchy:
+    """A mounted cgroup tree: its mount point, and the folder of this process's own group."""
 
     top: Path
     own: Path
 
 
-def _places(mountinfo: str, cgroup: str) -> dict[str, _Place]:
-    """Controller -> place; version 2 has the name ''."""
+def _hierarchies(mountinfo: str, cgroup: str) -> dict[str, _Hierarchy]:
+    """Return controller -> hierarchy; the key of version 2 is ''."""
     paths: dict[str, str] = {}
     for line in cgroup.splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         for controller in names.split(","):
             paths[controller] = path
-    places: dict[str, _Place] = {}
+    hierarchies: dict[str, _Hierarchy] = {}
     for line in mountinfo.splitlines():
         left, dash, right = line.partition(" - ")
         fields, kinds = left.split(" "), right.split(" ")
         if not dash or len(fields) < 5 or len(kinds) < 3 or kinds[0] not in ("cgroup", "cgroup2"):  # noqa: PLR2004
             continue
         for name in [""] if kinds[0] == "cgroup2" else kinds[2].split(","):
-            if name in paths and name not in places:
+            if name in paths and name not in hierarchies:
                 inside = _below(paths[name], fields[3])
                 top = Path(fields[4])
-                places[name] = _Place(top=top, own=top / inside)
-    return places
+                hierarchies[name] = _Hierarchy(top=top, own=top / inside)
+    return hierarchies
 
 
 def _below(path: str, root: str) -> PurePosixPath:
-    """A group's path from the mount's own root; a mount of another part of the tree shows its root as '/'."""
+    """Return a group's path relative to the mount's root, or '.' if the mount shows another part of the tree."""
     try:
         return PurePosixPath(path).relative_to(root)
     except ValueError:
         return PurePosixPath()
 
 
-def _parent(controller: str, places: Mapping[str, _Place], root: Path) -> Path | None:
-    """Where a group with a limit of this controller can be made."""
-    if controller in places:
-        return _at(root, places[controller].own)
-    if "" not in places:
+def _parent(controller: str, hierarchies: Mapping[str, _Hierarchy], root: Path) -> Path | None:
+    """Return the folder in which a group with this controller can be created."""
+    if controller in hierarchies:
+        return _at(root, hierarchies[controller].own)
+    if "" not in hierarchies:
         return None
-    folder, top = _at(root, places[""].own), _at(root, places[""].top)
+    folder, top = _at(root, hierarchies[""].own), _at(root, hierarchies[""].top)
     while True:
-        given = _text(folder / "cgroup.subtree_control").split()
-        if {controller, "pids"} <= set(given) and os.access(folder, os.W_OK):
+        enabled = _text(folder / "cgroup.subtree_control").split()
+        if {controller, "pids"} <= set(enabled) and os.access(folder, os.W_OK):
             return folder
         if folder == top or top not in folder.parents:
             return None
@@ -139,27 +139,28 @@ def _at(root: Path, path: Path) -> Path:
 
 
 def _limit(folder: Path, controller: str, limits: RunLimits) -> None:
-    old = (folder / "tasks").exists()  # version 1
+    is_version_1 = (folder / "tasks").exists()
     if controller == "pids":
         (folder / "pids.max").write_text(str(limits.pids))
     elif controller == "cpu" and limits.cpus is not None:
         quota = int(limits.cpus * _PERIOD_US)
-        if old:
+        if is_version_1:
             (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
             (folder / "cpu.cfs_quota_us").write_text(str(quota))
         else:
             (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
     elif limits.memory_mb is not None:
         size = str(limits.memory_mb << 20)
-        # Before the limit with swap: version 1 refuses a memory limit above that one.
-        (folder / ("memory.limit_in_bytes" if old else "memory.max")).write_text(size)
-        # No swap on top of it; a kernel that does not account swap has no such file.
+        # First, because version 1 refuses a memory limit above the limit for memory and swap.
+        (folder / ("memory.limit_in_bytes" if is_version_1 else "memory.max")).write_text(size)
+        # No swap in addition. A kernel without swap accounting does not have these files.
+        swap, value = ("memory.memsw.limit_in_bytes", size) if is_version_1 else ("memory.swap.max", "0")
         with contextlib.suppress(OSError):
-            (folder / ("memory.memsw.limit_in_bytes" if old else "memory.swap.max")).write_text(size if old else "0")
+            (folder / swap).write_text(value)
 
 
 def _namespace(root: Path) -> int:
-    """The number of this process's PID namespace: a group's processes can be judged in their own only."""
+    """Return the number of this process's PID namespace: process IDs in a group's name are valid only there."""
     try:
         return (root / "proc/self/ns/pid").stat().st_ino
     except OSError:
@@ -167,20 +168,20 @@ def _namespace(root: Path) -> int:
 
 
 def _sweep(parent: Path, namespace: int) -> None:
-    """Remove groups of runs that ended, and end what is left in them."""
+    """Remove the groups of runs that were killed, and kill the processes in them."""
     own = f"{_PREFIX}{namespace}-"
     for folder in parent.glob(f"{own}*-*-*"):
         pid, _, rest = folder.name.removeprefix(own).partition("-")
-        # By start time as well: the kernel gives the number of a process that ended to another one.
+        # Compare the start time as well, because the kernel reuses process IDs.
         if pid.isdigit() and identity.start_ticks(int(pid)) != rest.partition("-")[0]:
-            for left in _text(folder / "cgroup.procs").split():
+            for leftover in _text(folder / "cgroup.procs").split():
                 with contextlib.suppress(OSError):
-                    os.kill(int(left), signal.SIGKILL)
+                    os.kill(int(leftover), signal.SIGKILL)
             _remove(folder)
 
 
 def _remove(folder: Path) -> None:
-    """Remove a group; the kernel may need a moment after its last process has ended."""
+    """Remove a group, retrying: it stays busy for a moment after its last process has ended."""
     for _ in range(20):
         try:
             folder.rmdir()

@@ -1,21 +1,21 @@
-"""Started as a program of its own: makes namespaces, stacks layers, mounts /sys, and becomes bubblewrap.
+"""A program that creates namespaces, mounts the layers and /sys, and then replaces itself with bubblewrap.
 
-The stacking has to be done before bubblewrap starts, and in namespaces that it then lives in: versions before 0.11
-know no overlay, and none mounts a sysfs of its own, without which a container shows the host's network devices.
+The mounts have to be made before bubblewrap starts, in namespaces that it then uses: versions before 0.11 do not
+support overlays, and no version mounts a sysfs of its own, without which a container sees the host's network devices.
 Only the standard library is imported, because this runs without site packages.
 
 Argument: one JSON object
-    parent    process id of the one that starts this
+    parent    process ID of the process that starts this
     folder    the run's folder; `merged` and `sys` in it become mount points
     lowers    names in the folder, uppermost first
     overlay, sysfs    whether to mount them
-    uid, gid  the host's user that the container runs as; they are used as root only
-    shift     the container's IDs are the host's less this; 0 gives it every ID as it is
-    network   whether the container gets a network of its own, with nothing in it
-    mounts    name in the folder -> a folder of the host; as root they become mount points at which owners are the
-              host's less `shift`
-    status    a descriptor, to which one JSON object with `error` is written where this fails; null: stderr gets it
-    argv      what to become; as root `--userns FD --sync-fd FD` is put after its first word
+    uid, gid  the host's user that the container runs as; used only by root
+    shift     a container's ID is the host's ID minus this; 0: the IDs are the same
+    network   whether the container gets its own, empty network
+    mounts    name in the folder -> a folder of the host; for root, each becomes a mount point at which owners are the
+              host's IDs minus `shift`
+    status    a descriptor that receives one JSON object with `error` if this fails; null: the error goes to stderr
+    argv      the command to execute; for root, `--userns FD --sync-fd FD` is inserted after its first word
 Source: namespaces(7), user_namespaces(7), mount(2), mount_setattr(2); Linux Documentation/filesystems/overlayfs.rst;
 netdevice(7).
 """
@@ -42,77 +42,78 @@ _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _AT_FDCWD, _CLONE, _RECURSE, _EMPTY_PATH, _FROM_EMPTY_PATH, _ID_MAPPED = -100, 1, 0x8000, 0x1000, 4, 0x00100000
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 1
-_PLACES = ("/mnt", "/media", "/srv", "/home")  # one that nothing of this run lies in
+_MOUNT_ROOTS = ("/mnt", "/media", "/srv", "/home")  # the first that this run does not use is hidden by a tmpfs
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main(text: str) -> None:
-    """Do what the argument says; returns only by an exception."""
-    asked = json.loads(text)
+    """Set up the namespaces and execute bubblewrap. Returns only by an exception."""
+    task = json.loads(text)
     uid, gid = os.geteuid(), os.getegid()
     root = uid == 0
-    _die_with(asked["parent"])
-    _call("unshare", _NEW_MOUNTS | (_NEW_NETWORK if asked["network"] else 0) | (0 if root else _NEW_USERS))
+    _die_with(task["parent"])
+    _call("unshare", _NEW_MOUNTS | (_NEW_NETWORK if task["network"] else 0) | (0 if root else _NEW_USERS))
     if not root:
         _map_self(uid, gid)
-    # systemd makes / a shared mount, and a new namespace inherits that: what is mounted below would appear on the
-    # machine as well (mount_namespaces(7)).
+    # systemd makes / a shared mount, and a new namespace inherits that. Without this, the mounts below would appear on
+    # the machine as well (mount_namespaces(7)).
     _mount("none", "/", None, _RECURSIVE | _PRIVATE, None)
-    if asked["network"]:
+    if task["network"]:
         _loopback_up()
-    # The names of the layers are relative to here: mount(2) reads its options from one page of memory, too little for
-    # the whole paths of many layers.
-    os.chdir(asked["folder"])
-    # Cloned before anything is stacked: a folder that holds the cache would take the container's own file system along,
-    # which cannot show other owners.
-    trees = {name: _clone(source) for name, source in asked["mounts"].items()} if root else {}
-    if asked["overlay"]:
-        # Whiteouts are marked by `user.overlay.*`: only root may write the usual `trusted.overlay.*` (overlayfs.rst).
-        _mount("overlay", "merged", "overlay", _READ_ONLY, f"userxattr,lowerdir={':'.join(asked['lowers'])}")
-    if asked["sysfs"]:
+    # Relative names for the layers: mount(2) limits its options to one page of memory, which the absolute paths of many
+    # layers would exceed.
+    os.chdir(task["folder"])
+    # Clone before the overlay is mounted. A folder that contains the cache would otherwise include the overlay, which
+    # does not support idmapped mounts.
+    trees = {name: _clone(source) for name, source in task["mounts"].items()} if root else {}
+    if task["overlay"]:
+        # Opaque folders are marked with `user.overlay.*`: only root may write the usual `trusted.overlay.*`
+        # (overlayfs.rst).
+        _mount("overlay", "merged", "overlay", _READ_ONLY, f"userxattr,lowerdir={':'.join(task['lowers'])}")
+    if task["sysfs"]:
         _mount("sysfs", "sys", "sysfs", _READ_ONLY | _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS, None)
-    argv = asked["argv"]
+    argv = task["argv"]
     if root:
-        descriptor = _users(asked["uid"], asked["gid"], asked["shift"])
+        descriptor = _users(task["uid"], task["gid"], task["shift"])
         os.set_inheritable(descriptor, True)
-        # Bubblewrap passes on the namespace's descriptor, but closes that of `--sync-fd` before the command starts.
+        # Bubblewrap would leak the namespace's descriptor to the command, but it closes the one named by `--sync-fd`.
         argv = [argv[0], "--userns", str(descriptor), "--sync-fd", str(descriptor), *argv[1:]]
         for name, tree in trees.items():
-            _attach(tree, name, descriptor if asked["shift"] else None, asked["mounts"][name])
-        argv = _moved(argv, asked["folder"], ("merged", "sys", *asked["mounts"]))
-        _become(asked["uid"], asked["gid"])
-        _die_with(asked["parent"])  # forgotten when the user changes
+            _attach(tree, name, descriptor if task["shift"] else None, task["mounts"][name])
+        argv = _moved(argv, task["folder"], ("merged", "sys", *task["mounts"]))
+        _become(task["uid"], task["gid"])
+        _die_with(task["parent"])  # again, because changing the user clears it
     os.execve(argv[0], argv, {})  # noqa: S606 - a full path, no shell
 
 
 def _die_with(parent: int) -> None:
-    """Be killed together with the process that started this one; bubblewrap does so, too, but only once it is up."""
+    """Have the kernel kill this process when its parent ends, as bubblewrap does once it has started."""
     _call("prctl", _SET_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
     # A parent that ended before the call above sends no signal.
     if os.getppid() != parent:
-        raise OSError(3, "the process that wanted a container is gone")
+        raise OSError(3, "the parent process has ended")
 
 
 def _map_self(uid: int, gid: int) -> None:
-    """In the new user namespace, make the one user there is, the one who started this, its root."""
-    # An unprivileged process may map a group only after this (user_namespaces(7)).
+    """Map the caller to root in the new user namespace, as its only user."""
+    # An unprivileged process may map a group only after denying setgroups (user_namespaces(7)).
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"0 {uid} 1")
     _write("/proc/self/gid_map", f"0 {gid} 1")
 
 
 def _become(uid: int, gid: int) -> None:
-    """Be that user, and no member of any other group."""
-    # The user last: no other user than root may change groups.
+    """Change to this user and group, and leave all other groups."""
+    # The user last: only root may change groups.
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
 
 
 def _users(uid: int, gid: int, shift: int) -> int:
-    """A new user namespace whose user 0 is the host's user `shift`, so that files show their owners.
+    """Return a descriptor of a new user namespace whose user 0 is the host's user `shift`, so that files keep owners.
 
-    It belongs to the container's user: bubblewrap, running as that user, may enter it, and needs to change to no other.
+    The namespace belongs to the container's user, so that bubblewrap can run as that user and enter it.
     """
     ready, done = os.pipe(), os.pipe()
     child = os.fork()
@@ -127,7 +128,7 @@ def _users(uid: int, gid: int, shift: int) -> int:
     os.close(ready[1])
     try:
         if not os.read(ready[0], 1):
-            raise OSError(1, "no user namespace can be made (user.max_user_namespaces)")
+            raise OSError(1, "no user namespace can be created (user.max_user_namespaces)")
         for name in ("uid_map", "gid_map"):
             ranges = [tuple(map(int, line.split())) for line in Path(f"/proc/self/{name}").read_text().splitlines()]
             _write(f"/proc/{child}/{name}", "".join(_rows(ranges, shift)))
@@ -138,7 +139,7 @@ def _users(uid: int, gid: int, shift: int) -> int:
 
 
 def _rows(ranges: list[tuple[int, ...]], shift: int) -> Iterator[str]:
-    """The lines of an ID map that moves the IDs from `shift` on, of those this process has, to 0."""
+    """Yield the lines of an ID map that maps the IDs from `shift` on, as far as this process has them, to 0 and up."""
     for first, _, count in ranges:
         begin, end = max(first, shift), first + count
         if begin < end:
@@ -146,7 +147,7 @@ def _rows(ranges: list[tuple[int, ...]], shift: int) -> Iterator[str]:
 
 
 def _clone(source: str) -> int:
-    """A descriptor of a copy of a folder's mount and of all mounts below it, attached nowhere yet."""
+    """Return a descriptor of a detached copy of a folder's mount and of all mounts below it."""
     tree = int(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), ctypes.c_uint(_CLONE | os.O_CLOEXEC | _RECURSE)))
     if tree < 0:
         _fail("open_tree", source)
@@ -154,22 +155,22 @@ def _clone(source: str) -> int:
 
 
 def _attach(tree: int, target: str, users: int | None, source: str) -> None:
-    """Attach a cloned tree of mounts at a folder; to the container its files belong to `users`' own IDs."""
+    """Attach a cloned mount tree at a folder, with owners mapped by the user namespace `users` if there is one."""
     if users is not None:
-        wanted = struct.pack("=QQQQ", _ID_MAPPED, 0, 0, users)
+        attributes = struct.pack("=QQQQ", _ID_MAPPED, 0, 0, users)
         flags = ctypes.c_uint(_EMPTY_PATH | _RECURSE)
-        if _LIBC.syscall(_MOUNT_SETATTR, tree, b"", flags, wanted, ctypes.c_size_t(len(wanted))):
-            _fail("this file system cannot show other owners (idmapped mounts)", source)
+        if _LIBC.syscall(_MOUNT_SETATTR, tree, b"", flags, attributes, ctypes.c_size_t(len(attributes))):
+            _fail("this file system does not support idmapped mounts", source)
     if _LIBC.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, target.encode(), ctypes.c_uint(_FROM_EMPTY_PATH)):
         _fail("move_mount", source)
     os.close(tree)
 
 
 def _moved(argv: list[str], folder: str, names: tuple[str, ...]) -> list[str]:
-    """Make the run's mounts reachable for a user who may not enter root's cache, and the arguments name that place."""
+    """Move the run's mounts out of root's cache, which the run's user may not enter; return the updated arguments."""
     mount_root = next(
         path
-        for path in _PLACES
+        for path in _MOUNT_ROOTS
         if Path(path).is_dir()
         and not Path(path).is_symlink()
         and not any(f"{word}/".startswith(f"{path}/") and not word.startswith(f"{folder}/") for word in argv)
@@ -186,7 +187,7 @@ def _moved(argv: list[str], folder: str, names: tuple[str, ...]) -> list[str]:
 
 
 def _loopback_up() -> None:
-    """Bring up the new network's one device, as every container's is."""
+    """Bring up the loopback device, the only device of the new network, as in every container."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sh14x", b"lo", 0)
         flags = struct.unpack("16sh14x", fcntl.ioctl(any_socket, _GET_FLAGS, request))[1]
@@ -194,7 +195,7 @@ def _loopback_up() -> None:
 
 
 def _write(path: str, text: str) -> None:
-    # In one call: the kernel takes a map once, whole.
+    # In one call: the kernel accepts an ID map only once and as a whole.
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())

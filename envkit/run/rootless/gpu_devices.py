@@ -1,7 +1,7 @@
-"""What a container needs of this machine's GPUs: device files, the driver's libraries, and their links.
+"""Determine what a container needs to use this machine's GPUs: device files, the driver's libraries, and links.
 
-Pure functions over text that the caller has read: a CDI specification where the host has one, else the list of
-its loader's cache and the names below /dev.
+Pure functions over text that the caller has read: a CDI specification if the host has one, else the content of its
+loader cache and the names below /dev.
 Source: Container Device Interface specification 0.6 (containerEdits); nvidia-ctk's generated nvidia.yaml (hooks
 `create-symlinks --link TARGET::LINK`); ldconfig(8), output of -p.
 """
@@ -18,7 +18,7 @@ from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.ground.platforms import of_machine
 
 KIND = "nvidia.com/gpu"
-_HINT = "install nvidia-container-toolkit and run nvidia-ctk cdi generate, or leave --gpus out"
+_HINT = "install nvidia-container-toolkit and run nvidia-ctk cdi generate, or remove --gpus"
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _DRIVER = ("libcuda.so", "libcudadebugger.so", "libnvidia-", "libnvcuvid.so", "libnvoptix.so")
 _CACHE_LINE = re.compile(r"^\s+(?P<name>\S+) \((?P<kind>[^)]*)\) => (?P<path>/.+)$")
@@ -27,23 +27,24 @@ _NUMBERED = re.compile(r"nvidia(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEdits:
-    """What is added to a container; all paths absolute."""
+    """Additions to a container for its GPUs. All paths are absolute."""
 
     devices: tuple[tuple[str, str], ...] = ()  # (host, container)
     mounts: tuple[tuple[str, str], ...] = ()  # (host, container), read-only
     links: Mapping[str, str]  # link in the container -> its target
     env: Mapping[str, str]
-    libraries: tuple[str, ...] = ()  # container paths that the image's loader has to find
+    libraries: tuple[str, ...] = ()  # paths in the container that the image's loader has to find
 
 
 def from_cdi(tree: Any, gpus: str) -> GpuEdits:
-    """The edits that a CDI specification has for `gpus` (`all`, or names joined by commas).
+    """Return the edits of a CDI specification for `gpus` (`all`, or names joined by commas).
 
     Raises:
-        EnvironmentProblem: the file is not a CDI specification, or it has no device of this name.
+        EnvironmentProblem: the file is not a CDI specification, or it has no device.
+        UsageError: it has no device of this name.
     """
     if not isinstance(tree, dict) or tree.get("kind") != KIND:
-        raise EnvironmentProblem(f"the CDI specification is not one of {KIND}", hint=_HINT)
+        raise EnvironmentProblem(f"the CDI specification is not for {KIND}", hint=_HINT)
     named = {str(entry.get("name")): entry for entry in _mappings(tree.get("devices"))}
     wanted = gpus.split(",")
     if gpus == "all" and "all" not in named:
@@ -56,7 +57,7 @@ def from_cdi(tree: Any, gpus: str) -> GpuEdits:
     mounts: dict[str, str] = {}
     links: dict[str, str] = {}
     env: dict[str, str] = {}
-    for edit in (candidate for candidate in edits if isinstance(candidate, dict)):
+    for edit in (entry for entry in edits if isinstance(entry, dict)):
         for device in _mappings(edit.get("deviceNodes")):
             path = _path(device.get("path"))
             devices[path] = _path(device.get("hostPath") or path)
@@ -65,7 +66,7 @@ def from_cdi(tree: Any, gpus: str) -> GpuEdits:
         for hook in _mappings(edit.get("hooks")):
             links |= _links(hook.get("args"))
         env |= dict(str(item).partition("=")[::2] for item in edit.get("env") or ())
-    # The engines' own runtime reads this one; in a container it would only mislead.
+    # Only NVIDIA's container runtime reads this variable; in a container it would be misleading.
     env.pop("NVIDIA_VISIBLE_DEVICES", None)
     return GpuEdits(
         devices=tuple((host, path) for path, host in sorted(devices.items())),
@@ -86,35 +87,37 @@ def from_loader(
     folder: str,
     tool: str | None = None,
 ) -> GpuEdits:
-    """The edits from `ldconfig -p`, the names below /dev, and where `nvidia-smi` (`tool`) is.
+    """Return the edits for a host without a CDI specification.
 
     Args:
-        listing: what `ldconfig -p` prints.
+        listing: output of `ldconfig -p`.
         dev: names in /dev.
         gpus: `all`, or numbers and UUIDs joined by commas.
-        machine: as `platform.machine()` names it.
-        minors: UUID -> number below /dev.
-        folder: where the container's libraries go.
-        tool: path of nvidia-smi, None where there is none.
+        machine: the value of `platform.machine()`.
+        minors: UUID -> number in /dev.
+        folder: the folder for libraries in the container.
+        tool: path of nvidia-smi, None if it is not installed.
 
     Raises:
-        EnvironmentProblem: no GPU, an unknown GPU, or no driver library was found.
+        EnvironmentProblem: there is no GPU or no driver library.
+        UsageError: there is no GPU of this name.
     """
     names = set(dev)
-    have = sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
-    if not have:
+    present = sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
+    if not present:
         raise EnvironmentProblem(
             "bubblewrap cannot give GPUs to containers: this machine has no /dev/nvidia0 and no CDI specification",
             hint=_HINT,
         )
-    wanted = have if gpus == "all" else [minors.get(gpu, int(gpu) if gpu.isdigit() else -1) for gpu in gpus.split(",")]
-    missing = [text for text, number in zip(gpus.split(","), wanted, strict=False) if number not in have]
+    requested = gpus.split(",")
+    wanted = present if gpus == "all" else [minors.get(gpu, int(gpu) if gpu.isdigit() else -1) for gpu in requested]
+    missing = [gpu for gpu, number in zip(requested, wanted, strict=False) if number not in present]
     if missing:
-        raise _no_such_gpu(missing, {str(number): None for number in have})
+        raise _no_such_gpu(missing, {str(number): None for number in present})
     libraries = driver_libraries(listing, machine)
     if "libcuda.so.1" not in libraries:
         raise EnvironmentProblem(
-            "bubblewrap cannot give GPUs to containers: the loader's cache of this machine has no libcuda.so.1",
+            "bubblewrap cannot give GPUs to containers: libcuda.so.1 is not in this machine's loader cache",
             hint=_HINT,
         )
     devices = [f"/dev/nvidia{number}" for number in wanted]
@@ -125,21 +128,21 @@ def from_loader(
 
 
 def driver_libraries(listing: str, machine: str) -> dict[str, str]:
-    """The driver's libraries in a loader's cache: name -> path. The first of a name counts, as for the loader."""
+    """Return the driver's libraries in a loader cache: name -> path. The first of a name is used, as by the loader."""
     libraries: dict[str, str] = {}
-    known = of_machine(machine)
-    kind = known.loader if known is not None else machine
+    platform = of_machine(machine)
+    kind = platform.loader if platform is not None else machine
     for line in listing.splitlines():
         match = _CACHE_LINE.match(line)
         if match is None or kind not in match["kind"] or not match["name"].startswith(_DRIVER):
             continue
-        if not match["name"].startswith("libnvidia-container"):  # of the engines' tools, not of the driver
+        if not match["name"].startswith("libnvidia-container"):  # belongs to the container toolkit, not to the driver
             libraries.setdefault(match["name"], match["path"])
     return libraries
 
 
 def gpu_minors(texts: Iterable[str]) -> dict[str, int]:
-    """UUID -> number below /dev, from the driver's files /proc/driver/nvidia/gpus/*/information."""
+    """Return UUID -> number in /dev, from the driver's files /proc/driver/nvidia/gpus/*/information."""
     minors: dict[str, int] = {}
     for text in texts:
         fields = {
@@ -151,7 +154,7 @@ def gpu_minors(texts: Iterable[str]) -> dict[str, int]:
 
 
 def loader_links(libraries: Sequence[tuple[str, str]], folder: str) -> dict[str, str]:
-    """Links by which the image's loader finds libraries that lie elsewhere: (container path, its soname) each."""
+    """Return links in `folder` by which the image's loader finds libraries elsewhere: (container path, soname) each."""
     links: dict[str, str] = {}
     for path, soname in libraries:
         link = f"{folder}/{soname}"
@@ -161,7 +164,7 @@ def loader_links(libraries: Sequence[tuple[str, str]], folder: str) -> dict[str,
 
 
 def _links(arguments: Any) -> dict[str, str]:
-    """The links that a `create-symlinks` hook would make."""
+    """Return the links that a `create-symlinks` hook would create."""
     words = [str(argument) for argument in arguments] if isinstance(arguments, list) else []
     if "create-symlinks" not in words:
         return {}
@@ -177,9 +180,9 @@ def _links(arguments: Any) -> dict[str, str]:
 
 
 def _path(value: Any) -> str:
-    """An absolute path without surprises."""
+    """Return a normalized path, which must be absolute and without `..`."""
     if not isinstance(value, str) or not value.startswith("/") or ".." in value.split("/") or "\0" in value:
-        raise EnvironmentProblem(f"the CDI specification has {str(value)[:200]!r} for a path", hint=_HINT)
+        raise EnvironmentProblem(f"the CDI specification has an invalid path: {str(value)[:200]!r}", hint=_HINT)
     return os.path.normpath(value)
 
 
@@ -190,4 +193,4 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
 def _no_such_gpu(missing: Sequence[str], named: Mapping[str, Any]) -> UsageError | EnvironmentProblem:
     if not named:
         return EnvironmentProblem("the CDI specification has no GPU", hint=_HINT)
-    return UsageError(f"there is no GPU {', '.join(missing)} here", hint=f"--gpus all, or of {', '.join(named)}")
+    return UsageError(f"there is no GPU {', '.join(missing)} here", hint=f"--gpus all, or any of {', '.join(named)}")

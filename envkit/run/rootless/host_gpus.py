@@ -1,4 +1,4 @@
-"""This machine's GPUs as edits of a container: reads the CDI specification, or the loader's cache and /dev."""
+"""Read this machine's CDI specification, or its loader cache and /dev, and return a container's GPU edits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envkit.run.rootless.gpu_devices import GpuEdits, from_cdi, from_loader, gpu
 from envkit.run.rootless.stack import Stack
 
 _CDI = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.json", "/var/run/cdi/nvidia.json")
-_PATIENCE_S = 10.0  # ldconfig reads its cache
+_PATIENCE_S = 10.0  # for ldconfig to print its cache
 _HEADER = 64  # bytes of a 64-bit ELF header
 _LOAD, _DYNAMIC = 1, 2
 _STRING_TABLE, _SONAME = 5, 14
@@ -26,11 +26,11 @@ _MOST_DYNAMIC, _MOST_NAME, _MOST_SEGMENTS = 1 << 16, 256, 128
 
 
 def host_gpus(gpus: str, stack: Stack) -> GpuEdits:
-    """What a container of an image gets so that it sees these GPUs.
+    """Return the edits that make these GPUs available in a container.
 
     Raises:
-        EnvironmentProblem: this machine has none, or its driver's libraries are not to be found.
-        UsageError: it has no GPU of that name.
+        EnvironmentProblem: this machine has no GPU, or its driver's libraries are missing.
+        UsageError: there is no GPU of this name.
     """
     folder = library_folder(stack, platform.machine())
     specification = next((Path(candidate) for candidate in _CDI if Path(candidate).is_file()), None)
@@ -52,12 +52,12 @@ def host_gpus(gpus: str, stack: Stack) -> GpuEdits:
             folder=folder,
             tool=shutil.which("nvidia-smi"),
         )
-    # Triton asks the image's loader cache for libcuda, and nothing can be added to that.
+    # By default Triton looks for libcuda in the image's loader cache, to which nothing can be added.
     return replace(edits, env={"TRITON_LIBCUDA_PATH": folder, **edits.env})
 
 
 def library_folder(stack: Stack, machine: str) -> str:
-    """A folder that the image's loader searches whatever its cache says."""
+    """Return a folder that the image's loader always searches, whatever its cache contains."""
     multiarch = f"usr/lib/{machine}-linux-gnu"
     chosen = next((path for path in (multiarch, "usr/lib64") if stack.is_folder(path)), multiarch)
     return f"/{chosen}"
@@ -79,9 +79,9 @@ def _soname(path: str) -> str | None:
 
 
 def soname(file: IO[bytes]) -> str | None:
-    """The library's own name; None where the file has none, or is not such an ELF file."""
+    """Return a library's soname; None if the file has none or is not a 64-bit little-endian ELF file."""
     header = file.read(_HEADER)
-    # 64 bits, little-endian; then e_phoff, e_phentsize and e_phnum of elf(5).
+    # ELFCLASS64 and ELFDATA2LSB. Below: e_phoff, e_phentsize and e_phnum of elf(5).
     if len(header) < _HEADER or header[:6] != b"\x7fELF\x02\x01":
         return None
     (table,), (width, count) = struct.unpack_from("<Q", header, 32), struct.unpack_from("<HH", header, 54)
@@ -105,9 +105,9 @@ def soname(file: IO[bytes]) -> str | None:
 def _name(file: IO[bytes], segments: list[tuple[int, int, int, int]], entries: dict[int, int]) -> str | None:
     if _STRING_TABLE not in entries or _SONAME not in entries:
         return None
-    wanted = entries[_STRING_TABLE]
+    table = entries[_STRING_TABLE]  # a virtual address
     for kind, offset, address, size in segments:
-        if kind == _LOAD and address <= wanted < address + size:
-            file.seek(offset + wanted - address + entries[_SONAME])
+        if kind == _LOAD and address <= table < address + size:
+            file.seek(offset + table - address + entries[_SONAME])
             return file.read(_MOST_NAME).split(b"\0", 1)[0].decode("utf-8", "replace") or None
     return None

@@ -1,12 +1,13 @@
-"""The cache of unpacked layers: one folder for each digest of a tar, whole or not there at all.
+"""Cache of unpacked layers: one folder per diff ID, complete or absent.
 
-    CACHE/layers/HEX/tree      what the layer holds
-    CACHE/layers/HEX/note.json its digest, its size, what it removes, and a fingerprint of the tree
-    CACHE/layers/.HEX          being unpacked, under a lock that ends with the process that holds it
+    CACHE/layers/HEX/tree      the layer's files
+    CACHE/layers/HEX/note.json its diff ID and size, what it removes, and a fingerprint of the tree
+    CACHE/layers/.HEX          being unpacked, locked by the process that does it
 
-As root, files belong to the host's users that the container's are (`owners`), else to the one user there is.
-A fingerprint covers every entry's path, kind, permissions, size and time; a tree that differs is unpacked again.
-Bytes changed behind a file's time are not noticed: content is checked when a layer is unpacked.
+For root, files belong to the host's users that a container's users are mapped to (`owners`). Otherwise all belong to
+this user. A fingerprint covers every entry's path, kind, owner, permissions, size and time; a tree that differs is
+unpacked again. The content is checked only when a layer is unpacked, so a change that keeps size and time goes
+unnoticed.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from envkit.run.rootless.unpack import Contents, unpack
 
 _SCHEMA = "envkit.layer/2"
 _TREE, _NOTE = "tree", "note.json"
-_LOOK_AGAIN_S = 0.05  # flock has no time limit, and a signal has to end the wait
+_POLL_S = 0.05  # flock has no time limit, and a signal has to end the wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacked:
-    """A layer that lies unpacked; `size` is that of its tar, in bytes."""
+    """An unpacked layer. `size` is the size of its tar in bytes."""
 
     diff_id: str
     tree: Path
@@ -48,45 +49,45 @@ class Unpacked:
 
 
 class LayerCache:
-    """Unpacked layers below a folder of this user's own."""
+    """Unpacked layers below a folder of this user."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "layers"
-        self._sound: dict[str, Unpacked] = {}
-        self._held: list[int] = []
-        weakref.finalize(self, _close, self._held)
+        self._intact: dict[str, Unpacked] = {}
+        self._locks: list[int] = []
+        weakref.finalize(self, _close, self._locks)
 
     def find(self, diff_id: str) -> Unpacked | None:
-        """The layer if it lies here whole. Every entry is looked at once for each cache object."""
-        if diff_id not in self._sound:
+        """Return the layer if the cache has it and it is intact, which is checked once per cache object."""
+        if diff_id not in self._intact:
             folder = self._folder / _hex(diff_id)
-            unpacked = _read(folder, diff_id) if self._hold(folder) else None
+            unpacked = _read(folder, diff_id) if self._lock(folder) else None
             if unpacked is None:
                 return None
-            self._sound[diff_id] = unpacked
-        return self._sound[diff_id]
+            self._intact[diff_id] = unpacked
+        return self._intact[diff_id]
 
-    def _hold(self, folder: Path) -> bool:
-        """Keep what prunes the cache from taking a layer as long as this object lives; False where it is not there."""
+    def _lock(self, folder: Path) -> bool:
+        """Protect a layer from pruning for the lifetime of this object; return False if it does not exist."""
         try:
             descriptor = store.open_folder(folder)
         except OSError:
             return False
-        self._held.append(descriptor)
+        self._locks.append(descriptor)
         store.lock(descriptor, shared=True)
         with contextlib.suppress(OSError):
-            os.utime(folder / _NOTE)  # when it was used last
-        # A prune may have removed the folder between its opening and the lock.
+            os.utime(folder / _NOTE)  # the time of last use, for pruning
+        # The folder may have been pruned after it was opened and before it was locked.
         return store.is_at(descriptor, folder)
 
     def take(self, layer: Layer, stop: threading.Event) -> Unpacked:
-        """The layer, unpacked now where it was not. Processes that want the same one wait for each other.
+        """Return the layer, unpacking it first if necessary. Only one process unpacks it; others wait.
 
-        `stop` set by another thread gives the work up.
+        Another thread can cancel the work by setting `stop`.
 
         Raises:
-            EngineError: its blob cannot be read, or the work was given up.
-            IntegrityError: its bytes are not what its digests promise, or are not a layer.
+            EngineError: its blob cannot be read, or the work was cancelled.
+            IntegrityError: its bytes do not match its digests, or are not a valid layer.
             EnvironmentProblem: the disk is full, or the folder cannot be written.
         """
         cached = self.find(layer.diff_id)
@@ -101,24 +102,24 @@ class LayerCache:
                     _unpack(layer, staging, stop)
                     if final.exists():  # damaged, or another user's
                         store.remove_tree(final)
-                    # Last: under the final name a folder is complete, whenever this process is killed.
+                    # Last, so that a folder under the final name is complete even if this process is killed.
                     staging.rename(final)
         except OSError as error:
             raise EnvironmentProblem(
                 f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"
                 f" ({store.room(self._folder)})",
-                hint="envkit cache prune, or set XDG_CACHE_HOME to a folder elsewhere",
+                hint="envkit cache prune, or set XDG_CACHE_HOME to a folder on another disk",
             ) from error
         unpacked = self.find(layer.diff_id)
         if unpacked is None:
             raise EnvironmentProblem(
-                f"layer {layer.diff_id[:19]} changed below {self._folder} while it was being used",
+                f"layer {layer.diff_id[:19]} in {self._folder} changed while it was in use",
                 hint="set XDG_CACHE_HOME to a folder of your own on a local disk",
             )
         return unpacked
 
     def sweep(self) -> None:
-        """Remove what runs that ended left half unpacked."""
+        """Remove what killed runs left half unpacked."""
         store.sweep(self._folder.glob(".[0-9a-f]*"))
 
     def _make_folder(self) -> None:
@@ -126,7 +127,7 @@ class LayerCache:
         owner = self._folder.stat().st_uid
         if owner != os.geteuid():
             raise EnvironmentProblem(
-                f"{self._folder} belongs to user {owner}, and files of others are not trusted",
+                f"{self._folder} belongs to user {owner}; files of other users are not trusted",
                 hint="set XDG_CACHE_HOME to a folder of your own",
             )
 
@@ -139,7 +140,7 @@ def _close(descriptors: list[int]) -> None:
 def _unpack(layer: Layer, staging: Path, stop: threading.Event) -> None:
     tree = staging / _TREE
     tree.mkdir(mode=0o755)
-    # mkdir(2) obeys the umask, and the image's root has to be readable by every user of the image.
+    # mkdir(2) applies the umask, but every user of the image has to be able to read its root.
     tree.chmod(0o755)
     with tar_bytes(layer, stop) as stream:
         contents = unpack(Source(stream), tree, shift=_shift())
@@ -155,12 +156,12 @@ def _unpack(layer: Layer, staging: Path, stop: threading.Event) -> None:
 
 
 def _shift() -> int | None:
-    """What is added to the IDs in a layer; None where all files belong to the one user there is."""
+    """Return the offset added to the IDs in a layer; None if all files belong to this user."""
     return host_shift() if os.geteuid() == 0 else None
 
 
 def fingerprint(tree: Path) -> str:
-    """A digest over every entry of a tree, without its content."""
+    """Return a digest over the metadata of every entry of a tree."""
     digest = hashlib.sha256()
     root = os.fspath(tree)
     waiting = [root]
@@ -171,7 +172,7 @@ def fingerprint(tree: Path) -> str:
                 status = entry.stat(follow_symlinks=False)
                 is_folder = stat.S_ISDIR(status.st_mode)
                 row = (entry.path[len(root) :], status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns)
-                size = 0 if is_folder else status.st_size  # a folder's depends on the file system
+                size = 0 if is_folder else status.st_size  # a folder's size depends on the file system
                 digest.update(f"{row!r}{size}\n".encode("utf-8", "surrogateescape"))
                 if is_folder:
                     waiting.append(entry.path)
@@ -179,16 +180,16 @@ def fingerprint(tree: Path) -> str:
 
 
 def _read(folder: Path, diff_id: str) -> Unpacked | None:
-    """A layer's folder, None when it is not there, not ours, or not as it was left."""
+    """Return the layer in a folder; None if it is missing, another user's, or has changed."""
     try:
         if folder.stat().st_uid != os.geteuid():
             return None
         note = json.loads((folder / _NOTE).read_bytes())
-        sound = (
+        intact = (
             (note["schema"], note["diff_id"], note["shift"]) == (_SCHEMA, diff_id, _shift())
             and note["fingerprint"] == fingerprint(folder / _TREE)
         )  # fmt: skip
-        if not sound:
+        if not intact:
             return None
         contents = Contents(
             whiteouts=tuple(note["whiteouts"]), opaque=tuple(note["opaque"]), overlay=bool(note["overlay"])
@@ -200,23 +201,23 @@ def _read(folder: Path, diff_id: str) -> Unpacked | None:
 
 @contextmanager
 def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
-    """The folder to unpack into, locked; None when another process has put a sound layer there meanwhile.
+    """Yield the locked folder to unpack into; None if another process has finished the layer in the meantime.
 
-    The lock is on the folder itself and goes with it when it is renamed, so nothing is left to be cleaned.
+    The lock is on the folder itself and stays on it when it is renamed, so there is no lock file to remove.
     """
     while True:
-        # A process that holds the folder may rename it between any two of these calls.
+        # The process that has the lock may rename the folder between any two of these calls.
         with contextlib.suppress(FileExistsError):
-            os.mkdir(staging, 0o700)  # noqa: PTH102 - Path.mkdir looks again whether what exists is a folder
+            os.mkdir(staging, 0o700)  # noqa: PTH102 - Path.mkdir would check again whether the existing path is a folder
         try:
             descriptor = store.open_folder(staging)
         except FileNotFoundError:
             continue
         try:
-            mine = _waited_for(descriptor, staging)
+            has_lock = _wait_for_lock(descriptor, staging)
             done = _read(final, f"sha256:{final.name}") is not None
-            if mine or done:
-                if mine and done:
+            if has_lock or done:
+                if has_lock and done:
                     store.remove_tree(staging)
                 yield None if done else staging
                 return
@@ -228,17 +229,17 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
             os.close(descriptor)
 
 
-def _waited_for(descriptor: int, staging: Path) -> bool:
-    """Lock a folder that others may hold; False once it is another one or has become the layer itself.
+def _wait_for_lock(descriptor: int, staging: Path) -> bool:
+    """Wait for the lock on a folder; return False once the folder was replaced or renamed to the final name.
 
-    The process that unpacked it holds it until it ends, so a plain wait for the lock would last as long, and two
+    The process that unpacks the layer keeps the lock until it exits. So an ordinary wait would last that long, and two
     processes that unpack the same layers would wait for each other.
     """
     while store.is_at(descriptor, staging):
-        # Needed: a fingerprint taken while another process writes below the folder would make its half a sound layer.
+        # The lock is required: a fingerprint taken while another process still writes would make a partial layer valid.
         if store.lock(descriptor, wait=False, needed=True):
             return store.is_at(descriptor, staging)
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
     return False
 
 

@@ -27,25 +27,25 @@ from envkit.run.rootless import seccomp, start
 from envkit.run.rootless.cell import Inside, environment, host_mounts, lay_out
 from envkit.run.rootless.owners import NO_ID, NOBODY, host_id, host_shift
 from envkit.run.rootless.stack import Stack, inside
-from envkit.run.rootless.supervise import FAILED, SAYS, STOP, landlock_version
+from envkit.run.rootless.supervise import FAILED, PREFIX, STOP, landlock_version
 from envkit.run.rootless.user import User
 
 PROGRAM = "proot"
 INSTALL = "apt-get install proot"
-SAID_BY_PROOT = b"proot error: "
+ERROR_PREFIX = b"proot error: "
 _SUPERVISE = Path(__file__).with_name("supervise.py")
-_OWN_FILES = "/tmp"  # noqa: S108 - where proot keeps its files, and nothing can change that
-_REPORT = 9  # a shell can redirect descriptors of one digit only
+_OWN_FILES = "/tmp"  # noqa: S108 - where proot keeps its own files
+_REPORT = 9  # POSIX shells redirect only descriptors of one digit
 _PROBE_S = 9.0  # `Runner.probe` promises an answer within ten seconds
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount that the run shares
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the machine's, which the run shares
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0", "/dev/stdout": "fd/1", "/dev/stderr": "fd/2"}
 _FOLDERS = ("/proc", "/sys", "/tmp", _SHARED_MEMORY)  # noqa: S108 - of the container
-# What proot itself is loaded from.
+# What is needed to load proot itself.
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
-# The loader of proot must not read what the image sets for its own; the shell in the image sets these.
+# Variables of the image that proot and its loader would obey. The shell in the image sets them instead.
 _LATE = ("LD_", "PROOT_")
-# Tells the exit code of the command itself: proot's own is that of whichever process ended last.
+# Reports the exit code of the command: proot returns that of whichever process ended last.
 _WRAPPED = (
     'while [ "$1" != -- ]; do export "$1"; shift; done; shift; '
     f'"$@" {_REPORT}>&-; code=$?; echo "$code" >&{_REPORT}; exit "$code"'
@@ -54,7 +54,7 @@ _WRAPPED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """The machine's user that a run is; None for both: the one who runs envkit."""
+    """The machine's user that a run has; None for both: the caller."""
 
     uid: int | None
     gid: int | None
@@ -62,11 +62,11 @@ class Outside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A run that is ready to be started."""
+    """A run that is ready to start."""
 
     words: tuple[str, ...]  # proot and its options
     env: Mapping[str, str]
-    late: tuple[str, ...]  # NAME=VALUE that the shell in the image sets
+    late: tuple[str, ...]  # variables that the shell in the image sets, as NAME=VALUE
     outside: Outside
     writable: tuple[str, ...] | None  # None: the kernel has no Landlock
     readable: tuple[str, ...] | None
@@ -74,21 +74,21 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Traced(start.Started):
-    """A run whose first process waits to be let go."""
+    """A run whose first process waits to be released."""
 
     def kill(self) -> None:
-        """End every process of the run."""
+        """Kill every process of the run."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self.go, STOP)
 
 
 def outside_of(user: User) -> Outside:
-    """Return whom a run is outside: as root never user or group 0 of this machine."""
+    """Return the machine's user for a run. Started by root, a run never gets user or group 0 of this machine."""
     if os.geteuid() != 0:
         return Outside(uid=None, gid=None)
     shift = host_shift()
     if not landlock_version():
-        # The image's files are those of the cached layers, and nothing but their owners keeps a run from changing them.
+        # The image's files are hard links to the cached layers, and only their owners protect them from a run.
         nobody = shift + NO_ID if shift else NOBODY
         return Outside(uid=nobody, gid=nobody)
     uid, gid = (host_id(number, shift) for number in (user.uid, user.gid))
@@ -96,15 +96,16 @@ def outside_of(user: User) -> Outside:
 
 
 def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
-    """Fill a run's folder and return how proot is called.
+    """Fill a run's folder and return the proot command.
 
     Raises:
-        EnvironmentProblem: the folder cannot be written or named to proot, proot is missing, or nothing here keeps
-            a run from writing to the user's data.
+        EnvironmentProblem: the folder cannot be written or has a colon in its path, proot is missing, or the user's
+            data cannot be protected from being written.
     """
-    if ":" in str(folder):  # it stands between the two paths of a binding, and nothing escapes it
+    if ":" in str(folder):  # proot's -b separates its two paths with a colon, which cannot be escaped
         raise EnvironmentProblem(
-            f"{PROGRAM} takes no path with a colon: {folder}", hint="set XDG_CACHE_HOME to a folder without one"
+            f"{PROGRAM} cannot use a path with a colon: {folder}",
+            hint="set XDG_CACHE_HOME to a folder without a colon in its path",
         )
     landlock = landlock_version() > 0
     if run.data is not None:
@@ -113,11 +114,12 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
     devices = [(host, path) for host, path in devices if Path(host).exists()]
     mounts = host_mounts(gpus, run.data)
-    spots = {path: b"" for _, path in devices}
+    device_files = {path: b"" for _, path in devices}  # proot binds the devices over these
     workdir = inside(run.workdir)
     folders = (*_FOLDERS, workdir)
     links = {**_LINKS, **(gpus.links if gpus else {})}
-    lay_out(folder, stack, files={**run.files, **spots}, folders=folders, links=links, mounts=mounts, overlay=False)
+    files = {**run.files, **device_files}
+    lay_out(folder, stack, files=files, folders=folders, links=links, mounts=mounts, overlay=False)
     root = folder / "merged"
     outside = outside_of(user)
     (folder / "tmp").mkdir()
@@ -127,12 +129,12 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     words = [program(), "-v", "-1", "-r", str(root), "-w", workdir, "-i", f"{user.uid}:{user.gid}"]
     for host, path in binds:
         words += ["-b", f"{host}:{path}"]
-    # An init in the image is not process 1 here, and tini adopts orphans only when it is told to.
-    given = {"TINI_SUBREAPER": "1", **environment(user, run.env, gpus)}
-    late = {key: value for key, value in given.items() if key.startswith(_LATE)}
+    # An init in the image is not process 1 here, and tini then adopts orphans only if this variable is set.
+    variables = {"TINI_SUBREAPER": "1", **environment(user, run.env, gpus)}
+    late = {key: value for key, value in variables.items() if key.startswith(_LATE)}
     return Prepared(
         words=tuple(words),
-        env={key: value for key, value in given.items() if key not in late},
+        env={key: value for key, value in variables.items() if key not in late},
         late=tuple(f"{key}={value}" for key, value in late.items()),
         outside=outside,
         writable=(str(folder / "tmp"), _OWN_FILES, _SHARED_MEMORY, *(host for host, _ in devices))
@@ -143,29 +145,30 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
 
 
 def _check_protected(data: Path, *, landlock: bool) -> None:
-    """Refuse a folder that a run could write to: its user may write wherever anyone may, but for Landlock.
+    """Check that a run cannot write to a folder. Without Landlock, it may write wherever its user may.
 
     Raises:
-        EnvironmentProblem: the kernel has no Landlock, or Landlock has to let the run write there.
+        EnvironmentProblem: the kernel has no Landlock, or the folder is where every run may write.
     """
     shared = [path for path in (_OWN_FILES, _SHARED_MEMORY) if data.resolve().is_relative_to(Path(path).resolve())]
     if landlock and not shared:
         return
-    why = f"every run may write below {shared[0]}" if shared else "this kernel has no Landlock (Linux 5.19)"
+    reason = f"every run may write below {shared[0]}" if shared else "this kernel has no Landlock (Linux 5.19)"
     raise EnvironmentProblem(
-        f"{PROGRAM} cannot make {data} read-only: {why}",
+        f"{PROGRAM} cannot make {data} read-only: {reason}",
         hint="use another runner (--runner bubblewrap, docker or podman)" + (", or another folder" if shared else ""),
     )
 
 
 @contextmanager
 def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator[Traced]:
-    """Start a command; leaving ends every process of it. `reported`: the image's shell tells its exit code.
+    """Start a command; on exit, all of its processes are killed.
 
-    Without that, it is the code of the process that ended last.
+    With `reported`, the image's shell reports the exit code of the command. Otherwise it is the code of the process
+    that ended last.
 
     Raises:
-        EnvironmentProblem: Python cannot be started again.
+        EnvironmentProblem: the supervising process cannot be started.
     """
     status, writer = os.pipe()
     control, go = os.pipe()
@@ -174,14 +177,14 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
         with contextlib.suppress(BrokenPipeError):
             os.write(go, STOP)
 
-    with contextlib.ExitStack() as kept:
+    with contextlib.ExitStack() as cleanup:
         for descriptor in (status, go):
-            kept.callback(os.close, descriptor)
-        with start.handed_over(writer, control) as passed:
+            cleanup.callback(os.close, descriptor)
+        with start.passed_descriptors(writer, control) as passed:
             rules = seccomp.program(platform.machine(), traced=True)
             if rules is not None:
                 passed.append(start.memory_file(rules))
-            asked = {
+            task = {
                 "argv": [*ready.words, *(_wrapped(ready, argv) if reported else argv)],
                 "env": {**ready.env, **({} if reported else dict(entry.partition("=")[::2] for entry in ready.late))},
                 "uid": ready.outside.uid,
@@ -193,10 +196,10 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
                 "status": writer,
                 "report": _REPORT,
             }
-            process = kept.enter_context(
+            process = cleanup.enter_context(
                 child(
-                    [sys.executable, "-I", "-S", str(_SUPERVISE), json.dumps(asked)],
-                    end=end,  # the supervisor ends all processes of the run, and then itself
+                    [sys.executable, "-I", "-S", str(_SUPERVISE), json.dumps(task)],
+                    end=end,  # the supervisor kills all processes of the run and exits
                     env={},
                     cwd="/",
                     stdin=subprocess.DEVNULL,
@@ -210,7 +213,7 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
 
 
 def probe() -> None:
-    """Run `true` in this machine's own root as a run would be.
+    """Run `true` under proot in this machine's own root.
 
     Raises:
         EnvironmentProblem: proot is missing, or cannot run anything here.
@@ -229,23 +232,23 @@ def probe() -> None:
     with started(ready, [true], reported=False) as run:
         run.release()
         try:
-            _, said = run.process.communicate(timeout=_PROBE_S)
+            _, stderr = run.process.communicate(timeout=_PROBE_S)
         except subprocess.TimeoutExpired:
             run.kill()
             raise EnvironmentProblem(f"{PROGRAM} did not answer within {_PROBE_S:g} s", hint=None) from None
     if run.process.returncode != 0:
-        raise EnvironmentProblem(f"{PROGRAM} cannot run anything here: {_own_files() or _reason(said)}")
+        raise EnvironmentProblem(f"{PROGRAM} cannot run programs here: {_own_files_problem() or _reason(stderr)}")
 
 
 def failure(code: int, stderr: bytes) -> EnvironmentProblem | None:
-    """Return the error of a run that never started, None for one that did."""
-    if code == FAILED and stderr.startswith(SAYS):
+    """Return the error of a run that was never started, None if it was started."""
+    if code == FAILED and stderr.startswith(PREFIX):
         return EnvironmentProblem(f"{PROGRAM} was not started: {_reason(stderr)}", hint="envkit doctor")
     return None
 
 
 def is_among_own_files(folder: Path) -> bool:
-    """Whether a folder is where proot keeps its own files, so that a run may write there."""
+    """Return whether a folder is in the folder of proot's own files, where every run may write."""
     return Path(folder).resolve().is_relative_to(Path(_OWN_FILES).resolve())
 
 
@@ -261,12 +264,12 @@ def program() -> str:
     return path
 
 
-def _own_files() -> str | None:
-    """Why proot cannot keep its own files, None where it can."""
+def _own_files_problem() -> str | None:
+    """Return why proot cannot use the folder for its own files, None if it can."""
     if not os.access(_OWN_FILES, os.W_OK):
         return f"{_OWN_FILES} cannot be written"
     if os.statvfs(_OWN_FILES).f_flag & os.ST_NOEXEC:
-        return f"{_OWN_FILES} is mounted noexec, and proot starts a program of its own there"
+        return f"{_OWN_FILES} is mounted noexec, but proot starts a program from it"
     return None
 
 
@@ -274,6 +277,6 @@ def _wrapped(ready: Prepared, argv: Sequence[str]) -> tuple[str, ...]:
     return ("/bin/sh", "-c", _WRAPPED, "envkit", *ready.late, "--", *argv)
 
 
-def _reason(said: bytes) -> str:
-    text = " ".join(said.decode(errors="replace").split())
-    return text.partition(" fatal error:")[0].removeprefix(SAYS.decode()).removeprefix(SAID_BY_PROOT.decode())[:300]
+def _reason(stderr: bytes) -> str:
+    text = " ".join(stderr.decode(errors="replace").split())
+    return text.partition(" fatal error:")[0].removeprefix(PREFIX.decode()).removeprefix(ERROR_PREFIX.decode())[:300]

@@ -1,7 +1,8 @@
-"""The system calls that a container may not use, as the classic BPF program that the kernel takes.
+"""The seccomp filter of a container, as a classic BPF program.
 
-Everything is allowed but what changes mounts, namespaces, the clock, the kernel or its keys, or was often a way out.
-What is refused fails with EPERM; `clone3`, whose flags no filter can see, with ENOSYS, so callers use `clone`.
+It refuses calls that change mounts, namespaces, the clock, the kernel or its keys, and calls that container escapes
+have often used. Refused calls fail with EPERM. `clone3`, whose flags a filter cannot see, fails with ENOSYS, so that
+callers fall back to `clone`.
 Source: Linux include/uapi/linux/{seccomp,filter,audit}.h, arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h; seccomp(2), clone(2).
 """
@@ -19,15 +20,15 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _X32 = 0x40000000  # __X32_SYSCALL_BIT of x86-64
-_CLONE3 = 435  # its flags are in memory, where no filter sees them
+_CLONE3 = 435  # its flags are in memory, which filters cannot read
 
-# io_uring, then the newer mount calls: these have one number everywhere.
+# io_uring and the newer mount calls, which have the same number on every architecture.
 _EVERYWHERE = (425, 426, 427, 428, 429, 430, 431, 432, 433, 442, 443)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The numbers of one processor architecture."""
+    """The system call numbers of one processor architecture."""
 
     audit: int
     clone: int
@@ -37,8 +38,8 @@ class Architecture:
 
 
 # renameat2 execveat statx, then openat2 faccessat2 fchmodat2 setxattrat getxattrat listxattrat removexattrat
-# open_tree_attr file_getattr file_setattr: they take paths, and proot 5.1.0 is older than they are. Callers use the
-# calls that were there before.
+# open_tree_attr file_getattr file_setattr: they take paths, and proot 5.1.0, which is older, does not translate them.
+# Callers fall back to older calls.
 _UNTRACED = (437, 439, 452, 463, 464, 465, 466, 467, 468, 469)
 
 # mount umount2 pivot_root chroot unshare setns open_by_handle_at quotactl acct swapon swapoff reboot sethostname
@@ -69,25 +70,25 @@ ARCHITECTURES = {
 
 
 def program(machine: str, *, traced: bool = False) -> bytes | None:
-    """The filter for a machine as `platform.machine()` names it, None where its numbers are not known.
+    """Return the filter for a value of `platform.machine()`, None for an unknown architecture.
 
-    `traced`: proot translates the paths of system calls, so those that it does not know do not exist (ENOSYS).
+    `traced`: for proot, which translates paths in system calls. Calls that it does not support fail with ENOSYS.
     """
-    known = ARCHITECTURES.get(machine)
-    if known is None:
+    architecture = ARCHITECTURES.get(machine)
+    if architecture is None:
         return None
     refuse, unknown = ERRNO | _EPERM, ERRNO | _ENOSYS
     words = [
-        # First of all: to a 32-bit program the same numbers are other calls (seccomp(2)).
+        # First, because in a 32-bit program the same numbers are other calls (seccomp(2)).
         _word(_LOAD, _ARCHITECTURE_AT),
-        *_unless(_EQUAL, known.audit, unknown),
+        *_unless(_EQUAL, architecture.audit, unknown),
         _word(_LOAD, _NUMBER_AT),
-        # x32 has the same calls under numbers of its own, with bit 30 set.
-        *(_when(_AT_LEAST, _X32, unknown) if known.x32 else ()),
+        # x32 has the same calls with bit 30 of the number set.
+        *(_when(_AT_LEAST, _X32, unknown) if architecture.x32 else ()),
         *_when(_EQUAL, _CLONE3, unknown),
-        *(word for number in (known.untraced if traced else ()) for word in _when(_EQUAL, number, unknown)),
-        *(word for number in known.refused for word in _when(_EQUAL, number, refuse)),
-        _word(_EQUAL, known.clone, yes=0, no=3),  # other calls skip the three instructions on its flags
+        *(word for number in (architecture.untraced if traced else ()) for word in _when(_EQUAL, number, unknown)),
+        *(word for number in architecture.refused for word in _when(_EQUAL, number, refuse)),
+        _word(_EQUAL, architecture.clone, yes=0, no=3),  # other calls skip the three instructions for clone's flags
         _word(_LOAD, _FIRST_ARGUMENT_AT),
         *_when(_ANY_BIT, _NEW_NAMESPACES, refuse),
         _word(_RETURN, ALLOW),
@@ -100,10 +101,10 @@ def _word(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
 
 
 def _when(test: int, value: int, answer: int) -> tuple[bytes, bytes]:
-    """Answer when the test holds."""
+    """Return instructions that give this answer if the test is true."""
     return _word(test, value, yes=0, no=1), _word(_RETURN, answer)
 
 
 def _unless(test: int, value: int, answer: int) -> tuple[bytes, bytes]:
-    """Answer unless the test holds."""
+    """Return instructions that give this answer if the test is false."""
     return _word(test, value, yes=1, no=0), _word(_RETURN, answer)

@@ -1,4 +1,4 @@
-"""Layers as one tree: what shows at a path, the folder that goes on top, and the stack made of hard links."""
+"""Combine layers into one tree: look up paths, write the uppermost folder, and merge layers with hard links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envkit.ground.store import remove_tree
 from envkit.run.rootless.layers import Unpacked
 from envkit.run.rootless.owners import host_shift
 
-_MOST_TEXT = 1 << 20  # bytes; passwd, group and os-release have thousands
+_MOST_TEXT = 1 << 20  # bytes; passwd and group have a few thousand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Stack:
     layers: tuple[Unpacked, ...]
 
     def find(self, path: str) -> Path | None:
-        """The file of the uppermost layer that shows at a path relative to the root; no link is followed."""
+        """Return the file visible at a path relative to the root, without following links; None if there is none."""
         parents = [os.fspath(parent) for parent in PurePosixPath(path).parents][-2::-1]  # top first, without the root
         for layer in reversed(self.layers):
             contents, full = layer.contents, layer.tree / path
@@ -38,12 +38,12 @@ class Stack:
         return None
 
     def is_folder(self, path: str) -> bool:
-        """Whether a folder, and no link to one, shows at a path."""
+        """Return whether the path is a folder, not a link to one."""
         entry = self.find(path)
         return entry is not None and _kind(entry) == stat.S_IFDIR
 
     def text(self, path: str) -> str:
-        """A small file's text, empty where there is none."""
+        """Return the text of a small regular file, or '' if there is none."""
         file = self.find(path)
         if file is None or _kind(file) != stat.S_IFREG or file.lstat().st_size > _MOST_TEXT:
             return ""
@@ -54,7 +54,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Top:
-    """What goes over an image: mount points and files that are not part of it. Paths are absolute."""
+    """Mount points, files and links that are added to an image. Paths are absolute."""
 
     folders: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -62,10 +62,10 @@ class Top:
 
 
 def make_top(folder: Path, stack: Stack, top: Top) -> None:
-    """Write the uppermost folder.
+    """Write the uppermost folder of the stack.
 
-    Every folder on the way to a mount point is a real one here, so that a link in the image leads no mount astray; it
-    has the permissions and owner that it has in the image.
+    It has a real folder for each parent of a mount point, with the permissions and owner from the image, so that a link
+    in the image cannot redirect a mount.
     """
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
@@ -87,7 +87,7 @@ def make_top(folder: Path, stack: Stack, top: Top) -> None:
 
 
 def inside(path: str) -> str:
-    """Return a path of an image as engines take it: from the root, and never above it, whatever `..` it has."""
+    """Return a path in an image as engines resolve it: absolute, and with `..` never leading above the root."""
     return os.path.normpath(f"/{path.lstrip('/')}")
 
 
@@ -115,7 +115,7 @@ def _to_root(path: Path) -> None:
 
 
 def link_stack(layers: Sequence[Unpacked], top: Path, target: Path) -> None:
-    """The stack as a tree of its own, its files hard links to those of the layers: for where no overlay can be had."""
+    """Merge layers into one tree of hard links, for machines where no overlay can be mounted."""
     target.mkdir(mode=0o755)
     _to_root(target)
     for layer in layers:
@@ -130,7 +130,7 @@ def link_stack(layers: Sequence[Unpacked], top: Path, target: Path) -> None:
 
 
 def _lay(source: Path, target: Path, *, skip: frozenset[str]) -> None:
-    """Lay one tree over another, folders merged and everything else replaced."""
+    """Put one tree on top of another: folders are merged, everything else is replaced."""
     waiting = [""]
     root = os.fspath(source)
     while waiting:
@@ -145,30 +145,30 @@ def _lay(source: Path, target: Path, *, skip: frozenset[str]) -> None:
                     if _kind(full) != stat.S_IFDIR:
                         full.unlink(missing_ok=True)
                         full.mkdir()
-                    _same(entry.stat(follow_symlinks=False), full)
+                    _copy_metadata(entry.stat(follow_symlinks=False), full)
                     waiting.append(path)
                     continue
                 _put(entry.path, full)
 
 
 def _put(source: str, full: Path) -> None:
-    """Link a file to where it shows; its folder is one that was made here."""
+    """Hard-link a file into the merged tree."""
     with contextlib.suppress(OSError):
         os.link(source, full, follow_symlinks=False)
         return
-    # It replaces one of a layer below, which a copy must not be written into.
+    # Remove the file of a lower layer first: a copy must not be written into it.
     if _kind(full) == stat.S_IFDIR:
         remove_tree(full)
     else:
         full.unlink(missing_ok=True)
     try:
         os.link(source, full, follow_symlinks=False)
-    except OSError:  # too many links to one file, or another file system
+    except OSError:  # too many links to the file, or another file system
         _copy(source, full)
 
 
 def _copy(source: str, full: Path) -> None:
-    """Copy a file or a link; a link may lead to a device or a pipe, which is not looked at."""
+    """Copy a file, or a link itself: its target may be a device or a pipe."""
     if os.path.islink(source):  # noqa: PTH114 - a plain string
         full.symlink_to(os.readlink(source))  # noqa: PTH115
     else:
@@ -178,27 +178,27 @@ def _copy(source: str, full: Path) -> None:
         os.chown(full, status.st_uid, status.st_gid, follow_symlinks=False)
 
 
-def _same(status: os.stat_result, full: Path) -> None:
-    full.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRWXU)  # this process has still to fill it
+def _copy_metadata(status: os.stat_result, full: Path) -> None:
+    full.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRWXU)  # this process still has to fill it
     if os.geteuid() == 0:
         os.chown(full, status.st_uid, status.st_gid)
 
 
 def _clear(target: Path, path: str) -> None:
-    """Remove what is at a path, unless a link is on the way there."""
+    """Remove a path, unless one of its parents is a link."""
     if not _real(target, path.rpartition("/")[0]):
         return
     full = target / path
     kind = _kind(full)
     if kind == stat.S_IFDIR:
         if not remove_tree(full):
-            raise OSError(errno.ENOTEMPTY, "what the image removed cannot be removed", str(full))
+            raise OSError(errno.ENOTEMPTY, "a folder that the image deletes cannot be removed", str(full))
     elif kind is not None:
         full.unlink()
 
 
 def _real(target: Path, path: str) -> bool:
-    """Whether every part of a path is a folder and no link."""
+    """Return whether every part of a path is a folder, not a link."""
     full = target
     for part in PurePosixPath(path).parts:
         full /= part

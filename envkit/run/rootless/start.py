@@ -1,4 +1,4 @@
-"""Bubblewrap started and held until its limits are set, and ended with everything in it."""
+"""Start bubblewrap, hold the command until its limits are set, and kill the container with all of its processes."""
 
 from __future__ import annotations
 
@@ -32,36 +32,35 @@ PROGRAM = "bwrap"
 INSTALL = "apt-get install bubblewrap"
 _ENTER = Path(__file__).with_name("enter.py")
 _START_S = 60.0  # namespaces and mounts on a busy machine
-# `Runner.probe` promises an answer within ten seconds; the four ways of `probe` share them.
+# `Runner.probe` promises an answer within ten seconds; the four attempts of `probe` share them.
 _PROBE_S = 9.0
-_SAID = 4000  # bytes of its last words
+_TAIL = 4000  # bytes of stderr that are searched for the reason of a failure
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container whose first process waits to be let go."""
+    """A container whose first process waits to be released."""
 
     process: subprocess.Popen[bytes]
-    first: int  # process id of the container's first process
-    go: int  # a descriptor: a byte lets it go
+    first: int  # process ID of the container's first process; 0: it was not created
+    go: int  # a descriptor; writing a byte to it releases the process
 
     def release(self) -> None:
-        """Let it go."""
+        """Let the first process continue."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self.go, b"1")
 
     def kill(self) -> None:
-        """End every process of the container."""
-        # The first process of a PID namespace takes all others of it with it (pid_namespaces(7)); bubblewrap outside is
-        # next.
+        """Kill every process of the container."""
+        # When the first process of a PID namespace ends, the kernel kills all others in it (pid_namespaces(7)).
         for pid in (self.first, self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def send(self, number: int, *, first: bool) -> None:
-        """Send a signal to the command: process 1 if that is what it is (`first`), else the child of bubblewrap's.
+        """Send a signal to the command: to process 1 if the command is that (`first`), else to its children.
 
-        Bubblewrap's own process 1 passes nothing on.
+        Otherwise process 1 is bubblewrap's own, which does not forward signals.
         """
         below = tree(self.first)
         children = [pid for pid in below if _parent(pid) == self.first]
@@ -77,7 +76,7 @@ class Streams:
     stdin: int | None
     stdout: int | None
     stderr: int | None
-    terminal: bool = False  # all three are a terminal that the command leads
+    terminal: bool = False  # all three are one terminal, which becomes the command's controlling terminal
 
 
 CAPTURED = Streams(subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
@@ -88,13 +87,13 @@ INHERITED = Streams(None, None, None)
 def started(
     cell: Cell, means: Means, argv: Sequence[str], *, first: bool, streams: Streams = CAPTURED
 ) -> Iterator[Started]:
-    """Start a command in a cell; with `first` it is the container's process 1. Leaving ends all of it.
+    """Start a command in a container and kill the container on exit. With `first`, the command is process 1.
 
     Raises:
         EnvironmentProblem: bubblewrap is missing, or cannot make the container.
     """
-    status, said = os.pipe()
-    # Bubblewrap starts the command only when it can read from here, so nothing runs before its limits are set.
+    status, status_writer = os.pipe()
+    # Bubblewrap blocks until it can read a byte from `wait`, so the command does not run before its limits are set.
     wait, go = os.pipe()
     pids: list[int] = []
 
@@ -104,30 +103,31 @@ def started(
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    with contextlib.ExitStack() as kept:
+    with contextlib.ExitStack() as cleanup:
         for descriptor in (status, go):
-            kept.callback(os.close, descriptor)
-        # The child has its own copies. The end of the status pipe is seen only when nobody else can write to it.
-        with handed_over(said, wait) as passed:
-            words = ["--json-status-fd", str(said), "--block-fd", str(wait)]
+            cleanup.callback(os.close, descriptor)
+        # This process's copies are closed once the child has its own. Otherwise reading `status` would never reach its
+        # end.
+        with passed_descriptors(status_writer, wait) as passed:
+            words = ["--json-status-fd", str(status_writer), "--block-fd", str(wait)]
             rules = seccomp.program(platform.machine())
             if rules is not None:
                 passed.append(memory_file(rules))
                 words += ["--seccomp", str(passed[-1])]
             words += ["--as-pid-1"] if first else []
-            process = kept.enter_context(
+            process = cleanup.enter_context(
                 child(
-                    _command(cell, means, [*words, *cell.words, "--", *argv], said),
+                    _command(cell, means, [*words, *cell.words, "--", *argv], status_writer),
                     end=end,
-                    env={},  # any process in the container can read it, as that of process 1
+                    env={},  # any process in the container can read the environment of process 1
                     cwd="/",
                     stdin=streams.stdin,
                     stdout=streams.stdout,
                     stderr=streams.stderr,
                     pass_fds=passed,
-                    # Ctrl-C at the terminal reaches this process alone, which passes it on or ends the container.
+                    # Ctrl-C at the terminal then signals only this process, which forwards it or kills the container.
                     start_new_session=True,
-                    preexec_fn=lead_terminal if streams.terminal else None,  # no other thread runs then
+                    preexec_fn=lead_terminal if streams.terminal else None,  # safe: no other thread runs
                 )
             )
         pids.append(first_process(status, process))
@@ -135,8 +135,8 @@ def started(
 
 
 @contextmanager
-def handed_over(*descriptors: int) -> Iterator[list[int]]:
-    """Yield a list of descriptors for a child, to be extended; the child has copies, so these are closed at the end."""
+def passed_descriptors(*descriptors: int) -> Iterator[list[int]]:
+    """Yield a list of descriptors for a child, which the caller may extend, and close all of them on exit."""
     passed = list(descriptors)
     try:
         yield passed
@@ -146,49 +146,49 @@ def handed_over(*descriptors: int) -> Iterator[list[int]]:
 
 
 def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimits) -> tuple[str, ...]:
-    """Put a waiting container within its limits; returns what could not be limited, in words.
+    """Apply the limits to a waiting container and return the names of the resources that could not be limited.
 
     Raises:
-        EnvironmentProblem: the container could not be made and is gone.
+        EnvironmentProblem: the container could not be created.
     """
     try:
         group.join(container.first)
     except ProcessLookupError as error:
         container.kill()
         raise failure(container.process.communicate()[1], "the run") from error
-    left: list[str] = []
+    unlimited: list[str] = []
     for name in group.unlimited:
         try:
             if name == "pids":
                 if os.geteuid() == 0 and host_id(user.uid, host_shift()) == 0:
-                    left.append("the number of processes")  # the kernel exempts root from its own limit
+                    unlimited.append("the number of processes")  # the kernel exempts root from RLIMIT_NPROC
                 else:
                     resource.prlimit(container.first, resource.RLIMIT_NPROC, (limits.pids, limits.pids))
             elif name == "memory":
-                # The default limit is not applied to each process: what CUDA maps may exceed it unused.
+                # The default limit is not applied per process: memory that CUDA maps but does not use may exceed it.
                 if limits.memory_mb is not None:
                     size = limits.memory_mb << 20
                     resource.prlimit(container.first, resource.RLIMIT_DATA, (size, size))
-                left.append("memory" if limits.memory_mb is None else "memory, but for each process's own")
+                unlimited.append("memory" if limits.memory_mb is None else "total memory (only each process's own)")
             elif limits.cpus is not None:
                 allowed = sorted(os.sched_getaffinity(0))[: max(1, round(limits.cpus))]
                 os.sched_setaffinity(container.first, allowed)
         except (OSError, ValueError):
-            left.append({"pids": "the number of processes", "cpu": "processor time"}.get(name, name))
-    return tuple(left)
+            unlimited.append({"pids": "the number of processes", "cpu": "CPU time"}.get(name, name))
+    return tuple(unlimited)
 
 
 def probe(folder: Path) -> Means:
-    """How containers can be made here, by making empty ones of this machine's own root.
+    """Find out how containers can be made here by running `true` in containers of this machine's own root.
 
     Raises:
-        EnvironmentProblem: bubblewrap is missing or cannot make any; the details say what each way said.
+        EnvironmentProblem: bubblewrap is missing or cannot make containers; the details have each attempt's error.
     """
     program = _program()
     reasons: list[str] = []
     for name in ("a", "b", "merged", "sys"):
         (folder / name).mkdir(exist_ok=True)
-    # From the best to the least: without an overlay each run lays out a root of hard links, which takes longer.
+    # Best first: without an overlay, each run builds a tree of hard links, which takes longer.
     for means in (
         Means(entered=True, overlay=True, sysfs=True),
         Means(entered=True, overlay=True, sysfs=False),
@@ -196,19 +196,8 @@ def probe(folder: Path) -> Means:
         Means(entered=False, overlay=False, sysfs=False),
     ):
         users = [] if means.entered and os.geteuid() == 0 else ["--unshare-user"]
-        words = [
-            *users,
-            "--unshare-pid",
-            "--ro-bind",
-            "/",
-            "/",
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
-            "--cap-drop",
-            "ALL",
-        ]
+        words = [*users, "--unshare-pid", "--cap-drop", "ALL"]
+        words += ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
         cell = Cell(
             folder=folder,
             lowers=("a", "b"),
@@ -238,13 +227,13 @@ def probe(folder: Path) -> Means:
 
 
 def failure(stderr: bytes, doing: str) -> EnvironmentProblem:
-    """The error of a container that was not made."""
-    said = " ".join(stderr[-_SAID:].decode(errors="replace").split())[-600:]
-    return EnvironmentProblem(f"{doing}: the container could not be made: {said or 'no message'}", hint="envkit doctor")
+    """Return the error for a container that could not be created."""
+    message = " ".join(stderr[-_TAIL:].decode(errors="replace").split())[-600:] or "no message"
+    return EnvironmentProblem(f"{doing}: the container could not be created: {message}", hint="envkit doctor")
 
 
 def deadline(limits: RunLimits) -> float:
-    """When the limit outside is reached, as `time.monotonic()` counts."""
+    """Return when the time limit outside the container is reached, on `time.monotonic()`."""
     return time.monotonic() + limits.timeout_s + cage.GRACE_S
 
 
@@ -252,7 +241,7 @@ def _command(cell: Cell, means: Means, words: Sequence[str], status: int | None)
     program = _program()
     if not means.entered:
         return [program, *words]
-    asked = {
+    task = {
         "parent": os.getpid(),
         "folder": str(cell.folder),
         "lowers": cell.lowers,
@@ -266,13 +255,13 @@ def _command(cell: Cell, means: Means, words: Sequence[str], status: int | None)
         "status": status,
         "argv": [program, *words],
     }
-    # Isolated (-I) and without site (-S): no variable, package or .pth file of the user runs before the namespaces are
-    # made, and the start is faster.
-    return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(asked)]
+    # Isolated (-I) and without site (-S): no code of the user runs before the namespaces exist, and the start is
+    # faster.
+    return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(task)]
 
 
 def _parent(pid: int) -> int:
-    """The parent of a process; 0 where it is gone."""
+    """Return the parent of a process, 0 if the process has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     return 0
@@ -294,22 +283,22 @@ def memory_file(data: bytes) -> int:
 
 
 def first_process(status: int, process: subprocess.Popen[bytes]) -> int:
-    """Return the process ID that bubblewrap or the supervisor tells, 0 where it ended before it had one.
+    """Return the process ID that bubblewrap or the supervisor reports, 0 if it ended before that.
 
     Raises:
-        EnvironmentProblem: it could not make the container, and says why.
+        EnvironmentProblem: it reports that the container could not be created.
     """
-    said, until = b"", time.monotonic() + _START_S
-    while b"\n" not in said:
+    data, until = b"", time.monotonic() + _START_S
+    while b"\n" not in data:
         ready, _, _ = select.select([status], [], [], max(0.0, until - time.monotonic()))
         piece = os.read(status, 4096) if ready else b""
         if not piece:
             if not ready:
                 process.kill()
             return 0
-        said += piece
+        data += piece
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        message = json.loads(said.split(b"\n", 1)[0])
+        message = json.loads(data.split(b"\n", 1)[0])
         if "error" in message:
             raise failure(str(message["error"]).encode(), "the run")
         return int(message["child-pid"])

@@ -1,6 +1,6 @@
-"""Where images that are files are found again: by reference, and by the id that a reference led to before.
+"""Open images in files and registries by reference, or by an ID that a reference has led to before.
 
-CACHE/images/HEX    the reference under which the image of that id was last seen
+CACHE/images/HEX    the reference under which the image with this ID was last opened
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from envkit.registry.remote import Remote
 from envkit.run.rootless.layers import LayerCache
 from envkit.run.rootless.stack import Stack
 
-_MOST_WORKERS = 4  # more only wait for the disk
+_MOST_WORKERS = 4  # more would only wait for the disk
 _HINT = f"envkit verify {LAYOUT}:DIR, {ARCHIVE}:FILE or {PREFIX}HOST/NAME:TAG"
 
 
 class ImageStore:
-    """Images by reference or id, and their layers unpacked."""
+    """Opens images and unpacks their layers."""
 
     def __init__(self, folder: Path, *, ca_bundle: str | None = None) -> None:
         self._folder = folder
@@ -36,34 +36,34 @@ class ImageStore:
         self._known: dict[str, spec.Image] = {}
 
     def open(self, text: str) -> spec.Image:
-        """The image of a reference, or of an id that one led to; layers are not read yet.
+        """Return the image of a reference or of an ID known from an earlier one. Its layers are not read yet.
 
         Raises:
             EngineError: the image does not exist.
-            IntegrityError: its files are not what their digests promise.
-            UsageError: the place holds several images and the reference names none.
+            IntegrityError: its files do not match their digests.
+            UsageError: the folder or file has several images and the reference selects none.
         """
         if text in self._known:
             return self._known[text]
         reference = self._origin(text) if is_digest(text) else text
         image = self._read(reference)
         if is_digest(text) and image.id != text:
-            raise EngineError(f"there is no image {text} any more: {reference} is now {image.id}", hint=_HINT)
+            raise EngineError(f"image {text} no longer exists: {reference} is now {image.id}", hint=_HINT)
         self._known[image.id] = image
-        with contextlib.suppress(OSError):  # a note for later runs; this one has what it needs
+        with contextlib.suppress(OSError):  # only later runs need the note
             write_atomic(self._folder / "images" / image.id.removeprefix("sha256:"), image.origin.encode())
         return image
 
     def stack(self, image: spec.Image, reporter: Reporter) -> tuple[Stack, int]:
-        """The image's layers, unpacked, and the size of their tars together in bytes.
+        """Return the image's unpacked layers and the total size of their tars in bytes.
 
         Raises:
             EngineError: it has no layer.
-            IntegrityError: a layer is not what its digests promise.
+            IntegrityError: a layer does not match its digests.
             EnvironmentProblem: the disk is full.
         """
         if not image.layers:
-            raise EngineError(f"{image.origin} has no layer, so nothing can be run in it", hint=_HINT)
+            raise EngineError(f"{image.origin} has no layers, so it cannot be run", hint=_HINT)
         missing = {layer.diff_id: layer for layer in image.layers if self._layers.find(layer.diff_id) is None}
         if missing:
             self._layers.sweep()
@@ -77,7 +77,7 @@ class ImageStore:
         reference = parse_file(text)
         if reference is None:
             raise EngineError(
-                f"there is no image {text!r:.200} for bubblewrap, which reads {LAYOUT}:DIR, {ARCHIVE}:FILE and "
+                f"there is no image {text!r:.200}: bubblewrap opens {LAYOUT}:DIR, {ARCHIVE}:FILE and "
                 f"{PREFIX}HOST/NAME:TAG",
                 hint=_HINT,
             )
@@ -90,7 +90,7 @@ class ImageStore:
             stop = threading.Event()
             pool = ThreadPoolExecutor(min(_MOST_WORKERS, cores()), thread_name_prefix="unpack")
             try:
-                # The largest first: one that is begun last would have the others' cores idle.
+                # Largest first: if one started last, the other cores would be idle while it is unpacked.
                 ranked = sorted(layers, key=lambda layer: -layer.descriptor.size)
                 waiting = {pool.submit(self._layers.take, layer, stop): layer.descriptor.size for layer in ranked}
                 done = 0

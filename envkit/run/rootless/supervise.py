@@ -1,18 +1,18 @@
-"""Started as a program of its own: gives up privileges, becomes proot, and ends every process of the run.
+"""A program that starts proot without privileges and kills every process of the run at the end.
 
-Without a PID namespace the kernel does not end what a run leaves behind. So this process adopts the run's orphans (it
-is their subreaper) and kills what is left when the command has ended, or when envkit itself is gone.
+Without a PID namespace, the kernel does not kill the processes that a run leaves behind. So this process adopts the
+run's orphans (as their subreaper) and kills all that are left when the command has ended, or when envkit has.
 Only the standard library is imported, because this runs without site packages.
 
 Argument: one JSON object
-    argv      what to become, a full path first
+    argv      the command to execute, with a full path
     env       its environment
-    uid, gid  the machine's user that the run gets; null: the one who starts this
-    rules     a descriptor with the system call filter; null: none
-    writable, readable    files and folders that the run may use, and no others; both null: no limit
-    control   a descriptor: START starts the run; STOP, or its end, ends all of it
-    status    a descriptor that is told the process ID of the run's first process, as JSON
-    report    the number under which the run finds a descriptor for its exit code
+    uid, gid  the machine's user for the run; null: the caller
+    rules     a descriptor from which the system call filter is read; null: none
+    writable, readable    the only files and folders that the run may use; both null: no limit
+    control   a descriptor: START starts the run; STOP, or end of file, ends it
+    status    a descriptor to which the process ID of the run's first process is written as JSON
+    report    the number of the descriptor to which the run writes its exit code
 Source: prctl(2), seccomp(2), landlock(7), capabilities(7); Linux include/uapi/linux/landlock.h.
 """
 
@@ -32,14 +32,14 @@ from pathlib import Path
 from typing import Any
 
 FAILED = 125
-"""The exit code where the run was not started; stderr then begins with `SAYS`."""
-SAYS = b"supervise: "
+"""The exit code if the run was not started; stderr then begins with `PREFIX`."""
+PREFIX = b"supervise: "
 START, STOP = b"1", b"0"
 _SET_SUBREAPER, _DROP_BOUND, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 36, 24, 38, 22, 2
-_LAST_CAPABILITY = 63  # the kernel has room for 64, and refuses those it does not know
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # one number on every architecture
+_LAST_CAPABILITY = 63  # capability sets have 64 bits; the kernel refuses those it does not define
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same number on every architecture
 _BELOW_PATH = 1  # LANDLOCK_RULE_PATH_BENEATH
-# Version 1 forbids every rename between folders, version 3 knows truncation, 6 signals and abstract sockets.
+# Version 1 forbids every rename between folders. Version 3 adds truncation, 6 adds signals and abstract sockets.
 _LEAST, _TRUNCATES, _SCOPES = 2, 3, 6
 _EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE = 1, 2, 4, 8, 1 << 14
 _EVERYTHING = (1 << 14) - 1  # of version 2
@@ -47,21 +47,21 @@ _DEVICE_NODES = (1 << 6) | (1 << 11)
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE
 _SIGNALS_AND_SOCKETS = 3  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET and LANDLOCK_SCOPE_SIGNAL
 _KILLED = 137  # 128 + SIGKILL
-_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the end comes through `control` alone
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # only `control` ends this process
 _TICK_MS, _TICK_S = 100, 0.01
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock that this process may use, 0 where it has none that will do."""
+    """Return the version of Landlock, 0 if the kernel has none or one that is too old."""
     version = int(_LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1)))
     return version if version >= _LEAST else 0
 
 
 def main(text: str) -> int:
-    """Do what the argument says and return the run's exit code."""
-    asked = json.loads(text)
-    for descriptor in (asked["control"], asked["status"], asked["rules"]):
+    """Run the command of the argument and return its exit code."""
+    task = json.loads(text)
+    for descriptor in (task["control"], task["status"], task["rules"]):
         if descriptor is not None:
             os.set_inheritable(descriptor, False)
     _call("prctl", _SET_SUBREAPER, ctypes.c_ulong(1))
@@ -70,36 +70,37 @@ def main(text: str) -> int:
     if child == 0:
         try:
             os.close(gate[1])
-            _become(asked, gate[0], report[1])
+            _become(task, gate[0], report[1])
         except OSError as failure:
-            os.write(2, SAYS + f"{failure.strerror}\n".encode())
+            os.write(2, PREFIX + f"{failure.strerror}\n".encode())
         os._exit(FAILED)
     os.close(gate[0])
     os.close(report[1])
     try:
-        os.write(asked["status"], json.dumps({"child-pid": child}).encode() + b"\n")  # as bubblewrap tells it
-        os.close(asked["status"])
-        return _watch(child, asked["control"], gate[1], report[0])
+        os.write(task["status"], json.dumps({"child-pid": child}).encode() + b"\n")  # in bubblewrap's format
+        os.close(task["status"])
+        return _watch(child, task["control"], gate[1], report[0])
     finally:
         _end_all()
 
 
 def _watch(child: int, control: int, gate: int, report: int) -> int:
-    """Wait for the run's own word, for the end of proot, or for the end of envkit; return the exit code.
+    """Wait for the reported exit code, for proot's end, or for `control`; return the exit code.
 
-    Proot's exit code is that of whichever process ended last, and proot lives as long as any of them.
+    The code is reported separately because proot runs as long as any process of the run, and returns the exit code of
+    the one that ended last.
     """
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(report, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll(_TICK_MS):
-            said = os.read(descriptor, 64).strip()
-            if descriptor == report and said.isdigit():
-                return int(said)
+            data = os.read(descriptor, 64).strip()
+            if descriptor == report and data.isdigit():
+                return int(data)
             if descriptor == report:
                 poll.unregister(report)
-            elif said == START:
+            elif data == START:
                 os.write(gate, START)
             else:
                 return _KILLED
@@ -112,47 +113,47 @@ def _watch(child: int, control: int, gate: int, report: int) -> int:
                 break
 
 
-def _become(asked: dict[str, Any], gate: int, report: int) -> None:
-    """Wait for the start, then become what was asked for."""
+def _become(task: dict[str, Any], gate: int, report: int) -> None:
+    """Wait for the start, give up privileges, and execute the command."""
     os.setsid()
     for signum in (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two
         signal.signal(signum, signal.SIG_DFL)
     if not os.read(gate, 1):
         return
-    # Read now: the number of this descriptor may be the one that the report gets.
-    rules = None if asked["rules"] is None else os.read(asked["rules"], 1 << 16)
-    if asked["uid"] is not None:
-        _be_user(asked["uid"], asked["gid"])
+    # Read before dup2 below: this descriptor may have the number that the report gets.
+    rules = None if task["rules"] is None else os.read(task["rules"], 1 << 16)
+    if task["uid"] is not None:
+        _be_user(task["uid"], task["gid"])
     _call("prctl", _NO_NEW_PRIVILEGES, *(ctypes.c_ulong(argument) for argument in (1, 0, 0, 0)))
-    if asked["readable"] is not None:
-        _limit_files(asked["writable"], asked["readable"])
-    os.dup2(report, asked["report"], inheritable=True)
+    if task["readable"] is not None:
+        _limit_files(task["writable"], task["readable"])
+    os.dup2(report, task["report"], inheritable=True)
     os.chdir("/")
     if rules is not None:
         _filter_calls(rules)
-    os.execve(asked["argv"][0], asked["argv"], asked["env"])  # noqa: S606 - a full path, no shell
+    os.execve(task["argv"][0], task["argv"], task["env"])  # noqa: S606 - a full path, no shell
 
 
 def _be_user(uid: int, gid: int) -> None:
-    """Be that user, member of no other group, and unable to gain a capability."""
+    """Change to this user and group, leave all other groups, and drop all capabilities."""
     for capability in range(_LAST_CAPABILITY + 1):
-        # Those that the kernel does not know, and all of them without CAP_SETPCAP: no program can give them back
-        # all the same, because of `_NO_NEW_PRIVILEGES`.
+        # Errors are ignored: this fails for undefined capabilities, and for all without CAP_SETPCAP. Because of
+        # `_NO_NEW_PRIVILEGES`, no program can regain capabilities in any case.
         _LIBC.prctl(_DROP_BOUND, ctypes.c_ulong(capability), *(ctypes.c_ulong(0),) * 3)
     try:
         os.setgroups([])
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     except PermissionError as error:
-        message = "root cannot become another user here (no CAP_SETUID and CAP_SETGID), and no image is run as root"
+        message = "root cannot change to another user here (no CAP_SETUID or CAP_SETGID), and images never run as root"
         raise PermissionError(error.errno, message) from error
 
 
 def _limit_files(writable: list[str], readable: list[str]) -> None:
-    """Let this process, and all that it becomes or starts, use these files alone."""
+    """Restrict this process and all of its children to these files."""
     version = landlock_version()
     handled = _EVERYTHING | (_TRUNCATE if version >= _TRUNCATES else 0)
-    # Longer than an old kernel's structure, which is accepted as long as the rest is zero.
+    # An older kernel has a shorter structure, and accepts this one if the rest is zero.
     scoped = _SIGNALS_AND_SOCKETS if version >= _SCOPES else 0
     attributes = struct.pack("=QQQ", handled, 0, scoped)
     rules = int(_LIBC.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0)))
@@ -188,7 +189,7 @@ def _filter_calls(program: bytes) -> None:
 
 
 def _end_all() -> None:
-    """Kill every process below this one, until there is none."""
+    """Kill all descendants of this process until none is left."""
     while True:
         for pid in _below(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -202,7 +203,7 @@ def _end_all() -> None:
 
 
 def _below(top: int) -> list[int]:
-    """The processes below one, farthest first: proot, which stands between, goes last."""
+    """Return the descendants of a process, farthest first, so that proot, which traces the others, is killed last."""
     children: dict[int, list[int]] = {}
     # Not Path.glob, which raises ProcessLookupError if a process ends while it is listed.
     for pid in (name for name in os.listdir("/proc") if name.isdecimal()):  # noqa: PTH208

@@ -1,6 +1,6 @@
-"""Streams of a container that a person uses: its own terminal, and signals that are passed on.
+"""The terminal and the signals of an interactive container.
 
-A container never gets the caller's terminal itself: with it, it could type into the caller's shell (TIOCSTI).
+A container never gets the caller's own terminal: with it, it could type into the caller's shell (TIOCSTI).
 Source: pty(7), tty_ioctl(4), ioctl_tty(2).
 """
 
@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _PIECE = 1 << 16
-_GLANCE_S = 0.1  # how soon the command's end is noticed
+_POLL_S = 0.1  # how soon the command's end is noticed
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """A pseudo terminal: the caller's end and the container's."""
+    """A pseudoterminal: the caller's end (`own`) and the container's (`theirs`)."""
 
     own: int
     theirs: int
@@ -39,10 +39,10 @@ class Terminal:
             fcntl.ioctl(self.own, termios.TIOCSWINSZ, size)
 
     def carry(self, process: subprocess.Popen[bytes]) -> None:
-        """Carry bytes both ways until the process has ended and all that it wrote is shown."""
+        """Copy bytes both ways until the process has ended and all of its output is shown."""
         typed, shown = sys.stdin.fileno(), sys.stdout.fileno()
         before = termios.tcgetattr(typed)
-        tty.setraw(typed, termios.TCSADRAIN)  # what was typed already is kept
+        tty.setraw(typed, termios.TCSADRAIN)  # the default, TCSAFLUSH, would discard what was typed already
         try:
             with selectors.DefaultSelector() as ready:
                 ready.register(typed, selectors.EVENT_READ)
@@ -53,8 +53,8 @@ class Terminal:
             termios.tcsetattr(typed, termios.TCSADRAIN, before)
 
     def _step(self, ready: selectors.BaseSelector, typed: int, shown: int) -> bool:
-        """Carry what is there; False when nothing came for a moment."""
-        readable = [key.fd for key, _ in ready.select(_GLANCE_S)]
+        """Copy what can be read; return False when there was nothing."""
+        readable = [key.fd for key, _ in ready.select(_POLL_S)]
         if typed in readable:
             piece = os.read(typed, _PIECE)
             if piece:
@@ -64,7 +64,7 @@ class Terminal:
         if self.own in readable:
             try:
                 piece = os.read(self.own, _PIECE)
-            except OSError as error:  # the last process that had the other end is gone
+            except OSError as error:  # EIO: no process has the other end open any more
                 if error.errno != errno.EIO:
                     raise
                 return False
@@ -74,13 +74,13 @@ class Terminal:
 
 @contextmanager
 def new_terminal() -> Iterator[Terminal]:
-    """A terminal of the size of the caller's; both ends are closed at the end."""
+    """Open a terminal that follows the size of the caller's; close both ends on exit."""
     own, theirs = os.openpty()
-    made = Terminal(own, theirs)
-    made.resize()
-    before = signal.signal(signal.SIGWINCH, lambda _number, _frame: made.resize())
+    terminal = Terminal(own, theirs)
+    terminal.resize()
+    before = signal.signal(signal.SIGWINCH, lambda _number, _frame: terminal.resize())
     try:
-        yield made
+        yield terminal
     finally:
         signal.signal(signal.SIGWINCH, before)
         for end in (own, theirs):
@@ -89,12 +89,12 @@ def new_terminal() -> Iterator[Terminal]:
 
 
 @contextmanager
-def passing_on(send: Callable[[int], None]) -> Iterator[None]:
-    """Hand each signal that comes to `send`, which passes it on, instead of ending this process."""
-    before = {number: signal.getsignal(number) for number in PASSED_ON}
-    for number in PASSED_ON:
-        if before[number] is not signal.SIG_IGN:  # as nohup(1) leaves it
-            signal.signal(number, lambda came, _frame: send(came))
+def forwarded_signals(send: Callable[[int], None]) -> Iterator[None]:
+    """Pass each signal to `send` instead of letting it end this process."""
+    before = {number: signal.getsignal(number) for number in FORWARDED}
+    for number in FORWARDED:
+        if before[number] is not signal.SIG_IGN:  # as nohup(1) leaves SIGHUP
+            signal.signal(number, lambda received, _frame: send(received))
     try:
         yield
     finally:
@@ -103,7 +103,7 @@ def passing_on(send: Callable[[int], None]) -> Iterator[None]:
 
 
 def lead_terminal() -> None:
-    """Make standard input the controlling terminal; called in a child that leads a session of its own."""
+    """Make standard input the controlling terminal. Call it in a child that leads a session of its own."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

@@ -1,8 +1,8 @@
-"""A layer's tar as a folder tree, written so that nothing can land outside of it.
+"""Unpack a layer's tar into a folder so that nothing can be written outside of it.
 
-No other process writes to the folder of the tree, and every parent of an entry has to be a folder that
-this same tar made there. So no link is ever followed, whatever the tar says. Set-user-id bits are dropped, devices are
-refused outside of /dev (where a container has its own), and what a layer removes from those below it is noted.
+No other process writes to the folder, and every parent of an entry has to be a folder that the same tar created. So no
+link is ever followed, whatever the tar contains. Set-user-ID bits are dropped, devices are refused outside of /dev
+(where a container has its own), and what the layer removes from lower layers is recorded.
 Source: OCI image specification 1.1, "Image Layer Filesystem Changeset" (whiteouts, opaque whiteouts).
 """
 
@@ -24,56 +24,56 @@ _MODES = 0o1777  # permissions and the sticky bit; neither set-user-id nor set-g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What was unpacked. Paths are relative to the tree."""
+    """The effect of an unpacked layer on lower layers. Paths are relative to the tree."""
 
-    whiteouts: tuple[str, ...]  # what the layers below have and this one removes
-    opaque: tuple[str, ...]  # folders of which nothing below shows
-    overlay: bool  # whether the kernel can stack the tree as it lies
+    whiteouts: tuple[str, ...]  # paths of lower layers that this one removes
+    opaque: tuple[str, ...]  # folders that hide the content of lower layers
+    overlay: bool  # whether the tree has the kernel's whiteouts, so that it can be a layer of an overlay
 
 
 @dataclass(slots=True)
 class _Tree:
     root: str
     shift: int | None
-    kinds: dict[str, Kind | None] = field(default_factory=dict)  # None: known, and not written
+    kinds: dict[str, Kind | None] = field(default_factory=dict)  # None: an entry that was skipped
     folders: dict[str, Entry] = field(default_factory=dict)
     whiteouts: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
 
 
 def unpack(source: Source, root: Path, *, shift: int | None) -> Contents:
-    """Write a tar's entries below `root`, an empty folder of one's own.
+    """Write a tar's entries below `root`, an empty folder of this user.
 
-    `shift` is added to every user and group ID (as root); with None everything belongs to this process's user.
+    `shift` is added to every user and group ID (for root); with None everything belongs to this process's user.
 
     Raises:
-        IntegrityError: the tar is damaged, or an entry would land outside, pass through a link, or be a device.
+        IntegrityError: the tar is damaged, or an entry would be outside, below a link, or a device.
         OSError: the disk is full, or a file cannot be written.
     """
     tree = _Tree(os.fspath(root), shift)
     for entry in entries(source):
         _place(tree, entry, source)
     overlay = _note_removed(tree)
-    # The deepest first: filling a folder changes its time, and a folder closed to its owner cannot be entered any more.
+    # After all entries, deepest folder first: writing to a folder changes its time, and its final mode may lock us out.
     for path in sorted(tree.folders, key=lambda folder: folder.count("/"), reverse=True):
         entry, full = tree.folders[path], f"{tree.root}/{path}"
         _own(tree, full, entry)
         os.chmod(full, (entry.mode & _MODES) | (stat.S_IRWXU if shift is None else 0))  # noqa: PTH101
         os.utime(full, (entry.mtime, entry.mtime))
-    # A whiteout hides what lower layers have; an entry at the same path of this layer stays, wherever it is in the tar.
+    # A whiteout applies to lower layers only. An entry of this layer at the same path stays, in any order in the tar.
     removed = tuple(sorted(whiteout for whiteout in tree.whiteouts if whiteout not in tree.kinds))
     return Contents(whiteouts=removed, opaque=tuple(sorted(tree.opaque)), overlay=overlay)
 
 
 def plain_path(name: str) -> str:
-    """An entry's path relative to the tree, '' for the tree itself.
+    """Return an entry's path relative to the tree, '' for the tree itself.
 
     Raises:
-        IntegrityError: it is absolute, goes up, or is longer than a path can be.
+        IntegrityError: it is absolute, has `..`, or is too long.
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts:
-        raise IntegrityError(f"a layer has an entry outside of it: {name[:200]!r}")
+        raise IntegrityError(f"a layer has an entry outside of its root: {name[:200]!r}")
     path = "/".join(parts)
     if len(os.fsencode(path)) > imagepaths.LONGEST_PATH or any(
         len(os.fsencode(part)) > imagepaths.LONGEST_NAME for part in parts
@@ -85,7 +85,7 @@ def plain_path(name: str) -> str:
 def _place(tree: _Tree, entry: Entry, source: Source) -> None:
     path = plain_path(entry.name)
     if not path:
-        return  # the tree's own folder: a container's root is made elsewhere
+        return  # the root folder itself, which is created elsewhere
     _parents(tree, path.rpartition("/")[0])
     removal = imagepaths.removal(path)
     if removal is not None:
@@ -114,15 +114,15 @@ def _place(tree: _Tree, entry: Entry, source: Source) -> None:
     elif path.startswith("dev/"):
         tree.kinds[path] = None
     else:
-        raise IntegrityError(f"a layer has a {entry.kind.value} at {entry.name[:200]!r}, which no image needs")
+        raise IntegrityError(f"a layer has a {entry.kind.value} at {entry.name[:200]!r}, which is not allowed")
 
 
 def _parents(tree: _Tree, path: str) -> None:
-    """Make sure that a path is a folder made here; what a tar leaves out is made readable for all."""
+    """Check that a path is a folder of this tar. A folder that the tar omits is created, readable for all."""
     if not path or tree.kinds.get(path) is Kind.FOLDER:
         return
     if path in tree.kinds:
-        raise IntegrityError(f"a layer has an entry below {path[:200]!r}, which is not a folder in it")
+        raise IntegrityError(f"a layer has an entry below {path[:200]!r}, which is not a folder in the layer")
     _parents(tree, path.rpartition("/")[0])
     os.mkdir(f"{tree.root}/{path}", 0o755)  # noqa: PTH102
     os.chmod(f"{tree.root}/{path}", 0o755)  # noqa: PTH101, S103 - whatever the umask
@@ -148,7 +148,7 @@ def _write(tree: _Tree, full: str, entry: Entry, source: Source) -> None:
 
 def _link(tree: _Tree, full: str, entry: Entry) -> None:
     if not entry.target or "\0" in entry.target:
-        raise IntegrityError(f"a layer has a link to nothing at {entry.name[:200]!r}")
+        raise IntegrityError(f"a layer has a link without a target at {entry.name[:200]!r}")
     os.symlink(entry.target, full)  # noqa: PTH211 - a plain string, as everywhere here
     _own(tree, full, entry)
     os.utime(full, (entry.mtime, entry.mtime), follow_symlinks=False)
@@ -158,10 +158,12 @@ def _hard_link(tree: _Tree, path: str, entry: Entry) -> None:
     target = plain_path(entry.target)
     kind = tree.kinds.get(target)
     if kind is None and target in tree.kinds:
-        tree.kinds[path] = None  # a link to a device that is not written
+        tree.kinds[path] = None  # a link to a device that was skipped
         return
     if target == path or kind not in (Kind.FILE, Kind.LINK, Kind.HARD_LINK):
-        raise IntegrityError(f"a layer has {entry.name[:200]!r} linked to {entry.target[:200]!r}, no file of it")
+        raise IntegrityError(
+            f"a layer has a hard link {entry.name[:200]!r} to {entry.target[:200]!r}, which is not a file in the layer"
+        )
     os.link(f"{tree.root}/{target}", f"{tree.root}/{path}", follow_symlinks=False)
 
 
@@ -171,7 +173,7 @@ def _own(tree: _Tree, full: str, entry: Entry) -> None:
 
 
 def _note_removed(tree: _Tree) -> bool:
-    """Leave the kernel's own marks of what is removed; False where this file system or user cannot have them."""
+    """Create overlayfs's whiteouts and opaque marks; return False if this file system or user cannot."""
     for path in tree.whiteouts:
         if path not in tree.kinds:
             try:

@@ -50,8 +50,8 @@ def image(*digests: str) -> LocalImage:
 def test_a_registry_gives_the_digest_once() -> None:
     storage = Storage(registry={DEBIAN: DIGEST})
     finder = bases(storage)
-    found = finder.find(DEBIAN, asked="auto", system="debian12")
-    assert found == finder.find(DEBIAN, asked="auto", system="debian12")
+    found = finder.find(DEBIAN, requested="auto", system="debian12")
+    assert found == finder.find(DEBIAN, requested="auto", system="debian12")
     assert found.reference == f"{DEBIAN}@{DIGEST}"
     assert (found.digest, found.origin, found.name) == (DIGEST, "registry", DEBIAN)
     assert storage.asked == [DEBIAN]
@@ -60,7 +60,7 @@ def test_a_registry_gives_the_digest_once() -> None:
 def test_a_mirror_serves_docker_hubs_images_under_their_own_name() -> None:
     mirror = "127.0.0.1:5000/library/debian:bookworm-slim"
     found = bases(Storage(registry={mirror: DIGEST}), registry="127.0.0.1:5000").find(
-        DEBIAN, asked="auto", system="debian12"
+        DEBIAN, requested="auto", system="debian12"
     )
     assert found.reference == f"{mirror}@{DIGEST}"
     assert found.name == DEBIAN
@@ -84,35 +84,35 @@ def test_the_mirror_of_docker_hub_serves_its_names_short_or_long(name: str, aske
 
 def test_without_a_registry_an_image_at_hand_will_do() -> None:
     storage = Storage(images={DEBIAN: image(f"debian@{DIGEST}")})
-    found = bases(storage).find(DEBIAN, asked="auto", system="debian12")
+    found = bases(storage).find(DEBIAN, requested="auto", system="debian12")
     assert (found.reference, found.digest, found.origin) == (f"{DEBIAN}@{DIGEST}", DIGEST, "local")
 
 
 def test_a_registry_that_says_no_is_believed() -> None:
     with pytest.raises(EngineError, match="no such image"):
-        bases(Storage(registry={}, images={DEBIAN: image()})).find(DEBIAN, asked="auto", system="debian12")
+        bases(Storage(registry={}, images={DEBIAN: image()})).find(DEBIAN, requested="auto", system="debian12")
 
 
 def test_another_system_cannot_be_bootstrapped() -> None:
     with pytest.raises(EnvironmentProblem, match="no registry"):
-        bases(Storage()).find("docker.io/library/ubuntu:22.04", asked="auto", system="ubuntu22.04")
+        bases(Storage()).find("docker.io/library/ubuntu:22.04", requested="auto", system="ubuntu22.04")
 
 
 def test_a_named_image_is_taken_from_this_machine_first() -> None:
     storage = Storage(registry={"mine:1": DIGEST}, images={"mine:1": image()})
-    found = bases(storage).find(DEBIAN, asked="mine:1", system="debian12")
+    found = bases(storage).find(DEBIAN, requested="mine:1", system="debian12")
     assert (found.reference, found.origin, found.name) == ("mine:1", "local", "mine:1")
     assert storage.asked == []
 
 
 def test_a_named_image_is_else_looked_up() -> None:
-    found = bases(Storage(registry={"mine:1": DIGEST})).find(DEBIAN, asked="mine:1", system="debian12")
+    found = bases(Storage(registry={"mine:1": DIGEST})).find(DEBIAN, requested="mine:1", system="debian12")
     assert found.reference == f"mine:1@{DIGEST}"
 
 
 def test_a_digest_needs_no_registry() -> None:
     storage = Storage()
-    found = bases(storage).find(DEBIAN, asked=f"mine@{DIGEST}", system="debian12")
+    found = bases(storage).find(DEBIAN, requested=f"mine@{DIGEST}", system="debian12")
     assert (found.reference, found.digest) == (f"mine@{DIGEST}", DIGEST)
     assert storage.asked == []
 
@@ -120,13 +120,13 @@ def test_a_digest_needs_no_registry() -> None:
 @pytest.mark.parametrize("asked", ["--privileged", "a b", "a\nRUN x"])
 def test_what_is_no_name_is_refused(asked: str) -> None:
     with pytest.raises(UsageError, match="is not an image's name"):
-        bases(Storage()).find(DEBIAN, asked=asked, system="debian12")
+        bases(Storage()).find(DEBIAN, requested=asked, system="debian12")
 
 
 @pytest.mark.parametrize("asked", ["bootstrap:", "bootstrap:debian", "bootstrap:debian/sid", "bootstrap:ubuntu/jammy"])
 def test_what_cannot_be_bootstrapped_is_refused(asked: str) -> None:
     with pytest.raises(UsageError, match="cannot be bootstrapped") as caught:
-        bases(Storage()).find(DEBIAN, asked=asked, system="debian12")
+        bases(Storage()).find(DEBIAN, requested=asked, system="debian12")
     assert "bootstrap:debian/bookworm" in (caught.value.hint or "")
 
 

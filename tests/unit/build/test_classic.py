@@ -2,22 +2,22 @@ from typing import Any
 
 import pytest
 
-from envkit.build.classic import Narration
+from envkit.build.classic import BuildEvents
 from envkit.build.log import BuildLog
-from envkit.engine.failures import Place
+from envkit.engine.failures import EngineInfo
 from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.ground.progress import Silent
 
 FAILED = {"errorDetail": {"code": 3, "message": "returned a non-zero code: 3"}, "error": "returned a non-zero code: 3"}
 
 
-def told(*events: dict[str, Any]) -> tuple[Narration, list[str]]:
+def told(*events: dict[str, Any]) -> tuple[BuildEvents, list[str]]:
     containers: list[str] = []
-    narration = Narration(BuildLog(None, Silent()), Silent(), containers.append)
+    build = BuildEvents(BuildLog(None, Silent()), Silent(), containers.append)
     for event in events:
-        narration.hear(event)
-    narration.finish()
-    return narration, containers
+        build.read(event)
+    build.finish()
+    return build, containers
 
 
 def test_the_id_comes_from_aux_alone() -> None:
@@ -44,7 +44,7 @@ def test_only_the_engine_names_containers() -> None:
 
 def test_a_failure_names_the_step_and_its_code() -> None:
     found, _ = told({"stream": "Step 2/5 : RUN make\n"}, {"stream": "oops\n"}, FAILED)
-    error = found.failure("the build of x", Place(engine="docker"))
+    error = found.failure("the build of x", EngineInfo(engine="docker"))
     assert type(error) is EngineError
     assert error.message == "the build of x failed at step 2/5: RUN make: exit code 3"
     assert error.details[-1] == "oops"
@@ -59,17 +59,17 @@ def test_a_failure_names_the_step_and_its_code() -> None:
 )
 def test_a_full_disk_is_read_from_output_and_message(events: tuple[dict[str, Any], ...]) -> None:
     found, _ = told(*events)
-    assert isinstance(found.failure("the build of x", Place(engine="docker")), EnvironmentProblem)
+    assert isinstance(found.failure("the build of x", EngineInfo(engine="docker")), EnvironmentProblem)
 
 
 def test_without_a_code_the_engines_words_count() -> None:
     found, _ = told({"error": "manifest unknown"})
-    assert "no such image" in found.failure("the build of x", Place(engine="docker")).message
+    assert "no such image" in found.failure("the build of x", EngineInfo(engine="docker")).message
 
 
 def test_a_pull_is_told_without_its_progress() -> None:
     log = BuildLog(None, Silent())
-    narration = Narration(log, Silent(), lambda _: None)
-    narration.hear({"status": "Pulling from library/debian", "id": "12"})
-    narration.hear({"status": "Downloading", "id": "ab", "progressDetail": {"current": 1, "total": 2}})
+    events = BuildEvents(log, Silent(), lambda _: None)
+    events.read({"status": "Pulling from library/debian", "id": "12"})
+    events.read({"status": "Downloading", "id": "ab", "progressDetail": {"current": 1, "total": 2}})
     assert log.tail() == ("12: Pulling from library/debian",)

@@ -349,7 +349,7 @@ def test_a_full_output_hints_at_the_output(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Path, "hardlink_to", full)
     with pytest.raises(EnvironmentProblem, match=r"disk full on .* \(.* GB free\)") as caught:
         cache.place(KEY, found, tmp_path / "out")
-    assert caught.value.hint == "name an --output on a larger disk"
+    assert caught.value.hint == "use an --output on a larger disk"
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:

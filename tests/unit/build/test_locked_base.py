@@ -36,7 +36,7 @@ def test_another_machines_packages_cannot_be_installed_here() -> None:
     locked_base.check_platform(lock, "aarch64")
     lock = replace(lock, base=LockedBase(kind="bootstrap", reference="bootstrap:debian/bookworm", suite="bookworm"))
     locked_base.check_platform(lock, "x86_64")
-    with pytest.raises(EnvironmentProblem, match="for linux-64 cannot be made on aarch64"):
+    with pytest.raises(EnvironmentProblem, match="for linux-64 cannot be built on aarch64"):
         locked_base.check_platform(lock, "aarch64")
 
 
@@ -75,17 +75,17 @@ def test_an_image_that_is_named_is_the_engines_own_first(digests: tuple[str, ...
     with Transport() as transport:
         made = locked_base.to_lock(
             plan, "team/base:1", mirrors=Mirrors(), transport=transport, reporter=notes,
-            at_hand=lambda _: _image(*digests),
+            local=lambda _: _image(*digests),
         )  # fmt: skip
     assert made == found
-    said = [] if digests else ["base image: team/base:1 is in no registry, so the lock does not hold it"]
+    said = [] if digests else ["base image: team/base:1 was not pulled from a registry, so it is not in the lock"]
     assert notes.notes == said
 
 
 def test_where_no_registry_answers_the_engines_own_copy_will_do() -> None:
     plan, seen, notes = _wheels(), [], Heard()
 
-    def at_hand(name: str) -> LocalImage:
+    def local(name: str) -> LocalImage:
         seen.append(name)
         return _image(f"mirror.example.com/library/debian@{DIGEST}")
 
@@ -94,16 +94,16 @@ def test_where_no_registry_answers_the_engines_own_copy_will_do() -> None:
         EnvironmentProblem("mirror.example.com does not answer"),
         mirrors=Mirrors(registry="mirror.example.com"),
         reporter=notes,
-        at_hand=at_hand,
+        local=local,
     )
     assert made == LockedBase(kind="registry", reference=plan.base, digest=DIGEST)
     assert seen == [plan.base.replace("docker.io", "mirror.example.com")]
-    assert notes.notes == [f"mirror.example.com does not answer; the base is {seen[0]} as it is here"]
+    assert notes.notes == [f"mirror.example.com does not answer; using the local {seen[0]} as the base"]
 
 
 def test_a_system_that_cannot_be_bootstrapped_needs_its_registry() -> None:
     plan = shipped_plan("cpu", os="ubuntu22.04")
     away = EnvironmentProblem("the registry does not answer")
-    for at_hand in (None, lambda _: None):
+    for local in (None, lambda _: None):
         with pytest.raises(EnvironmentProblem, match="the registry does not answer"):
-            locked_base._without_registry(plan, away, mirrors=Mirrors(), reporter=Silent(), at_hand=at_hand)
+            locked_base._without_registry(plan, away, mirrors=Mirrors(), reporter=Silent(), local=local)

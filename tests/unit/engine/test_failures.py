@@ -1,9 +1,9 @@
 import pytest
 
-from envkit.engine.failures import Place, disk_full, engine_lost, translate
+from envkit.engine.failures import EngineInfo, disk_full, engine_lost, translate
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 
-DOCKER = Place(engine="docker")
+DOCKER = EngineInfo(engine="docker")
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_unknown_words_are_passed_on_in_one_line() -> None:
 
 
 def test_podman_is_told_in_its_own_commands() -> None:
-    error = translate("no space left on device", "x", Place(engine="podman"))
+    error = translate("no space left on device", "x", EngineInfo(engine="podman"))
     assert error.hint == "podman system df; podman system prune"
 
 
 def test_a_known_storage_is_named_with_what_is_free() -> None:
-    error = translate("no space left on device", "x", Place(engine="docker", storage="/"))
+    error = translate("no space left on device", "x", EngineInfo(engine="docker", storage="/"))
     assert "disk full on / (" in error.message
     assert " GB free)" in error.message
 

@@ -238,5 +238,5 @@ def test_an_image_is_found_again_by_its_id(tmp_path: Path) -> None:
     assert ImageStore(tmp_path / "c").open(image.id).origin == image.origin
     with pytest.raises(EngineError, match="there is no image"):
         ImageStore(tmp_path / "other").open(image.id)
-    with pytest.raises(EngineError, match=r"which reads oci:DIR, docker-archive:FILE and registry:HOST/NAME:TAG"):
+    with pytest.raises(EngineError, match=r"bubblewrap opens oci:DIR, docker-archive:FILE and registry:HOST/NAME:TAG"):
         ImageStore(tmp_path / "c").open("debian:12")

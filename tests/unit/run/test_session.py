@@ -60,7 +60,7 @@ def test_a_folder_behind_a_link_is_the_folder(tmp_path: Path) -> None:
         ("/tmp:data", "--data: 'data' is not a folder in a container", "--data /tmp:/data"),
         ("/tmp:/../etc", "is not a folder in a container", "--data /tmp:/data"),
         ("/tmp:/", "is not a folder in a container", "--data /tmp:/data"),
-        ("/", "--data / would give the whole machine to the container", "--data DIR"),
+        ("/", "--data / would give the container the whole machine", "--data DIR"),
     ],
 )
 def test_folders_that_are_refused(text: str, said: str, hint: str | None) -> None:

@@ -112,7 +112,7 @@ def test_an_engine_that_saves_another_image_is_not_believed(
     (tmp_path / "out").mkdir()
     with pytest.raises(IntegrityError) as caught:
         find_source("train:1", tmp_path, transport, Silent()).read(lambda _layer: None)
-    assert caught.value.message == f"shelf saved {kept.id} for the image {asked}"
+    assert caught.value.message == f"shelf saved {kept.id} instead of the image {asked}"
 
 
 def test_what_keeps_no_images_by_name(tmp_path: Path, transport: Transport) -> None:

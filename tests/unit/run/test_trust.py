@@ -60,10 +60,9 @@ def container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
     monkeypatch.setattr(remedies, "hint", lambda *, building: f"building: {building}")
 
     def hold(*, proot: bool = True) -> None:
-        def made(name: str, *_: Any) -> Any:
+        def made(name: str, *_: Any, **__: Any) -> Any:
             return Weak() if name == "proot" and proot else Away(name)
 
-        monkeypatch.setattr(runners, "_for_files", made)
         monkeypatch.setattr(runners, "make", made)
 
     hold()
@@ -94,10 +93,11 @@ def test_what_a_record_names_is_run(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("container")
 def test_any_other_image_is_refused(tmp_path: Path) -> None:
     recorded(tmp_path, "sha256:" + "b" * 64)
-    with pytest.raises(EnvironmentProblem, match="nothing can be run in oci:/images/train") as caught:
+    with pytest.raises(EnvironmentProblem, match="so oci:/images/train cannot be run") as caught:
         choose_for(IMAGE, "auto", Heard())  # type: ignore[arg-type]
     assert caught.value.details[-1] == (
-        "proot: works here, but isolates weakly, and no record here is of this image (--runner proot uses it anyway)"
+        "proot: works here, but isolates weakly and there is no saved record of this image "
+        "(--runner proot uses it anyway)"
     )
 
 
@@ -106,7 +106,7 @@ def test_asked_for_by_name_it_gets_one_warning() -> None:
     heard: Any = Heard()
     assert choose_for(IMAGE, "proot", heard)[0].name == "proot"
     assert heard.notes == [
-        "warning: proot isolates weakly, and no record here is of oci:/images/train",
+        "warning: proot isolates weakly, and there is no saved record of oci:/images/train",
         "runner: proot",
     ]
 
@@ -114,7 +114,7 @@ def test_asked_for_by_name_it_gets_one_warning() -> None:
 def test_a_place_where_nothing_runs_is_refused_before_there_is_an_image(container: Callable[..., None]) -> None:
     check_for_files("auto", building=True)
     container(proot=False)
-    with pytest.raises(EnvironmentProblem, match="so what is built cannot be verified here") as caught:
+    with pytest.raises(EnvironmentProblem, match="so a built image cannot be verified here") as caught:
         check_for_files("auto", building=True)
     assert caught.value.exit_code == 9
     assert caught.value.message.startswith("bubblewrap: no bubblewrap here")

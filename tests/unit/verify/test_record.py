@@ -70,7 +70,7 @@ def test_the_schema_notices_what_is_wrong() -> None:
     assert faults(tree, schema(), closed=True) == [
         "$.run: no argv",
         "$.run: rack is unknown",
-        "$.checks[0].metric.value: '1' is no ['number', 'null']",
+        "$.checks[0].metric.value: '1' is not a ['number', 'null']",
         "$.summary.verdict: 'FINE' is not one of ['PASS', 'WARN', 'FAIL', 'INCONCLUSIVE', 'ERROR', 'NOT_VERIFIED']",
     ]
 

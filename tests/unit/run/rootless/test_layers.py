@@ -39,7 +39,9 @@ def test_a_hostile_layer_is_refused_with_a_next_step(tmp_path: Path) -> None:
     reference = parse_file(f"oci:{tmp_path / 'layout'}")
     assert reference is not None
     (layer,) = read_layout(reference).layers
-    with pytest.raises(IntegrityError, match=rf"^layer {layer.diff_id}: a layer has an entry outside of it") as caught:
+    with pytest.raises(
+        IntegrityError, match=rf"^layer {layer.diff_id}: a layer has an entry outside of its root"
+    ) as caught:
         LayerCache(tmp_path / "cache").take(layer, threading.Event())
     assert caught.value.hint == "get the image from its source again"
 

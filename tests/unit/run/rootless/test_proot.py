@@ -50,7 +50,7 @@ def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:
     """Its /tmp was then the image's own, which cannot be written."""
     folder = tmp_path / "a:b"
     folder.mkdir()
-    with pytest.raises(EnvironmentProblem, match="proot takes no path with a colon"):
+    with pytest.raises(EnvironmentProblem, match="proot cannot use a path with a colon"):
         proot.prepare(folder, Stack(layers=()), Inside(files={}, user=ROOT, env={}, workdir="", gpus=None))
 
 
