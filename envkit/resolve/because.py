@@ -1,4 +1,4 @@
-"""Why constraints clash: for each one, the values with which the others are available."""
+"""Explain a clash: for each constraint, the values of its field that the other constraints allow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MACHINE = ("gpu", "driver", "os")
 
 
 class Grounds:
-    """The sentences and source ids for one clash."""
+    """The sentences that explain one clash, and the ids of their sources (`refs`)."""
 
     def __init__(
         self, request: Request, *, stated: tuple[Ask, ...], clash: tuple[Ask, ...], full: Wanted, index: Index
@@ -33,7 +33,7 @@ class Grounds:
         self.refs: list[str] = []
 
     def sentences(self) -> tuple[str, ...]:
-        """One sentence for each constraint of the clash, then what the machine adds to it."""
+        """Return one sentence for each constraint of the clash, then those about the machine."""
         if not self.clash:
             return (f"the compatibility data of {self.index.facts.collected} has no such build",)
         sentences: list[str] = []
@@ -56,7 +56,7 @@ class Grounds:
             self.refs += max(builds, key=_newest).refs
 
     def _machine(self) -> Iterator[str]:
-        """Where a machine outside the clash narrows a way out of it, say so."""
+        """Yield where a constraint of the machine, outside the clash, leaves fewer versions to change to."""
         for ask in self.clash:
             if ask.field not in ("torch", "cuda"):
                 continue
@@ -67,8 +67,14 @@ class Grounds:
                     continue
                 after = _values(ask.field, self._builds((*others, constraint)))
                 if after and after != before:
-                    listed = _span(ask.field, after, self.index)
-                    yield f"{self._named((*others, constraint))} is available {_for(ask.field)} {listed} only"
+                    yield f"{self._available((*others, constraint), ask.field, after)} only"
+
+    def _available(self, others: tuple[Ask, ...], field: str, values: set[str]) -> str:
+        """Return which values of a field the other constraints allow: `torch 2.12 is available for CUDA 12.6`."""
+        listed = _span(field, values, self.index)
+        if field in ("source", "platform"):
+            return f"{self._named(others)} is available {'from' if field == 'source' else 'for'} {listed}"
+        return f"{self._named(others)} {_VERB.get(others[0].field, 'is available for')} {_TITLE[field]} {listed}"
 
     def _named(self, asks: Iterable[Ask]) -> str:
         return " with ".join(self._name(ask) for ask in asks)
@@ -82,21 +88,21 @@ class Grounds:
             case "cpu":
                 return "a CPU build"
             case "supported_only":
-                return "a version that gets fixes"
+                return "a supported version"
             case "template":
                 return "a venv on the system Python"
             case _:
                 return f"{_TITLE[ask.field]} {ask.words[1]}"
 
     def _alone(self, ask: Ask) -> list[str]:
-        """A constraint that fits nothing by itself."""
+        """Return why no build satisfies this constraint, even without the others."""
         facts = self.index.facts
         match ask.field:
             case "torch":
                 near = [_row(name, self.index) for name in _nearest(self.request.torch, self.index)]
                 return [
                     f"torch {ask.words[1]} is not in the compatibility data of {facts.collected}",
-                    f"the nearest are {'; '.join(near)}",
+                    f"the nearest versions are {'; '.join(near)}",
                 ]
             case "cuda":
                 traps = [trap for trap in facts.traps if trap.when.get("cuda") == ask.words[1]]
@@ -118,7 +124,7 @@ class Grounds:
                 return [f"no build is available for {self._name(ask)}" + (f"; available: {known}" if known else "")]
 
     def _printed(self, cuda: str) -> Iterator[str]:
-        """What runs on a driver that prints this CUDA version in nvidia-smi, which is where people have it from."""
+        """Yield what the driver runs that prints this CUDA version in nvidia-smi, the usual origin of such a number."""
         need = self.index.needs.get(minor(cuda)) if is_version(cuda) else None
         if need is None:
             return
@@ -145,17 +151,16 @@ class Grounds:
             "cpu": lambda *_: f"{rest} has no CPU build",
         }
         if ask.field == "python" and self.full.wheels:
-            return self._own_python()
-        return special.get(ask.field, self._others)(ask, rest, builds)
-
-    def _others(self, ask: Ask, rest: str, builds: list[Build]) -> str:
-        values = self._fixed(ask.field, _values(ask.field, builds))
+            return self._system_python()
+        if ask.field in special:
+            return special[ask.field](ask, rest, builds)
+        values = self._supported(ask.field, _values(ask.field, builds))
         if not values:
             return f"the {_TITLE[ask.field]} for {rest} is unknown"
-        return f"{rest} is available {_for(ask.field)} {_span(ask.field, values, self.index)}"
+        return self._available(others, ask.field, values)
 
-    def _fixed(self, field: str, values: set[str]) -> set[str]:
-        """Values without the Pythons that get no fixes, where the clash is about those."""
+    def _supported(self, field: str, values: set[str]) -> set[str]:
+        """Return the values without the Pythons past their end of life, if the clash includes `--supported-only`."""
         day = self.full.supported_on
         if field != "python" or day is None or all(ask.field != "supported_only" for ask in self.clash):
             return values
@@ -166,34 +171,34 @@ class Grounds:
         sources = {build.source for build in builds}
         if sources.isdisjoint(WHEEL_SOURCES):
             return f"{rest} is available from {_span('source', sources, self.index)} only, not as a wheel"
-        return self._own_python()
+        return self._system_python()
 
     def _size(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         del ask
         sizes = [size for build in builds if (size := build.download_size) is not None]
         if not sizes:
-            return f"the download size of {rest or 'every build'} is unknown, so no limit holds for it"
+            return f"the download size of {rest or 'every build'} is unknown, so it cannot be compared with the limit"
         others = len(builds) - len(sizes)
         unknown = f"; the size of {others} other builds is unknown" if others else ""
         return f"{rest or 'the smallest build'} needs a download of at least {shown_size(min(sizes))}{unknown}"
 
     def _support(self, ask: Ask, rest: str, builds: list[Build]) -> str:
-        """Why nothing that fits the others gets fixes: each torch is too old, or each Python of those that are not."""
+        """Return why no build that satisfies the others is supported: every torch is too old, or else every Python."""
         del rest
-        facts, newer = self.index.facts, [build for build in builds if build.torch in self.index.supported]
-        if not newer:
+        facts, supported = self.index.facts, [build for build in builds if build.torch in self.index.supported]
+        if not supported:
             self.refs.append(TORCH_REF)
             return torch_sentence(max((build.torch for build in builds), key=key), self.index.series)
         others = tuple(other for other in self.clash if other != ask)
         allowed = Sieve(keep(self.full, self.stated, others), self.index)
-        pythons = {name for build in newer for name in allowed.known_pythons(build)}
+        pythons = {name for build in supported for name in allowed.known_pythons(build)}
         newest = max(pythons if allowed.pythons is None else pythons & allowed.pythons, key=key)
         row = python_row(newest, facts)
         self.refs += row.refs if row else ()
         return python_sentence(newest, row, self.full.supported_on or facts.collected)
 
     def _forward(self) -> Iterator[str]:
-        """Why forward compatibility, where it is allowed, does not help with an old driver."""
+        """Yield why forward compatibility, if the request allows it, does not help with this driver."""
         driver = self.full.driver
         ask = next((candidate for candidate in self.clash if candidate.field == "driver"), None)
         if driver is None or ask is None or not self.request.allow_forward_compat:
@@ -205,7 +210,7 @@ class Grounds:
         self.refs += [ref for row in self.index.facts.forward[-1:] for ref in row.refs]
         yield refused(self.full.cards) or unlisted(driver, newer, self.index.facts)
 
-    def _own_python(self) -> str:
+    def _system_python(self) -> str:
         system = self.full.os
         if system is None:
             return "a venv on the system Python has only that version"
@@ -224,12 +229,12 @@ class Grounds:
             return self._uncoded(card, rest, builds)
         if any(not cudnn_runs(build, card.gpu, self.index) for build in coded):
             versions = _span("cudnn", _values("cudnn", coded), self.index)
-            return f"{subject} has code for {card}, but its cuDNN {versions} no longer runs on it"
+            return f"{subject} has code for {card}, but its cuDNN {versions} no longer supports it"
         return f"{subject} has only PTX for {card}, which an older driver cannot compile"
 
     def _uncoded(self, card: Card, rest: str, builds: list[Build]) -> str:
-        """Why builds have no code for a GPU."""
-        why = self._left_behind(card, rest, builds)
+        """Return why builds have no code for a GPU."""
+        why = self._unsupported_family(card, rest, builds)
         archs = {arch for build in builds for arch in build.archs or ()}
         if why is not None:
             return why
@@ -240,8 +245,8 @@ class Grounds:
             return f"compiled code exists for {low} to {high}; none of it runs on {card}"
         return f"{rest} has compiled code for {low} to {high}; none of it runs on {card}"
 
-    def _left_behind(self, card: Card, rest: str, builds: list[Build]) -> str | None:
-        """Why no build can have code for a GPU, where more than its arch list says so."""
+    def _unsupported_family(self, card: Card, rest: str, builds: list[Build]) -> str | None:
+        """Return why no build can have code for a GPU's whole family; None where only the arch lists rule it out."""
         gpu = card.gpu
         if gpu.integrated:
             subject = f"{rest} has no code" if rest else f"no build for {self.request.platform} has code"
@@ -251,6 +256,8 @@ class Grounds:
         if gpu.last_cuda is None or not majors or majors[0] <= key(gpu.last_cuda)[0]:
             return None
         named = " and ".join(f"CUDA {major}" for major in majors)
+        if any(other.field == "cuda" for other in self.clash):
+            return f"{named} {'have' if majors[1:] else 'has'} no code for {gpu.family} ({card.sm})"
         return f"{rest or 'every build'} comes with {named} only, which has no code for {gpu.family} ({card.sm})"
 
     def _driver(self, ask: Ask, rest: str, builds: list[Build]) -> str:
@@ -282,9 +289,9 @@ class Grounds:
         if system is None:
             return f"{rest} needs another OS"
         asked = self.full.python if any(other.field == "python" for other in self.clash) else None
-        own = self._fixed("python", {name for name in system.pythons if asked is None or asked.allows(name)})
+        own = self._supported("python", {name for name in system.pythons if asked is None or asked.allows(name)})
         if self.full.wheels and not any(own & set(build.pythons or ()) for build in builds):
-            return self._own_python()
+            return self._system_python()
         if builds and all(build.platform not in system.platforms for build in builds):
             return f"{system.id} is available for {', '.join(system.platforms)} only"
         if not needs:
@@ -305,10 +312,8 @@ _TITLE = {
     "cpu": "CPU",
     "max_size": "a download of at most",
 }
-
-
-def _for(field: str) -> str:
-    return {"source": "from", "platform": "for"}.get(field, f"for {_TITLE[field]}")
+# What the first of some constraints does with versions of torch, CUDA or cuDNN; any other one "is available for" them.
+_VERB = {"gpu": "is supported by", "os": "is supported by", "python": "is supported by", "driver": "runs"}
 
 
 def _newest(build: Build) -> tuple[object, ...]:
@@ -322,7 +327,7 @@ def _values(field: str, builds: list[Build]) -> set[str]:
 
 
 def _span(field: str, values: set[str], index: Index) -> str:
-    """`2.1.0 to 2.5.1` for an unbroken run of torch releases, otherwise the values one by one."""
+    """Return the values, oldest first: consecutive torch releases as `2.1.0 to 2.5.1`, anything else one by one."""
     if field in ("source", "platform"):
         return ", ".join(sorted(values))
     ordered = sorted(values, key=key)

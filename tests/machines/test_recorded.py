@@ -150,9 +150,9 @@ def test_forward_compatibility_is_for_the_product_that_was_found(put: Put, capsy
     assert (code, json.loads(out)["driver"]["mode"]) == (0, "forward-compatible")
     assert run(capsys, *(word for word in wanted if word != "--allow-forward-compat"))[0] == 3
     for name, why in (
-        ("desktop", "GeForce RTX 4090 (sm_89) is not one in NVIDIA's list"),
-        ("vgpu", "sm_80 names no product"),
-        ("wsl2", "sm_86 names no product"),
+        ("desktop", "GeForce RTX 4090 (sm_89) is not in NVIDIA's list of them"),
+        ("vgpu", "such as A100, not sm_80"),
+        ("wsl2", "such as A100, not sm_86"),
     ):
         put(recorded(name))
         code, _, err = run(capsys, *wanted)
