@@ -19,7 +19,7 @@ from envkit.verify.static import image_facts
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
-    from envkit.plan.requirements import Line, Sorted
+    from envkit.plan.requirements import Contents, Line
 
 _COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _GPU_BASE = re.compile(r"(?:[^/\s]+/)*(?:nvidia/|nvcr\.io/|pytorch/pytorch)")
@@ -96,7 +96,7 @@ def _stages(parsed: Parsed) -> set[str]:
     return {words[2] for words in froms if len(words) == 3 and words[1].lower() == "as"}  # noqa: PLR2004 - IMAGE as NAME
 
 
-def _torch(asked: Sorted, parsed: Parsed) -> Iterator[Finding]:
+def _torch(asked: Contents, parsed: Parsed) -> Iterator[Finding]:
     torch, bases = asked.of("torch"), bases_with_cuda(asked)
     if torch and not any(entry.value for entry in torch):
         yield Finding(
@@ -142,7 +142,7 @@ def _compatible(path: Path, facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _settings(base: str, parsed: Parsed, asked: Sorted) -> Iterator[Finding]:
+def _settings(base: str, parsed: Parsed, asked: Contents) -> Iterator[Finding]:
     """What the variables of the image bring about; images made for GPUs set those that `--gpus` needs."""
     made_for_gpus = bool(_GPU_BASE.match(base))
     env = ({"NVIDIA_VISIBLE_DEVICES": "all"} if made_for_gpus else {}) | parsed.image.env

@@ -46,7 +46,8 @@ def refused(cards: Iterable[Card]) -> str | None:
         return "forward compatibility is for data center GPUs only, so give the GPU with --gpu"
     for card in named:
         if capability(card.typed):
-            return f"forward compatibility is for data center GPUs only, so --gpu must be a product such as A100, not {card}"
+            must = f"--gpu must be a product such as A100, not {card}"
+            return f"forward compatibility is for data center GPUs only, so {must}"
         if product(card.typed, card.gpu) not in card.gpu.data_center:
             return f"forward compatibility is for data center GPUs only, and {card} is not in NVIDIA's list of them"
     return None

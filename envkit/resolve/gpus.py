@@ -50,7 +50,7 @@ def sm(text: str) -> str:
 
 
 def capability(typed: str) -> str | None:
-    """Return the compute capability that a text is (`8.6`, `sm_86`, `compute_86`, `sm_90a`), None for a product name."""
+    """Return the compute capability in `8.6`, `sm_86`, `compute_86` or `sm_90a`; None for a product name."""
     text = typed.strip().lower()
     match = _CAPABILITY.fullmatch(text) or _SM.fullmatch(text)
     return f"{int(match.group(1))}.{match.group(2)}" if match else None

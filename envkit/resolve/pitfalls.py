@@ -85,7 +85,7 @@ def advice(chosen: Chosen) -> Advice:
 
 
 def triton_gone(chosen: Chosen) -> bool:
-    """Return whether torch's metadata does not require triton on this Python, because torch.compile does not run on it."""
+    """Return whether torch's metadata leaves triton out on this Python, which torch.compile does not support."""
     trap = _trap(chosen, "triton-marker")
     if trap is None or compile_supported(chosen.python, chosen.release):
         return False

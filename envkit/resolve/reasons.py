@@ -59,9 +59,7 @@ def reasons(
         "driver": _read_as(request, _driver(chosen, driver)),
         "gpus": _gpus(chosen),
         "gpu_archs": _archs(chosen),
-        "ptx": "also included as PTX, which the driver compiles for newer GPUs"
-        if build.ptx
-        else "no PTX in this build",
+        "ptx": "also included as PTX, which drivers compile for newer GPUs" if build.ptx else "no PTX in this build",
         "glibc": _glibc(chosen, system),
         "platform": REQUESTED if request.platform != Request().platform else "default",
         "os": request.understood.get("os")

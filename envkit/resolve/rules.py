@@ -234,7 +234,7 @@ def code(build: Build, gpu: Gpu) -> str | None:
 
 
 def cudnn_runs(build: Build, gpu: Gpu, index: Index) -> bool:
-    """Return whether the build's cuDNN supports a GPU, as far as sourced facts tell: new cuDNN releases drop old GPUs."""
+    """Return whether the build's cuDNN supports a GPU, as far as sourced facts tell; new releases drop old GPUs."""
     floor = index.cudnn_floor(build)
     return floor is None or _pair(gpu.capability) >= _pair(floor[0])
 

@@ -35,7 +35,7 @@ def test_a_kept_plan_is_found_by_its_digest(tmp_path: Path) -> None:
 def test_a_plan_that_is_not_the_one_its_name_says_is_refused(tmp_path: Path) -> None:
     path = store_plan(tmp_path, plan())
     path.write_bytes(plan(cuda=None).canonical())
-    with pytest.raises(IntegrityError, match="holds the plan"):
+    with pytest.raises(IntegrityError, match="contains the plan"):
         load_plan(tmp_path, plan().digest)
 
 
