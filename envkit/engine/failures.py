@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
-from envkit.ground.store import room
+from envkit.ground.store import free_space
 from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
@@ -124,4 +124,4 @@ def engine_lost(doing: str, place: Place, details: Sequence[str] = ()) -> Enviro
 def _storage(place: Place) -> str:
     if place.storage is None:
         return f"the storage of the {place.engine} engine"
-    return f"{place.storage} ({room(Path(place.storage))})"
+    return f"{place.storage} ({free_space(Path(place.storage))})"

@@ -27,7 +27,7 @@ _ended = threading.Event()
 def main() -> int:
     """Work until the other end of the socket closes."""
     # Not ignored, though Ctrl-C never comes here: what is ignored stays so in every program that a build starts.
-    signals.raise_on(signal.SIGTERM, signal.SIGINT, noted=_ended.set)
+    signals.raise_on(signal.SIGTERM, signal.SIGINT, on_signal=_ended.set)
     connection = Connection(int(sys.argv[1]))
     sending = threading.Lock()
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -32,8 +32,8 @@ from envkit.ground.addresses import (
     Reach,
     RefusedAddressError,
     is_loopback,
-    led,
-    led_from,
+    reachable_from,
+    redirect_target,
     refusal,
     written_reach,
 )
@@ -211,7 +211,7 @@ class Transport:
         secret, allowed = authorization or own, NAMED
         if led_by is not None:
             follow(led_by, url, self.reach(led_by))
-            allowed = led_from(self.reach(led_by))
+            allowed = reachable_from(self.reach(led_by))
         origin = target
         for _ in range(_HOPS):
             answer = self._once(
@@ -227,7 +227,7 @@ class Transport:
             with answer:
                 target = answer.leads_to(answer.headers.get("location", ""))
                 # A redirect may narrow where the next one leads, and never widens it.
-                allowed &= led_from(answer.reach)
+                allowed &= reachable_from(answer.reach)
         raise EngineError(f"{shown(url)} redirects more than {_HOPS} times", hint="check the address")
 
     def reach(self, url: str) -> Reach:
@@ -418,10 +418,10 @@ def follow(origin: str, location: str, reach: Reach) -> str:
         reach: how far away the server is.
 
     Raises:
-        EngineError: nowhere, or where no server may lead (`envkit.ground.addresses.led`).
+        EngineError: nowhere, or where no server may lead (`envkit.ground.addresses.redirect_target`).
     """
     try:
-        return led(origin, location, reach)
+        return redirect_target(origin, location, reach)
     except RefusedAddressError as error:
         there = shown(location) if is_address(location) else neutral(location)[:200]
         raise EngineError(
