@@ -64,11 +64,11 @@ def run_folder(cache: Path) -> Iterator[Path]:
         EnvironmentProblem: the cache cannot be written.
     """
     runs = cache / "runs"
-    with ExitStack() as made:
+    with ExitStack() as stack:
         try:
             runs.mkdir(mode=0o700, parents=True, exist_ok=True)
             store.sweep(runs.iterdir())
-            folder = made.enter_context(store.fresh_folder(runs))
+            folder = stack.enter_context(store.fresh_folder(runs))
         except OSError as error:
             raise EnvironmentProblem(
                 f"{runs} cannot be written: {error.strerror or error}",

@@ -66,7 +66,7 @@ def _wheels(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, .
     return tuple(packages)
 
 
-def beside(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
+def extra_specs(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
     """Return what is installed in the same step as torch and has the same name in conda and on the Python index."""
     pins = tuple(pin for pin in resolution.pins if not pin.startswith(_WHEEL_ONLY))
     pinned = any(pin.startswith("numpy") for pin in pins)

@@ -40,7 +40,7 @@ def requirements_of(resolution: Resolution) -> tuple[str, ...]:
 
 def parts(resolution: Resolution, companions: tuple[str, ...] = COMPANIONS) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the requirements that come from the index of the variant, and those that may come from another index."""
-    return _family(resolution, companions), family.beside(resolution, ())
+    return _family(resolution, companions), family.extra_specs(resolution, ())
 
 
 def _family(resolution: Resolution, companions: tuple[str, ...] = COMPANIONS) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _installs(verb: str, resolution: Resolution) -> str:
     """Return the install from the variant's index, after that of pinned packages that this index may not have."""
     if not _index(resolution):
         return f"{verb} " + shlex.join(requirements_of(resolution))
-    others = family.beside(resolution, ())
+    others = family.extra_specs(resolution, ())
     first = f"{verb} {shlex.join(others)} && " if others else ""
     return f"{first}{verb} {shlex.join(_family(resolution))} --index-url {resolution.index}"
 

@@ -90,7 +90,7 @@ def _companions(definition: Definition) -> tuple[str, ...]:
     """Return the companions of a definition, including those that its requirements files list."""
     listed = [
         entry.field
-        for entry in definition.listed.asked
+        for entry in definition.listed.settings
         if entry.field in ("torchvision", "torchaudio") and not entry.line.constraint
     ]
     return _unique([*definition.companions, *listed])
@@ -100,7 +100,7 @@ def _require_listed(definition: Definition, answer: Resolution) -> None:
     """Refuse a resolution that contradicts a requirements file, because of a flag or a companion of another torch."""
     absent = {"torchvision", "torchaudio"}.difference(definition.companions)
     lines = unmet(
-        (entry for entry in definition.listed.asked if not (entry.line.constraint and entry.field in absent)), answer
+        (entry for entry in definition.listed.settings if not (entry.line.constraint and entry.field in absent)), answer
     )
     if lines:
         raise ConflictError(
@@ -167,8 +167,8 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
     compilers = COMPILERS[system.family] if devel else ()
     toolkit = devel and resolution.cuda is not None
     constraints = _unique([*definition.listed.constraints, *definition.constraints])
-    beside = family.beside(resolution, definition.companions)
-    beside = tuple(family.constrained(spec, constraints, conda=conda) for spec in beside)
+    extra = family.extra_specs(resolution, definition.companions)
+    extra = tuple(family.constrained(spec, constraints, conda=conda) for spec in extra)
     torch = family.specs(resolution, definition.companions)
     if resolution.source not in family.CONDA_SOURCES:
         torch += family.wheel_pins(resolution)
@@ -190,14 +190,14 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         base=bases.devel_image(resolution, system, facts) if toolkit else system.image,
         build_base=system.image,
         installer=bases.installer(resolution.platform, system.glibc, facts) if conda else None,
-        family=torch if conda else (*torch, *beside),
+        family=torch if conda else (*torch, *extra),
         channels=family.channels(resolution) if conda else (),
         solve_env=tuple(sorted(overrides.items())) if conda else (),
         interpreter=interpreter,
         conda=_unique(
             [
                 "tini",
-                *beside,
+                *extra,
                 *(family.constrained(package, constraints, conda=True) for package in (*listed, *definition.conda)),
             ]
         )

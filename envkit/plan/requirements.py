@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FAMILY = ("torch", "torchvision", "torchaudio")
 FILE = "requirements"
-"""The field of `Asked` that names a requirements file."""
+"""The field of `Setting` that names a requirements file."""
 UNDECIDED = "whether it is installed depends on the Python version"
 _MAX_DEPTH = 8  # files that name one another with -r
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
@@ -54,7 +54,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Setting:
     """A constraint for the resolver, or another setting of the definition."""
 
     field: str  # 'torch', 'torchvision', 'torchaudio', 'cuda', 'cpu', 'python', 'cudnn', 'source', ...
@@ -84,22 +84,22 @@ class Skipped:
 class Contents:
     """The contents of a project's files, line by line."""
 
-    asked: tuple[Asked, ...] = ()
+    settings: tuple[Setting, ...] = ()
     packages: tuple[Package, ...] = ()
     constraints: tuple[Package, ...] = ()  # versions of packages that other packages require
     skipped: tuple[Skipped, ...] = ()
 
     def __add__(self, other: Contents) -> Contents:
         return Contents(
-            asked=(*self.asked, *other.asked),
+            settings=(*self.settings, *other.settings),
             packages=(*self.packages, *other.packages),
             constraints=(*self.constraints, *other.constraints),
             skipped=(*self.skipped, *other.skipped),
         )
 
-    def of(self, name: str) -> tuple[Asked, ...]:
+    def of(self, name: str) -> tuple[Setting, ...]:
         """Return the entries for one field."""
-        return tuple(entry for entry in self.asked if entry.field == name)
+        return tuple(entry for entry in self.settings if entry.field == name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Listed:
 
     specs: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
-    asked: tuple[Asked, ...] = ()
+    settings: tuple[Setting, ...] = ()
 
 
 def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str, ...] = ()) -> tuple[Line, ...]:
@@ -138,11 +138,11 @@ def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str,
         option = _OPTION.fullmatch(line.text)
         if option and option[1] in (*_FILES, *_CONSTRAINTS):
             file = option[2].strip()
-            beside = file if "://" in file else posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
-            if beside in (*_from, name):
-                raise UsageError(f"{line.where}: {beside} includes itself", hint=f"remove the line {line.where}")
+            target = file if "://" in file else posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
+            if target in (*_from, name):
+                raise UsageError(f"{line.where}: {target} includes itself", hint=f"remove the line {line.where}")
             try:
-                lines += read(beside, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
+                lines += read(target, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
             except UsageError as error:
                 message = error.message if _from else f"{line.where}: {error.message}"
                 raise UsageError(message, hint=error.hint) from error
@@ -171,7 +171,7 @@ def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -
         contents = sort(read(name, folder, constraint=constraint))
     except UsageError as error:
         return _skip(line, error.message)
-    return contents if constraint else Contents(asked=(Asked(field=FILE, value=name, line=line),)) + contents
+    return contents if constraint else Contents(settings=(Setting(field=FILE, value=name, line=line),)) + contents
 
 
 def sort(lines: Iterable[Line], *, python: str | None = None) -> Contents:
@@ -208,16 +208,16 @@ def index(line: Line, url: str) -> Contents:
     last = url.rstrip("/").removesuffix("/torch_stable.html").rpartition("/")[2]
     variant = _VARIANT.fullmatch(last)
     if variant:
-        return Contents(asked=(_device(line, variant),))
+        return Contents(settings=(_device(line, variant),))
     if "torch_stable" in url:
         return _skip(line, "the CUDA version follows from the torch line", harmless=True)
     return _skip(line, "the package index is a setting, not a part of an image; set ENVKIT_PYTHON_INDEX", harmless=True)
 
 
-def _device(line: Line, variant: re.Match[str]) -> Asked:
+def _device(line: Line, variant: re.Match[str]) -> Setting:
     if variant[1] is None:
-        return Asked(field="cpu", value="true", line=line)
-    return Asked(field="cuda", value=f"{variant[1][:-1]}.{variant[1][-1]}", line=line)
+        return Setting(field="cpu", value="true", line=line)
+    return Setting(field="cuda", value=f"{variant[1][:-1]}.{variant[1][-1]}", line=line)
 
 
 def _requirement(line: Line, python: str | None) -> Contents:
@@ -269,14 +269,14 @@ def _holds(marker: Marker, python: str | None) -> bool | None:
 
 def _family(line: Line, name: str, wanted: SpecifierSet) -> Contents:
     """Split a version of the torch family: `==2.1.0+cu118` is torch 2.1.0 with CUDA 11.8."""
-    asked: list[Asked] = []
+    settings: list[Setting] = []
     clauses: list[str] = []
     for clause in ordered(wanted):
         public, _, local = clause.version.partition("+")
         clauses.append(f"{'==' if clause.operator == '===' else clause.operator}{public}")
         variant = _VARIANT.fullmatch(local)
         if variant:
-            asked.append(_device(line, variant))
+            settings.append(_device(line, variant))
         elif local:
             return _skip(line, f"the build {local} is neither a CUDA build nor the CPU build of PyTorch")
     text = ",".join(clauses)
@@ -285,7 +285,7 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Contents:
             parse_constraint(text, name)
     except UsageError:
         return _skip(line, f"{text} is not a version of {name}")
-    return Contents(asked=(Asked(field=name, value=text, line=line), *asked))
+    return Contents(settings=(Setting(field=name, value=text, line=line), *settings))
 
 
 def ordered(wanted: SpecifierSet) -> list[Specifier]:
@@ -295,7 +295,7 @@ def ordered(wanted: SpecifierSet) -> list[Specifier]:
 
 def _contradictions(contents: Contents) -> Iterable[Skipped]:
     """Yield lines that exclude an earlier one: a second CUDA version, or a pin outside another line's range."""
-    devices: list[Asked] = [entry for entry in contents.asked if entry.field in ("cuda", "cpu")]
+    devices: list[Setting] = [entry for entry in contents.settings if entry.field in ("cuda", "cpu")]
     for device in devices[1:]:
         if (device.field, device.value) != (devices[0].field, devices[0].value):
             yield Skipped(line=device.line, why=f"contradicts {devices[0].line.where}: {devices[0].line.text}")
@@ -312,7 +312,7 @@ def _constraints(contents: Contents) -> Iterable[tuple[Line, str, SpecifierSet]]
     for package in (*contents.packages, *contents.constraints):
         wanted = Requirement(package.spec)
         yield package.line, canonicalize_name(wanted.name), wanted.specifier
-    for entry in contents.asked:
+    for entry in contents.settings:
         if entry.field in FAMILY:
             yield entry.line, entry.field, SpecifierSet(entry.value)
 
@@ -356,7 +356,7 @@ def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults:
     return Listed(
         specs=tuple(package.spec for package in contents.packages),
         constraints=tuple(package.spec for package in contents.constraints),
-        asked=contents.asked,
+        settings=contents.settings,
     )
 
 
@@ -375,7 +375,7 @@ def with_listed(
         faults: receives one error for each contradiction.
     """
     merged = dict(request)
-    for entry in listed.asked:
+    for entry in listed.settings:
         own = merged.get(entry.field)
         if entry.field == "cpu":
             if any(merged.get(key) for key in ("cuda", "cudnn", "driver", "gpu")):
@@ -390,7 +390,7 @@ def with_listed(
     return merged
 
 
-def _clash(entry: Asked, key: str, predicate: str) -> str:
+def _clash(entry: Setting, key: str, predicate: str) -> str:
     return f"{entry.line.where}: {entry.line.text!r:.120} contradicts the definition, whose {key} {predicate}"
 
 
@@ -413,10 +413,10 @@ def _both(own: str, listed: str) -> str:
     return own if own == listed else f"{_clauses(own)},{_clauses(listed)}"
 
 
-def unmet(asked: Iterable[Asked], resolution: Resolution) -> tuple[str, ...]:
+def unmet(settings: Iterable[Setting], resolution: Resolution) -> tuple[str, ...]:
     """Return one error for each constraint of requirements files that a resolution does not meet."""
     conflicts = []
-    for entry in asked:
+    for entry in settings:
         if entry.field == "cpu":
             has, fits = resolution.cuda and f"CUDA {resolution.cuda}", resolution.cuda is None
         else:

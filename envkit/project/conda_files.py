@@ -12,7 +12,7 @@ from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
 from envkit.plan import names
-from envkit.plan.requirements import Asked, Contents, Line, Skipped, included, sort
+from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, sort
 from envkit.project.toml_files import lines_of, requirement_lines, table
 
 _SPEC = re.compile(r"(?:(?P<channel>[^:\s]+(?::[^:\s]+)*)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
@@ -167,11 +167,11 @@ def conda(line: Line, spec: str) -> Contents:
         return _skip(line, "is not a conda spec with a name, a version and a build")
     name, version, build = parts["name"].lower(), *_version(parts["rest"])
     if name in _FIELDS:
-        return _asked(line, _FIELDS[name], version) + _variant(line, build)
+        return _setting(line, _FIELDS[name], version) + _variant(line, build)
     if name in _CPU:
-        return _asked(line, "cpu", "true") + (_asked(line, "torch", version) if name in _CPU_TORCH else Contents())
+        return _setting(line, "cpu", "true") + (_setting(line, "torch", version) if name in _CPU_TORCH else Contents())
     if name in _TOOLKIT:
-        return Contents(asked=(Asked(field="flavor", value="devel", line=line),))
+        return Contents(settings=(Setting(field="flavor", value="devel", line=line),))
     if name in _UNNEEDED:
         return _skip(line, _UNNEEDED[name], harmless=True)
     rest = f" {version}" if version[:1] in "<>=!~" and version else f"={version}" if version else ""
@@ -179,15 +179,15 @@ def conda(line: Line, spec: str) -> Contents:
     why = names.conda_spec(plain)
     if parts["channel"] and channel_name(parts["channel"]) != _FORGE:
         why = f"packages from the channel {parts['channel']} cannot be installed; only {_FORGE} is used"
-    return _skip(line, why) if why else Contents(asked=(Asked(field="conda", value=plain, line=line),))
+    return _skip(line, why) if why else Contents(settings=(Setting(field="conda", value=plain, line=line),))
 
 
 def _variant(line: Line, build: str) -> Contents:
     """Read the CUDA version from a build string of torch: `py3.10_cuda12.1_0`, `cuda126_py311`, `cpu_0`."""
     match = re.search(r"cuda_?(\d+\.\d+|\d{3})", build)
     if match:
-        return _asked(line, "cuda", match[1] if "." in match[1] else f"{match[1][:-1]}.{match[1][-1]}")
-    return _asked(line, "cpu", "true") if "cpu" in build else Contents()
+        return _setting(line, "cuda", match[1] if "." in match[1] else f"{match[1][:-1]}.{match[1][-1]}")
+    return _setting(line, "cpu", "true") if "cpu" in build else Contents()
 
 
 def _version(rest: str) -> tuple[str, str]:
@@ -199,15 +199,15 @@ def _version(rest: str) -> tuple[str, str]:
     return (exact[1], exact[2] or build.strip()) if exact else (version, build.strip())
 
 
-def _asked(line: Line, key: str, version: str) -> Contents:
+def _setting(line: Line, key: str, version: str) -> Contents:
     if key == "cpu" or version in ("", "*"):
-        return Contents(asked=(Asked(field=key, value="true" if key == "cpu" else "", line=line),))
+        return Contents(settings=(Setting(field=key, value="true" if key == "cpu" else "", line=line),))
     value = version.removesuffix(".*") if key == "cuda" else version
     try:
         parse_constraint(value, key)
     except UsageError:
         return _skip(line, f"{version} is not a version of {key}")
-    return Contents(asked=(Asked(field=key, value=value, line=line),))
+    return Contents(settings=(Setting(field=key, value=value, line=line),))
 
 
 def of_channels(channels: Iterable[tuple[str, Line]]) -> Contents:
@@ -237,7 +237,7 @@ def with_source(contents: Contents, channels: set[str]) -> Contents:
     if not by_conda:
         return contents
     source = "conda-pytorch" if "pytorch" in channels else "conda-forge"
-    return contents + Contents(asked=(Asked(field="source", value=source, line=by_conda[0].line),))
+    return contents + Contents(settings=(Setting(field="source", value=source, line=by_conda[0].line),))
 
 
 def variable(line: Line, name: str, value: str) -> Contents:
@@ -245,7 +245,7 @@ def variable(line: Line, name: str, value: str) -> Contents:
     why = names.variable(name, value)
     if why:  # the value may be a secret
         return _skip(Line(where=line.where, text=f"the variable {name}"), why)
-    return Contents(asked=(Asked(field="env", value=f"{name}={value}", line=line),))
+    return Contents(settings=(Setting(field="env", value=f"{name}={value}", line=line),))
 
 
 def _skip(line: Line, why: str, *, harmless: bool = False) -> Contents:

@@ -15,7 +15,7 @@ from typing import Any
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
-from envkit.plan.requirements import Asked, Contents, Line, Skipped, included, sort
+from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, sort
 from envkit.project.conda_files import conda, of_channels, variable, with_source
 from envkit.render import words
 from envkit.render.dockerfile import Instruction, Parsed, command, parse
@@ -52,11 +52,11 @@ def cog(name: str, folder: Path) -> Contents:
     requirements = Contents()
     for key, into in (("python_version", "python"), ("cuda", "cuda"), ("cudnn", "cudnn")):
         if isinstance(build.get(key), str):
-            requirements += _asked(line(f"{key}: {build[key]}", "build", key), into, str(build[key]))
+            requirements += _setting(line(f"{key}: {build[key]}", "build", key), into, str(build[key]))
     if build.get("gpu") is not True:
         has = "gpu" in build
         shown = "gpu: false" if has else "build without gpu: true"
-        requirements += _asked(line(shown, "build", *(["gpu"] if has else [])), "cpu", "true")
+        requirements += _setting(line(shown, "build", *(["gpu"] if has else [])), "cpu", "true")
     packages = _texts(build.get("python_packages"))
     requirements += sort(line(requirement, "build", "python_packages", at) for at, requirement in enumerate(packages))
     if isinstance(build.get("python_requirements"), str):
@@ -77,7 +77,7 @@ def cog(name: str, folder: Path) -> Contents:
             line(f"{key}: {tree[key]}", key), "it configures cog's server, which the image does not contain"
         )
     where = line("the folder of cog.yaml, which cog copies to /src")
-    return requirements + _asked(where, "copy", json.dumps([".", "/src"])) + _asked(where, "workdir", "/src")
+    return requirements + _setting(where, "copy", json.dumps([".", "/src"])) + _setting(where, "workdir", "/src")
 
 
 def dockerfile(name: str, folder: Path) -> Contents:
@@ -171,20 +171,20 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
 
 def _last_of(requirements: Contents) -> Contents:
     """Keep only the last WORKDIR, USER, ENTRYPOINT and CMD: a later one overrides it."""
-    asked: list[Asked] = []
+    settings: list[Setting] = []
     skipped: list[Skipped] = []
-    for at, setting in enumerate(requirements.asked):
-        later = next((x for x in requirements.asked[at + 1 :] if x.field == setting.field), None)
+    for at, setting in enumerate(requirements.settings):
+        later = next((x for x in requirements.settings[at + 1 :] if x.field == setting.field), None)
         if setting.field in ("workdir", "user", "entrypoint", "command") and later:
             skipped.append(Skipped(line=setting.line, why=f"{later.line.where} overrides it", harmless=True))
         else:
-            asked.append(setting)
-    return replace(requirements, asked=tuple(asked), skipped=(*requirements.skipped, *skipped))
+            settings.append(setting)
+    return replace(requirements, settings=tuple(settings), skipped=(*requirements.skipped, *skipped))
 
 
 def _wheels_first(requirements: Contents) -> Contents:
     """Drop the CUDA version of the base image if torch's index or version has another: wheels bundle their own CUDA."""
-    devices = [setting for setting in requirements.asked if setting.field in ("cuda", "cpu")]
+    devices = [setting for setting in requirements.settings if setting.field in ("cuda", "cpu")]
     wheels = [device for device in devices if not of_base(device.line)]
     bases = [device for device in devices if of_base(device.line) and wheels and device.value != wheels[0].value]
     skipped = tuple(
@@ -193,7 +193,7 @@ def _wheels_first(requirements: Contents) -> Contents:
     )
     return replace(
         requirements,
-        asked=tuple(setting for setting in requirements.asked if setting not in bases),
+        settings=tuple(setting for setting in requirements.settings if setting not in bases),
         skipped=(*requirements.skipped, *skipped),
     )
 
@@ -205,7 +205,7 @@ def of_base(line: Line) -> bool:
 
 def bases_with_cuda(contents: Contents) -> tuple[tuple[Line, str], ...]:
     """Return the lines of a Dockerfile whose base image has CUDA, with its version, even if torch has another."""
-    lines = dict.fromkeys((*(setting.line for setting in contents.asked), *(row.line for row in contents.skipped)))
+    lines = dict.fromkeys((*(setting.line for setting in contents.settings), *(row.line for row in contents.skipped)))
     images = {line: line.text.split()[1] for line in lines if of_base(line)}
     parts = {line: _CUDA_IMAGE.fullmatch(image) or _TORCH_IMAGE.fullmatch(image) for line, image in images.items()}
     return tuple((line, part["cuda"]) for line, part in parts.items() if part)
@@ -285,7 +285,7 @@ def _base(line: Line, image: str) -> Contents:
         requirements = Contents()
         for key, value in parts.groupdict().items():
             if key != "flavor" or value == "devel":
-                requirements += _asked(line, key, f"=={value}" if key == "torch" else value)
+                requirements += _setting(line, key, f"=={value}" if key == "torch" else value)
         return requirements
     return _skip(
         line, "only tags of nvidia/cuda, pytorch/pytorch and python can be interpreted; envkit chooses the base"
@@ -348,7 +348,7 @@ def _apt(line: Line, words: list[str]) -> Contents:
         if word in ("-t", "-o", "-c", "--target-release", "--option", "--config-file"):
             next(rest, "")
         elif python := _PYTHON.fullmatch(word):
-            requirements += _asked(own, "python", python[1])
+            requirements += _setting(own, "python", python[1])
         elif not word.startswith("-") and word not in _PYTHONS:
             requirements += _checked(own, "apt", word, names.deb_package(word))
     return requirements
@@ -424,11 +424,11 @@ def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Content
 
 
 def _checked(line: Line, key: str, value: str, why: str | None) -> Contents:
-    return _skip(line, why) if why else _asked(line, key, value)
+    return _skip(line, why) if why else _setting(line, key, value)
 
 
-def _asked(line: Line, key: str, value: str) -> Contents:
-    return Contents(asked=(Asked(field=key, value=value, line=line),))
+def _setting(line: Line, key: str, value: str) -> Contents:
+    return Contents(settings=(Setting(field=key, value=value, line=line),))
 
 
 def _skip(line: Line, why: str, *, harmless: bool = False) -> Contents:

@@ -14,7 +14,7 @@ from envkit.plan.definition import SCHEMA, Definition, parse, shipped
 from envkit.plan.definition import load as load_definition
 from envkit.plan.names import repository
 from envkit.plan.planner import plan_of
-from envkit.plan.requirements import FILE, UNDECIDED, Asked, Contents, Line, Package, Skipped, read, sort
+from envkit.plan.requirements import FILE, UNDECIDED, Contents, Line, Package, Setting, Skipped, read, sort
 from envkit.project.conda_files import environment, has_pixi, pixi
 from envkit.project.container_files import cog, dockerfile, of_base
 from envkit.project.toml_files import project_name, pyproject
@@ -37,7 +37,7 @@ FILES: dict[str, Callable[[str, Path], Contents]] = {
     "environment.yml": environment,
     "environment.yaml": environment,
     "pyproject.toml": _pyproject,
-    "requirements.txt": lambda name, folder: Contents(asked=(_file(name),)) + sort(read(name, folder)),
+    "requirements.txt": lambda name, folder: Contents(settings=(_file(name),)) + sort(read(name, folder)),
     "Dockerfile": dockerfile,
 }
 # The file for a copy of the definition schema, so that editors complete and check keys without a network.
@@ -60,14 +60,14 @@ class Drafted:
 
     file: str  # the file it was made from
     text: str
-    taken: tuple[Asked, ...]
+    taken: tuple[Setting, ...]
     skipped: tuple[Skipped, ...]
     conflict: EnvkitError | None  # why the request does not resolve
     others: tuple[str, ...] = ()  # files of the folder that were not read
 
 
-def _file(name: str) -> Asked:
-    return Asked(field=FILE, value=name, line=Line(where=name, text=name))
+def _file(name: str) -> Setting:
+    return Setting(field=FILE, value=name, line=Line(where=name, text=name))
 
 
 def reader_of(name: str) -> Callable[[str, Path], Contents]:
@@ -169,7 +169,7 @@ def draft(name: str, folder: Path, facts: Facts) -> Drafted:
     drafted, droppable = _drafted(name, requirements, folder, facts), list(_DROPPABLE)
     for system in _TOOLKIT_SYSTEMS if requirements.of("flavor") and not requirements.of("os") else ():
         with_system = requirements + Contents(
-            asked=(Asked(field="os", value=system, line=requirements.of("flavor")[0].line),)
+            settings=(Setting(field="os", value=system, line=requirements.of("flavor")[0].line),)
         )
         drafted = _drafted(name, with_system, folder, facts)
         if drafted.conflict is None:
@@ -195,10 +195,10 @@ def _with_markers(requirements: Contents, name: str, folder: Path, facts: Facts)
         python = plan_of(parse(_text(name, requirements), where=name, folder=folder), {}, facts).resolution.python
     except (ConflictError, UsageError):
         return requirements
-    pinned = Asked(field="python", value=python, line=open_lines[0])
-    asked = (*(setting for setting in requirements.asked if setting.field != "python"), pinned)
+    pinned = Setting(field="python", value=python, line=open_lines[0])
+    settings = (*(setting for setting in requirements.settings if setting.field != "python"), pinned)
     skipped = tuple(row for row in requirements.skipped if not row.why.startswith(UNDECIDED))
-    return _unique(replace(requirements, asked=asked, skipped=skipped) + sort(open_lines, python=python))
+    return _unique(replace(requirements, settings=settings, skipped=skipped) + sort(open_lines, python=python))
 
 
 def _drafted(name: str, requirements: Contents, folder: Path, facts: Facts) -> Drafted:
@@ -207,20 +207,20 @@ def _drafted(name: str, requirements: Contents, folder: Path, facts: Facts) -> D
         plan_of(parse(text, where=name, folder=folder), {}, facts)
     except (ConflictError, UsageError) as error:
         conflict = error
-    packages = tuple(Asked(field="pip", value=package.spec, line=package.line) for package in requirements.packages)
+    packages = tuple(Setting(field="pip", value=package.spec, line=package.line) for package in requirements.packages)
     packages += tuple(
-        Asked(field="constraints", value=constraint.spec, line=constraint.line)
+        Setting(field="constraints", value=constraint.spec, line=constraint.line)
         for constraint in requirements.constraints
     )
     skipped = tuple(replace(row, line=replace(row.line, text=masked(row.line.text))) for row in requirements.skipped)
-    return Drafted(file=name, text=text, taken=(*requirements.asked, *packages), skipped=skipped, conflict=conflict)
+    return Drafted(file=name, text=text, taken=(*requirements.settings, *packages), skipped=skipped, conflict=conflict)
 
 
 def _without(requirements: Contents, key: str, why: str) -> Contents:
     dropped = tuple(Skipped(line=setting.line, why=why) for setting in requirements.of(key))
     return replace(
         requirements,
-        asked=tuple(setting for setting in requirements.asked if setting.field != key),
+        settings=tuple(setting for setting in requirements.settings if setting.field != key),
         skipped=(*requirements.skipped, *dropped),
     )
 
@@ -233,7 +233,7 @@ def _referring(requirements: Contents, folder: Path) -> Contents:
         own = {line.where for line in lines}
         if any(not row.harmless for row in alone.skipped):
             requirements = replace(
-                requirements, asked=tuple(other for other in requirements.asked if other != reference)
+                requirements, settings=tuple(other for other in requirements.settings if other != reference)
             )
         else:
             requirements = replace(
@@ -247,19 +247,19 @@ def _referring(requirements: Contents, folder: Path) -> Contents:
 def _unique(requirements: Contents) -> Contents:
     """Keep one value for each key, the first, and skip the lines that contradict it."""
     bad = {(row.line.where, row.line.text) for row in requirements.skipped if not row.harmless}
-    asked: list[Asked] = []
+    settings: list[Setting] = []
     skipped: list[Skipped] = []
-    first: dict[str, Asked] = {}
-    for setting in requirements.asked:
+    first: dict[str, Setting] = {}
+    for setting in requirements.settings:
         key = "cuda" if setting.field == "cpu" else setting.field
         if (setting.line.where, setting.line.text) in bad or (setting.line.constraint and setting.field in _COMPANIONS):
             continue  # the versions of companions follow from the torch of the request
         if key in (*_LISTS, "env", "labels", "copy", FILE, "torch"):
-            asked += [] if any((x.field, x.value) == (setting.field, setting.value) for x in asked) else [setting]
+            settings += [] if any((x.field, x.value) == (setting.field, setting.value) for x in settings) else [setting]
         elif key not in first or not first[key].value:
-            asked = [x for x in asked if x is not first.get(key)]
+            settings = [x for x in settings if x is not first.get(key)]
             first[key] = setting
-            asked.append(setting)
+            settings.append(setting)
         elif setting.value and (setting.field, setting.value) != (first[key].field, first[key].value):
             skipped.append(Skipped(line=setting.line, why=f"{first[key].line.where} has {first[key].value}"))
     packages, constraints = (
@@ -267,7 +267,7 @@ def _unique(requirements: Contents) -> Contents:
         for rows in (requirements.packages, requirements.constraints)
     )
     return Contents(
-        asked=tuple(asked),
+        settings=tuple(settings),
         packages=tuple(reversed(packages.values())),
         constraints=tuple(reversed(constraints.values())),
         skipped=(*requirements.skipped, *skipped),
@@ -318,10 +318,12 @@ def _text(name: str, requirements: Contents) -> str:
 def _request(requirements: Contents) -> list[str]:
     rows = []
     for key in _REQUEST:
-        asked = [setting for setting in requirements.of(key) if setting.value]
-        if asked:
-            value = "true" if key == "cpu" else json.dumps(",".join(dict.fromkeys(setting.value for setting in asked)))
-            rows.append(f"  {key}: {value}  # {', '.join(dict.fromkeys(setting.line.where for setting in asked))}")
+        settings = [setting for setting in requirements.of(key) if setting.value]
+        if settings:
+            value = (
+                "true" if key == "cpu" else json.dumps(",".join(dict.fromkeys(setting.value for setting in settings)))
+            )
+            rows.append(f"  {key}: {value}  # {', '.join(dict.fromkeys(setting.line.where for setting in settings))}")
     return ["request:", *rows] if rows else []
 
 
@@ -334,7 +336,7 @@ def _comment(text: str) -> str:
     return plain if len(plain) <= 160 else f"{plain[:160]}..."  # noqa: PLR2004 - a comment's line
 
 
-def shown(taken: Iterable[Asked]) -> list[tuple[str, str, str]]:
+def shown(taken: Iterable[Setting]) -> list[tuple[str, str, str]]:
     """Return rows to print: the key of the definition, its value, and the line that it comes from."""
     rows = []
     for setting in taken:

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
-from envkit.plan.requirements import FAMILY, Asked, Contents, Line, Skipped, included, index, sort
+from envkit.plan.requirements import FAMILY, Contents, Line, Setting, Skipped, included, index, sort
 
 Where = Callable[[str, str], Line]
 """Returns a `Line` with a text, at the first line of the file that contains a needle; ` =` at its end means a key."""
@@ -192,7 +192,7 @@ def _python(required: object, poetry: object, where: Where) -> Contents:
         parse_constraint(text, "python")
     except UsageError:
         return _skip(line, "is not a Python version")
-    return Contents(asked=(Asked(field="python", value=text.replace(" ", ""), line=line),))
+    return Contents(settings=(Setting(field="python", value=text.replace(" ", ""), line=line),))
 
 
 def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Contents]:
@@ -276,9 +276,9 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
         if name in used or not (known.get("explicit") is True or known.get("priority") == "explicit"):
             entry = index(line, url)
             devices = [
-                setting for setting in (*sources.contents.asked, *entry.asked) if setting.field in ("cuda", "cpu")
+                setting for setting in (*sources.contents.settings, *entry.settings) if setting.field in ("cuda", "cpu")
             ]
-            if entry.asked and len(devices) > 1:
+            if entry.settings and len(devices) > 1:
                 entry = _skip(line, f"it is for another variant than {devices[0].line.text}, which is used")
             sources.contents += entry
     return sources

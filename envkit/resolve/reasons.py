@@ -37,8 +37,8 @@ def reasons(
     build, release = chosen.build, chosen.release
     wheel = build.source in WHEEL_SOURCES
     bundled = "comes with this build" if wheel else "set by the conda package"
-    beside = "the release for this torch"
-    paired = f"{beside}; {release.note}" if release and release.note else beside
+    of_release = "the release for this torch"
+    paired = f"{of_release}; {release.note}" if release and release.note else of_release
     return {
         "torch": _torch(request, chosen, choice),
         "cuda": _cuda(request, chosen, choice),
@@ -48,7 +48,7 @@ def reasons(
         "python": _python(request, chosen),
         "pythons": _UNKNOWN if build.pythons is None else "Python versions that all these packages support",
         "torchvision": _without(chosen, "torchvision") or (paired if build.torchvision else _UNKNOWN),
-        "torchaudio": _without(chosen, "torchaudio") or _torchaudio(chosen, beside),
+        "torchaudio": _without(chosen, "torchaudio") or _torchaudio(chosen, of_release),
         "source": _source(request, chosen),
         "index": _index(chosen),
         "channels": "conda channels to install from" if build.channels else "wheels need no conda channel",
@@ -194,11 +194,11 @@ def _without(chosen: Chosen, name: str) -> str | None:
     return f"left out: {name} {version} has no wheel for Python {chosen.python}"
 
 
-def _torchaudio(chosen: Chosen, beside: str) -> str:
+def _torchaudio(chosen: Chosen, of_release: str) -> str:
     audio = chosen.build.torchaudio
     if audio is None:
         return _UNKNOWN
-    return beside if minor(audio) == minor(chosen.build.torch) or key(audio) < key("2") else "its last release"
+    return of_release if minor(audio) == minor(chosen.build.torch) or key(audio) < key("2") else "its last release"
 
 
 def _source(request: Request, chosen: Chosen) -> str:

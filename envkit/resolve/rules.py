@@ -2,7 +2,7 @@
 
 `Sieve` computes once what does not depend on the build (which torch versions the constraint allows, what the driver
 runs), so checking hundreds of rows takes only set lookups. RULES is ordered cheapest first. The rules give no reasons:
-`envkit.resolve.because` finds them once no build is left.
+`envkit.resolve.explain` finds them once no build is left.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def definition(folder: Path, text: str, more: str = REQUEST) -> Definition:
 )
 def test_the_torch_family_and_its_indexes_are_constraints(text: str, asked: list[tuple[str, str]]) -> None:
     found = sort(lines(text))
-    assert [(one.field, one.value) for one in found.asked] == asked
+    assert [(one.field, one.value) for one in found.settings] == asked
     assert (found.packages, found.skipped) == ((), ())
 
 
@@ -78,7 +78,7 @@ def test_other_lines_are_packages(text: str, spec: str) -> None:
 def test_a_line_that_cannot_be_used_has_a_reason(text: str, why: str, harmless: bool) -> None:
     found = sort(lines(text))
     assert [(why in one.why, one.harmless) for one in found.skipped] == [(True, harmless)]
-    assert (found.asked, found.packages) == ((), ())
+    assert (found.settings, found.packages) == ((), ())
 
 
 @pytest.mark.parametrize(("python", "taken"), [("3.10", True), ("3.12", False)])

@@ -21,8 +21,8 @@ def found(tmp_path: Path, reader: Reader, text: str) -> Contents:
     return reader("file", tmp_path)
 
 
-def asked(sorted_: Contents) -> list[tuple[str, str]]:
-    return [(one.field, one.value) for one in sorted_.asked]
+def asked(contents: Contents) -> list[tuple[str, str]]:
+    return [(one.field, one.value) for one in contents.settings]
 
 
 def conda(spec: str) -> str:
@@ -485,8 +485,8 @@ def test_a_folder_needs_no_slash_and_a_contradiction_is_an_error(
         load("mine", load_facts())
 
 
-def limits(sorted_: Contents) -> list[tuple[str, str]]:
-    return [(one.spec, one.line.where) for one in sorted_.constraints]
+def limits(contents: Contents) -> list[tuple[str, str]]:
+    return [(one.spec, one.line.where) for one in contents.constraints]
 
 
 def test_constraints_of_every_kind_of_file_limit_versions_and_ask_for_nothing(tmp_path: Path) -> None:
