@@ -137,7 +137,7 @@ def _checked(folder: Path, variable: str) -> Path:
         status = folder.lstat()
         if stat.S_ISLNK(status.st_mode) and status.st_uid == os.geteuid():
             status = folder.stat()
-    except OSError:  # it does not exist yet, or whoever uses it reports the error
+    except OSError:  # it does not exist yet, or its use will report the error
         return folder
     if status.st_uid != os.geteuid():
         kind = "a link owned by" if stat.S_ISLNK(status.st_mode) else "owned by"

@@ -320,10 +320,9 @@ def _request(requirements: Contents) -> list[str]:
     for key in _REQUEST:
         settings = [setting for setting in requirements.of(key) if setting.value]
         if settings:
-            value = (
-                "true" if key == "cpu" else json.dumps(",".join(dict.fromkeys(setting.value for setting in settings)))
-            )
-            rows.append(f"  {key}: {value}  # {', '.join(dict.fromkeys(setting.line.where for setting in settings))}")
+            constraint = ",".join(dict.fromkeys(setting.value for setting in settings))
+            origins = ", ".join(dict.fromkeys(setting.line.where for setting in settings))
+            rows.append(f"  {key}: {'true' if key == 'cpu' else json.dumps(constraint)}  # {origins}")
     return ["request:", *rows] if rows else []
 
 
