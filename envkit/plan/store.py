@@ -63,7 +63,7 @@ def read_plan(path: Path) -> BuildPlan:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", hint=_HINT) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON: {error}", hint=_HINT) from error
+        raise UsageError(f"{path} is not JSON: {error}", hint=_HINT) from error
     return plan_from_json(tree, str(path))
 
 

@@ -86,7 +86,7 @@ def test_what_is_no_plan_is_refused_with_its_place(tree: Any) -> None:
 def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "p.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"p\.json: not JSON"):
+    with pytest.raises(UsageError, match=r"p\.json is not JSON"):
         read_plan(path)
 
 
