@@ -18,7 +18,7 @@ def main() -> None:
         stdio.prepare()
         code = run(sys.argv[1:])
         # From here on nothing can be cleaned up or told: a signal ends the process as if it had no handler.
-        signals.as_usual(*signals.ENDING)
+        signals.restore_default(*signals.ENDING)
     except InterruptedRun as error:
         sys.stderr.write(f"error: {error.message}\n")
         code = error.exit_code

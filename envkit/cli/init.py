@@ -130,9 +130,9 @@ def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool)
         click.echo(f"ignored {other}; to read it instead: envkit init --from {other}", err=err)
     for line in aligned([("taken over", "", ""), *shown(drafted.taken)]):
         click.echo(neutral(line), err=err)
-    losses = [entry for entry in drafted.left if not entry.harmless]
-    harmless = [entry for entry in drafted.left if entry.harmless]
-    for title, rows in (("not taken over", losses), ("not needed", harmless)):
+    losses = [entry for entry in drafted.skipped if not entry.harmless]
+    harmless = [entry for entry in drafted.skipped if entry.harmless]
+    for title, rows in (("left out", losses), ("not needed", harmless)):
         if rows:
             click.echo(f"\n{title}:", err=err)
         for row in rows:
@@ -155,7 +155,7 @@ def _document(drafted: Drafted, others: tuple[str, ...], file: str | None, next_
         "taken": [{"key": key, "value": value, "where": where} for key, value, where in shown(drafted.taken)],
         "left": [
             {"where": entry.line.where, "text": entry.line.text, "why": entry.why, "harmless": entry.harmless}
-            for entry in drafted.left
+            for entry in drafted.skipped
         ],
         "conflict": drafted.conflict.message if drafted.conflict else None,
         "next": next_command,

@@ -181,13 +181,13 @@ def run(arguments: Sequence[str]) -> int:
         if not result:
             stdio.check_written()
     except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
-        code = _explain(signals.came() or error, arguments)
+        code = _explain(signals.received() or error, arguments)
         if verbosity.verbose:
             _show_causes(error)
         return code
     except KeyboardInterrupt:
         return _explain(InterruptedRun(signal.SIGINT))
-    if (ended := signals.came()) is not None:  # the code that was interrupted caught the exception as its own failure
+    if (ended := signals.received()) is not None:  # the code that was interrupted caught the exception as its own failure
         return _explain(ended)
     return result if isinstance(result, int) else 0
 

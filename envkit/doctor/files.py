@@ -19,7 +19,7 @@ from envkit.verify.static import image_facts
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
-    from envkit.plan.requirements import Line, Sorted
+    from envkit.plan.requirements import Contents, Line
 
 _COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _GPU_BASE = re.compile(r"(?:[^/\s]+/)*(?:nvidia/|nvcr\.io/|pytorch/pytorch)")
@@ -60,18 +60,18 @@ def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
 
 def _dockerfile(path: Path, facts: Facts) -> tuple[list[tuple[str, str]], list[Finding]]:
     parsed = parse(strictyaml.text_of(path))
-    asked = reader_of(path.name)(path.name, path.parent)
+    contents = reader_of(path.name)(path.name, path.parent)
     base = next((item.text.split()[0] for item in parsed.final("FROM")), "none")
     wants = [
         f"{entry.field} {entry.value}".strip()
-        for entry in asked.asked
+        for entry in contents.settings
         if entry.field in ("torch", "cuda", "cpu", "python")
     ]
     findings = [
         *_base(base, parsed),
-        *_torch(asked, parsed),
+        *_torch(contents, parsed),
         *_compatible(path, facts),
-        *_settings(base, parsed, asked),
+        *_settings(base, parsed, contents),
     ]
     return [("base", base), ("asks for", ", ".join(dict.fromkeys(wants)) or "no torch")], findings
 
@@ -96,8 +96,8 @@ def _stages(parsed: Parsed) -> set[str]:
     return {words[2] for words in froms if len(words) == 3 and words[1].lower() == "as"}  # noqa: PLR2004 - IMAGE as NAME
 
 
-def _torch(asked: Sorted, parsed: Parsed) -> Iterator[Finding]:
-    torch, bases = asked.of("torch"), bases_with_cuda(asked)
+def _torch(contents: Contents, parsed: Parsed) -> Iterator[Finding]:
+    torch, bases = contents.of("torch"), bases_with_cuda(contents)
     if torch and not any(entry.value for entry in torch):
         yield Finding(
             id="unpinned-torch", severity=Severity.WARN, title="torch has no version",
@@ -142,11 +142,11 @@ def _compatible(path: Path, facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _settings(base: str, parsed: Parsed, asked: Sorted) -> Iterator[Finding]:
+def _settings(base: str, parsed: Parsed, contents: Contents) -> Iterator[Finding]:
     """What the variables of the image bring about; images made for GPUs set those that `--gpus` needs."""
     made_for_gpus = bool(_GPU_BASE.match(base))
     env = ({"NVIDIA_VISIBLE_DEVICES": "all"} if made_for_gpus else {}) | parsed.image.env
-    wants_gpu = made_for_gpus or bool(asked.of("torch") and not asked.of("cpu"))
+    wants_gpu = made_for_gpus or bool(contents.of("torch") and not contents.of("cpu"))
     yield from of_configuration(image_facts({"env": env}), cuda=wants_gpu)
 
 

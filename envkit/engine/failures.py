@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
-from envkit.ground.store import room
+from envkit.ground.store import free_space
 from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
@@ -124,4 +124,4 @@ def engine_lost(doing: str, info: EngineInfo, details: Sequence[str] = ()) -> En
 def _storage(info: EngineInfo) -> str:
     if info.storage is None:
         return f"the storage of the {info.engine} engine"
-    return f"{info.storage} ({room(Path(info.storage))})"
+    return f"{info.storage} ({free_space(Path(info.storage))})"

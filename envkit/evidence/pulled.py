@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.ground import json_cache
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.lock import uv
-from envkit.lock.wheel_choice import Found, parse_pylock, ranks_of
+from envkit.lock.wheel_choice import IndexWheel, parse_pylock, ranks_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ class Pulled:
 
     python: str  # that they were chosen for: '3.11'
     day: str  # newer files were not considered
-    wheels: tuple[Found, ...]  # sorted by name, all with a size
+    wheels: tuple[IndexWheel, ...]  # sorted by name, all with a size
 
     @property
     def size(self) -> int:
@@ -75,7 +75,7 @@ def read_pulled(index: Index, file: WheelFile, platform: str, *, cache: Path | N
             json_cache.write(cache, key, SCHEMA, kept)
     if kept is None:
         return None
-    return Pulled(python=file.pythons[0], day=file.uploaded or "", wheels=tuple(Found(**row) for row in kept))
+    return Pulled(python=file.pythons[0], day=file.uploaded or "", wheels=tuple(IndexWheel(**row) for row in kept))
 
 
 def _solved(index: Index, file: WheelFile, platform: str) -> list[dict[str, Any]] | None:
@@ -84,7 +84,7 @@ def _solved(index: Index, file: WheelFile, platform: str) -> list[dict[str, Any]
     target = uv.Target(platform=platform, glibc=_GLIBC, python=f"{python}.99")
     try:
         text, _ = uv.compile_wheels(
-            [f"torch=={file.version}"], target, uv.Held(chosen={}),
+            [f"torch=={file.version}"], target, uv.Limits(chosen={}),
             uv.Index(url=index.url, ca_bundle=index.ca_bundle), as_of=f"{file.uploaded}T23:59:59Z",
         )  # fmt: skip
     except (ConflictError, UsageError):  # a package is not on the index, or the index has no upload times

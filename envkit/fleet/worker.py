@@ -27,7 +27,7 @@ _ended = threading.Event()
 def main() -> int:
     """Work until the other end of the socket closes."""
     # SIGINT is not set to ignored although Ctrl-C never arrives here: programs that a build starts would inherit that.
-    signals.raise_on(signal.SIGTERM, signal.SIGINT, noted=_ended.set)
+    signals.raise_on(signal.SIGTERM, signal.SIGINT, on_signal=_ended.set)
     connection = Connection(int(sys.argv[1]))
     sending = threading.Lock()
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -1,1 +1,1 @@
-"""What every part of envkit stands on: errors, settings, paths, files, progress, processes."""
+"""The foundation of all other packages: errors, settings, paths, files, progress, processes."""

@@ -1,7 +1,8 @@
-"""Which addresses envkit connects to. Mirrors, base images, token servers, redirects and uploads are all judged here.
+"""Decide which addresses envkit may connect to, for mirrors, base images, token servers, redirects and uploads.
 
-A user may name this machine, a private network or the internet. A server may lead envkit to addresses that are as far
-away as its own or farther: one on the internet never to a private network, none to a link-local address.
+A user may name this machine, a private network or the internet. A server may lead envkit (by a redirect, for example)
+only to addresses that are at least as far away as its own: a server on the internet cannot lead it into a private
+network, and none can lead it to a link-local address.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _SCHEMES = ("http", "https")
 _URL = re.compile(r"https?://[A-Za-z0-9.\-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~%+/-]*)?")
 _V6 = re.compile(r"https?://\[[0-9a-fA-F:]+\](?::[0-9]+)?(?:/[A-Za-z0-9._~%+/-]*)?")
-_TOKEN = re.compile(r"/t/[^/]")  # servers of conda packages take a token as the part of a path after /t/
+_TOKEN = re.compile(r"/t/[^/]")  # conda servers accept a token in the path, after /t/
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")  # Linux connects 0.0.0.0 to this machine
-# Where clouds answer a machine with its credentials, other than in the link-local range.
+_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")  # Linux connects to this machine for 0.0.0.0
+# Metadata services of clouds outside the link-local range: they hand out the machine's credentials.
 _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16")))
 
 
 class Reach(IntEnum):
-    """How far away an address is; NEVER is for those that no image, package or login comes from."""
+    """How far away an address is; NEVER is for addresses that envkit never connects to."""
 
     NEVER = 0
     LOOPBACK = 1
@@ -37,7 +38,7 @@ class Reach(IntEnum):
 
 
 NAMED = frozenset({Reach.LOOPBACK, Reach.PRIVATE, Reach.PUBLIC})
-"""What a user may name."""
+"""The addresses that a user may name."""
 HERE = frozenset({Reach.LOOPBACK})
 _WORDS = {
     Reach.NEVER: "a link-local address, a cloud metadata service or not a host address",
@@ -48,21 +49,21 @@ _WORDS = {
 
 
 class RefusedAddressError(Exception):
-    """An address that no connection is made to; the message says which and why."""
+    """A refused address; the message names it and the reason."""
 
 
-def led_from(reach: Reach) -> frozenset[Reach]:
-    """Where a server at such a distance may lead."""
+def reachable_from(reach: Reach) -> frozenset[Reach]:
+    """Return where a server at this reach may lead envkit."""
     return frozenset(candidate for candidate in NAMED if candidate >= reach)
 
 
 def refusal(host: str, allowed: frozenset[Reach] = NAMED, resolved: Iterable[str] | None = None) -> str | None:
-    """Why no connection to a host is allowed, None where one is.
+    """Return why a connection to a host is refused, None if it is allowed.
 
     Args:
         host: a URL's host, without port and brackets.
-        allowed: the distances that are allowed.
-        resolved: the addresses that the name stands for; None = before it is resolved.
+        allowed: the reaches that are allowed.
+        resolved: the addresses that the name resolves to; None = not resolved yet.
     """
     try:
         written = _written(host)
@@ -81,7 +82,7 @@ def refusal(host: str, allowed: frozenset[Reach] = NAMED, resolved: Iterable[str
 
 
 def refusal_of_image(reference: str) -> str | None:
-    """Why no connection to the registry of an image's name is allowed, None where one is or no registry is named."""
+    """Return why a connection to the registry in an image's name is refused, None if it is allowed or there is none."""
     first, slash, _ = reference.partition("/")
     try:
         host = urlsplit(f"//{first}").hostname or ""
@@ -92,7 +93,7 @@ def refusal_of_image(reference: str) -> str | None:
 
 
 def reach_of(address: Address) -> Reach:
-    """How far away an address is. One that holds another one (mapped, 6to4, NAT64) counts as that."""
+    """Return how far away an address is. One that embeds another address (mapped, 6to4, NAT64) counts as that one."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and address in _NAT64:
@@ -111,7 +112,7 @@ def reach_of(address: Address) -> Reach:
 
 
 def written_reach(host: str) -> Reach | None:
-    """How far away a host is by its name alone: an IP address, or localhost. None for any other name."""
+    """Return how far away a host is if its text alone shows that: an IP address or localhost. None for other names."""
     try:
         written = _written(host)
     except ValueError:
@@ -122,21 +123,21 @@ def written_reach(host: str) -> Reach | None:
 
 
 def mirror(value: str, what: str, *, plain: bool = False) -> str:
-    """The URL of a source that a user named, without its final slash.
+    """Return the URL of a mirror from the settings, without its final slash.
 
     Args:
         value: the URL.
-        what: the setting; it begins the message.
-        plain: http will do beyond this machine, too.
+        what: the setting, which begins the message.
+        plain: whether plain http is also allowed beyond this machine.
 
     Raises:
-        UsageError: not http or https, a login or a token in it, characters a URL has not, an address that no package
-            comes from, or plain http beyond this machine.
+        UsageError: it is not an http or https URL, contains a login, a token or invalid characters, has a refused
+            address, or is plain http beyond this machine.
     """
     if "@" in value.partition("//")[2].partition("/")[0] or has_token(value):
         raise UsageError(
             f"{what}: the URL contains a login or a token, which would be visible in every layer",
-            hint="put the login into a netrc file and build with --engine buildkit",
+            hint="put the login in a netrc file and build with --engine buildkit",
         )
     if not (_URL.fullmatch(value) or _V6.fullmatch(value)):
         raise UsageError(f"{what}: {value!r:.200} is not an http or https URL", hint="https://mirror.example.com/path")
@@ -152,62 +153,62 @@ def mirror(value: str, what: str, *, plain: bool = False) -> str:
 
 
 def has_token(url: str) -> bool:
-    """Whether a URL's path carries a token, as servers of packages take it: /t/TOKEN/."""
+    """Return whether a URL's path contains a token, in the form of conda servers: /t/TOKEN/."""
     return _TOKEN.search(url.partition("//")[2]) is not None
 
 
-def led(origin: str, location: str, reach: Reach) -> str:
-    """The URL that a server leads to: by a redirect, as the place of an upload, or as its token server.
+def redirect_target(origin: str, location: str, reach: Reach) -> str:
+    """Return the URL that a server leads to: a redirect, the location of an upload, or its token server.
 
     Args:
         origin: the URL that answered.
-        location: what it names, absolute or relative to `origin`.
+        location: the URL in its answer, absolute or relative to `origin`.
         reach: how far away the server is.
 
     Raises:
-        RefusedAddressError: nothing leads there, or nothing may.
+        RefusedAddressError: the location is invalid, or the server may not lead there.
     """
-    nowhere = RefusedAddressError("which is not an http or https address")
+    invalid = RefusedAddressError("which is not an http or https address")
     try:
         target = urljoin(origin, location)
-        there = urlsplit(target)
-        usable = there.scheme in _SCHEMES and bool(there.hostname) and there.port != 0
-    except ValueError as error:  # half an IPv6 address, a port beyond 65535
-        raise nowhere from error
+        parts = urlsplit(target)
+        usable = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:  # an incomplete IPv6 address, or a port above 65535
+        raise invalid from error
     if not location or not usable:
-        raise nowhere
-    if urlsplit(origin).scheme == "https" and there.scheme == "http":
+        raise invalid
+    if urlsplit(origin).scheme == "https" and parts.scheme == "http":
         raise RefusedAddressError("which is an unencrypted address")
-    if "@" in there.netloc:
+    if "@" in parts.netloc:
         raise RefusedAddressError("which contains a login")
-    why = refusal(there.hostname or "", led_from(reach))
+    why = refusal(parts.hostname or "", reachable_from(reach))
     if why is not None:
         raise RefusedAddressError(f"which {why}")
     return target
 
 
 def is_loopback(url: str | None) -> bool:
-    """Whether a URL or host[:port] points at this machine."""
+    """Return whether a URL or host[:port] points to this machine."""
     if not url:
         return False
     try:
         host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
     except ValueError:
         return False
-    # A name may begin with the digits, too: 127.example.com is an ordinary name.
+    # A name may begin with these digits: 127.example.com is an ordinary name.
     return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 def _written(host: str) -> Address | None:
-    """The IP address that a host is, None for a name.
+    """Return the IP address that a host is written as, None for a name.
 
     Raises:
-        ValueError: it is one in a notation that programs read differently: 2130706433, 0x7f.1, 127.1, 0177.0.0.1.
+        ValueError: the notation is one that programs interpret differently: 2130706433, 0x7f.1, 127.1, 0177.0.0.1.
     """
     text = host.removesuffix(".")
     if ":" in text:
         return ipaddress.ip_address(text)
-    # What ends in a number is an address for the C library, whatever stands before.
+    # The C library parses a host whose last part is a number as an address.
     return ipaddress.ip_address(text) if _NUMBER.fullmatch(text.rpartition(".")[2]) else None
 
 

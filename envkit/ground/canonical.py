@@ -1,6 +1,6 @@
-"""JSON trees that others may have written: numbers that can be counted with, and digests that survive other programs.
+"""JSON from untrusted sources: numbers within limits, and digests that do not depend on formatting.
 
-For a digest key order, layout and `1.0` for `1` do not count.
+Key order, whitespace and `1.0` instead of `1` do not change a digest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LARGEST_MEASURED, LARGEST = 1e100, 1e300
-"""No measurement is larger than the first; what is derived from measurements stays below the second."""
+"""Limits for measurements, and for values that are computed from them: computing must not overflow to infinity."""
 
 
 def parse(
@@ -25,26 +25,26 @@ def parse(
     """Return a JSON tree; `object_pairs_hook` is that of `json.loads`.
 
     Raises:
-        ValueError: it is no JSON, or a number in it is NaN, infinite or larger than `largest`.
-        RecursionError: it is too deep.
+        ValueError: it is not JSON, or a number in it is NaN, infinite or larger than `largest`.
+        RecursionError: it is nested too deeply.
     """
 
-    def counted(value: float, literal: str) -> float:
+    def checked(value: float, literal: str) -> float:
         if abs(value) > largest:
-            raise ValueError(f"{literal[:40]} is too large for a number")
+            raise ValueError(f"{literal[:40]} is too large")
         return value
 
     return json.loads(
         text,
         parse_constant=_no_constant,
-        parse_float=lambda literal: counted(float(literal), literal),
-        parse_int=lambda literal: counted(int(literal), literal),
+        parse_float=lambda literal: checked(float(literal), literal),
+        parse_int=lambda literal: checked(int(literal), literal),
         object_pairs_hook=object_pairs_hook,
     )
 
 
 def digest_of(tree: Any) -> str:
-    """SHA-256 of a plain JSON tree; raises ValueError for NaN and infinities."""
+    """Return the SHA-256 of a plain JSON tree as hex; raises ValueError for NaN and infinities."""
     text = json.dumps(_canonical(tree), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

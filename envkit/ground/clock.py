@@ -1,4 +1,4 @@
-"""The day and time that outputs may depend on: SOURCE_DATE_EPOCH where it is set, so that they can be repeated."""
+"""The date and time for outputs: SOURCE_DATE_EPOCH if it is set, so that outputs are reproducible."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from envkit.ground.errors import UsageError
 
-_LAST_YEAR = 9999  # dates have four digits of a year
+_LAST_YEAR = 9999  # ISO dates have four digits for the year
 
 
 def source_date(environ: Mapping[str, str]) -> time.struct_time | None:
-    """Return the UTC time of SOURCE_DATE_EPOCH, None where it is not set.
+    """Return the UTC time of SOURCE_DATE_EPOCH, None if it is not set.
 
     Raises:
-        UsageError: it is not a number of seconds since 1970 in a year of four digits.
+        UsageError: it is not a number of seconds since 1970, or the year has more than four digits.
     """
     epoch = environ.get("SOURCE_DATE_EPOCH")
     if not epoch:
@@ -33,7 +33,7 @@ def source_date(environ: Mapping[str, str]) -> time.struct_time | None:
 
 
 def today(environ: Mapping[str, str]) -> str:
-    """Return the ISO date (UTC) of SOURCE_DATE_EPOCH, else of the system's clock.
+    """Return the ISO date (UTC) of SOURCE_DATE_EPOCH, else of the system clock.
 
     Raises:
         UsageError: as `source_date`.

@@ -1,20 +1,20 @@
-"""Every failure a user can cause, and the exit code that names its kind.
+"""The errors that users can meet, each with its exit code.
 
     EnvkitError
       UsageError          2   an invalid flag, setting, definition or template
-      ConflictError       3   no compatible combination
+      ConflictError       3   no compatible versions
       LockError           4   the lock is missing or stale
       NotVerifiedError    5   not verified (no GPU, inconclusive)
       VerificationError   6   the image was tested and failed
-        PayloadError      6   what came out of the image is not the payload's document
+        PayloadError      6   the output of the payload in the image is invalid
       EngineError         8   an engine, a pull or a push failed
       EnvironmentProblem  9   no engine, disk full, no permission, driver, registry unreachable
-      IntegrityError     10   a digest, hash or signature did not match
+      IntegrityError     10   a checksum or signature did not match
       TimeLimitError    124   a time limit was reached
     InterruptedRun      130   SIGINT (129 for SIGHUP, 143 for SIGTERM)
 
-The library raises; only `envkit.cli` prints. `message` says what happened with the value in it,
-`hint` is the next command to type, `details` are further lines (a log's tail, the other faults of a file).
+The library raises; only `envkit.cli` prints. `message` is what happened, with the value, `hint` is the next command to
+type, and `details` are further lines (the end of a log, the other errors of a file).
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-RAISE_TIMEOUT = "raise --timeout SECONDS"  # the next step wherever the time limit of a whole command was reached
-MAX_FAULTS = 20  # of one file, in one message: more than a screen of them does not help
+RAISE_TIMEOUT = "raise --timeout SECONDS"  # the hint for every command whose time limit was reached
+MAX_FAULTS = 20  # errors of one file in one message: more than a screen full does not help
 
 
 def shown(faults: Sequence[str]) -> tuple[str, ...]:
-    """The first faults of a file, and how many more there are."""
+    """Return the first errors of a file, and a count of the others."""
     more = len(faults) - MAX_FAULTS
     return tuple(faults) if more <= 0 else (*faults[:MAX_FAULTS], f"... and {more} more")
 
 
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]*@")
-# Of a URL that was cut before its @; `tcp://host:8786` has a port, and `tcp://HOST:PORT` stands in hints.
+# The login of a URL that was cut off before its @. `tcp://host:8786` has a port, and `tcp://HOST:PORT` is in hints.
 _URL_PASSWORD = re.compile(r"(?<=://)[^/\s@:'\"\[]+:(?!(?:\d+|PORT)(?:[^\w]|$))[^/\s'\"]+")
 _URL_TOKEN = re.compile(r"(://[^\s'\"]*?/t/)[^/\s'\"]+")
-# `user:password@host`; `name:tag@sha256:...` is an image, and `oci:DIR@DIGEST` names no host.
+# `user:password@host`, but not the image `name:tag@sha256:...` or the layout `oci:DIR@DIGEST`.
 _LOGIN = re.compile(r"(?<![\w.%+:/-])[\w.%+-]+:[^\s/@'\"]+@(?!sha256:)(?=[\w-]+(?:\.\w|:\d)|localhost)")
 
 
 def masked(text: str) -> str:
-    """A text without the logins and tokens of the URLs and image names in it."""
+    """Return a text with the logins and tokens in its URLs and image names replaced by ***."""
     if "@" not in text and "://" not in text:
         return text
     for pattern, instead in ((_URL_LOGIN, "***@"), (_URL_PASSWORD, "***"), (_URL_TOKEN, r"\1***"), (_LOGIN, "***@")):
@@ -50,9 +50,9 @@ def masked(text: str) -> str:
 
 
 class Ending(BaseException):
-    """What ends a run: a message for the user, an optional hint and an exit code.
+    """The end of a run: a message for the user, an optional hint and an exit code.
 
-    A refused value stands in the message; logins and tokens in it do not.
+    Messages contain the refused value; logins and tokens in it are masked.
     """
 
     exit_code = 2
@@ -65,7 +65,7 @@ class Ending(BaseException):
 
 
 class EnvkitError(Ending, Exception):
-    """A failure that a user can cause or meet."""
+    """An error that a user can cause or meet."""
 
 
 class UsageError(EnvkitError):
@@ -91,13 +91,13 @@ class NotVerifiedError(EnvkitError):
 
 
 class VerificationError(EnvkitError):
-    """The image ran and did not keep what its plan promises."""
+    """The image was tested and failed a required check."""
 
     exit_code = 6
 
 
 class PayloadError(VerificationError):
-    """The payload's output is not the document it has to be, so nothing in it is believed."""
+    """The payload's output is not a valid document, so no result is taken from it."""
 
 
 class EngineError(EnvkitError):
@@ -106,14 +106,14 @@ class EngineError(EnvkitError):
     exit_code = 8
 
 
-class EnvironmentProblem(EnvkitError):  # noqa: N818 - documents and exit codes speak of an environment problem
-    """The machine is not usable as it is: no engine, no disk space, no permission, no network."""
+class EnvironmentProblem(EnvkitError):  # noqa: N818 - the documented name of exit code 9
+    """An environment problem: no engine, no disk space, no permission or no network."""
 
     exit_code = 9
 
 
 class IntegrityError(EnvkitError):
-    """Bytes are not the bytes that were promised."""
+    """A checksum, digest or signature does not match."""
 
     exit_code = 10
 
@@ -125,10 +125,10 @@ class TimeLimitError(EnvkitError):
 
 
 class InterruptedRun(Ending):
-    """The user or the system ended the run by a signal.
+    """A signal ended the run.
 
-    No `Exception`, as KeyboardInterrupt is none: it can come between any two instructions, and code that tries
-    something and goes on without it (a probe, a fallback, a removal) must not take it for the failure of that.
+    It is not an `Exception`, as KeyboardInterrupt is not: it can be raised between any two instructions, and code that
+    catches the failure of a probe, a fallback or a removal must not catch it.
     """
 
     def __init__(self, signal_number: int) -> None:

@@ -1,4 +1,4 @@
-"""What this machine is: its operating system and its memory. Its GPUs: `envkit.ground.nvidia`."""
+"""This machine's operating system, CPUs and memory. `envkit.ground.nvidia` reads its GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNLIMITED = 1 << 60  # bytes; version 1 of control groups writes "no limit" as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """This machine without its GPUs, which `envkit.ground.nvidia` reads; None = not found out."""
+    """This machine without its GPUs; None = unknown."""
 
     os: str | None  # 'debian12', 'ubuntu22.04', 'rockylinux9'
     os_title: str | None
@@ -23,7 +23,7 @@ class Host:
 
 
 def read(root: Path = Path("/")) -> Host:
-    """Read this machine's files; what cannot be read is None."""
+    """Read this machine's files; values that cannot be read are None."""
     name, title = parse_os_release(text_of(root / "etc/os-release"))
     machine = platform.machine()
     known = of_machine(machine)
@@ -31,13 +31,13 @@ def read(root: Path = Path("/")) -> Host:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
-    # os.cpu_count() counts the machine: a cpuset of a container, or taskset, allows fewer.
+    """Return the number of cores that this process may use."""
+    # os.cpu_count() is the machine's number; the cpuset of a container, or taskset, may allow fewer.
     return len(os.sched_getaffinity(0))
 
 
 def root_without(*capabilities: int, root: Path = Path("/")) -> bool:
-    """Whether this is root, and lacks one of the capabilities, given by their numbers in linux/capability.h."""
+    """Return whether this is root without one of the capabilities, given by their numbers in linux/capability.h."""
     if os.geteuid() != 0:
         return False
     rows = dict(row.partition(":")[::2] for row in text_of(root / "proc/self/status").splitlines())
@@ -46,7 +46,7 @@ def root_without(*capabilities: int, root: Path = Path("/")) -> bool:
 
 
 def parse_os_release(text: str) -> tuple[str | None, str | None]:
-    """Our name and the printed name of an OS: `('ubuntu22.04', 'Ubuntu 22.04.4 LTS')`."""
+    """Return envkit's name and the printed name of an OS: `('ubuntu22.04', 'Ubuntu 22.04.4 LTS')`."""
     values: dict[str, str] = {}
     for line in text.splitlines():
         key, separator, value = line.partition("=")
@@ -63,9 +63,9 @@ def parse_os_release(text: str) -> tuple[str | None, str | None]:
 
 
 def control_groups(root: Path, controller: str) -> list[str]:
-    """Return the folders of this process's control group and of all above it, for versions 2 and 1.
+    """Return the folders of this process's control group and its parents, for versions 2 and 1.
 
-    `root` is where the machine's files lie; the folders are absolute paths of the machine.
+    `root` is the folder of the machine's files; the returned folders are absolute paths on the machine.
     """
     base = "/sys/fs/cgroup"
     unified = (root / base.lstrip("/") / "cgroup.controllers").exists()
@@ -80,7 +80,7 @@ def control_groups(root: Path, controller: str) -> list[str]:
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the lowest memory limit of the control groups above this process, in bytes; None where there is none."""
+    """Return the lowest memory limit of this process's control groups, in bytes; None without a limit."""
     limits = []
     for name in control_groups(root, "memory"):
         folder = root / name.lstrip("/")
@@ -100,7 +100,7 @@ def memory_total(root: Path = Path("/")) -> int | None:
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file of the kernel or the system, empty where it cannot be read."""
+    """Return the text of a file of the kernel or the system, empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

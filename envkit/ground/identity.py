@@ -18,16 +18,16 @@ PREFIX = "io.github.envkit.run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """One process of envkit: a random id, and what tells whether that process still lives."""
+    """One process of envkit: a random ID, and what shows whether the process still exists."""
 
     id: str
     pid: int
-    started: str  # clock ticks since boot: a pid alone is used again
+    started: str  # clock ticks since boot, because a PID is reused
     boot: str
     host: str
 
     def labels(self) -> dict[str, str]:
-        """The identity as container labels."""
+        """Return the identity as container labels."""
         return {
             PREFIX: self.id,
             f"{PREFIX}.pid": str(self.pid),
@@ -38,14 +38,14 @@ class RunIdentity:
 
 
 def current() -> RunIdentity:
-    """The identity of this process; a forked child has its own."""
+    """Return the identity of this process; a forked child has its own."""
     return _identity(os.getpid())
 
 
 def abandoned(labels: Mapping[str, str]) -> bool:
-    """Whether these labels were set by a run that ended on this host.
+    """Return whether these labels were set by a run on this host that has ended.
 
-    Labels of another host, or no such labels, are never abandoned: only the host that made a container can tell.
+    Labels of another host are never abandoned, because only that host can tell. Neither are containers without labels.
     """
     if labels.get(f"{PREFIX}.host") != current().host:
         return False
@@ -56,12 +56,12 @@ def abandoned(labels: Mapping[str, str]) -> bool:
 
 
 def start_ticks(pid: int) -> str:
-    """When a process began, in clock ticks since boot; empty when there is none, or only its corpse."""
+    """Return when a process started, in clock ticks since boot; empty if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, UnicodeDecodeError):
         return ""
-    # proc_pid_stat(5): state is field 3, starttime field 22; `fields` begins with the third.
+    # proc_pid_stat(5): state is field 3 and starttime field 22; `fields` begins with field 3.
     return "" if fields[0] == "Z" else fields[19]
 
 

@@ -1,7 +1,7 @@
-"""Which paths a file of an image may have, and which say that a layer removes something: one rule for all readers.
+"""Valid paths of files in an image, and whiteouts: paths with which a layer removes files of the layers below.
 
-A layer is a tar in which a name that begins with `.wh.` removes what lies below it. A package that brings such a name
-would delete the files of other packages, so no part of a path may begin with it.
+In the tar of a layer, a name that begins with `.wh.` removes a file of the layers below. A package with such a name
+would delete files of other packages, so no part of a path may begin with it.
 Source: OCI image specification 1.1, "Image Layer Filesystem Changeset", Whiteouts.
 """
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from envkit.ground.errors import IntegrityError
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-_NOTES = ".wh..wh."  # of the file system aufs, about itself
+_NOTES = ".wh..wh."  # metadata of the file system aufs
 RESERVED = f"a name that begins with {_WHITEOUT}, which deletes other files in a layer"
-"""Why a path is refused of which `is_reserved` is true."""
+"""Why a path is refused if `is_reserved` is true."""
 LONGEST_PATH = 3800
-"""Bytes of a path in an image: the kernel takes 4095, and the folder into which a runtime unpacks counts."""
+"""Bytes of a path in an image: the kernel's limit is 4095, less the folder into which a runtime unpacks layers."""
 LONGEST_NAME = 255
-"""Bytes of one part of a path, as file systems have it."""
-_LONGEST_IN_PACKAGE = LONGEST_PATH - 256  # the folder of an environment comes before it
-_DEEPEST = 64  # parts; every folder above a file is an entry of the layer, so their number is the cost of a file
+"""Bytes of one part of a path: the limit of Linux file systems."""
+_LONGEST_IN_PACKAGE = LONGEST_PATH - 256  # less the folder of an environment
+_DEEPEST = 64  # parts; every folder above a file is an entry of the layer, so deep paths are expensive
 
 
 def fault(path: str) -> str | None:
-    """Return why a file of a package or base cannot have this relative path; None where it can."""
+    """Return why this relative path is refused for a file of a package or base; None if it is fine."""
     encoded = path.encode(errors="replace")
     if len(encoded) > _LONGEST_IN_PACKAGE:
         return f"{path[:60]!r}… has {len(encoded)} bytes; the limit is {_LONGEST_IN_PACKAGE}"
@@ -41,23 +41,23 @@ def fault(path: str) -> str | None:
 
 
 def is_reserved(path: str) -> bool:
-    """Whether a part of the path is one that readers of layers take for a whiteout."""
+    """Return whether a part of the path would be interpreted as a whiteout."""
     return any(part.startswith(_WHITEOUT) for part in path.split("/"))
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What an entry of a layer removes of the layers below it."""
+    """The files of lower layers that an entry of a layer removes."""
 
     path: str  # relative, without a leading slash; empty: the root
-    is_opaque: bool  # all below the path, which itself stays
+    is_opaque: bool  # whether the path is a folder that stays and only its contents are removed
 
 
 def removal(path: str) -> Removal | None:
-    """Return what a layer's entry of this path removes, None where it is a file, a folder or a link.
+    """Return what a layer's entry with this path removes, None if it is not a whiteout.
 
     Raises:
-        IntegrityError: it names nothing, which some readers take for a whole folder.
+        IntegrityError: the whiteout names no file, which some tools interpret as the whole folder.
     """
     folder, _, name = path.rpartition("/")
     if name == _OPAQUE:
@@ -71,6 +71,6 @@ def removal(path: str) -> Removal | None:
 
 
 def is_note(path: str) -> bool:
-    """Whether an entry is a file system's note about itself, which says nothing of the image."""
+    """Return whether an entry is metadata of a file system and not a part of the image."""
     name = path.rpartition("/")[2]
     return name.startswith(_NOTES) and name != _OPAQUE

@@ -1,4 +1,4 @@
-"""Small JSON files that save reading what they describe. A damaged or missing one is made again from its source."""
+"""A cache of small JSON values that are expensive to compute. A damaged or missing file is written again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from envkit.ground.store import replacing
 
 
 def read(folder: Path, name: str, schema: str) -> Any:
-    """Return the value that was kept under this name; None where it is missing or damaged."""
+    """Return the value that was written under this name, None if it is missing or damaged."""
     try:
-        # A pipe of that name must not block the opening.
+        # O_NONBLOCK: opening a pipe of that name must not block.
         descriptor = os.open(folder / f"{name}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
-            # The check inside detects damage, not another user's forgery.
+            # The checksum inside detects damage, but not a forgery by another user.
             if os.fstat(descriptor).st_uid != os.geteuid():
                 return None
             tree = json.loads(stream.read())
@@ -29,9 +29,9 @@ def read(folder: Path, name: str, schema: str) -> Any:
         return None
 
 
-def write(folder: Path, name: str, schema: str, says: object) -> None:
-    """Keep a value where the folder can be written."""
-    tree = {"schema": schema, "name": name, "says": says}
+def write(folder: Path, name: str, schema: str, value: object) -> None:
+    """Write a value under a name; do nothing if the folder is not writable."""
+    tree = {"schema": schema, "name": name, "says": value}
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(folder / f"{name}.json", durable=False) as stream:

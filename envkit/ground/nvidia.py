@@ -1,7 +1,7 @@
-"""The NVIDIA driver of this machine and its GPUs: asked through NVML, else through nvidia-smi, else read from /proc.
+"""Read the NVIDIA driver of this machine and its GPUs: with NVML, else with nvidia-smi, else from /proc.
 
-NVML comes first: nvidia-smi is not in every container, and prints no compute capability before driver R510. `read`
-asks; the `parse_*` functions are pure.
+NVML comes first, because nvidia-smi is not in every container and prints no compute capability before driver R510. The
+`parse_*` functions are pure.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import text_of
 from envkit.ground.text import neutral
 
-# Without persistence mode, initializing many GPUs takes seconds; a driver in trouble can hang.
+# Without persistence mode, initializing many GPUs takes seconds; a broken driver can hang.
 PATIENCE_S = 20.0
 _VERSION_FILE = "proc/driver/nvidia/version"
 _GPUS_FOLDER = "proc/driver/nvidia/gpus"
-_WSL = "usr/lib/wsl/lib"  # the Windows driver's files in WSL2, which has no /proc/driver/nvidia
-_DXG = "dev/dxg"  # the device through which WSL2 reaches the Windows driver
+_WSL = "usr/lib/wsl/lib"  # the Windows driver's libraries in WSL2, which has no /proc/driver/nvidia
+_DXG = "dev/dxg"  # WSL2's device for the Windows driver
 _LIBRARY = "libnvidia-ml.so.1"
 _MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
 _FIELDS = ("name", "driver_version", "compute_cap")
@@ -34,18 +34,18 @@ _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)+")
 _CAPABILITY = re.compile(r"[0-9]+\.[0-9]")
 _CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from envkit.ground.nvml_child import main; main(sys.argv[2:])"
-_DOCTOR = "envkit doctor looks for the reason"
+_DOCTOR = "run envkit doctor to find the cause"
 
 
 @dataclass(frozen=True, slots=True)
 class HostGpu:
-    """A GPU of this machine. What nvidia-smi and /proc do not tell keeps its default."""
+    """A GPU of this machine. The optional fields are known only from NVML."""
 
     name: str  # the product as the driver prints it
-    capability: str | None  # '8.0'; None = not known
+    capability: str | None  # '8.0'; None = unknown
     memory: int | None = None  # bytes
     slices: tuple[str, ...] = ()  # names of its MIG devices that this process may use
-    is_virtual: bool = False  # a vGPU: a part of a GPU of the hypervisor
+    is_virtual: bool = False  # a vGPU: a part of the hypervisor's GPU
 
     def __str__(self) -> str:
         known = [f"sm_{self.capability.replace('.', '')}" if self.capability else ""]
@@ -59,12 +59,12 @@ class HostGpu:
 class Driver:
     """The NVIDIA driver of this machine."""
 
-    version: str | None  # None = there is none, or it does not answer
+    version: str | None  # None = there is no driver, or it does not answer
     gpus: tuple[HostGpu, ...]
     source: str | None  # 'NVML', 'nvidia-smi' or '/proc/driver/nvidia'
-    cuda: str | None = None  # newest CUDA version that it runs natively, '12.4'; NVML alone tells
-    is_windows: bool = False  # this is WSL2: the driver is that of Windows, and so is its version
-    notes: tuple[str, ...] = ()  # what is wrong with the driver or a GPU, each with the next step
+    cuda: str | None = None  # newest CUDA version that it runs natively, '12.4'; known only from NVML
+    is_windows: bool = False  # whether this is WSL2, where driver and version are those of Windows
+    notes: tuple[str, ...] = ()  # problems with the driver or a GPU, each with the next step
 
     def __str__(self) -> str:
         kinds = dict.fromkeys(self.gpus)
@@ -75,10 +75,10 @@ class Driver:
         return f"{', '.join(named) or 'no GPU'}; {driver}" + (f"; from {self.source}" if self.source else "")
 
     def need_version(self) -> str:
-        """The driver version.
+        """Return the driver version.
 
         Raises:
-            EnvironmentProblem: no NVIDIA driver answers.
+            EnvironmentProblem: there is no NVIDIA driver, or it does not answer.
         """
         if self.version is None:
             raise EnvironmentProblem(
@@ -89,7 +89,7 @@ class Driver:
         return self.version
 
     def need_gpus(self) -> tuple[HostGpu, ...]:
-        """One GPU of each kind.
+        """Return one GPU of each kind.
 
         Raises:
             EnvironmentProblem: no NVIDIA GPU is visible.
@@ -104,19 +104,19 @@ class Driver:
 
 
 def read(root: Path = Path("/"), *, patience_s: float = PATIENCE_S) -> Driver:
-    """Ask for the driver and GPUs of this machine.
+    """Read the driver and the GPUs of this machine.
 
     Args:
-        root: of the files that are read, and of the libraries in WSL2.
-        patience_s: seconds for each program that is asked.
+        root: folder of the machine's files and, in WSL2, of its libraries.
+        patience_s: time limit for each program that is run.
     """
     module = parse_module(text_of(root / _VERSION_FILE))
     is_windows = (root / _DXG).exists()
     answer = _from_nvml(root, patience_s)
     if "fault" not in answer and "absent" not in answer:
         return _driver(answer, is_windows=is_windows)
-    hopeless = answer.get("hangs") or answer.get("code") == _MISMATCH  # nvidia-smi would hang or fail in the same way
-    gpus, version = ((), None) if hopeless else _from_smi(root, patience_s)
+    skip_smi = answer.get("hangs") or answer.get("code") == _MISMATCH  # nvidia-smi would hang or fail in the same way
+    gpus, version = ((), None) if skip_smi else _from_smi(root, patience_s)
     source = "nvidia-smi" if gpus else "/proc/driver/nvidia"
     gpus, version = gpus or _from_proc(root / _GPUS_FOLDER), version or module
     if not gpus and version is None:
@@ -126,12 +126,12 @@ def read(root: Path = Path("/"), *, patience_s: float = PATIENCE_S) -> Driver:
 
 
 def has_driver(root: Path = Path("/")) -> bool:
-    """Whether an NVIDIA driver is there; asks no program, so it costs nothing."""
+    """Return whether an NVIDIA driver is installed. It runs no program, so it is fast."""
     return (root / _VERSION_FILE).exists() or (root / _WSL / _LIBRARY).exists()
 
 
 def parse_smi(text: str, fields: Sequence[str]) -> tuple[tuple[HostGpu, ...], str | None]:
-    """GPUs and driver version from `--query-gpu=FIELDS --format=csv,noheader`."""
+    """Return the GPUs and the driver version from the output of `--query-gpu=FIELDS --format=csv,noheader`."""
     gpus: list[HostGpu] = []
     driver: str | None = None
     for line in text.splitlines():
@@ -145,26 +145,27 @@ def parse_smi(text: str, fields: Sequence[str]) -> tuple[tuple[HostGpu, ...], st
 
 
 def parse_module(text: str) -> str | None:
-    """Driver version from /proc/driver/nvidia/version, of the proprietary or the open kernel module."""
+    """Return the driver version in /proc/driver/nvidia/version, of the proprietary or the open kernel module."""
     match = _MODULE.search(text)
     return match.group(1) if match else None
 
 
 def parse_model(text: str) -> str | None:
-    """Product name from /proc/driver/nvidia/gpus/*/information."""
+    """Return the product name in /proc/driver/nvidia/gpus/*/information."""
     match = _MODEL.search(text)
     return match.group(1) if match else None
 
 
 def _from_nvml(root: Path, patience_s: float) -> dict[str, Any]:
-    """The document of `envkit.ground.nvml_child`, with a `fault` also where that process crashes or hangs (`hangs`)."""
-    from envkit.ground import process  # noqa: PLC0415 - `envkit resolve`, which asks only `has_driver`, need not wait
+    """Return the document of `envkit.ground.nvml_child`; if that process crashes or hangs, one with a `fault`."""
+    from envkit.ground import process  # noqa: PLC0415 - `envkit resolve` needs only `has_driver`, and starts faster
 
-    own = str(Path(__file__).resolve().parents[2])
+    package_folder = str(Path(__file__).resolve().parents[2])
     libraries = [str(root / _WSL / _LIBRARY), _LIBRARY]
-    # -I and -S: no file of the current folder and no variable of the user decides which Python code runs. The folder is
-    # /, so that an empty or relative entry of LD_LIBRARY_PATH does not load a library from a checkout: CI runs as root.
-    argv = [sys.executable, "-I", "-S", "-c", _CHILD, own, *libraries]
+    # -I and -S: neither files of the current folder nor variables of the user can change which Python code runs. The
+    # working folder is /, so that an empty or relative entry of LD_LIBRARY_PATH cannot load a library from a checkout;
+    # CI often runs as root.
+    argv = [sys.executable, "-I", "-S", "-c", _CHILD, package_folder, *libraries]
     try:
         answer = process.ask(argv, patience_s=patience_s, folder="/")
     except process.NoAnswerError:
@@ -181,7 +182,7 @@ def _from_nvml(root: Path, patience_s: float) -> dict[str, Any]:
 
 
 def _driver(document: dict[str, Any], *, is_windows: bool) -> Driver:
-    """The driver as NVML tells it."""
+    """Return the driver from NVML's document."""
     gpus: list[HostGpu] = []
     notes: list[str] = []
     for index, row in enumerate(document["gpus"]):
@@ -212,13 +213,13 @@ def _driver(document: dict[str, Any], *, is_windows: bool) -> Driver:
 def _from_smi(root: Path, patience_s: float) -> tuple[tuple[HostGpu, ...], str | None]:
     from envkit.ground import process  # noqa: PLC0415 - as above
 
-    # It loads the library itself, so it runs in / as well. An entry of PATH that is not absolute may be a checkout, and
-    # must not hide the driver's own program.
-    places = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if entry.startswith("/")]
-    program = shutil.which("nvidia-smi", path=os.pathsep.join((*places, str(root / _WSL))))
+    # nvidia-smi loads the library too, so it also runs in /. Relative entries of PATH are ignored, because a checkout
+    # could contain another program of that name.
+    folders = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if entry.startswith("/")]
+    program = shutil.which("nvidia-smi", path=os.pathsep.join((*folders, str(root / _WSL))))
     if program is None:
         return (), None
-    for fields in (_FIELDS, _FIELDS[:2]):  # drivers before R510 do not know compute_cap
+    for fields in (_FIELDS, _FIELDS[:2]):  # before R510, nvidia-smi has no compute_cap
         argv = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
         try:
             answer = process.ask(argv, patience_s=patience_s, folder="/")
@@ -240,14 +241,14 @@ def _from_proc(folder: Path) -> tuple[HostGpu, ...]:
 
 
 def _failed(document: dict[str, Any], module: str | None, source: str | None) -> tuple[str, ...]:
-    """Why NVML does not answer, and what answered instead."""
-    if "absent" in document:  # no driver, or a container that was given nvidia-smi alone
+    """Return a note on why NVML does not answer, and what answered instead."""
+    if "absent" in document:  # no driver, or a container with nvidia-smi but without the library
         return ()
     if document.get("code") == _MISMATCH and module:
         library = document["library"] or "of another version"
         text = f"the NVIDIA driver's kernel module is {module} and its library {library}, so no CUDA program starts"
-        return (f"{text}; {module} is used here. Restart this machine, or this container if it is one",)
-    instead = f"{source} answers instead" if source else "nothing else answers"
+        return (f"{text}; envkit uses {module}. Restart this machine, or the container",)
+    instead = f"using {source} instead" if source else "no other source answers"
     return (f"NVML: {neutral(document['fault'])}; {instead}; {_DOCTOR}",)
 
 

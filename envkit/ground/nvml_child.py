@@ -1,7 +1,7 @@
-"""What NVML tells of this machine, read in a process of its own and printed as one line of JSON.
+"""Read the driver and the GPUs with NVML, in a separate process, and print them as one line of JSON.
 
-The library is the driver's: with a broken driver it can hang in a call that nothing interrupts, or crash. Here that
-ends this process, and `envkit.ground.nvidia` goes on without it. A process costs 30 ms; initializing NVML takes longer.
+The library is part of the driver. With a broken driver it can crash, or hang in a call that cannot be interrupted; with
+a separate process, `envkit.ground.nvidia` continues without it. A process costs 30 ms; initializing NVML takes longer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MOST_GPUS = 256  # more than any machine has: a larger count comes from a broken
 
 
 def main(libraries: list[str]) -> None:
-    """Print the document; whatever the library prints is dropped.
+    """Print the document; output of the library is discarded.
 
     Args:
-        libraries: to load, the first of them that is there.
+        libraries: paths of the library; the first that exists is loaded.
     """
     stdout = os.dup(1)
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -30,14 +30,14 @@ def main(libraries: list[str]) -> None:
     data = json.dumps(survey(libraries)).encode()
     while data:
         data = data[os.write(stdout, data) :]
-    os._exit(0)  # a library that crashes or hangs while it is unloaded has answered all the same
+    os._exit(0)  # without unloading the library, which could crash or hang
 
 
 def survey(libraries: list[str]) -> dict[str, Any]:
     """Return `absent`, `fault`, or the driver with its GPUs.
 
-    `fault` is why NVML does not answer; `library` beside it is the driver version that the library belongs to. A GPU
-    that does not answer has a `fault` alone.
+    `fault` is why NVML does not answer, with `library` as the driver version of the library. A GPU that does not answer
+    has only a `fault`.
     """
     try:
         session, code = _nvml.start(libraries)
@@ -72,7 +72,7 @@ def _gpu(session: Any, index: int) -> dict[str, Any]:
 
 
 def _refusal(session: Any, index: int) -> int | None:
-    """Return what the first call returns that fails for a GPU."""
+    """Return the code of the first call that fails for a GPU."""
     handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)
     code: int | None = session.code("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
     return code or session.code("nvmlDeviceGetName", handle, name, ctypes.c_uint(ctypes.sizeof(name)))

@@ -1,8 +1,8 @@
-"""Find envkit's folders: the cache (can be made again), the state (logs, plans, records), passing ones, its own data.
+"""Find envkit's folders: the cache (can be deleted), the state (logs, plans, records), temporary folders, its own data.
 
-One rule for the cache and the state: the XDG variable where it is an absolute path, else HOME where a folder can be
-made below it, else TMPDIR. What another user could write is not used: a record there would let an image be tagged that
-nobody verified.
+The cache and the state are below the XDG variable if it is an absolute path, else below HOME if that is writable, else
+below TMPDIR. A folder that another user could write to is not used: with a forged record in it, an image could be
+tagged that was never verified.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return the cache folder: XDG_CACHE_HOME/envkit, else below HOME, else below TMPDIR. It need not exist.
 
     Raises:
-        EnvironmentProblem: the folder, or a link in its place, belongs to another user.
+        EnvironmentProblem: the folder, or a link with its name, belongs to another user.
     """
     return _own("XDG_CACHE_HOME", ".cache", f"{_NAME}-{os.geteuid()}", environ)
 
@@ -36,16 +36,16 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return the state folder: XDG_STATE_HOME/envkit, else below HOME, else below TMPDIR. It need not exist.
 
     Raises:
-        EnvironmentProblem: the folder, or a link in its place, belongs to another user.
+        EnvironmentProblem: the folder, or a link with its name, belongs to another user.
     """
     return _own("XDG_STATE_HOME", ".local/state", f"{_NAME}-{os.geteuid()}-state", environ)
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Make a folder below TMPDIR for the length of a `with`; a later call removes what a killed process left.
+    """Make a temporary folder below TMPDIR for the length of a `with`; also remove those of killed processes.
 
-    A process that uses a folder holds a lock on it, which ends with the process.
+    A process holds a lock on its folder, which the kernel releases when the process ends.
 
     Raises:
         OSError: TMPDIR cannot be written.
@@ -58,17 +58,17 @@ def scratch() -> Iterator[Path]:
 
 @contextmanager
 def run_folder(cache: Path) -> Iterator[Path]:
-    """Make a folder below the cache for one run, removed at its end, or by a later run when this one is killed.
+    """Make a folder below the cache for one run. It is removed at the end, or by a later run if this one is killed.
 
     Raises:
         EnvironmentProblem: the cache cannot be written.
     """
     runs = cache / "runs"
-    with ExitStack() as made:
+    with ExitStack() as stack:
         try:
             runs.mkdir(mode=0o700, parents=True, exist_ok=True)
             store.sweep(runs.iterdir())
-            folder = made.enter_context(store.fresh_folder(runs))
+            folder = stack.enter_context(store.fresh_folder(runs))
         except OSError as error:
             raise EnvironmentProblem(
                 f"{runs} cannot be written: {error.strerror or error}",
@@ -78,13 +78,13 @@ def run_folder(cache: Path) -> Iterator[Path]:
 
 
 def caches_folder(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the folder below which any program of this user keeps its cache, None where it cannot be written."""
+    """Return the folder for the caches of all programs of this user, None if it is not writable."""
     folder = _base("XDG_CACHE_HOME", ".cache", os.environ if environ is None else environ)
     return folder if folder is not None and _writable(folder) else None
 
 
 def data_folder(name: str) -> Path:
-    """Return the folder `templates`, `images` or `docs` of this installation, beside the package or in it.
+    """Return the folder `templates`, `images` or `docs` of this installation, next to the package or in it.
 
     Raises:
         EnvironmentProblem: the installation is incomplete.
@@ -93,13 +93,13 @@ def data_folder(name: str) -> Path:
         if candidate.is_dir():
             return candidate
     raise EnvironmentProblem(
-        f"this installation has no {name} folder (looked beside {_PACKAGE})",
+        f"this installation has no {name} folder (searched in and next to {_PACKAGE})",
         hint="pip install --force-reinstall envkit",
     )
 
 
 def _base(variable: str, below_home: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of a variable, else the one below a HOME that lets it be written or made."""
+    """Return the folder of a variable, else the one below HOME if it is writable; None without either."""
     named, home = environ.get(variable), environ.get("HOME")
     if named and Path(named).is_absolute():
         return Path(named)
@@ -110,7 +110,7 @@ def _base(variable: str, below_home: str, environ: Mapping[str, str]) -> Path | 
 
 
 def _writable(folder: Path) -> bool:
-    """Return whether a folder can be written, or made."""
+    """Return whether a folder is writable or can be created."""
     nearest = next((candidate for candidate in (folder, *folder.parents) if os.path.lexists(candidate)), folder)
     return os.access(nearest, os.W_OK)
 
@@ -123,7 +123,7 @@ def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, s
         folder = Path(env.get("TMPDIR") or tempfile.gettempdir()) / below_tmp
     except FileNotFoundError as error:
         raise EnvironmentProblem("no folder for temporary files is writable", hint=_hint(variable)) from error
-    # Everybody may make a folder of that name there, so the look at it has to come after its making.
+    # Any user may create a folder of that name in TMPDIR, so the owner is checked after creating it.
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -132,12 +132,12 @@ def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, s
 
 
 def _checked(folder: Path, variable: str) -> Path:
-    """Return the folder if it is this user's; take the right to write in it from everybody else."""
+    """Return the folder if it belongs to this user, and remove the write permission of others."""
     try:
         status = folder.lstat()
         if stat.S_ISLNK(status.st_mode) and status.st_uid == os.geteuid():
             status = folder.stat()
-    except OSError:  # it does not exist yet, or its user reports the error
+    except OSError:  # it does not exist yet, or its use will report the error
         return folder
     if status.st_uid != os.geteuid():
         kind = "a link owned by" if stat.S_ISLNK(status.st_mode) else "owned by"
@@ -150,7 +150,8 @@ def _checked(folder: Path, variable: str) -> Path:
             folder.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
         except OSError as error:
             raise EnvironmentProblem(
-                f"{folder} can be written by other users: {error.strerror or error}", hint=_hint(variable)
+                f"{folder} is writable by other users, and chmod failed: {error.strerror or error}",
+                hint=_hint(variable),
             ) from error
     return folder
 

@@ -1,4 +1,4 @@
-"""The table of CPU architectures: their names in conda, container images, Debian, wheels and the kernel."""
+"""CPU architectures, with their names in conda, container images, Debian, wheels and the kernel."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """A platform that images are built for, by all of its names."""
+    """A platform that images are built for, with all of its names."""
 
-    name: str  # conda's, and envkit's own: 'linux-64'
-    machine: str  # of `uname -m` and of wheels: 'x86_64'
-    architecture: str  # of container images, Go and Debian: 'amd64'
-    loader: str  # of `ldconfig -p`: 'x86-64'
-    variant: str | None = None  # beside the architecture in container images: 'v8'
-    spellings: tuple[str, ...] = ()  # others that people and tools write
+    name: str  # in conda and envkit: 'linux-64'
+    machine: str  # in `uname -m` and wheels: 'x86_64'
+    architecture: str  # in container images, Go and Debian: 'amd64'
+    loader: str  # in `ldconfig -p`: 'x86-64'
+    variant: str | None = None  # after the architecture in container images: 'v8'
+    spellings: tuple[str, ...] = ()  # other names that people and tools use
 
     @property
     def oci(self) -> str:
-        """The platform as container engines write it: `linux/amd64`."""
+        """The name in container engines: `linux/amd64`."""
         return f"linux/{self.architecture}"
 
 
@@ -30,20 +30,20 @@ ARM = Platform(
     name="linux-aarch64", machine="aarch64", architecture="arm64", loader="AArch64", variant="v8", spellings=("sbsa",)
 )
 PLATFORMS = (X86.name, ARM.name)
-_BY_NAME = {one.name: one for one in (X86, ARM)}
+_BY_NAME = {known.name: known for known in (X86, ARM)}
 SPELLINGS = {
-    text: one.name
-    for one in (X86, ARM)
+    text: known.name
+    for known in (X86, ARM)
     for text in (
-        one.machine, one.architecture, one.name, one.oci, *one.spellings,
-        *((f"{one.oci}/{one.variant}",) if one.variant else ()),
+        known.machine, known.architecture, known.name, known.oci, *known.spellings,
+        *((f"{known.oci}/{known.variant}",) if known.variant else ()),
     )
 }  # fmt: skip
-"""Every way to write a platform, in small letters -> its name."""
+"""Every name of a platform, in lower case -> its conda name."""
 
 
 def platform(name: str) -> Platform:
-    """Return a platform by conda's name; `SPELLINGS` has the others.
+    """Return a platform by its conda name; `SPELLINGS` maps other names to it.
 
     Raises:
         KeyError: the platform is unknown.
@@ -52,12 +52,12 @@ def platform(name: str) -> Platform:
 
 
 def of_machine(machine: str) -> Platform | None:
-    """Return the platform of a machine as its kernel or a container engine names it, None where images run on none."""
+    """Return a platform by the name of the kernel or a container engine, None if envkit does not support it."""
     return next((known for known in _BY_NAME.values() if machine.lower() in (known.machine, known.architecture)), None)
 
 
 def here() -> str:
-    """Return this machine's platform as container images name it: `linux/amd64`, `linux/s390x`."""
+    """Return this machine's platform by its name in container images: `linux/amd64`, `linux/s390x`."""
     machine = os.uname().machine
     matching = of_machine(machine)
     return f"linux/{machine}" if matching is None else matching.oci

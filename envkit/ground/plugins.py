@@ -1,8 +1,8 @@
-"""Plug-ins: what installed distributions add to envkit, declared as entry points of the groups in `GROUPS`.
+"""Plug-ins of installed distributions, declared as entry points of the groups in `GROUPS`.
 
-Nothing is imported until it is used. To learn that there is none, the folders of `sys.path` are listed and the
-`entry_points.txt` of each distribution is searched for a group's name. That takes 1.4 ms with 158 distributions;
-`importlib.metadata` takes 30 ms and as much again to import, so it is imported only where a plug-in exists.
+A plug-in is imported only when it is used. To find plug-ins, the folders of `sys.path` are listed and the
+`entry_points.txt` of each distribution is searched for the name of a group. That takes 1.4 ms with 158 distributions;
+`importlib.metadata` takes 30 ms, and as long again to import, so it is imported only if there is a plug-in.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROUPS = {
 }
 _MARK = b"[envkit."
 _FILE = "entry_points.txt"
-_SHOWN = 300  # characters of a plug-in's own error
+_SHOWN = 300  # characters of a plug-in's error message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +46,19 @@ class Plugin:
         return f"{self.distribution}: {self.name} = {self.value} ({self.group})"
 
     def to_json(self) -> dict[str, str]:
-        """Return what is declared, as data."""
+        """Return the declaration as data."""
         return {key: getattr(self, key) for key in ("distribution", "group", "name", "value")}
 
     def fault(self, why: object) -> EnvironmentProblem:
-        """Return the error that names the plug-in; one line, whatever its code said."""
+        """Return an error that names the plug-in; its own message is cut to one line."""
         text = " ".join(str(why).split())[:_SHOWN]
         return EnvironmentProblem(
             f"plug-in {self.distribution} ({self.group}: {self.name}): {text}",
-            hint=f"install a version that works, or pip uninstall {self.distribution.partition(' ')[0]}",
+            hint=f"install another version, or pip uninstall {self.distribution.partition(' ')[0]}",
         )
 
     def load(self) -> object:
-        """Import what the entry point names, which runs the plug-in's code.
+        """Import the object of the entry point, which runs the plug-in's code.
 
         Raises:
             EnvironmentProblem: it cannot be imported.
@@ -72,7 +72,7 @@ class Plugin:
         """Return the file or folder that the entry point names.
 
         Raises:
-            EnvironmentProblem: it cannot be imported, or is not a path of one.
+            EnvironmentProblem: it cannot be imported, or is not the path of a file or folder.
         """
         loaded = self.load()
         if not isinstance(loaded, str | os.PathLike):
@@ -84,7 +84,7 @@ class Plugin:
 
 
 def fault_of(plugin: Plugin) -> str | None:
-    """Return why a plug-in cannot be loaded; None where it can."""
+    """Return why a plug-in cannot be loaded, None if it can."""
     try:
         if plugin.group == EXPORTS:
             plugin.load()
@@ -96,10 +96,10 @@ def fault_of(plugin: Plugin) -> str | None:
 
 
 def of(group: str) -> tuple[Plugin, ...]:
-    """Return the plug-ins of a group, by distribution and name.
+    """Return the plug-ins of a group, sorted by distribution and name.
 
     Raises:
-        EnvironmentProblem: the metadata of one cannot be read.
+        EnvironmentProblem: the metadata of a plug-in cannot be read.
     """
     return tuple(plugin for plugin in installed() if plugin.group == group)
 
@@ -108,15 +108,15 @@ def of(group: str) -> tuple[Plugin, ...]:
 def installed() -> tuple[Plugin, ...]:
     """Return every plug-in of this installation.
 
-    The current folder is not searched: a checkout may not be yours.
+    The current folder is not searched, because a checkout may come from anyone.
 
     Raises:
-        EnvironmentProblem: the metadata of one cannot be read.
+        EnvironmentProblem: the metadata of a plug-in cannot be read.
     """
     by_distribution: dict[str, list[Plugin]] = {}
     for folder in _declaring(tuple(sys.path)):
         name, plugins = _read(Path(folder))
-        by_distribution.setdefault(name, plugins)  # the first on the path is the one that is imported
+        by_distribution.setdefault(name, plugins)  # the first on the path, which is the one that Python imports
     rows = [plugin for plugins in by_distribution.values() for plugin in plugins]
     return tuple(sorted(rows, key=lambda plugin: (plugin.group, plugin.distribution, plugin.name)))
 
@@ -128,7 +128,7 @@ def _declaring(folders: tuple[str, ...]) -> Iterator[str]:
         if not folder or os.path.realpath(folder) == here:
             continue
         try:
-            names = os.listdir(folder)  # noqa: PTH208 - a hundred paths cost more than the look into them
+            names = os.listdir(folder)  # noqa: PTH208 - a hundred Path objects cost more than the search
         except OSError:
             continue
         for name in names:
@@ -145,13 +145,13 @@ def _declares(file: str) -> bool:
 
 
 def _read(folder: Path) -> tuple[str, list[Plugin]]:
-    from importlib.metadata import PathDistribution  # noqa: PLC0415 - only where there is a plug-in
+    from importlib.metadata import PathDistribution  # noqa: PLC0415 - only if there is a plug-in
 
     try:
-        made = PathDistribution(folder)
-        name = made.metadata["Name"].lower().replace("_", "-")
-        label = f"{name} {made.version}"
-        entries = [entry for entry in made.entry_points if entry.group in GROUPS]
+        distribution = PathDistribution(folder)
+        name = distribution.metadata["Name"].lower().replace("_", "-")
+        label = f"{name} {distribution.version}"
+        entries = [entry for entry in distribution.entry_points if entry.group in GROUPS]
     except Exception as error:
         raise EnvironmentProblem(
             f"plug-in {folder.name}: its metadata cannot be read: {type(error).__name__}",

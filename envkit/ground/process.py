@@ -1,4 +1,4 @@
-"""Run a client program and read its output line by line, with a time limit and orderly termination."""
+"""Run client programs with a time limit, read their output line by line, and end them with all their children."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from envkit.ground.text import Lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_GRACE_S = 3.0  # for a client to stop what it started elsewhere
-_GLANCE_S = 0.2  # between looks at an event
-_KILLED_S = 1.0  # a killed program is gone at once, unless the kernel does not let it go
+_GRACE_S = 3.0  # between SIGINT and SIGKILL, for a client to cancel its work in an engine
+_POLL_S = 0.2  # between checks of an event
+_KILLED_S = 1.0  # enough for a killed program to exit, unless it is stuck in the kernel
 
 
 class StoppedError(Exception):
-    """This work was asked to end: another piece of it failed, or its result is no longer needed."""
+    """The program was stopped on request: other work failed, or its result is no longer needed."""
 
 
 class NoAnswerError(EnvironmentProblem):
-    """A program did not end within its time."""
+    """A program did not end within its time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a client program said."""
+    """The exit code and the output of a client program."""
 
     code: int
     out: str
@@ -52,13 +52,13 @@ class Answer:
 
 
 def ask(argv: Sequence[str], *, patience_s: float, stdin: bytes = b"", folder: str | None = None) -> Answer:
-    """Run a program that answers at once, and give what it printed.
+    """Run a short program and return its output.
 
     Args:
         argv: the program and its arguments.
-        patience_s: seconds after which it is killed.
-        stdin: what it reads.
-        folder: in which it runs; None = this process's.
+        patience_s: time limit after which it is killed.
+        stdin: its input.
+        folder: its working folder; None = that of this process.
 
     Raises:
         NoAnswerError: it did not end within `patience_s`.
@@ -81,7 +81,7 @@ def ask(argv: Sequence[str], *, patience_s: float, stdin: bytes = b"", folder: s
     finally:
         if process.returncode is None:
             process.kill()
-            # A program in a call of a driver that hangs cannot be killed: waiting for it would hang this one too.
+            # A program in a hanging driver call cannot be killed, so the wait for it has a limit.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_KILLED_S)
         for stream in (process.stdin, process.stdout, process.stderr):
@@ -95,25 +95,25 @@ def ask(argv: Sequence[str], *, patience_s: float, stdin: bytes = b"", folder: s
 def child(
     argv: Sequence[str], *, end: Callable[[subprocess.Popen[bytes]], object], **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program; `end` ends it if it still runs when the block is left, and after every exception.
+    """Start a program for the length of a `with`; `end` ends it if it still runs then, and after every exception.
 
-    A signal that comes during the start raises only when the program is known here. Otherwise `subprocess.Popen` would
-    forget the program, or its `__exit__` would wait for it, as long as it runs.
+    A signal during the start is raised only after the program is registered here. Otherwise `subprocess.Popen` could
+    lose track of the program, or its `__exit__` would wait for it.
 
     Args:
-        argv: its arguments; they do not pass through a shell.
-        end: ends the program and all that it started; called before the program is waited for.
+        argv: the program and its arguments, without a shell.
+        end: ends the program and its children; called before the program is waited for.
         options: of `subprocess.Popen`.
 
     Raises:
         OSError: it cannot be started.
     """
     with contextlib.ExitStack() as stack:
-        with signals.held():
+        with signals.deferred():
             process = stack.enter_context(subprocess.Popen(list(argv), **options))  # noqa: S603 - no shell
 
             def leave(kind: type[BaseException] | None, *_: object) -> None:
-                # A program that ended can have left others in its group.
+                # A program that has ended may have left children in its group.
                 if kind is not None or process.poll() is None:
                     end(process)
 
@@ -131,12 +131,20 @@ def follow(
     on_start: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Ended:
-    """Run a program and hand every line of its output (both streams, as they come) to `on_line`.
+    """Run a program and pass every line of its output (stdout and stderr, in order) to `on_line`.
 
-    When the limit is reached, or an exception passes through (a signal's, too), the program gets SIGINT, which
-    makes engine clients cancel their work, then SIGKILL after three seconds. It runs in a session of its own, so a
-    Ctrl-C on the terminal reaches it through this function only. `on_start` is told the process id. An event that
-    another thread sets, `stop`, ends the program in the same way.
+    At the limit, and if any exception is raised (by a signal, for example), the program gets SIGINT, which makes engine
+    clients cancel their work, and SIGKILL after three seconds. It runs in its own session, so Ctrl-C in the terminal
+    reaches it only through this function.
+
+    Args:
+        argv: the program and its arguments.
+        on_line: called with each line.
+        stdin: its input; None = empty.
+        env: its variables; None = those of this process.
+        limit_s: time limit.
+        on_start: called with the process ID.
+        stop: an event with which another thread ends the program.
 
     Raises:
         OSError: the program cannot be started.
@@ -161,10 +169,10 @@ def follow(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a program and all that it started: SIGINT, after three seconds SIGKILL, and SIGKILL for what outlived it.
+    """End a program and its children: SIGINT, SIGKILL after three seconds, then SIGKILL for remaining children.
 
-    A container's process has a session of its own and survives the client that made it, so the tree below the
-    program is noted first.
+    A container's process has its own session and survives the client that started it, so the processes below the
+    program are listed before it ends.
     """
     below = tree(process.pid)
     with contextlib.suppress(ProcessLookupError):
@@ -178,28 +186,28 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def pids() -> list[int]:
-    """Return the IDs of all processes that this one can see.
+    """Return the IDs of all visible processes.
 
-    Not `Path.glob`: it stats what it lists, and raises ProcessLookupError if a process ends meanwhile.
+    `Path.glob` would call stat for each and raise ProcessLookupError if a process ends meanwhile.
     """
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
 
 
 def tree(pid: int) -> dict[int, str]:
-    """The processes below `pid` and those of the session that it leads, each with its start time in clock ticks.
+    """Return the processes below `pid` and those of the session that it leads, with start times in clock ticks.
 
-    A process whose parent has ended is below another one, but it stays in its session.
+    When a process ends, its children get another parent, but they stay in the session.
     """
     children: dict[int, list[int]] = {}
-    for own in pids():
+    for process in pids():
         try:
-            stat = Path(f"/proc/{own}/stat").read_text()
+            stat = Path(f"/proc/{process}/stat").read_text()
             parent, _, session = map(int, stat.rpartition(")")[2].split()[1:4])
         except (OSError, ValueError):
             continue
-        children.setdefault(parent, []).append(own)
-        if session == pid != own:
-            children.setdefault(pid, []).append(own)
+        children.setdefault(parent, []).append(process)
+        if session == pid != process:
+            children.setdefault(pid, []).append(process)
     processes: dict[int, str] = {}
     waiting = list(children.get(pid, []))
     while waiting:
@@ -211,9 +219,9 @@ def tree(pid: int) -> dict[int, str]:
 
 
 def kill_all(pid: int) -> None:
-    """SIGKILL a program that leads a session, and all that it started.
+    """SIGKILL a program that leads a session, and its children.
 
-    What it starts meanwhile was in no list yet, so the list is made again until nothing new is in it.
+    It may start more children meanwhile, so this is repeated until there are no new ones.
     """
     seen = tree(pid)
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -225,7 +233,7 @@ def kill_all(pid: int) -> None:
 
 
 def kill(processes: Mapping[int, str]) -> None:
-    """SIGKILL those of the processes that are still the same ones."""
+    """SIGKILL processes, except those whose ID now belongs to another process."""
     for pid, started in processes.items():
         if started and identity.start_ticks(pid) == started:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -238,7 +246,7 @@ def _read(
     deadline: float | None,
     stop: threading.Event | None,
 ) -> bool:
-    """Pass lines on until the output ends; True when the deadline came first."""
+    """Pass lines on until the output ends; return True if the deadline was reached first."""
     assert process.stdout is not None
     lines, decoder = Lines(), codecs.getincrementaldecoder("utf-8")("replace")
     with selectors.DefaultSelector() as ready:
@@ -250,7 +258,7 @@ def _read(
             if stop is not None:
                 if stop.is_set():
                     raise StoppedError
-                left = _GLANCE_S if left is None else min(left, _GLANCE_S)
+                left = _POLL_S if left is None else min(left, _POLL_S)
             if not ready.select(left):
                 continue
             piece = os.read(process.stdout.fileno(), 1 << 16)

@@ -1,7 +1,7 @@
-"""Progress of long work: steps, progress, log lines and notes, displayed by a reporter.
+"""Reporters: they receive the steps, progress, log lines and notes of long work.
 
-Engines and runners call a `Reporter`; they never print. `Silent` is for tests and `--progress quiet`.
-`envkit.cli.console` holds the ones that draw.
+Engines and runners call a `Reporter` and never print. `Silent` is for tests and `--progress quiet`;
+`envkit.cli.console` has the reporters that write to the terminal.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from typing import Protocol
 
 
 class Reporter(Protocol):
-    """Listener of long work. Every method returns at once and never raises."""
+    """Receives the progress of long work. Every method returns at once and never raises."""
 
     def step(self, text: str) -> None:
-        """Begin a new phase: `pull base image`, `build`, `verify`."""
+        """Begin a new step: `pull base image`, `build`, `verify`."""
 
     def log(self, line: str) -> None:
-        """Take one line of an engine's or payload's output, control characters included."""
+        """Receive one line of an engine's or the payload's output; it may contain control characters."""
 
     def advance(self, done: int, total: int | None) -> None:
-        """Take the progress of the current step in its own unit (build steps or bytes)."""
+        """Receive the progress of the current step in its own unit (build steps or bytes)."""
 
     def note(self, text: str) -> None:
-        """Take something the user should read that is not an error: a fallback, a default."""
+        """Receive something that the user should read but that is not an error: a fallback, a default."""
 
     def close(self) -> None:
-        """End the current step: nothing is drawn until the next one begins. May be called again."""
+        """End the current step: nothing is displayed until the next one begins. It may be called repeatedly."""
 
 
 class Silent:
-    """A reporter that ignores everything; the base of reporters that listen to a part."""
+    """A reporter that ignores everything; the base class of reporters for one kind of event."""
 
     def step(self, text: str) -> None:
         """Ignore."""
@@ -48,13 +48,13 @@ class Silent:
 
 
 class Forwarding:
-    """A reporter that passes everything on to another; the base of reporters that change a part."""
+    """A reporter that passes everything on to another; the base class of reporters that change some events."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
 
     def step(self, text: str) -> None:
-        """Pass the phase on."""
+        """Pass the step on."""
         self._reporter.step(text)
 
     def log(self, line: str) -> None:
@@ -66,7 +66,7 @@ class Forwarding:
         self._reporter.advance(done, total)
 
     def note(self, text: str) -> None:
-        """Pass the remark on."""
+        """Pass the note on."""
         self._reporter.note(text)
 
     def close(self) -> None:
@@ -75,17 +75,17 @@ class Forwarding:
 
 
 class Within(Forwarding):
-    """A reporter whose steps are parts of a larger one: `lock: solve 4 conda specs`."""
+    """A reporter that prefixes its steps with the name of a larger one: `lock: solve 4 conda specs`."""
 
     def __init__(self, reporter: Reporter, step: str) -> None:
         super().__init__(reporter)
         self._step = step
 
     def step(self, text: str) -> None:
-        """Begin a phase, named after the larger one."""
+        """Begin a step with the prefix."""
         self._reporter.step(f"{self._step}: {text}")
 
 
 def counted(count: int, what: str) -> str:
-    """`1 image`, `2 images`."""
+    """Return a number with its noun: `1 image`, `2 images`."""
     return f"{count} {what}{'' if count == 1 else 's'}"

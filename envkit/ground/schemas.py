@@ -1,7 +1,7 @@
-"""JSON Schemas of the files that users write: the frame and the parts that all of them share.
+"""The common parts of the JSON Schemas of files that users write.
 
-A schema describes the form of a file: keys, types, fixed words, limits. What envkit checks beyond that (names of
-packages, versions that exist, files that are read) `envkit validate` reports.
+A schema describes the form of a file: keys, types, fixed words, limits. `envkit validate` also checks what a schema
+cannot express (names of packages, existing versions, readable files).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-# envkit reads every plain scalar of YAML but true, false and null as text; other readers see numbers in some.
+# envkit reads every plain YAML scalar except true, false and null as text; editors parse some of them as numbers.
 TEXT: Mapping[str, Any] = {"type": ["string", "number"]}
 
 
@@ -20,7 +20,7 @@ def ident(schema: str) -> str:
 
 
 def closed(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the schema of a mapping that has these keys and no others."""
+    """Return the schema of a mapping that allows only these keys."""
     tree: dict[str, Any] = {"type": "object"}
     if required:
         tree["required"] = list(required)
@@ -33,7 +33,7 @@ def listed(item: Mapping[str, Any], *, unique: bool = False) -> dict[str, Any]:
 
 
 def described(schema: Mapping[str, Any], meaning: str | None) -> dict[str, Any]:
-    """Return a schema with the meaning of the value, which editors show."""
+    """Return a schema with a description, which editors show."""
     return {"description": meaning, **schema} if meaning else dict(schema)
 
 
@@ -41,8 +41,8 @@ def document(schema: str, title: str, body: Mapping[str, Any]) -> dict[str, Any]
     """Return the whole schema of a file.
 
     Args:
-        schema: the id in envkit's own terms: `envkit.image/1`.
+        schema: envkit's ID: `envkit.image/1`.
         title: what the file is.
-        body: the schema of its contents, as `closed` makes it.
+        body: the schema of its contents, as `closed` returns it.
     """
     return {"$schema": DRAFT, "$id": ident(schema), "title": title, **body}

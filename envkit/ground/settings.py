@@ -1,6 +1,6 @@
-"""Settings and where each came from: flag > ENVKIT_* > envkit.toml or [tool.envkit] > the user's own file > default.
+"""Settings with their origin: flag > ENVKIT_* > envkit.toml or [tool.envkit] > the user's own file > default.
 
-A checkout may come from anyone, so programs, folders and CA bundles that its file names are ignored.
+A checkout may come from anyone, so its file cannot set programs, folders or CA bundles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from envkit.ground.sizes import parse_size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrors:
-    """Every outside source, replaceable. None = the public one, or the client's own configuration."""
+    """The mirrors of all download sources. None = the public source, or the client's own configuration."""
 
     registry: str | None = None  # host[:port] that serves docker.io's images
     conda_channel_alias: str | None = None  # URL: conda-forge is <alias>/conda-forge
@@ -30,7 +30,7 @@ class Mirrors:
     pytorch_index: str | None = None  # URL whose sub-folders are cu126, cpu, ...
     python_index: str | None = None  # simple index URL for pip inside the build
     debian_mirror: str | None = None  # URL, for apt-get in builds and for bootstrapped bases
-    debian_security_mirror: str | None = None  # URL of the security archive, beside debian_mirror
+    debian_security_mirror: str | None = None  # URL of the security archive, in addition to debian_mirror
     ubuntu_mirror: str | None = None  # URL, for apt-get in builds
     rpm_mirror: str | None = None  # URL of the distribution's tree, for yum and dnf in builds
     ca_bundle: str | None = None  # PEM file of authorities to trust: in builds, for downloads, for registries
@@ -39,14 +39,14 @@ class Mirrors:
 ENGINES = ("auto", "docker", "buildkit", "podman", "embedded")
 RUNNERS = ("auto", "docker", "podman", "bubblewrap", "proot", "host")
 NETWORKS = ("auto", "default", "host", "none")  # of build steps
-PRESETS = ("tuna", "aliyun", "sjtu", "ustc")  # the rows of presets.yaml, which is read only where one is set
+PRESETS = ("tuna", "aliyun", "sjtu", "ustc")  # the rows of presets.yaml, which is read only if a preset is set
 FLAT = "flat+"
-"""Begins the URL of a mirror of wheels whose pages list files, as `pip install --find-links` reads them."""
+"""Prefix of the URL of a wheel mirror whose pages list files, as for `pip install --find-links`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One known setting: its key in envkit.toml, its meaning, its default and what its value must be."""
+    """One setting: its key in envkit.toml, its meaning, its default and its valid values."""
 
     key: str
     meaning: str
@@ -54,7 +54,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     kind: str = "text"  # or 'url', 'index', 'host', 'size'
     flag: str | None = None  # the flag that sets it for one run
-    trusted: bool = False  # whether a flag, a variable or the user's own file alone may set it
+    trusted: bool = False  # whether only a flag, a variable or the user's own file may set it
 
     @property
     def variable(self) -> str:
@@ -96,7 +96,7 @@ SETTINGS = (
         key="debian_mirror", meaning="Debian mirror for apt-get in builds and for bootstrapped base images", kind="url"
     ),
     Setting(
-        key="debian_security_mirror", meaning="mirror of Debian's security archive, beside debian_mirror", kind="url"
+        key="debian_security_mirror", meaning="mirror of Debian's security archive, a separate tree", kind="url"
     ),
     Setting(key="ubuntu_mirror", meaning="Ubuntu mirror for apt-get in builds", kind="url"),
     Setting(
@@ -136,10 +136,10 @@ SETTINGS = (
 )  # fmt: skip
 SCHEMA = "envkit.settings/1"
 _URL = re.compile(r"(https?://[^/]|file:///)", re.IGNORECASE)
-_URL_FORM = "^([Hh][Tt][Tt][Pp][Ss]?://[^/]|[Ff][Ii][Ll][Ee]:///)"  # the same in a JSON Schema, which has no flags
+_URL_FORM = "^([Hh][Tt][Tt][Pp][Ss]?://[^/]|[Ff][Ii][Ll][Ee]:///)"  # the same for JSON Schema, which has no flags
 _INDEX_FORM = _URL_FORM.replace("^", r"^(flat\+)?", 1)
 _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
-NO_BUNDLE = "none"  # as `ca_bundle`: trust what the system trusts, and no file that other variables name
+NO_BUNDLE = "none"  # value of `ca_bundle`: only the system's authorities, and no file that other variables name
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
 
@@ -173,19 +173,19 @@ class Settings:
 
     @property
     def notes(self) -> list[str]:
-        """What to tell about values that are not taken."""
+        """Notes for the user about ignored values."""
         return [
-            f"{value.origin}: {key} is ignored, because a project may not set your programs and folders; "
+            f"{value.origin}: {key} is ignored, because a project cannot set your programs and folders; "
             f"set {_BY_KEY[key].variable}, or {key} in your own ~/.config/envkit/envkit.toml"
             for key, value in self.ignored.items()
         ]
 
     def get(self, key: str) -> str | None:
-        """The text of a setting, None when unset."""
+        """Return the value of a setting, None if it is unset."""
         return self.values[key].text
 
     def mirrors(self) -> Mirrors:
-        """The settings that replace outside sources."""
+        """Return the settings of download sources."""
         return Mirrors(**{f.name: self.values[f.name].text for f in fields(Mirrors)})
 
 
@@ -193,20 +193,20 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
     """Resolve every setting for a run in `folder`.
 
     Raises:
-        UsageError: a settings file is not TOML, has an unknown key or a value that is not text, or a value is not one
-            that its setting can have.
+        UsageError: a settings file is not TOML, has an unknown key or a value that is not a string, or a value is
+            invalid.
     """
     settings = read(flags, environ, folder)
-    wrong = [(setting, fault) for setting in SETTINGS if (fault := fault_of(setting, settings.values[setting.key]))]
-    if wrong:
-        setting, fault = wrong[0]
-        hint = _instead(setting, settings.values[setting.key])
-        raise UsageError(fault, hint=hint, details=tuple(further for _, further in wrong[1:]))
+    faults = [(setting, fault) for setting in SETTINGS if (fault := fault_of(setting, settings.values[setting.key]))]
+    if faults:
+        setting, fault = faults[0]
+        hint = _hint(setting, settings.values[setting.key])
+        raise UsageError(fault, hint=hint, details=tuple(further for _, further in faults[1:]))
     return settings
 
 
-def _instead(setting: Setting, value: Value) -> str:
-    """The nearest value that the setting can have, as it is typed."""
+def _hint(setting: Setting, value: Value) -> str:
+    """Return the most similar valid value as it is typed, or how to write one."""
     near = difflib.get_close_matches(value.text or "", setting.choices, n=1) or list(setting.choices[:1])
     if near and value.origin in ("flag", setting.variable):
         return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
@@ -216,7 +216,7 @@ def _instead(setting: Setting, value: Value) -> str:
 
 
 def fault_of(setting: Setting, value: Value) -> str | None:
-    """Return why a setting cannot have this value, with its origin; None where it can."""
+    """Return why a value is invalid for its setting, with its origin; None if it is valid."""
     text = value.text
     if text is None or value.origin == "default":
         return None
@@ -240,10 +240,10 @@ def fault_of(setting: Setting, value: Value) -> str | None:
 
 
 def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Path) -> Settings:
-    """Resolve every setting for a run in `folder`, without a look at what the values are.
+    """Resolve every setting for a run in `folder` without checking the values.
 
     Raises:
-        UsageError: a settings file is not TOML, has an unknown key or a value that is not text.
+        UsageError: a settings file is not TOML, has an unknown key or a value that is not a string.
     """
     for name in environ:
         if name.startswith("ENVKIT_") and name[7:].lower() not in _BY_KEY and name not in _OTHER_VARIABLES:
@@ -268,7 +268,7 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What one place sets; a preset counts as all settings of it that the same place does not set."""
+    """The settings of one origin. A preset provides all of its settings that the same origin does not set itself."""
 
     texts: Mapping[str, str]
     origin: str | None = None  # None = the name of each setting's variable
@@ -288,8 +288,8 @@ def _value(setting: Setting, levels: Sequence[_Level]) -> Value:
 
 @cache
 def presets() -> Mapping[str, Any]:
-    """Return the rows of `presets.yaml` by name: what the mirror is called, and its settings with their sources."""
-    from envkit.ground.strictyaml import read_file  # noqa: PLC0415 - a run without a preset reads no YAML here
+    """Return the rows of `presets.yaml` by name: the name of the mirror, and its settings with their sources."""
+    from envkit.ground.strictyaml import read_file  # noqa: PLC0415 - only needed with a preset
 
     tree: Any = read_file(Path(__file__).with_name("presets.yaml"))
     rows: Mapping[str, Any] = tree["presets"]
@@ -304,7 +304,7 @@ def check_file(path: Path) -> None:
     """Check the settings in one file: `envkit.toml`, or the table `[tool.envkit]` of `pyproject.toml`.
 
     Raises:
-        UsageError: the file is not TOML, has an unknown key or a value that its setting cannot have.
+        UsageError: the file is not TOML, has an unknown key or an invalid value.
     """
     table = _checked(path, _tree(path))
     values = {key: Value(text, str(path)) for key, text in table.items()}
@@ -314,7 +314,7 @@ def check_file(path: Path) -> None:
 
 
 def ca_file(bundle: str | None) -> str | None:
-    """The PEM file that the setting `ca_bundle` names; None = those of the system, also where the setting is `none`.
+    """Return the PEM file of the setting `ca_bundle`; None = the system's, also if the setting is `none`.
 
     Raises:
         UsageError: the file cannot be read.
@@ -331,7 +331,7 @@ def ca_file(bundle: str | None) -> str | None:
 
 
 def own_file(environ: Mapping[str, str]) -> Path | None:
-    """Path of the user's own settings, XDG_CONFIG_HOME/envkit/envkit.toml; None for a user without a home."""
+    """Return the path of the user's own settings, XDG_CONFIG_HOME/envkit/envkit.toml; None without a home folder."""
     base, home = environ.get("XDG_CONFIG_HOME"), environ.get("HOME")
     if base and Path(base).is_absolute():
         return Path(base) / "envkit" / "envkit.toml"
@@ -344,7 +344,7 @@ def _own(environ: Mapping[str, str]) -> tuple[Path | None, dict[str, str]]:
 
 
 FILES = ("envkit.toml", "pyproject.toml")
-"""Names of files with settings of a folder; the first that has any counts."""
+"""Names of the settings files in a folder; the first that contains settings is used."""
 
 
 def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
@@ -355,7 +355,7 @@ def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
 
 
 def _tree(path: Path) -> dict[str, object]:
-    """Return the settings of a file; in `pyproject.toml` they are a table."""
+    """Return the settings of a file; in `pyproject.toml` they are the table `[tool.envkit]`."""
     tree: dict[str, object] = _toml(path)
     for name in ("tool", "envkit") if path.name == FILES[1] else ():
         tree = _table(path, name, tree.get(name, {}))

@@ -1,4 +1,4 @@
-"""Signals that end a run, as exceptions of the main thread."""
+"""Turn signals that end a run into exceptions of the main thread."""
 
 from __future__ import annotations
 
@@ -10,88 +10,89 @@ from typing import TYPE_CHECKING
 
 from envkit.ground.errors import InterruptedRun
 
-ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # a closed terminal, Ctrl-C, and the calling process
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # sent by a closed terminal, Ctrl-C, and kill(1)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_AGAIN_S = 0.02  # after the finalizer that swallowed the signal has returned
-_came: list[InterruptedRun] = []
-_holding: list[bool] = []  # one item for each `held` that the main thread is in
+_RESEND_S = 0.02  # by then, the finalizer in which the exception was dropped has returned
+_received: list[InterruptedRun] = []  # at most one
+_deferring: list[bool] = []  # one item for each `deferred` block that the main thread is in
 
 
-def came() -> InterruptedRun | None:
-    """Return what the last signal since `raise_on` raised, None where none came.
+def received() -> InterruptedRun | None:
+    """Return the exception of the last signal since `raise_on`, None if there was no signal.
 
-    Python itself turns it into another exception in places (a RuntimeError where it comes during `__set_name__`).
+    Python sometimes replaces the exception by another one (by a RuntimeError if it is raised in `__set_name__`).
     """
-    return _came[0] if _came else None
+    return _received[0] if _received else None
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Let a signal that comes meanwhile raise at the end of the block, whatever else the block raises.
+def deferred() -> Iterator[None]:
+    """Delay the exception of a signal until the end of the block, where it replaces any other exception.
 
-    For steps that have to be whole, like starting a process and noting that it has to be ended. They must be short.
+    It is for short steps that must not be interrupted, such as starting a process and registering it to be ended.
     """
-    import threading  # noqa: PLC0415 - most commands end without it
+    import threading  # noqa: PLC0415 - most commands do not need it
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals raise in the main thread only, and it must not wait for this one
+        yield  # signals raise only in the main thread, which must not wait for this one
         return
-    before = came()
-    _holding.append(True)
+    before = received()
+    _deferring.append(True)
     try:
         yield
     finally:
-        _holding.pop()
-        if not _holding and (late := came()) is not None and late is not before:
+        _deferring.pop()
+        if not _deferring and (late := received()) is not None and late is not before:
             raise late
 
 
-def as_usual(*numbers: int) -> None:
-    """Let each of these signals end the process, as if nothing had been set."""
+def restore_default(*numbers: int) -> None:
+    """Restore the default action of each of these signals, which ends the process."""
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
 
-def raise_on(*numbers: int, noted: Callable[[], object] = lambda: None) -> None:
-    """Let each of these signals raise InterruptedRun in the main thread, which has to be this one.
+def raise_on(*numbers: int, on_signal: Callable[[], object] = lambda: None) -> None:
+    """Let each of these signals raise InterruptedRun in the main thread; call it from that thread.
 
-    Only the first of them does; a second one means "now", and ends the process as if nothing had been set.
+    Only the first signal does. A second one means that the user does not want to wait, so it ends the process by the
+    default action.
 
-    Where a signal comes while Python runs a finalizer or the callback of a weak reference, which every import has, the
-    exception is dropped there. Such a signal is sent again a moment later.
+    Python drops an exception that is raised in a finalizer or in the callback of a weak reference, which every import
+    runs. A signal that arrives there is sent again a moment later.
 
     Args:
         numbers: of the signals.
-        noted: called when one comes.
+        on_signal: called when a signal arrives.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         del frame
-        noted()
+        on_signal()
         signal.signal(number, signal.SIG_DFL)
-        _came[:] = [InterruptedRun(number)]
-        if not _holding:
-            raise _came[0]
+        _received[:] = [InterruptedRun(number)]
+        if not _deferring:
+            raise _received[0]
 
-    def dropped(what: sys.UnraisableHookArgs) -> None:
-        if not isinstance(what.exc_value, InterruptedRun):
-            before(what)
+    def resend(dropped: sys.UnraisableHookArgs) -> None:
+        if not isinstance(dropped.exc_value, InterruptedRun):
+            before(dropped)
             return
-        import threading  # noqa: PLC0415 - hardly ever needed
+        import threading  # noqa: PLC0415 - rarely needed
 
-        number = what.exc_value.exit_code - 128
+        number = dropped.exc_value.exit_code - 128
         signal.signal(number, interrupt)
-        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+        threading.Timer(_RESEND_S, os.kill, (os.getpid(), number)).start()
 
-    _came.clear()
+    _received.clear()
     before = sys.unraisablehook
     if before.__module__ != __name__:
-        sys.unraisablehook = dropped
+        sys.unraisablehook = resend
     for number in numbers:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores it
             signal.signal(number, interrupt)

@@ -1,4 +1,4 @@
-"""Sizes as people write them: 20GB, 512 MiB, 0."""
+"""Parse and print sizes as people write them: 20GB, 512 MiB, 0."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 
 from envkit.ground.errors import UsageError
 
-# The number of digits is limited, because Python refuses to read thousands of them.
+# The number of digits is limited because Python does not parse integers of thousands of digits.
 _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 _GB = 10**9
-_SMALL = 10**4  # bytes; below, two decimals of a megabyte say nothing
+_SMALL = 10**4  # bytes; smaller sizes are less than 0.01 MB
 
 
 def shown_size(number: int) -> str:
-    """Return bytes for people: '2.99 GB', '539 MB', '0.05 MB', '4.2 kB'."""
+    """Return a number of bytes in decimal units: '2.99 GB', '539 MB', '0.05 MB', '4.2 kB'."""
     if number >= _GB:
         return f"{number / _GB:.2f} GB"
     if 0 < number < _SMALL:
@@ -24,7 +24,7 @@ def shown_size(number: int) -> str:
 
 
 def parse_size(text: str, what: str) -> int:
-    """Return the bytes of '20GB', '512 MiB' or '0'.
+    """Return a size in bytes: '20GB', '512 MiB' or '0'.
 
     Args:
         text: as typed.

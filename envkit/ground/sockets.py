@@ -1,4 +1,4 @@
-"""HTTP connections to exactly the address that was checked, with a time limit for the response headers."""
+"""HTTP connections to exactly the address that was checked, and with a time limit for all response headers together."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def connect(
     *,
     resolve: Resolve = socket.getaddrinfo,
 ) -> tuple[socket.socket, Reach]:
-    """A connection to a host, and how far away it is.
+    """Return a connection to a host, and how far away the host is.
 
-    The name is resolved once, all its addresses are judged, and one of these is connected to: a name that has another
-    address a moment later gains nothing.
+    The name is resolved once, all of its addresses are checked, and the connection is to one of these. So a name that
+    resolves to another address a moment later (DNS rebinding) cannot evade the check.
 
     Raises:
         RefusedAddressError: one of the addresses is not allowed.
@@ -44,21 +44,21 @@ def connect(
         raise RefusedAddressError(f"{host} {why}")
     failure: OSError = OSError(f"{host} has no address")
     for family, kind, protocol, _, address in rows:
-        made = socket.socket(family, kind, protocol)
+        connection = socket.socket(family, kind, protocol)
         try:
-            made.settimeout(timeout_s)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.connect(address)
+            connection.settimeout(timeout_s)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.connect(address)
         except OSError as error:
-            made.close()
+            connection.close()
             failure = error
         else:
-            return made, min(reach_of(ip_address(text)) for text in addresses)
+            return connection, min(reach_of(ip_address(text)) for text in addresses)
     raise failure
 
 
 def reach_of_url(url: str, *, resolve: Resolve = socket.getaddrinfo) -> Reach:
-    """How far away a URL's host is; one whose name is not known here, perhaps only to a proxy, counts as public."""
+    """Return how far away a URL's host is. A name that only a proxy can resolve counts as public."""
     name = urlsplit(url).hostname or ""
     try:
         return min(reach_of(ip_address(row[4][0])) for row in resolve(name, None, 0, socket.SOCK_STREAM))
@@ -67,9 +67,10 @@ def reach_of_url(url: str, *, resolve: Resolve = socket.getaddrinfo) -> Reach:
 
 
 class Response(http.client.HTTPResponse):
-    """An answer whose head, all of it, has the time that a single read has: the socket's timeout when it begins.
+    """A response whose headers must all arrive within the socket's timeout.
 
-    Without this a server that sends a byte now and then, or `100 Continue` for ever, is never given up.
+    Otherwise the timeout is for each read, and a server that sends one byte at a time, or `100 Continue` forever, would
+    never time out.
     """
 
     def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
@@ -78,17 +79,17 @@ class Response(http.client.HTTPResponse):
         self.fp = io.BufferedReader(self._paced)
 
     def begin(self) -> None:
-        """Read the head.
+        """Read the headers.
 
         Raises:
-            TimeoutError: it was not there in time.
+            TimeoutError: they did not arrive in time.
         """
         super().begin()
         self._paced.relax()
 
 
 class _Paced(io.RawIOBase):
-    """Reads of a socket that end together."""
+    """A socket's reads with a common deadline."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ class _Paced(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int | None:
         if self._end is None:
             return self._raw.readinto(buffer)
-        late = TimeoutError(SLOW_HEAD if self._begun else "timed out")  # who sends nothing at all is merely silent
+        late = TimeoutError(SLOW_HEAD if self._begun else "timed out")
         left = self._end - time.monotonic()
         if left <= 0:
             raise late
@@ -115,7 +116,7 @@ class _Paced(io.RawIOBase):
         return count
 
     def relax(self) -> None:
-        """From here on every read has the whole time."""
+        """Return to a timeout for each read."""
         if self._end is not None:
             self._end = None
             self._sock.settimeout(self._timeout_s)

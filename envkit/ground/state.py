@@ -1,4 +1,4 @@
-"""What envkit remembers between runs: the image built last. `envkit verify` without IMAGE reads it."""
+"""The state between runs: the last image that was built, which `envkit verify` uses without IMAGE, and the records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 SCHEMA = "envkit.last/1"
 NAME = "last.json"
 RECORDS = "records"
-"""Folder of one file for each verification, named by the time at which it began."""
+"""Folder with one file for each verification, named by its start time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastBuilt:
-    """The image built last on this machine."""
+    """The last image that was built on this machine."""
 
-    image: str  # the engine's image id, 'sha256:...'
+    image: str  # the engine's image ID, 'sha256:...'
     tags: tuple[str, ...]
     plan: str  # the plan's digest; the plan itself is in the plan store
     engine: str  # 'docker' | 'buildkit' | 'podman'
@@ -32,7 +32,7 @@ class LastBuilt:
 
 
 def write_last(folder: Path, last: LastBuilt) -> Path:
-    """Note in the state folder what was built; returns the file.
+    """Write to the state folder what was built; return the file.
 
     Raises:
         OSError: the folder cannot be written.
@@ -51,10 +51,10 @@ def write_last(folder: Path, last: LastBuilt) -> Path:
 
 
 def read_last(folder: Path, *, command: str = "verify") -> LastBuilt:
-    """The image built last; `command` is the one that asks, for the hint.
+    """Return the last image that was built; `command` is the calling command, for the hint.
 
     Raises:
-        UsageError: nothing was built here yet, or the note is damaged.
+        UsageError: nothing was built here yet, or the file is damaged.
     """
     path = folder / NAME
     hint = f"envkit build, or name the image: envkit {command} IMAGE"
@@ -71,15 +71,15 @@ def read_last(folder: Path, *, command: str = "verify") -> LastBuilt:
 
 
 def own_layout(folder: Path, name: str) -> Path:
-    """Return the OCI layout in the state folder for an image that the embedded engine builds as `name`.
+    """Return the OCI layout in the state folder for an image that the embedded engine builds under a name.
 
-    Names that differ only in characters other than letters, digits, dots, hyphens and underscores share one.
+    Characters other than letters, digits, dots, hyphens and underscores are replaced, so such names can share a layout.
     """
     return folder / "images" / re.sub(r"[^A-Za-z0-9._-]+", "_", name)
 
 
 def records_of(folder: Path, ids: Collection[str]) -> Iterator[Path]:
-    """Yield the kept records that judge one of these images, newest first. One that cannot be read judges none."""
+    """Yield the records of these images, newest first. Records that cannot be read are skipped."""
     for path in sorted((folder / RECORDS).glob("*.json"), reverse=True):
         try:
             subject = json.loads(path.read_bytes()).get("subject")
@@ -90,7 +90,7 @@ def records_of(folder: Path, ids: Collection[str]) -> Iterator[Path]:
 
 
 def verified_images(folder: Path, most: int) -> Iterator[str]:
-    """Yield the names of images that were verified here, as they were typed, from the `most` newest records."""
+    """Yield the names, as typed, of the images in the `most` newest records."""
     for path in sorted((folder / RECORDS).glob("*.json"), reverse=True)[:most]:
         try:
             name = json.loads(path.read_bytes())["subject"]["image"]

@@ -1,11 +1,12 @@
-"""Files and folders that several processes use at once: locks, atomic writers, folders in the making, full disks.
+"""Files and folders that several processes use at once: locks, atomic writes, unfinished folders, full disks.
 
-Locks use flock(2). A lock belongs to an open file or folder and ends with the last process that has it open, so a
-killed run never blocks another one. On a file system without locks (some network file systems), locks that only save
-work are granted, and nothing counts as abandoned.
+Locks use flock(2). A lock belongs to an open file or folder and is released when the last process closes it, so a
+killed run never blocks another one. On a file system without locks (some network file systems), locks that only avoid
+repeated work are granted, and nothing counts as abandoned.
 
-Two patterns repeat. A writer uses a temporary name and renames at the end, so a killed run leaves the old file or the
-new one. An unfinished folder is locked by the process that fills it, and the next run removes unlocked ones (`sweep`).
+There are two patterns. A file is written under a temporary name and renamed at the end, so a killed run leaves the old
+file or the new one. An unfinished folder is locked by the process that fills it, and the next run removes unlocked ones
+(`sweep`).
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def lock(descriptor: int, *, shared: bool = False, wait: bool = True, needed: bool = False) -> bool:
-    """Lock an open file or folder until it is closed; return False where another process holds it and `wait` is False.
+    """Lock an open file or folder until it is closed; return False if another process holds it and `wait` is False.
 
-    A file system without locks grants every lock, because it cannot tell who holds one, unless one is `needed`:
-    there two writers at once would corrupt data unnoticed.
+    On a file system without locks, every lock is granted unless it is `needed`: without such a lock, two writers could
+    corrupt data unnoticed.
 
     Raises:
         OSError: the lock is needed, and the file system has none.
@@ -52,7 +53,7 @@ def lock(descriptor: int, *, shared: bool = False, wait: bool = True, needed: bo
 
 
 def claim(descriptor: int) -> bool:
-    """Lock an open file or folder, and return whether certainly no other process uses it."""
+    """Lock an open file or folder; return whether it is certain that no other process uses it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -61,7 +62,7 @@ def claim(descriptor: int) -> bool:
 
 
 def open_folder(path: Path) -> int:
-    """Open a folder, never one behind a link.
+    """Open a folder, but not through a link.
 
     Raises:
         OSError: it is missing, or not a folder.
@@ -85,10 +86,10 @@ def locked(folder: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def lock_file(path: Path, mode: int = 0o600, *, needed: bool = False) -> int | None:
-    """Open a file, made where it is missing, and lock it; None where another process holds it. As `lock`.
+    """Open or create a file and lock it, as `lock`; return None if another process holds it.
 
     Raises:
-        OSError: the file cannot be made, or a needed lock not be had.
+        OSError: the file cannot be created, or a needed lock is not supported.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
@@ -102,7 +103,7 @@ def lock_file(path: Path, mode: int = 0o600, *, needed: bool = False) -> int | N
         os.close(descriptor)
         if not free:
             return None
-        # Its last holder removed or renamed it between the two calls.
+        # Another process removed or renamed the file between the two calls, so try again.
 
 
 def is_at(descriptor: int, path: Path) -> bool:
@@ -115,12 +116,12 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[os.stat_result | None]:
-    """Hold the lock of what no other process uses: yields its status, None if it is in use or another user's.
+    """Lock a file or folder that no other process uses; yield its status, None if it is in use or another user's.
 
     Raises:
         OSError: it cannot be opened, or is a link.
     """
-    # A pipe of that name must not block the opening.
+    # O_NONBLOCK: opening a pipe of that name must not block.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
@@ -134,8 +135,8 @@ def sweep(paths: Iterable[Path], *, idle_s: float = 0.0) -> None:
     """Remove the files and folders of this user that no process has locked.
 
     Args:
-        paths: what killed runs may have left.
-        idle_s: leave alone what was written less than so many seconds ago: its maker may not have locked it yet.
+        paths: files and folders that killed runs may have left.
+        idle_s: keep what was modified within this time, because its process may not have locked it yet.
     """
     for path in paths:
         with contextlib.suppress(OSError), claimed(path) as status:
@@ -151,22 +152,22 @@ def sweep(paths: Iterable[Path], *, idle_s: float = 0.0) -> None:
 def fresh_folder(
     above: Path, *, prefix: str = "", suffix: str = "", mode: int = 0o700, shared: bool = False
 ) -> Iterator[Path]:
-    """Make a folder, locked for the length of a `with` and removed at its end unless it was renamed.
+    """Make a folder that is locked for the length of a `with` and removed at its end unless it was renamed.
 
     Args:
-        above: where it is made; exists.
-        prefix: what its name begins with.
-        suffix: what its name ends with.
-        mode: its permissions, less what the umask takes.
-        shared: whether a child process takes the lock, too.
+        above: the parent folder, which exists.
+        prefix: the beginning of its name.
+        suffix: the end of its name.
+        mode: its permissions before the umask is applied.
+        shared: whether a child process locks it too.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: the folder cannot be created.
     """
     while True:
         folder = above / f"{prefix}{secrets.token_hex(6)}{suffix}"
         folder.mkdir(mode=mode)
-        # Another process may sweep it before it is locked.
+        # Another process may remove it (`sweep`) before it is locked.
         try:
             descriptor = open_folder(folder)
         except FileNotFoundError:
@@ -183,18 +184,18 @@ def fresh_folder(
 
 
 def remove_tree(folder: Path) -> bool:
-    """Remove a folder whose folders may be closed to their owner; return whether it is gone. A link stays."""
-    _open_up(os.fspath(folder))
+    """Remove a folder, including subfolders without write permission; return whether it is gone. A link is kept."""
+    _make_writable(os.fspath(folder))
     for parent, names, _ in os.walk(folder):
         for name in names:  # before the walk enters them
-            _open_up(os.path.join(parent, name))  # noqa: PTH118 - many folders
+            _make_writable(os.path.join(parent, name))  # noqa: PTH118 - faster for many folders
     shutil.rmtree(folder, ignore_errors=True)
     return not os.path.lexists(folder)
 
 
-def _open_up(folder: str) -> None:
+def _make_writable(folder: str) -> None:
     with contextlib.suppress(OSError):
-        if not os.path.islink(folder):  # noqa: PTH114 - many folders
+        if not os.path.islink(folder):  # noqa: PTH114 - as above
             os.chmod(folder, 0o700)  # noqa: PTH101
 
 
@@ -202,7 +203,7 @@ def _open_up(folder: str) -> None:
 def fresh_file(
     folder: Path, *, prefix: str = "", suffix: str = "", mode: int = 0o666
 ) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Make and open a file, removed at the end of a `with` unless it was renamed. `mode` is less what the umask takes.
+    """Create and open a file that is removed at the end of a `with` unless it was renamed. The umask applies to `mode`.
 
     Raises:
         OSError: the folder cannot be written.
@@ -219,47 +220,47 @@ def fresh_file(
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
-    """Write a file under a temporary name beside `path` that takes its place at the end of a `with`.
+    """Write a file under a temporary name in the same folder and rename it to `path` at the end of a `with`.
 
-    A run killed at any moment leaves the old file or the new one, and so does an exception. The permission bits of an
-    existing file are kept; a new one gets what the umask allows. A symbolic link is followed.
+    A run that is killed at any moment leaves the old file or the new one, and so does an exception. The permissions of
+    an existing file are kept; those of a new file follow the umask. A symbolic link is followed.
 
     Args:
-        path: the file; the folders above it are made.
-        durable: whether the bytes are flushed to the disk first, so that a power cut leaves no damaged file either.
+        path: the file; its parent folders are created.
+        durable: whether to flush the file to the disk first, so that a power failure cannot leave a damaged file.
 
     Raises:
-        OSError: the folder cannot be written or the disk is full; it names the file.
+        OSError: the folder cannot be written or the disk is full; the error names the file.
     """
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    old = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    made = fresh_file(target.parent, prefix=f".{target.name}.", suffix=".tmp", mode=0o666 if old is None else old)
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    file = fresh_file(target.parent, prefix=f".{target.name}.", suffix=".tmp", mode=0o666 if mode is None else mode)
     try:
-        with made as (temporary, stream):
+        with file as (temporary, stream):
             yield stream
             stream.flush()
-            # Once more: what open(2) gave is less the umask.
-            if old is not None:
-                os.fchmod(stream.fileno(), old)
+            # open(2) applied the umask to the mode.
+            if mode is not None:
+                os.fchmod(stream.fileno(), mode)
             if durable:
                 os.fsync(stream.fileno())
             temporary.replace(target)
     except OSError as error:
         if error.errno is None or error.filename is not None:
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error  # writing names no file
+        raise OSError(error.errno, error.strerror, str(path)) from error  # an error of write(2) does not name the file
     if durable:
         sync_folder(target.parent)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`. A run killed at any moment leaves the old file or the new one.
+    """Replace the contents of a file. A run that is killed at any moment leaves the old file or the new one.
 
-    As `replacing`, but a device or a pipe (`/dev/stdout`) is written to as it is.
+    As `replacing`, but a device or a pipe (`/dev/stdout`) is written to directly.
 
     Raises:
-        OSError: the folder cannot be written or the disk is full; the old file is untouched.
+        OSError: the folder cannot be written or the disk is full; the old file is unchanged.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
@@ -270,10 +271,10 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that does not exist. A run killed at any moment leaves no file or the whole one.
+    """Write a file that does not exist yet. A run that is killed at any moment leaves no file or the complete one.
 
     Raises:
-        FileExistsError: there is something at `path`, even a link that leads nowhere.
+        FileExistsError: `path` exists, even as a broken link.
         OSError: the folder cannot be written or the disk is full.
     """
     with fresh_file(path.parent, prefix=f".{path.name}.", suffix=".tmp") as (temporary, stream):
@@ -284,7 +285,7 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut, where the file system offers that."""
+    """Make renames in a folder survive a power failure, if the file system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -293,32 +294,32 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def room(place: Path) -> str:
-    """Return what is free on the file system of a path or its nearest existing parent: `1.2 GB free`."""
-    nearest = next((folder for folder in (place, *place.absolute().parents) if folder.exists()), Path("/"))
+def free_space(path: Path) -> str:
+    """Return the free space on the file system of a path or its nearest existing parent: `1.2 GB free`."""
+    nearest = next((folder for folder in (path, *path.absolute().parents) if folder.exists()), Path("/"))
     try:
         volume = os.statvfs(nearest)
     except OSError:
         return "free space unknown"
     free = f"{volume.f_bavail * volume.f_frsize / 1e9:.1f} GB free"
-    # File systems without a fixed number of inodes say that they have none at all.
-    return f"{free}, but no inode for another file" if volume.f_files and not volume.f_favail else free
+    # File systems without a fixed number of inodes report a total of 0.
+    return f"{free}, but no free inodes" if volume.f_files and not volume.f_favail else free
 
 
-def disk_full(place: Path, *, hint: str = LARGER_CACHE) -> EnvironmentProblem:
+def disk_full(path: Path, *, hint: str = LARGER_CACHE) -> EnvironmentProblem:
     """Return the error for a full disk."""
-    return EnvironmentProblem(f"disk full on {place} ({room(place)})", hint=hint)
+    return EnvironmentProblem(f"disk full on {path} ({free_space(path)})", hint=hint)
 
 
-def unusable(place: Path, error: OSError, *, larger: str = LARGER_CACHE, hint: str = OWN_CACHE) -> EnvironmentProblem:
-    """Return the error for a file or folder that the system refuses.
+def unusable(path: Path, error: OSError, *, larger: str = LARGER_CACHE, hint: str = OWN_CACHE) -> EnvironmentProblem:
+    """Return the error for a file or folder that cannot be read or written.
 
     Args:
-        place: what cannot be read or written.
-        error: what the system said.
-        larger: the next step where the disk is full.
-        hint: the next step otherwise.
+        path: the file or folder.
+        error: the system's error.
+        larger: the hint if the disk is full.
+        hint: the hint otherwise.
     """
     if error.errno in FULL:
-        return disk_full(place, hint=larger)
-    return EnvironmentProblem(f"{place} cannot be used: {error.strerror or error}", hint=hint)
+        return disk_full(path, hint=larger)
+    return EnvironmentProblem(f"{path} cannot be used: {error.strerror or error}", hint=hint)

@@ -1,11 +1,11 @@
-"""YAML read strictly: what the author wrote is what the program sees, and anything surprising is refused.
+"""Read YAML strictly: values are what the author wrote, and surprising features are refused.
 
-Scalars stay text (`3.10` is '3.10', `no` is 'no', `2024-01-01` is itself); only a plain `true`, `false`, `null`, `~`
-or nothing at all has another type. Tags, anchors, aliases, duplicate keys, several documents, control characters,
-tabs as indentation, nesting beyond `MAX_DEPTH` and files beyond `MAX_BYTES` are errors with their place.
+Scalars stay text: `3.10` is '3.10', `no` is 'no', `2024-01-01` is '2024-01-01'. Only plain `true`, `false`, `null`, `~`
+and empty values have another type. Tags, anchors, aliases, duplicate keys, several documents, control characters, tabs
+as indentation, nesting beyond `MAX_DEPTH` and files beyond `MAX_BYTES` are errors with line and column.
 
-A format of other tools, where anchors are usual, is read with `aliases`: aliases and merge keys (`<<`) then have the
-values that they stand for, within the same limits of size and depth.
+Formats of other tools, in which anchors are common, are read with `aliases`: aliases and merge keys (`<<`) are then
+replaced by their values, within the same limits of size and depth.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import yaml
 
 from envkit.ground.errors import UsageError
 
-MAX_BYTES = 1024 * 1024  # of a file that a person writes
-MAX_DEPTH = 64  # far below where Python's own recursion ends
-_MAX_FAULTS = 20  # more are hard to work through at once
-_SHOWN = 80  # characters of the file's own text in a message
+MAX_BYTES = 1024 * 1024  # far more than a person writes
+MAX_DEPTH = 64  # far below Python's recursion limit
+_MAX_FAULTS = 20  # in one message
+_SHOWN = 80  # characters of the file's text in a message
 
 Tree = dict[str, Any] | list[Any] | str | bool | None
 Keys = tuple[str | int, ...]
@@ -37,31 +37,31 @@ _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 def read(text: str, name: str) -> Tree:
-    """The tree of dict, list, str, bool and None that `text` holds; an empty document is None.
+    """Return the tree of dict, list, str, bool and None in a text; an empty document is None.
 
     Args:
         text: the YAML text.
-        name: what errors call it, usually the file's path.
+        name: its name in errors, usually the file's path.
 
     Raises:
-        UsageError: the text is not strict YAML; the message starts with `name:line:column:` (both from 1), further
-            faults are in `details`.
+        UsageError: the text is not strict YAML; the message begins with `name:line:column:` (both from 1), further
+            errors are in `details`.
     """
     return read_with_places(text, name)[0]
 
 
 def read_with_places(text: str, name: str, *, aliases: bool = False) -> tuple[Tree, Places]:
-    """As `read`, with the (line, column) of every value, from 1, by its path of keys and indexes.
+    """Return the tree of `read`, and the (line, column) of every value, from 1, by its path of keys and indexes.
 
     Args:
         text: as for `read`.
         name: as for `read`.
-        aliases: read anchors, aliases and merge keys. Values inside an aliased one have no place of their own, and
-            all uses of one anchor are the same object.
+        aliases: allow anchors, aliases and merge keys. Values inside an aliased value have no position, and all uses of
+            an anchor are the same object.
 
     Raises:
-        UsageError: as `read`; or the text is larger than `MAX_BYTES` or deeper than `MAX_DEPTH` once each alias is
-            written out.
+        UsageError: as `read`; or the text is larger than `MAX_BYTES` or deeper than `MAX_DEPTH` after its aliases are
+            replaced.
     """
     text = text.removeprefix("\ufeff")
     _refuse_raw(text, name)
@@ -78,7 +78,7 @@ def read_file(path: Path) -> Tree:
 
 
 def text_of(path: Path) -> str:
-    """The text of a UTF-8 file of at most `MAX_BYTES`.
+    """Return the text of a UTF-8 file of at most `MAX_BYTES`.
 
     Raises:
         UsageError: the file does not exist, cannot be read, is too large or is not UTF-8.
@@ -94,7 +94,7 @@ def text_of(path: Path) -> str:
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UsageError(f"{path}:1:1: the file is UTF-16, not UTF-8", hint=f"iconv -f UTF-16 -t UTF-8 {path}")
     try:
-        return raw.decode("utf-8").removeprefix("\ufeff")  # a byte order mark, as editors on Windows write it
+        return raw.decode("utf-8").removeprefix("\ufeff")  # the byte order mark that editors on Windows write
     except UnicodeDecodeError as error:
         before = raw[: error.start].decode("utf-8", "replace")
         line, column = _place(before, len(before))
@@ -128,7 +128,7 @@ def _refuse_raw(text: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """A value that aliases may stand for."""
+    """A value that aliases may refer to."""
 
     value: Tree
     size: int  # characters of its scalars, and one for each value
@@ -136,14 +136,14 @@ class _Anchor:
 
 
 class _Builder:
-    """Turns one document's events into a tree, gathering every fault that does not stop the reading."""
+    """Builds the tree of one document from its events, and collects errors as long as it can continue."""
 
     def __init__(self, text: str, name: str, *, aliases: bool) -> None:
         self._name = name
         self._aliases = aliases
         self._anchors: dict[str, _Anchor] = {}
-        # Of the tree with every alias written out, which is what a reader of the tree walks: ten lines of aliases of
-        # aliases are a billion values ("billion laughs"), and as many lines nest as deep.
+        # Size and depth of the tree with its aliases replaced, as its users walk it: ten lines of aliases of aliases
+        # are a billion values ("billion laughs").
         self._size = 0
         self._deepest = 0
         self._faults: list[str] = []
@@ -154,7 +154,7 @@ class _Builder:
         try:
             tree = self._document()
         except yaml.MarkedYAMLError as error:
-            self._fault(error.problem_mark or error.context_mark, _spoken(error))
+            self._fault(error.problem_mark or error.context_mark, _message(error))
             tree = None
         except yaml.YAMLError as error:
             self._fault(None, str(error).splitlines()[0])
@@ -188,7 +188,7 @@ class _Builder:
         return tree
 
     def _node(self, event: Any, path: Keys) -> Tree:
-        """The value that starts with `event`; recursion is bounded by MAX_DEPTH."""
+        """Return the value that begins with `event`; recursion is bounded by MAX_DEPTH."""
         mark = event.start_mark
         self._places[path] = (mark.line + 1, mark.column + 1)
         if isinstance(event, yaml.AliasEvent):
@@ -202,8 +202,8 @@ class _Builder:
         return self._plain(event, path)
 
     def _anchored(self, event: Any, path: Keys) -> Tree:
-        """The value that starts with `event`, kept for its aliases."""
-        # An alias inside its own value would be a tree without end; it finds no anchor of this name.
+        """Return the value that begins with `event`, and store it for its aliases."""
+        # An alias inside its own value would make the tree infinite, so the anchor is not defined while it is read.
         self._anchors.pop(event.anchor, None)
         size, deepest, self._deepest = self._size, self._deepest, len(path)
         value = self._plain(event, path)
@@ -223,11 +223,12 @@ class _Builder:
         self._grow(anchor.size, len(path) + anchor.height)
         if self._size > MAX_BYTES:
             raise yaml.MarkedYAMLError(
-                problem=f"larger than {MAX_BYTES} bytes with its aliases written out", problem_mark=mark
+                problem=f"larger than {MAX_BYTES} bytes with aliases replaced by their values", problem_mark=mark
             )
         if self._deepest > MAX_DEPTH:
             raise yaml.MarkedYAMLError(
-                problem=f"nested deeper than {MAX_DEPTH} levels with its aliases written out", problem_mark=mark
+                problem=f"nested deeper than {MAX_DEPTH} levels with aliases replaced by their values",
+                problem_mark=mark,
             )
         return anchor.value
 
@@ -278,7 +279,7 @@ class _Builder:
         return table
 
     def _merged(self, value: Tree, mark: Any) -> dict[str, Any]:
-        """The keys of a merge key's value; of several mappings the first one that has a key gives it."""
+        """Return the keys of a merge key's value; of several mappings, the first with a key takes precedence."""
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, dict) for part in parts):
             self._fault(mark, "the merge key << needs a mapping, or a list of mappings")
@@ -307,13 +308,13 @@ def _scalar(event: Any) -> str | bool | None:
 
 
 def _shown(text: str) -> str:
-    """Text of a file as a message may repeat it: on one line, without control characters, not endless."""
+    """Return text of a file for a message: one line, without control characters, of limited length."""
     clean = "".join(char if char.isprintable() else "?" for char in text[:_SHOWN])
     return clean if len(text) <= _SHOWN else f"{clean}..."
 
 
-def _spoken(error: yaml.MarkedYAMLError) -> str:
-    if error.problem == "exceeded maximum nesting depth":  # PyYAML 6.0.4 reads ahead and ends at 1000 levels by itself
+def _message(error: yaml.MarkedYAMLError) -> str:
+    if error.problem == "exceeded maximum nesting depth":  # PyYAML 6.0.4 reads ahead and has its own limit, 1000 levels
         return f"nested deeper than {MAX_DEPTH} levels"
     context = f" ({error.context})" if error.context else ""
     return f"{error.problem or 'not YAML'}{context}"

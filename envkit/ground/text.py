@@ -1,31 +1,31 @@
-"""Text that came out of a container, made fit for a terminal, a log file and a CI system."""
+"""Make untrusted text, such as output of a container, safe for a terminal, a log file and a CI system."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-LINE_LIMIT = 8192  # characters; a progress bar without line ends has millions
+LINE_LIMIT = 8192  # characters; a progress bar without line breaks can have millions
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])")
-# Control and format characters, surrogates, private use, and separators of lines; the tab stays.
+# Control and format characters, surrogates, private use, line and paragraph separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-# What CI systems read as commands: GitHub's older runner and Azure take `##[group]` and `##vso[...]` anywhere in a
-# line, TeamCity `##teamcity[...]`; GitHub takes `::name::` at the start of a line. `at::native::add` is code.
-# Codes such as `%0A` mean something within a command alone.
+# Texts that CI systems execute as commands: `##[group]` and `##vso[...]` anywhere in a line (Azure and GitHub's older
+# runner), `##teamcity[...]` (TeamCity), and `::name::` at the start of a line (GitHub). `at::native::add` is code.
+# Escapes such as `%0A` have a meaning only inside a command.
 _MARKERS = re.compile(r"#(?=#+\w*\[)|^\s*:(?=:)|(?<![\w>)\]:<(,&*]):(?=:[A-Za-z][\w.-]*(?:\s[^:]*)?::)")
 
 
 def defused(text: str) -> str:
-    """The text with a space in every marker that a CI system would take for a command, wherever it stands."""
+    """Return a text with a space in every marker that a CI system would execute as a command."""
     if "##" not in text and "::" not in text:
         return text
     return _MARKERS.sub(lambda match: f"{match[0]} ", text)
 
 
 def neutral(line: str) -> str:
-    """One line without terminal escapes, with other control characters written out, and harmless to CI systems.
+    """Return one line without terminal escapes or CI commands; other control characters are written as hex escapes.
 
-    Longer lines than 8192 characters are cut, and say so.
+    A line of more than 8192 characters is cut, with a note.
     """
     cut = len(line) - LINE_LIMIT
     if cut > 0:
@@ -39,20 +39,20 @@ def neutral(line: str) -> str:
 
 
 def clean(text: object) -> str:
-    """One line of a foreign text: line ends become blanks, and what could steer a terminal or a CI system goes."""
-    kept = "".join(char if char.isprintable() else " " for char in str(text))
-    return defused(" ".join(kept.split()))
+    """Return untrusted text as one line: control characters and line breaks become spaces, CI commands are defused."""
+    printable = "".join(char if char.isprintable() else " " for char in str(text))
+    return defused(" ".join(printable.split()))
 
 
 def cells(text: str) -> int:
-    """Width of a text in terminal cells: East Asian wide characters take two, combining marks none."""
+    """Return the width of a text in terminal cells: East Asian wide characters take two, combining marks none."""
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
 
 
 def fitted(text: str, width: int) -> str:
-    """The text, shortened with an ellipsis where it is wider than `width`."""
+    """Return a text of at most `width` cells, shortened with an ellipsis if necessary."""
     if cells(text) <= width:
         return text
     kept = ""
@@ -64,13 +64,13 @@ def fitted(text: str, width: int) -> str:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """A line as lines of at most `width` cells, which break between words and go on four blanks behind its indent.
+    """Wrap a line to at most `width` cells; continuation lines are indented by four more spaces.
 
-    A word that is wider stays whole: it is a path, an address or a digest, and will be copied.
+    Longer words are not broken: they are paths, URLs or digests that people copy.
     """
     if cells(line) <= width:
         return [line]
-    import textwrap  # noqa: PLC0415 - most lines are short, and it takes milliseconds to import
+    import textwrap  # noqa: PLC0415 - most lines are short, and the import takes milliseconds
 
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(
@@ -84,21 +84,21 @@ def folded(line: str, width: int) -> list[str]:
 
 
 class Lines:
-    """Pieces of output in, whole lines out; memory stays bounded when a line never ends."""
+    """Splits pieces of output into lines; memory is bounded even if a line never ends."""
 
     def __init__(self) -> None:
         self._rest = ""
 
     def feed(self, piece: str) -> list[str]:
-        """The lines that this piece completes."""
-        whole = (self._rest + piece).replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        self._rest = whole.pop()
+        """Return the lines that this piece completes."""
+        lines = (self._rest + piece).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        self._rest = lines.pop()
         if len(self._rest) > 2 * LINE_LIMIT:
-            whole.append(self._rest)
+            lines.append(self._rest)
             self._rest = ""
-        return whole
+        return lines
 
     def rest(self) -> list[str]:
-        """What stands after the last line end."""
+        """Return the text after the last line break, as a list of at most one line."""
         rest, self._rest = self._rest, ""
         return [rest] if rest else []

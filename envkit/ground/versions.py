@@ -1,7 +1,7 @@
-"""Versions are text; this module compares them and matches them against what a user typed.
+"""Compare versions and match them against constraints.
 
-Versions here are the dotted numbers of torch, CUDA, cuDNN, Python and NVIDIA drivers, with an optional
-local part (`2.7.1+cu126`). Nothing is ever turned into a float: 3.10 stays 3.10.
+Versions are texts: the dotted numbers of torch, CUDA, cuDNN, Python and NVIDIA drivers, with an optional local part
+(`2.7.1+cu126`). They are never converted to floats, so 3.10 stays 3.10.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from envkit.ground.errors import UsageError
 
-# Parts are ASCII digits of a length that int() takes without complaint.
+# Parts are short runs of ASCII digits: Python does not parse integers of thousands of digits.
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})*"
 _PLAIN = re.compile(rf"{_NUMBER}[a-z]?(?:\+[A-Za-z0-9.]+)?")
 _PREFIX = re.compile(rf"({_NUMBER})\.\*")
@@ -23,7 +23,7 @@ _LEADING = re.compile(_NUMBER)
 
 @lru_cache(maxsize=4096)
 def key(version: str) -> tuple[int, ...]:
-    """Sort key of a version: its release numbers; a local part and a trailing letter are left out.
+    """Return the sort key of a version: its release numbers, without a local part or trailing letter.
 
     Raises:
         UsageError: the text does not start with a dotted number.
@@ -38,17 +38,17 @@ def key(version: str) -> tuple[int, ...]:
 
 
 def minor(version: str) -> str:
-    """Major and minor part: `12.6.3` -> `12.6`, `9` -> `9.0`."""
+    """Return the major and minor part: `12.6.3` -> `12.6`, `9` -> `9.0`."""
     return ".".join([*version.split("+", maxsplit=1)[0].split("."), "0"][:2])
 
 
 def major(version: str) -> int:
-    """Major part as a number."""
+    """Return the major part as a number."""
     return key(version)[0]
 
 
 def is_version(text: str) -> bool:
-    """Whether the text is a plain version."""
+    """Return whether a text is a plain version, without operators."""
     return _PLAIN.fullmatch(text) is not None
 
 
@@ -56,14 +56,14 @@ def is_version(text: str) -> bool:
 class Constraint:
     """A constraint on one version: `11.8`, `2.7.*` or `>=12.1,<13`.
 
-    A plain version matches itself and everything more detailed: `2.7` matches 2.7.1, `2.7.1` only itself.
+    A plain version matches itself and every version that is more detailed: `2.7` matches 2.7.1, `2.7.1` only itself.
     """
 
     text: str
     clauses: tuple[tuple[str, str], ...]
 
     def allows(self, version: str) -> bool:
-        """Whether `version` satisfies every clause."""
+        """Return whether `version` satisfies every clause."""
         return all(_holds(operator, wanted, version) for operator, wanted in self.clauses)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Constraint:
 
 
 def parse_constraint(text: str, what: str) -> Constraint:
-    """Read a constraint; `what` names it in errors (`--cuda`, `request.cuda`).
+    """Parse a constraint; `what` names it in errors (`--cuda`, `request.cuda`).
 
     Raises:
         UsageError: the text has none of the three forms.
@@ -101,7 +101,7 @@ def parse_constraint(text: str, what: str) -> Constraint:
 
 _Release = tuple[int, ...]
 
-# operator -> test of (what is there, what is wanted, the wanted release numbers as written)
+# operator -> test of (sort key of the version, sort key of the clause, numbers of the clause as written)
 _OPERATORS: dict[str, Callable[[_Release, _Release, _Release], bool]] = {
     "=": lambda have, _, raw: _is_prefix(raw, have),
     "==": lambda have, want, _: have == want,
@@ -118,7 +118,7 @@ _OPERATORS: dict[str, Callable[[_Release, _Release, _Release], bool]] = {
 def _sensible(operator: str, number: str, star: str | None) -> bool:
     if star:
         return operator in ("==", "!=")
-    return operator != "~=" or "." in number  # ~=2 would say nothing
+    return operator != "~=" or "." in number  # PEP 440 does not allow ~=2
 
 
 def _holds(operator: str, wanted: str, version: str) -> bool:

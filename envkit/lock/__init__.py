@@ -1,1 +1,1 @@
-"""The lock: a build plan's exact artifacts, solved once on the host and installed by every engine."""
+"""The lock: the exact artifacts of a build plan, solved once on the host and installed by every engine."""

@@ -1,8 +1,8 @@
-"""The torch, the CUDA toolkit and the C++ ABI that compiled extensions of torch were built for. Pure.
+"""Check that compiled extensions of torch were built for the lock's torch, CUDA and C++ ABI. Pure.
 
-An extension that was compiled for another torch fails when it is imported, with an undefined symbol, long after the
-build. Its wheel says what it was built for: in the row of the lock that names its source, or, for a wheel of an index,
-in the local part of its version (`2.7.4+cu12torch2.6cxx11abiTRUE`, `0.6.3+pt26cu126`).
+An extension that was compiled for another torch fails with an undefined symbol when it is imported, long after the
+build. What it was built for is in the lock's row of its source, or, for a wheel from an index, in the local part of its
+version (`2.7.4+cu12torch2.6cxx11abiTRUE`, `0.6.3+pt26cu126`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ABI = re.compile(r"cxx11abi(true|false)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one extension says that it was built for; None = it does not say."""
+    """What one extension was built for, according to its metadata; None = unknown."""
 
     torch: str | None  # '2.6', or whole: '2.6.0+cu126'
     cuda: str | None  # '12', or '12.6'
@@ -28,7 +28,7 @@ class Claim:
 
 
 def claim_of(version: str) -> Claim | None:
-    """Return what the local part of a version says; None where it names no torch: not an extension of torch."""
+    """Parse the local part of a version; None if it names no torch, so it is not an extension of torch."""
     local = version.partition("+")[2].lower()
     torch = _TORCH.search(local)
     if torch is None:
@@ -39,7 +39,7 @@ def claim_of(version: str) -> Claim | None:
 
 
 def faults(lock: Lock) -> tuple[str, ...]:
-    """Return a line for each wheel that was built for another torch, CUDA or C++ ABI than the lock's."""
+    """Return an error for each wheel that was built for another torch, CUDA or C++ ABI than the lock's."""
     claims = dict(_claims(lock))
     torch = _torch_of(lock)
     cuda = dict(lock.request).get("cuda")
@@ -79,7 +79,7 @@ def _against(wheel: str, claim: Claim, torch: str | None, cuda: str | None) -> I
 
 
 def _among(claims: dict[str, Claim]) -> Iterator[str]:
-    """Extensions of one torch have one C++ ABI: that of this torch."""
+    """Yield an error if extensions have different C++ ABIs: all must have that of torch."""
     known = {wheel: claim.cxx11_abi for wheel, claim in claims.items() if claim.cxx11_abi is not None}
     if len(set(known.values())) > 1:
         yield "extensions of torch with different C++ ABIs: " + ", ".join(
@@ -88,5 +88,5 @@ def _among(claims: dict[str, Claim]) -> Iterator[str]:
 
 
 def _begins(version: str, prefix: str) -> bool:
-    """Whether `2.6.0+cu126` is a `2.6`; whole versions have to be equal, and a prefix ends at a dot."""
+    """Return whether a version such as `2.6.0+cu126` equals the prefix, or begins with it up to a dot: `2.6`."""
     return version == prefix or f"{version.partition('+')[0]}.".startswith(f"{prefix}.")

@@ -1,4 +1,4 @@
-"""Debian packages of a bootstrapped base, chosen by apt in separate folders: no root, and no change to the host."""
+"""Choose the Debian packages of a bootstrapped base with apt, in separate folders: no root, no changes to the host."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from envkit.lock.model import DebPackage
 
 _PATIENCE_S = 180.0  # to download the package lists and to choose
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-# What mmdebstrap's variant minbase consists of, in apt's patterns, and the certificates that envkit adds.
+# The packages of mmdebstrap's variant minbase, as apt patterns, and the certificates that envkit adds.
 _MINBASE = ("?essential", "?priority(required)", "apt", "ca-certificates")
-# Options that decide whether a mirror can be used at all.
+# Options without which a mirror may not be usable at all.
 _CARRIED = re.compile(
     r"Acquire::(?:Check-Valid-Until|Check-Date|https?::Proxy|https?::Verify-Peer|https::CaInfo) \"[^\"]+\""
 )
@@ -25,7 +25,7 @@ _INST = re.compile(r"^Inst (\S+) \((\S+) .*\[([a-z0-9]+)\]\)", re.MULTILINE)
 
 
 def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str] = ()) -> tuple[DebPackage, ...]:
-    """Every package of a minimal base with `extra` in it, sorted by name.
+    """Return every package of a minimal base that includes `extra`, sorted by name.
 
     Args:
         suite: 'bookworm'.
@@ -34,8 +34,8 @@ def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str]
         extra: names of further packages.
 
     Raises:
-        EnvironmentProblem: there is no apt here, it knows no such suite, or the mirror does not answer.
-        TimeLimitError: apt found no end.
+        EnvironmentProblem: apt is not installed or has no such suite, or the mirror does not answer.
+        TimeLimitError: apt did not finish in time.
     """
     if shutil.which("apt-get") is None:
         raise EnvironmentProblem(
@@ -46,18 +46,19 @@ def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str]
         options = _private(folder, lines, platforms.platform(platform).architecture)
         _apt(["apt-get", *options, "update", "-qq"], "the Debian mirror is unreachable", folder)
         wanted = [*_MINBASE, *extra]
-        said = _apt(
+        output = _apt(
             ["apt-get", *options, "install", "--simulate", "-qq", *wanted], f"apt cannot choose the packages of {suite}"
         )
-        chosen = {(match[1], match[2]) for match in _INST.finditer(said)}
-        shown = _apt(
-            ["apt-cache", *options, "show", *(f"{name}={version}" for name, version in sorted(chosen))], "apt-cache"
+        chosen = {(match[1], match[2]) for match in _INST.finditer(output)}
+        stanzas = _apt(
+            ["apt-cache", *options, "show", *(f"{name}={version}" for name, version in sorted(chosen))],
+            "apt-cache cannot show the chosen packages",
         )
-        return parse(shown, chosen)
+        return parse(stanzas, chosen)
 
 
 def parse(stanzas: str, chosen: set[tuple[str, str]]) -> tuple[DebPackage, ...]:
-    """The rows of the chosen packages (name, version) among the stanzas of `apt-cache show`."""
+    """Return the rows of the chosen packages (name, version) from the stanzas of `apt-cache show`."""
     rows: dict[tuple[str, str], DebPackage] = {}
     for stanza in stanzas.split("\n\n"):
         fields = dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", stanza, re.MULTILINE))
@@ -77,22 +78,22 @@ def parse(stanzas: str, chosen: set[tuple[str, str]]) -> tuple[DebPackage, ...]:
 
 
 def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
-    """Lines of a `sources.list` for a suite: of the mirror, else what the host's own apt knows.
+    """Return the lines of a `sources.list` for a suite: the mirror's, else those of the host's own apt.
 
     Raises:
-        EnvironmentProblem: apt here knows no such suite.
+        EnvironmentProblem: the host's apt has no such suite.
         UsageError: the mirror is not a URL.
     """
     signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
     if mirror:
-        # apt checks signatures, so plain http will do; Debian's own mirrors serve nothing else.
+        # apt verifies signatures, so plain http is safe, and many Debian mirrors serve nothing else.
         return (f"deb {signed}{addresses.mirror(mirror, 'debian_mirror', plain=True)} {suite} main",)
     form = "$(SITE)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CODENAME)"
-    said = _apt(
+    output = _apt(
         ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], "the apt configuration is invalid"
     )
     sites: dict[tuple[str, str], set[str]] = {}
-    for row in said.splitlines():
+    for row in output.splitlines():
         site, release, component, origin, codename = row.split("|")
         if origin == "Debian" and codename.partition("-")[0] == suite:
             sites.setdefault((site, release), set()).add(component)
@@ -105,16 +106,16 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
 
 
 def carried_options() -> tuple[str, ...]:
-    """Options of this host's apt without which its mirrors cannot be used, `Name "value"` each; none without apt."""
+    """Return the options of the host's apt that its mirrors may need, each as `Name "value"`; none without apt."""
     try:
-        said = _apt(["apt-config", "dump"], "the apt configuration is invalid")
+        output = _apt(["apt-config", "dump"], "the apt configuration is invalid")
     except EnvironmentProblem:
         return ()
-    return tuple(_CARRIED.findall(said))
+    return tuple(_CARRIED.findall(output))
 
 
 def _private(folder: Path, lines: Sequence[str], architecture: str) -> list[str]:
-    """Options that keep apt to its own folders: no package is installed there, and the host's lists stay away."""
+    """Return options that confine apt to a folder without installed packages or the host's sources and preferences."""
     for name in ("lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/apt.conf.d"):
         (folder / name).mkdir(parents=True)
     (folder / "status").touch()
@@ -142,7 +143,7 @@ def _private(folder: Path, lines: Sequence[str], architecture: str) -> list[str]
 
 
 def _apt(argv: list[str], failed: str, folder: Path | None = None) -> str:
-    """Run apt; what it writes beside its lists goes to `folder`, because an apt that is ended leaves it behind."""
+    """Run apt and return its output; `folder` is its TMPDIR, because an apt that is killed leaves temporary files."""
     env = child.environment(None, {"TMPDIR": str(folder)} if folder else {})
     done = child.run(argv, env=env, what="choosing Debian packages with apt", limit_s=_PATIENCE_S)
     if done.returncode != 0:

@@ -10,14 +10,14 @@ from envkit.plan.model import BuildPlan
 PREFIX = "bootstrap:"
 NONE = "none"
 SUITES = {"debian12": "bookworm"}
-"""Operating systems that can be made from their packages, with their suite."""
+"""Operating systems that can be bootstrapped from their packages, with their suite."""
 
 
 def check(reference: str, plan: BuildPlan) -> None:
-    """Refuse a base that no plan, or not this one, can stand on; opens no connection.
+    """Refuse a base that is invalid or not for this plan. Opens no connection.
 
     Raises:
-        UsageError: it is not the name of an image, or names what cannot be bootstrapped, or another OS than the plan's.
+        UsageError: it is not the name of an image, cannot be bootstrapped, or has another OS than the plan.
     """
     if not reference.startswith(PREFIX):
         digest = reference.partition("@")[2]
@@ -31,11 +31,11 @@ def check(reference: str, plan: BuildPlan) -> None:
 
 
 def bootstrapped(reference: str, plan: BuildPlan, mirror: str | None) -> LockedBase:
-    """The base `bootstrap:debian/bookworm` with the plan's own system packages in it.
+    """Return the base `bootstrap:debian/bookworm` including the plan's system packages.
 
     Raises:
         UsageError: as `check`.
-        EnvironmentProblem: no apt here, or its mirror does not answer.
+        EnvironmentProblem: apt is not installed, or its mirror does not answer.
     """
     check(reference, plan)
     suite = suite_of(reference)
@@ -44,20 +44,20 @@ def bootstrapped(reference: str, plan: BuildPlan, mirror: str | None) -> LockedB
 
 
 def registered(reference: str, digest: str) -> LockedBase:
-    """A registry's image; the reference is the plan's, without its digest and without a mirror's host."""
+    """Return the base for an image in a registry; the reference is the plan's, without digest or a mirror's host."""
     return LockedBase(kind="registry", reference=reference.partition("@")[0], digest=digest)
 
 
 def nothing() -> LockedBase:
-    """No base at all: the image holds the environment and nothing else."""
+    """Return the empty base: the image contains only the environment."""
     return LockedBase(kind="none", reference=NONE)
 
 
 def suite_of(reference: str) -> str:
-    """The suite of `bootstrap:debian/bookworm`.
+    """Return the suite of `bootstrap:debian/bookworm`.
 
     Raises:
-        UsageError: it names nothing that can be bootstrapped.
+        UsageError: it cannot be bootstrapped.
     """
     suite = reference.removeprefix(f"{PREFIX}debian/")
     if suite not in SUITES.values():

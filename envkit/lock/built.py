@@ -1,9 +1,9 @@
-"""Wheels that were built from source, where both engines find them again.
+"""The cache of wheels that were built from source, shared by all engines.
 
-    CACHE/built/KEY/note.json    what came of a build: a wheel, or further requirements that its backend asks for
+    CACHE/built/KEY/note.json    the outcome of a build: a wheel, or further requirements of its backend
     CACHE/built/KEY/NAME.whl     the wheel
 
-A folder appears whole or not at all; a wheel counts only with the bytes that its lock names.
+A folder is written under a temporary name and renamed. A wheel is used only if its SHA-256 is that of the lock.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from envkit.lock.model import BUILT, Lock, Wheel
 
 FOLDER = "built"
 CONTEXT = "wheels"
-"""The folder of a build context that holds them."""
+"""The folder of a build context for these wheels."""
 _NOTE = "note.json"
 _SCHEMA = "envkit.built/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a build."""
+    """The outcome of a build."""
 
-    wheel: Path | None  # None: the backend asks for `requires` first
+    wheel: Path | None  # None: the backend needs `requires` first
     requires: tuple[str, ...] = ()
-    cxx11_abi: str | None = None  # of the torch that was there: 'true' | 'false'
+    cxx11_abi: str | None = None  # of the torch that was installed: 'true' | 'false'
 
 
 def find(cache: Path, key: str) -> Outcome | None:
-    """Return what came of the build of this key, None where it was not made here or is damaged."""
+    """Return the outcome of the build with this key, None if it is not in the cache or is damaged."""
     folder = cache / FOLDER / key
     try:
         note = json.loads((folder / _NOTE).read_bytes())
@@ -56,7 +56,7 @@ def find(cache: Path, key: str) -> Outcome | None:
 
 
 def keep(cache: Path, key: str, outcome: Outcome) -> Outcome:
-    """Keep what came of a build, its wheel moved into the folder; return it as it is kept.
+    """Store the outcome of a build and a copy of its wheel in the cache; return the stored outcome.
 
     Raises:
         EnvironmentProblem: the disk is full, or the cache cannot be written.
@@ -65,20 +65,20 @@ def keep(cache: Path, key: str, outcome: Outcome) -> Outcome:
     note: dict[str, Any] = {"schema": _SCHEMA, "file": None, "requires": list(outcome.requires)}
     try:
         above.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with fresh_folder(above, prefix=".") as made:
+        with fresh_folder(above, prefix=".") as folder:
             if outcome.wheel is not None:
-                path = made / outcome.wheel.name
+                path = folder / outcome.wheel.name
                 path.write_bytes(outcome.wheel.read_bytes())
                 note |= {"file": path.name, "sha256": _digest(path), "cxx11_abi": outcome.cxx11_abi}
-            (made / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+            (folder / _NOTE).write_text(json.dumps(note), encoding="utf-8")
             if find(cache, key) is None:
                 store.remove_tree(above / key)
-                _rename(made, above / key)
+                _rename(folder, above / key)
     except OSError as error:
         raise store.unusable(above, error) from error
-    kept = find(cache, key)
-    assert kept is not None
-    return kept
+    stored = find(cache, key)
+    assert stored is not None
+    return stored
 
 
 def wheels_of(lock: Lock, cache: Path) -> Mapping[str, Path]:
@@ -111,7 +111,7 @@ def context_files(lock: Lock, cache: Path) -> dict[str, bytes]:
 
 
 def path_of(wheel: Wheel, key: str | None, cache: Path) -> Path | None:
-    """Return the file of a wheel that was built under a key, None where it is missing or has other bytes."""
+    """Return the file of a wheel that was built under a key, None if it is missing or has another SHA-256."""
     path = cache / FOLDER / (key or "-") / wheel.file
     with contextlib.suppress(OSError):
         if path.stat().st_size == wheel.size and _digest(path) == wheel.sha256:
@@ -119,12 +119,12 @@ def path_of(wheel: Wheel, key: str | None, cache: Path) -> Path | None:
     return None
 
 
-def _rename(made: Path, final: Path) -> None:
-    """Give a folder its name, unless another process was faster: `keep` returns what that one kept."""
+def _rename(folder: Path, final: Path) -> None:
+    """Rename a finished folder, unless another process was faster: then `keep` returns the other one's outcome."""
     try:
-        made.rename(final)
+        folder.rename(final)
     except OSError as error:
-        # rename(2): a folder that is not empty gives one or the other, by file system.
+        # rename(2): for a folder that is not empty, the error number depends on the file system.
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
 

@@ -1,4 +1,4 @@
-"""Run the two solvers as processes: with a clean environment, one time limit, and no traceback if they are missing."""
+"""Run the solvers as processes: with a clean environment, a time limit, and an error message if they are missing."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from envkit.ground.process import child
 
 LIMIT_S = 900.0  # a solver may download a channel's whole index first
-_GRACE_S = 1.0  # between the word and the force
-_GLANCE_S = 0.2  # how soon an interruption is noticed
+_GRACE_S = 1.0  # between SIGTERM and SIGKILL
+_POLL_S = 0.2  # between calls of `check`
 _CAUSES = ("caused by:", "cause:")
 
-# What steers these programs besides their arguments; the answer must not depend on it.
+# Prefixes of variables that change the result of these programs; a lock must depend only on their arguments.
 _STEERING = ("UV_", "PIP_", "PYTHON", "CONDA_", "RATTLER_", "VIRTUAL_ENV", "LC_", "LANG", "TZ", "ENVKIT_", "MAMBA_")
-# These decide whether a source answers (logins, cache, patience) or where the solvers are installed, not what they
-# choose.
+# Exceptions: they affect only whether a source answers (logins, cache, limits) or where the solvers are installed.
 _KEPT = frozenset(
     {"PYTHONPATH", "RATTLER_AUTH_FILE", "UV_CACHE_DIR", "UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_KEYRING_PROVIDER"}
 )
 
 
 def environment(ca_bundle: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """This process's variables without those that steer a solver, with fixed locale and time zone."""
+    """Return this process's variables without those that change a solver's result, with fixed locale and time zone."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(_STEERING) or k in _KEPT}
     variables |= {"LC_ALL": "C.UTF-8", "TZ": "UTC", "NO_COLOR": "1"}
     if ca_bundle:
@@ -49,26 +48,26 @@ def run(
     limit_s: float = LIMIT_S,
     check: Callable[[], object] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a solver to its end; whatever interrupts this process ends the solver and what it started, too.
+    """Run a solver until it ends. If this process is interrupted, the solver and its children are ended too.
 
-    `check` is called several times a second where it is given; what it raises ends the program. Threads that no
-    signal reaches need it.
+    `check` is called several times a second, and its exceptions end the program. It is for threads other than the main
+    one, which signals do not interrupt.
 
     Raises:
-        EnvironmentProblem: it cannot be started.
+        EnvironmentProblem: the solver cannot be started.
         TimeLimitError: it ran longer than `limit_s`.
     """
     pipe = subprocess.PIPE
     deadline = time.monotonic() + limit_s
     with ExitStack() as stack:
         try:
-            # In a session of its own: what it starts belongs to one group, and a Ctrl-C reaches it through here alone.
-            asked = stack.enter_context(_file_of(stdin))
+            # In its own session, its children are in one process group, and Ctrl-C reaches them only through `_end`.
+            file = stack.enter_context(_file_of(stdin))
             process = stack.enter_context(
                 child(
                     argv,
                     end=_end,
-                    stdin=asked,
+                    stdin=file,
                     stdout=pipe,
                     stderr=pipe,
                     env=dict(env),
@@ -90,28 +89,28 @@ def run(
 
 
 def root_cause(lines: Sequence[str]) -> str | None:
-    """Return the last cause of an error of uv or rattler, None where it names none.
+    """Return the last cause that uv or rattler printed for an error, None without one.
 
-    Both print the causes one below the other, the outermost first. The outer ones repeat an address that the caller's
-    message has, and name layers of the HTTP client.
+    Both print one cause per line, the outermost first. The outer ones only repeat the address, which is in the caller's
+    message, and name layers of the HTTP client.
     """
     causes = [line.partition(":")[2].strip() for line in map(str.strip, lines) if line.lower().startswith(_CAUSES)]
     return causes[-1] if causes else None
 
 
 def no_answer(place: str, lines: tuple[str, ...], *, mirror: str) -> EnvironmentProblem:
-    """The error of an index or a channel that a solver could not read.
+    """Return the error for an index or a channel that a solver could not read.
 
     Args:
         place: its address or name.
-        lines: what the solver printed.
-        mirror: the hint, unless the certificate is what is not trusted.
+        lines: the solver's output.
+        mirror: the hint, unless its certificate is not trusted.
     """
     cause = root_cause(lines)
     untrusted = "certificate" in " ".join(lines).lower()
-    said = cause or (lines[0] if lines else "")
+    why = cause or (lines[0] if lines else "")
     return EnvironmentProblem(
-        f"no answer from {place}" + (f": {said}" if said else ""),
+        f"no answer from {place}" + (f": {why}" if why else ""),
         details=() if cause else lines[1:],
         hint="ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities" if untrusted else mirror,
     )
@@ -119,7 +118,7 @@ def no_answer(place: str, lines: tuple[str, ...], *, mirror: str) -> Environment
 
 @contextmanager
 def _file_of(data: bytes) -> Iterator[IO[bytes]]:
-    """What a program reads: a file, because a wait that is cut into pieces cannot feed a pipe meanwhile."""
+    """Return a file for a program's stdin: `communicate` cannot continue writing to a pipe after a timeout."""
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
@@ -130,7 +129,7 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, check: Callable[[],
     while True:
         left = deadline - time.monotonic()
         try:
-            return process.communicate(timeout=left if check is None else min(left, _GLANCE_S))
+            return process.communicate(timeout=left if check is None else min(left, _POLL_S))
         except subprocess.TimeoutExpired:
             if time.monotonic() >= deadline:
                 raise
@@ -139,7 +138,7 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, check: Callable[[],
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program and its group: a word first, so that it can remove what it is writing, then by force."""
+    """End a program and its process group: with SIGTERM, so that it can remove its unfinished files, then SIGKILL."""
     for number, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
@@ -149,12 +148,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def cache_folder(name: str) -> Iterator[Path]:
-    """A folder for what a solver downloads, below the cache folder; a passing one where that cannot be written."""
+    """Yield a folder for a solver's downloads: below the cache folder, or a temporary one if that is not writable."""
     folder = paths.cache_dir() / name
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if os.access(folder, os.W_OK):
         yield folder
         return
-    with paths.scratch() as passing:
-        yield passing
+    with paths.scratch() as temporary:
+        yield temporary

@@ -1,7 +1,7 @@
-"""Whether the rows of a lock are complete: all requested packages and their dependencies. Pure.
+"""Check that a lock is complete: all requested packages and their dependencies. Pure.
 
-A lock from which packages were taken would build an image without them. Wheels do not list what they depend on, so of
-them only the names that were asked for are known.
+A lock from which rows were deleted would build an image without these packages. Locked wheels do not list their
+dependencies, so for wheels only the requested names can be checked.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from envkit.lock.model import Lock
 from envkit.lock.stubs import distribution_of, of_conda
 
 _CONDA = re.compile(r"(?:[^\s:]+::)?([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:=([0-9][^=\s]*))?")
-_SHOWN = 10  # packages; of the rest there is a count
+_SHOWN = 10  # packages; the rest is only counted
 
 
 def gaps(lock: Lock) -> tuple[str, ...]:
-    """Return what the lock lacks, one line for each package, at most ten; nothing when it is complete."""
+    """Return one line for each missing package, at most ten and a count; nothing if the lock is complete."""
     lines = list(dict.fromkeys((*_of_conda(lock), *_of_wheels(lock))))
     more = len(lines) - _SHOWN
     return (*lines[:_SHOWN], *([f"{more} more packages are missing"] if more > 0 else []))
@@ -29,7 +29,7 @@ def gaps(lock: Lock) -> tuple[str, ...]:
 
 def _of_conda(lock: Lock) -> Iterator[str]:
     rows = {row.name.lower(): row for row in lock.conda}
-    for spec in _asked(lock, "conda"):
+    for spec in _requested(lock, "conda"):
         name, version = _parsed(spec)
         if name not in rows:
             yield f"{name} is requested, but the lock has no such conda package"
@@ -45,27 +45,27 @@ def _of_conda(lock: Lock) -> Iterator[str]:
 def _of_wheels(lock: Lock) -> Iterator[str]:
     rows = {row.name: row.version for row in lock.wheels}
     others = {distribution_of(row.name) for row in lock.conda}
-    sources = (_requirement(text) for text in _asked(lock, "allow_source"))
-    for text in (*_asked(lock, "wheels"), *_asked(lock, "pip"), *sources):
+    sources = (_requirement(text) for text in _requested(lock, "allow_source"))
+    for text in (*_requested(lock, "wheels"), *_requested(lock, "pip"), *sources):
         try:
-            asked = Requirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement:
             yield f"{text!r:.100} is requested, but it is not a requirement"
             continue
-        name = canonicalize_name(asked.name)
+        name = canonicalize_name(requirement.name)
         if name not in rows:
             if name not in others:
                 yield f"{name} is requested, but the lock has no such wheel"
-        elif not _satisfies(asked, rows[name]):
-            yield f"{asked} is requested, but the lock has {name} {rows[name]}"
+        elif not _satisfies(requirement, rows[name]):
+            yield f"{requirement} is requested, but the lock has {name} {rows[name]}"
 
 
 def beyond_constraints(lock: Lock) -> dict[str, str]:
-    """Return a line for each package that a constraint does not allow, by name; conda's Python packages included."""
+    """Return name -> error for each package that a constraint does not allow, including conda's Python packages."""
     wheels = {row.name: ("wheel", row.version) for row in lock.wheels}
     conda = {name: ("conda package", version) for name, version in of_conda(lock.conda).items()}
     lines: dict[str, str] = {}
-    for wanted in map(Requirement, _asked(lock, "constraints")):
+    for wanted in map(Requirement, _requested(lock, "constraints")):
         name = canonicalize_name(wanted.name)
         kind, version = (conda | wheels).get(name, ("", ""))
         if kind and not _satisfies(wanted, version):
@@ -78,20 +78,20 @@ def _requirement(source: str) -> str:
     return source.partition("@")[0].strip()
 
 
-def _satisfies(asked: Requirement, version: str) -> bool:
+def _satisfies(requirement: Requirement, version: str) -> bool:
     try:
-        # Whether a pre-release may be taken was the solver's decision; here it is in the lock.
-        return asked.specifier.contains(Version(version), prereleases=True)
+        # The solver decided whether to use a pre-release, so one in the lock is accepted.
+        return requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
         return False
 
 
-def _asked(lock: Lock, field: str) -> Iterable[str]:
+def _requested(lock: Lock, field: str) -> Iterable[str]:
     texts = dict(lock.request).get(field)
     return texts if isinstance(texts, tuple) else ()
 
 
 def _parsed(spec: str) -> tuple[str, str | None]:
-    """Return name and version prefix of a conda spec: `python=3.11`, `numpy >=1.2`, `conda-forge::pip`."""
+    """Return the name and the version prefix of a conda spec: `python=3.11`, `numpy >=1.2`, `conda-forge::pip`."""
     match = _CONDA.match(spec.strip())
     return (match[1].lower(), match[2]) if match else (spec.strip()[:100], None)

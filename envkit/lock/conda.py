@@ -1,4 +1,4 @@
-"""Conda specs -> conda packages, solved for the machine the image will run on."""
+"""Solve conda specs for the machine that the image will run on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from envkit.lock.places import Places, without_login
 from envkit.plan.model import BuildPlan
 
 SOLVE_S = 300
-"""Seconds the solver may think, downloads not counted."""
+"""Time limit of the solver, downloads not included."""
 
-# Packages whose build string says whether they hold CUDA.
+# Packages whose build string distinguishes CUDA from CPU builds.
 _FAMILY = ("pytorch", "libtorch", "torchvision", "torchaudio")
 _LINES = 30  # of a solver's explanation, which may have hundreds
 _URL = re.compile(r"https?://[^\s'\"`)>]+")
@@ -32,23 +32,23 @@ def solve(
     as_of: str | None = None,
     keep: Sequence[CondaPackage] = (),
 ) -> tuple[CondaPackage, ...]:
-    """The packages that satisfy the specs, sorted by name; channels hold strict priority.
+    """Return the packages that satisfy the specs, sorted by name, with strict channel priority.
 
     Args:
-        plan: gives channels and platform, and says whether CUDA is wanted.
+        plan: for its channels, platform and CUDA.
         specs: conda match specs.
         virtual: `name=version=build` of every virtual package.
-        places: where the channels are served.
+        places: where the channels are downloaded from.
         as_of: RFC 3339; newer packages are not considered.
-        keep: packages of an older lock, kept where that is possible.
+        keep: packages of an older lock, kept if possible.
 
     Raises:
         UsageError: a spec is invalid.
-        ConflictError: nothing satisfies them, or only a CPU build where CUDA was asked for.
+        ConflictError: no packages satisfy the specs, or only a CPU build does and CUDA is requested.
         EnvironmentProblem: rattler is missing or no channel answers.
-        TimeLimitError: the solver did not come to an end.
+        TimeLimitError: the solver did not finish in time.
     """
-    asked = {
+    request = {
         "alias": places.conda_alias,
         "channels": list(plan.channels),
         "specs": list(specs),
@@ -58,23 +58,23 @@ def solve(
         "keep": [package.to_json() for package in keep],
         "limit_s": SOLVE_S,
     }
-    answer = _ask(asked, places)
+    answer = _ask(request, places)
     if "fault" in answer:
         if answer["fault"] == "solver" and plan.resolution.cuda:
-            _name_cpu_build(plan, asked, places)
+            _name_cpu_build(plan, request, places)
         raise _failure(answer, plan, places)
     packages = tuple(sorted((_package(row, places) for row in answer["packages"]), key=lambda package: package.name))
     _no_cpu_build(plan, packages)
     return packages
 
 
-def _ask(asked: dict[str, Any], places: Places) -> dict[str, Any]:
+def _ask(request: dict[str, Any], places: Places) -> dict[str, Any]:
     with child.cache_folder("repodata") as cache:
         done = child.run(
             [sys.executable, "-P", conda_solver.__file__],
             env=child.environment(places.ca_bundle, {}),
             what="solving the conda packages",
-            stdin=json.dumps({**asked, "cache": str(cache)}).encode(),
+            stdin=json.dumps({**request, "cache": str(cache)}).encode(),
         )
     try:
         answer = json.loads(done.stdout)
@@ -102,9 +102,9 @@ def _no_cpu_build(plan: BuildPlan, packages: Sequence[CondaPackage]) -> None:
             raise _cpu_build(plan, package)
 
 
-def _name_cpu_build(plan: BuildPlan, asked: dict[str, Any], places: Places) -> None:
-    """Raise when the same request without its build strings is met by a CPU build: then that is what is wrong."""
-    loose = {**asked, "specs": [spec.rpartition("=")[0] if _has_build(spec) else spec for spec in asked["specs"]]}
+def _name_cpu_build(plan: BuildPlan, request: dict[str, Any], places: Places) -> None:
+    """Raise the error for a CPU build if the request resolves to one without its build strings."""
+    loose = {**request, "specs": [spec.rpartition("=")[0] if _has_build(spec) else spec for spec in request["specs"]]}
     loose["specs"] = [spec for spec in loose["specs"] if not spec.startswith("cuda-version")]
     answer = _ask(loose, places)
     if "packages" in answer:
@@ -131,33 +131,35 @@ def _failure(answer: dict[str, Any], plan: BuildPlan, places: Places) -> EnvkitE
 
 
 def message_lines(message: str, places: Places) -> tuple[str, ...]:
-    """The message's lines, at most thirty."""
+    """Return the lines of a solver's message without logins, at most thirty and a count."""
     clean = message.replace(places.conda_alias, without_login(places.conda_alias))
     clean = _URL.sub(lambda match: _safe(match.group()), clean)
     lines = [line.rstrip() for line in clean.splitlines() if line.strip()]
-    left = len(lines) - _LINES
-    return (*lines[:_LINES], f"... {left} more lines") if left > 0 else tuple(lines)
+    more = len(lines) - _LINES
+    return (*lines[:_LINES], f"... {more} more lines") if more > 0 else tuple(lines)
 
 
 def _safe(url: str) -> str:
     return re.sub(r"/t/[^/]+/", "/t/***/", without_login(url))
 
 
-def solver_error(fault: str, said: tuple[str, ...], *, alias: str, channels: str) -> EnvkitError:
-    """The error of a fault that `envkit.lock.conda_solver` names, with the solver's lines `said`."""
-    first = said[0] if said else fault
-    if fault == "solver" and any("timeout" in line.lower() for line in said):
-        return TimeLimitError("the conda solver found no solution in time", hint="pin more of the packages")
+def solver_error(fault: str, lines: tuple[str, ...], *, alias: str, channels: str) -> EnvkitError:
+    """Return the error for a `fault` of `envkit.lock.conda_solver`, with the lines of the solver's message."""
+    first = lines[0] if lines else fault
+    if fault == "solver" and any("timeout" in line.lower() for line in lines):
+        return TimeLimitError(
+            f"the conda solver found no solution within {SOLVE_S} s", hint="pin more packages to shorten the search"
+        )
     known: dict[str, EnvkitError] = {
         "missing": EnvironmentProblem(f"py-rattler is not installed: {first}", hint="pip install 'py-rattler>=0.28'"),
         "spec": UsageError(f"conda: {first}", hint="write a conda spec: numpy, numpy>=2, numpy=2.1"),
         "solver": ConflictError(
             f"no conda packages of {channels} satisfy the plan",
-            details=said,
+            details=lines,
             hint="envkit resolve shows the request; relax the constraints named above",
         ),
         "cache": EnvironmentProblem(f"solving the conda packages: {first}", hint="export XDG_CACHE_HOME=/another/disk"),
     }
     mirror = "export ENVKIT_CONDA_CHANNEL_ALIAS=URL to use a mirror, and run again"
-    away = child.no_answer(f"{alias} ({channels})", said or (fault,), mirror=mirror)
-    return known.get(fault, away)
+    unreachable = child.no_answer(f"{alias} ({channels})", lines or (fault,), mirror=mirror)
+    return known.get(fault, unreachable)

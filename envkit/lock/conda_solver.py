@@ -1,7 +1,7 @@
-"""The conda solve itself, in a separate process: JSON on stdin, JSON on stdout.
+"""Solve conda specs in a separate process: JSON on stdin, JSON on stdout.
 
-rattler's runtime threads can outlive an interpreter that ends, so this process leaves without finalizing; and its
-variables (certificates, caches) are not those of the command that waits for it.
+A separate process can have its own environment variables (certificates, caches), and can exit without finalizing the
+interpreter, which rattler's runtime threads may outlive.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _RETRIES = 3  # of one request
 
 
 def main() -> int:
-    """Solve what stdin asks for; every failure is a document, too."""
-    asked = json.load(sys.stdin)
+    """Solve the request on stdin; every failure is written as a document, too."""
+    request = json.load(sys.stdin)
     try:
-        import rattler  # noqa: F401, PLC0415 - the one reason for which nothing at all can be solved
+        import rattler  # noqa: F401, PLC0415 - so that its absence becomes a document
     except ImportError as error:
         answer: dict[str, Any] = {"fault": "missing", "message": str(error)}
     else:
-        answer = _answer(asked)
+        answer = _answer(request)
     json.dump(answer, sys.stdout)
     return 0
 
 
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
     from rattler import exceptions  # noqa: PLC0415
 
     kinds = {
@@ -41,39 +41,39 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         "cache": (exceptions.CacheDirError, OSError),
     }
     try:
-        return {"packages": asyncio.run(_solve(asked))}
-    except Exception as error:  # noqa: BLE001 - the caller tells the kinds apart and words them
+        return {"packages": asyncio.run(_solve(request))}
+    except Exception as error:  # noqa: BLE001 - the caller turns each kind into an error of envkit
         kind = next((name for name, classes in kinds.items() if isinstance(error, classes)), "other")
         return {"fault": kind, "message": str(error) or type(error).__name__}
 
 
-async def _solve(asked: dict[str, Any]) -> list[dict[str, Any]]:
+async def _solve(request: dict[str, Any]) -> list[dict[str, Any]]:
     import rattler  # noqa: PLC0415
 
-    # Without the final slash, the last part of the alias's path would be replaced by the channel's name.
-    alias = rattler.ChannelConfig(f"{asked['alias'].rstrip('/')}/", "/")
-    gateway = rattler.Gateway(cache_dir=asked["cache"], client=_client())
-    newest = asked["as_of"]
-    channels = [rattler.Channel(name, alias) for name in asked["channels"]]
+    # Without the final slash, the channel's name would replace the last part of the alias's path.
+    alias = rattler.ChannelConfig(f"{request['alias'].rstrip('/')}/", "/")
+    gateway = rattler.Gateway(cache_dir=request["cache"], client=_client())
+    newest = request["as_of"]
+    channels = [rattler.Channel(name, alias) for name in request["channels"]]
     records = await rattler.solve(
         channels,
-        _specs(asked["specs"]),
+        _specs(request["specs"]),
         gateway=gateway,
-        platforms=[asked["platform"], "noarch"],
-        virtual_packages=[_virtual(text) for text in asked["virtual"]],
-        locked_packages=await _kept(gateway, channels, asked),
-        timeout=timedelta(seconds=asked["limit_s"]),
+        platforms=[request["platform"], "noarch"],
+        virtual_packages=[_virtual(text) for text in request["virtual"]],
+        locked_packages=await _kept(gateway, channels, request),
+        timeout=timedelta(seconds=request["limit_s"]),
         exclude_newer=datetime.fromisoformat(newest).astimezone(UTC) if newest else None,
         channel_relations="disabled",
     )
-    return [_row(record, asked["alias"]) for record in records]
+    return [_row(record, request["alias"]) for record in records]
 
 
 def _specs(texts: list[str]) -> list[Any]:
-    """The specs, and each name once more alone.
+    """Return the specs, and each of their names again without a version.
 
-    The records of a spec are filtered before priority is applied, so with `tool>=2` alone a first channel that has
-    only tool 1 would be passed over. With the bare name beside it, that channel's tool is the only one.
+    rattler filters records by spec before it applies channel priority. With `tool>=2` alone, it would skip a first
+    channel that has only tool 1 and use a later channel. The bare name restricts tool to the first channel that has it.
     """
     import rattler  # noqa: PLC0415
 
@@ -100,16 +100,16 @@ def _virtual(text: str) -> Any:
     )
 
 
-async def _kept(gateway: Any, channels: list[Any], asked: dict[str, Any]) -> list[Any]:
-    """The channels' own records of the old lock's packages; one whose bytes have changed since is not among them."""
+async def _kept(gateway: Any, channels: list[Any], request: dict[str, Any]) -> list[Any]:
+    """Return the channels' records of the old lock's packages, without those whose SHA-256 has changed since."""
     import rattler  # noqa: PLC0415
 
-    if not asked["keep"]:
+    if not request["keep"]:
         return []
-    digests = {row["sha256"] for row in asked["keep"]}
-    specs = [rattler.MatchSpec(f"{row['name']}=={row['version']}={row['build']}") for row in asked["keep"]]
+    digests = {row["sha256"] for row in request["keep"]}
+    specs = [rattler.MatchSpec(f"{row['name']}=={row['version']}={row['build']}") for row in request["keep"]]
     answers = await gateway.query(
-        channels, [asked["platform"], "noarch"], specs, recursive=False, channel_relations="disabled"
+        channels, [request["platform"], "noarch"], specs, recursive=False, channel_relations="disabled"
     )
     return [record for records in answers for record in records if record.sha256 and record.sha256.hex() in digests]
 

@@ -1,4 +1,4 @@
-"""A lock in the formats of other tools. Values were checked when the lock was read, so each stands where it is put."""
+"""Write a lock in the formats of other tools. Reading a lock checks its values, so they need no escaping here."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _HEADER = "# Exported by: envkit lock --export"
 
 
 def _require_index(lock: Lock) -> None:
-    """Refuse a lock with wheels that no index has."""
+    """Raise a UsageError if the lock has wheels that are on no index."""
     names = [source.name for source in lock.sources]
     if names:
         raise UsageError(
-            f"this lock has wheels that were built from source, which no index has: {', '.join(names)}",
-            hint="envkit build installs them; envkit lock --export conda-explicit leaves wheels out",
+            f"this lock has wheels that were built from source and are on no index: {', '.join(names)}",
+            hint="envkit build installs them; envkit lock --export conda-explicit exports only conda packages",
         )
 
 
 def conda_explicit(lock: Lock, places: Places | None = None) -> str:
-    """An `@EXPLICIT` file for conda, mamba and micromamba, every URL with its SHA-256.
+    """Return an `@EXPLICIT` file for conda, mamba and micromamba, every URL with its SHA-256.
 
     Args:
         lock: the lock.
-        places: mirrors to name instead of the public channels.
+        places: mirrors to use instead of the public channels.
 
     Raises:
         UsageError: the lock has no conda packages.
@@ -42,21 +42,21 @@ def conda_explicit(lock: Lock, places: Places | None = None) -> str:
 
 
 def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
-    """A requirements file with hashes, for `pip install --require-hashes --no-deps`.
+    """Return a requirements file with hashes, for `pip install --require-hashes --no-deps`.
 
-    The hashes make it harmless that the torch family and the rest come from two indexes.
+    With hashes, it is safe that pip searches two indexes for every wheel.
 
     Args:
         lock: the lock.
-        indexes: the indexes to name; none = the public index of the torch family beside the client's own.
+        indexes: the indexes to write; none = the public index of the torch family in addition to the client's own.
 
     Raises:
-        UsageError: the lock holds no wheels, or some that no index has.
+        UsageError: the lock has no wheels, or some that are on no index.
     """
     if not lock.wheels:
         raise UsageError("this lock has no wheels", hint="envkit lock --export conda-explicit")
     _require_index(lock)
-    # Where no wheel fits, pip then says so, instead of that the hash of an sdist of this version differs.
+    # If no wheel is compatible, pip reports that, instead of a hash mismatch of the sdist of this version.
     lines = [_HEADER, "--only-binary :all:"]
     if indexes:
         lines += [f"--index-url {indexes[0]}", *(f"--extra-index-url {index}" for index in indexes[1:])]
@@ -67,10 +67,10 @@ def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
 
 
 def pylock(lock: Lock, places: Places | None = None) -> str:
-    """A `pylock.toml` (PEP 751) of the wheels.
+    """Return a `pylock.toml` (PEP 751) of the wheels.
 
     Raises:
-        UsageError: the lock holds no wheels, or some that no index has.
+        UsageError: the lock has no wheels, or some that are on no index.
     """
     if not lock.wheels:
         raise UsageError("this lock has no wheels", hint="envkit lock --export conda-explicit")
@@ -89,10 +89,10 @@ def pylock(lock: Lock, places: Places | None = None) -> str:
 
 
 def environment(lock: Lock) -> str:
-    """An `environment.yml`: conda packages to the build, wheels to the version. It carries no hashes.
+    """Return an `environment.yml` with conda packages by build and wheels by version, without hashes.
 
     Raises:
-        UsageError: the lock has no conda packages, or wheels that no index has.
+        UsageError: the lock has no conda packages, or wheels that are on no index.
     """
     if not lock.conda:
         raise UsageError("this lock has no conda packages", hint="envkit lock --export requirements.txt")
@@ -125,7 +125,7 @@ def _index(lock: Lock) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML and YAML both read it."""
+    """Return a string quoted in a form that is the same in TOML and YAML."""
     return json.dumps(text)
 
 

@@ -1,4 +1,4 @@
-"""The lock's values: base image, conda packages and wheels by URL, SHA-256 and size in bytes."""
+"""The values of a lock: base image, conda packages and wheels by URL, SHA-256 and size in bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 SCHEMA = "envkit.lock/2"
 UNSEALED = "envkit.lock/1"
-"""The schema of locks without a seal, of before 0.2. They are read, kept as they are, and checked for completeness."""
+"""The schema of locks before 0.2, which have no seal. They are read, not converted, and checked for completeness."""
 FILE = "envkit.lock"
 BUILT = "built"
-"""The `source` of a wheel that envkit built: no index has it."""
+"""The `source` of a wheel that envkit built: it is on no index."""
 CONDA_PUBLIC = "https://conda.anaconda.org"
-"""The root below which conda URLs of a lock lie; a mirror takes its place when something is fetched."""
+"""The root of the conda URLs in a lock; downloads use a mirror instead if one is set."""
 
-Asked = str | tuple[str, ...] | None
-"""One field of a request's summary."""
+RequestValue = str | tuple[str, ...] | None
+"""The value of one field of the request in a lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class DebPackage:
     size: int  # bytes of the .deb
 
     def to_json(self) -> dict[str, Any]:
-        """The row as it stands in the file."""
+        """Return the row of the file."""
         return {
             "name": self.name,
             "version": self.version,
@@ -43,7 +43,7 @@ class DebPackage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedBase:
-    """What the image stands on."""
+    """The base of the image."""
 
     kind: str  # 'registry' | 'bootstrap' | 'none'
     reference: str  # the plan's reference, or 'bootstrap:debian/bookworm'
@@ -52,7 +52,7 @@ class LockedBase:
     packages: tuple[DebPackage, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as they stand in the file."""
+        """Return the mapping of the file."""
         return {
             "kind": self.kind,
             "reference": self.reference,
@@ -71,7 +71,7 @@ class CondaPackage:
     build: str
     subdir: str  # 'linux-64' | 'noarch'
     channel: str  # 'conda-forge'
-    url: str  # below CONDA_PUBLIC, whatever mirror answered
+    url: str  # below CONDA_PUBLIC, also if a mirror was used
     sha256: str
     size: int  # bytes of the archive
     depends: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class CondaPackage:
         return self.url.rpartition("/")[2]
 
     def to_json(self) -> dict[str, Any]:
-        """The row as it stands in the file."""
+        """Return the row of the file."""
         return {
             "name": self.name,
             "version": self.version,
@@ -102,21 +102,21 @@ class CondaPackage:
 class Wheel:
     """One wheel."""
 
-    name: str  # normalized as PEP 503 has it
+    name: str  # normalized according to PEP 503
     version: str
     file: str
-    url: str  # as the index offers it, without login and query; below the public PyTorch index where a mirror was used
+    url: str  # as in the index, without login and query; below the public PyTorch index also if a mirror was used
     sha256: str
     size: int  # bytes
-    source: str  # 'pytorch' | 'pypi' | BUILT: made from a row of `Lock.sources`, whose URL it has
+    source: str  # 'pytorch' | 'pypi' | BUILT: built from a row of `Lock.sources`, and `url` is that row's
 
     @property
     def download(self) -> str | None:
-        """The URL of the file itself, None where it was built from source."""
+        """The URL of the file, None if it was built from source."""
         return None if self.source == BUILT else self.url
 
     def to_json(self) -> dict[str, Any]:
-        """The row as it stands in the file."""
+        """Return the row of the file."""
         return {
             "name": self.name,
             "version": self.version,
@@ -130,22 +130,22 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a wheel was built from, and for what. With `Lock.builders` it is all that is needed to build it again."""
+    """The source of a wheel and how it was compiled. With `Lock.builders`, the wheel can be built again from it."""
 
-    name: str  # normalized as PEP 503 has it
+    name: str  # normalized according to PEP 503
     version: str
     url: str  # of the sdist, or of the git repository
     commit: str | None  # of the repository
     sha256: str  # of the sdist, or of the tar that `git archive` makes of the commit
-    size: int  # bytes of the same
-    builder: str  # seal of the lock of the builder image, one of `Lock.builders`
-    key: str  # hash of source, builder and flags: its name in the cache
+    size: int  # bytes of the sdist or tar
+    builder: str  # seal of the builder image's lock, which is one of `Lock.builders`
+    key: str  # hash of source, builder and flags: the wheel's key in the cache
     torch: str | None = None  # '2.7.1+cu126': the torch that it was compiled with
     cuda: str | None = None  # '12.6': the toolkit that it was compiled with
     cxx11_abi: str | None = None  # 'true' | 'false': of that torch
 
     def to_json(self) -> dict[str, Any]:
-        """The row as it stands in the file."""
+        """Return the row of the file."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -154,7 +154,7 @@ class Lock:
     """Every artifact of one image. Packages are sorted by name, so equal solutions give equal bytes."""
 
     plan: str  # digest of the plan it was solved for
-    request: tuple[tuple[str, Asked], ...]  # what was asked of the solvers; `envkit.lock.request` compares it
+    request: tuple[tuple[str, RequestValue], ...]  # the input of the solvers; `envkit.lock.request` compares it
     platform: str  # 'linux-64' | 'linux-aarch64'
     python: str  # '3.11'
     as_of: str | None  # RFC 3339; nothing newer was considered
@@ -162,22 +162,22 @@ class Lock:
     conda: tuple[CondaPackage, ...]
     wheels: tuple[Wheel, ...]
     sources: tuple[Source, ...] = ()  # of the wheels that were built from source
-    builders: tuple[Lock, ...] = ()  # of the images in which they were built
+    builders: tuple[Lock, ...] = ()  # the locks of the images in which they were built
     schema: str = SCHEMA  # or UNSEALED
 
     @property
     def size(self) -> int:
-        """Bytes to download, the base's packages included and a registry's base left out."""
+        """Bytes to download, including the packages of a bootstrapped base but not a base from a registry."""
         return sum(artifact.size for rows in (self.base.packages, self.conda, self.wheels) for artifact in rows)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree, schema and seal included."""
+        """Return a JSON-ready tree, schema and seal included."""
         tree = self._unsealed()
         return tree if self.schema == UNSEALED else {**tree, "seal": self.seal}
 
     @property
     def seal(self) -> str:
-        """The SHA-256 of all the rest of the tree as canonical JSON."""
+        """The SHA-256 of all other fields as canonical JSON."""
         canonical = json.dumps(self._unsealed(), sort_keys=True, separators=(",", ":")).encode()
         return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
 
@@ -200,21 +200,24 @@ class Lock:
 
 
 def changes_between(old: Lock | None, new: Lock) -> tuple[str, ...]:
-    """`numpy 2.3.0 -> 2.4.6`, `+ pillow 13.0.0`, `- six 1.17.0`, sorted by name; nothing without an old lock."""
+    """Return the differences between two locks, sorted by name; none without an old lock.
+
+    `numpy 2.3.0 -> 2.4.6`, `+ pillow 13.0.0`, `- six 1.17.0`.
+    """
     if old is None:
         return ()
-    before, after = _versions(old), _versions(new)
+    old_versions, new_versions = _versions(old), _versions(new)
     lines = []
-    for kind, name in sorted({*before, *after}, key=lambda pair: (pair[1], pair[0])):
-        was, now = before.get((kind, name)), after.get((kind, name))
-        if was == now:
+    for kind, name in sorted({*old_versions, *new_versions}, key=lambda pair: (pair[1], pair[0])):
+        before, after = old_versions.get((kind, name)), new_versions.get((kind, name))
+        if before == after:
             continue
-        if was is None:
-            lines.append(f"+ {name} {now}")
-        elif now is None:
-            lines.append(f"- {name} {was}")
+        if before is None:
+            lines.append(f"+ {name} {after}")
+        elif after is None:
+            lines.append(f"- {name} {before}")
         else:
-            lines.append(f"{name} {was} -> {now}")
+            lines.append(f"{name} {before} -> {after}")
     return tuple(lines)
 
 

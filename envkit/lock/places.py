@@ -1,4 +1,4 @@
-"""Where the artifacts of a lock are downloaded from, and their public address in the lock."""
+"""Where the artifacts of a lock are downloaded from, and their public URLs in the lock."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The sources of one run: public ones, or the mirrors of the settings. None of this reaches a lock."""
+    """The download sources of one run: public ones, or mirrors from the settings. None of them is written to a lock."""
 
     conda_alias: str = CONDA_PUBLIC  # URL; conda-forge is <alias>/conda-forge
     torch_index: str | None = None  # simple index of the torch family; None = the Python index
-    torch_pages: str | None = None  # flat page with the torch family's wheels; torch_index has what they depend on
+    torch_pages: str | None = None  # flat page with the torch family's wheels; torch_index has their dependencies
     torch_public: str | None = None  # the public URL of the same index
-    python_index: str | None = None  # None = what the client's own configuration names
+    python_index: str | None = None  # None = the index of the client's own configuration
     debian_mirror: str | None = None  # None = the host's own apt configuration
     ca_bundle: str | None = None  # PEM file
 
     def public(self, url: str) -> str:
-        """An address as the lock holds it: without login and query, at the public host where that is known."""
+        """Return a URL as it is written to a lock: without login and query, and on the public host if that is known."""
         clean = without_login(url)
         for mirror, public in self._pairs():
             if clean.startswith(f"{mirror}/"):
@@ -38,7 +38,7 @@ class Places:
         return clean
 
     def fetch_url(self, url: str) -> str:
-        """Where to fetch what the lock names by `url`."""
+        """Return the URL to download from for a URL of the lock."""
         for mirror, public in self._pairs(logins=True):
             if url.startswith(f"{public}/"):
                 return mirror + url.removeprefix(public)
@@ -48,7 +48,7 @@ class Places:
         pairs = [(self.conda_alias, CONDA_PUBLIC)]
         own = self.torch_pages or self.torch_index
         if own and self.torch_public:
-            # Indexes of all CUDA versions share one folder, and their pages point into one another.
+            # The indexes of all CUDA versions are in one folder, and the pages of one link to files of others.
             pairs.append((_above(own), _above(self.torch_public)))
         return [
             ((mirror if logins else without_login(mirror)).rstrip("/"), public.rstrip("/")) for mirror, public in pairs
@@ -56,14 +56,14 @@ class Places:
 
 
 def without_login(url: str) -> str:
-    """A URL without login, query and fragment: whatever in it may be a credential, it is gone."""
+    """Return a URL without login, query and fragment, each of which may contain a credential."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def login_of(url: str) -> tuple[str, str] | None:
-    """User and password of a URL."""
+    """Return the user and password of a URL, None without them."""
     parts = urlsplit(url)
     return (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
 
@@ -73,10 +73,10 @@ def _above(index: str) -> str:
 
 
 def python_index(environ: Mapping[str, str], *, system: Path = Path("/etc/pip.conf")) -> str | None:
-    """The one index of uv's or pip's variables, else of pip's configuration files; None = the client's default.
+    """Return the index of uv's or pip's variables, else of pip's configuration files; None = the client's default.
 
-    Further indexes and folders of wheels (`extra-index-url`, `find-links`) are left out: with more than one place to
-    look, anyone who registers a name in the second place decides what is installed.
+    Additional indexes and folders (`extra-index-url`, `find-links`) are ignored: with more than one index, anyone who
+    registers a package's name in the second one decides what is installed.
     """
     for name in _INDEX_VARIABLES:
         if environ.get(name):
@@ -86,7 +86,7 @@ def python_index(environ: Mapping[str, str], *, system: Path = Path("/etc/pip.co
         try:
             parser.read_string(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, configparser.Error):
-            continue  # pip says what is wrong with it; here the next file counts
+            continue  # pip reports the error itself; here the next file is used
         for section in ("install", "global"):
             value = parser.get(section, "index-url", fallback=None)
             if value:
@@ -95,7 +95,7 @@ def python_index(environ: Mapping[str, str], *, system: Path = Path("/etc/pip.co
 
 
 def _pip_files(environ: Mapping[str, str], system: Path) -> list[Path]:
-    """The configuration files of pip, the one that wins first."""
+    """Return pip's configuration files in order of precedence."""
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
@@ -110,11 +110,11 @@ def _pip_files(environ: Mapping[str, str], system: Path) -> list[Path]:
 
 
 def authorization(url: str, index: str | None) -> str | None:
-    """The Authorization header for a file, None if there is no login.
+    """Return the Authorization header for a file, None if there is no login.
 
     Args:
         url: the file, without a login.
-        index: the index it was found in, whose login goes to its own host and to no other.
+        index: the index that lists it, whose login is sent only to its own host.
     """
     host = urlsplit(url).hostname or ""
     login = login_of(index) if index and urlsplit(index).hostname == host else None

@@ -1,4 +1,4 @@
-"""Read a lock from its JSON tree, strictly: every field, no other field, and all errors of the file at once."""
+"""Read a lock from its JSON tree strictly: every field is required and no other is allowed; all errors are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from packaging.version import InvalidVersion, Version
 from envkit.ground import schemas
 from envkit.ground.errors import IntegrityError, UsageError, shown
 from envkit.lock import values
-from envkit.lock.model import BUILT, SCHEMA, UNSEALED, Asked, CondaPackage, DebPackage, Lock, LockedBase, Source, Wheel
+from envkit.lock.model import (
+    BUILT,
+    SCHEMA,
+    UNSEALED,
+    CondaPackage,
+    DebPackage,
+    Lock,
+    LockedBase,
+    RequestValue,
+    Source,
+    Wheel,
+)
 from envkit.lock.values import Check
 
 _NEWER = re.compile(r"envkit\.lock/([0-9]{1,9})")
@@ -78,7 +89,7 @@ _ARTIFACTS = (("conda", _CONDA, CondaPackage), ("wheels", _WHEEL, Wheel))
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a lock. What no single field shows, such as the seal, only the reader checks."""
+    """Return the JSON Schema of a lock. Only the reader checks what depends on several fields, such as the seal."""
     base = _form(_BASE, {"packages": schemas.listed(_form(_DEB))})
     request = {"anyOf": [{"type": ["string", "null"]}, schemas.listed({"type": "string"})]}
     more: dict[str, Any] = {
@@ -93,24 +104,24 @@ def json_schema() -> dict[str, Any]:
 
 
 def _form(row: Mapping[str, Check], more: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """Return the schema of a mapping that has every field of a row, and these."""
+    """Return the schema of a mapping that has every field of a row, and those of `more`."""
     forms = {**{key: check.schema for key, check in row.items()}, **more}
     return schemas.closed(forms, tuple(forms))
 
 
 class _Faults:
-    """What is wrong with the file: faults of form, and missing hashes apart, which end with another exit code."""
+    """The errors of a file: those of form, and separately those of hashes, which have another exit code."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._form: list[str] = []
         self._hashes: list[str] = []
 
-    def add(self, place: str, why: str) -> None:
-        (self._hashes if place.endswith(".sha256") else self._form).append(f"{self._where}: {place}: {why}")
+    def add(self, path: str, why: str) -> None:
+        (self._hashes if path.endswith(".sha256") else self._form).append(f"{self._where}: {path}: {why}")
 
-    def settle(self) -> None:
-        """Raise what was found; a fault of form comes first, because it puts every other field in doubt."""
+    def raise_any(self) -> None:
+        """Raise all errors as one. Any error of form decides the exit code, because it puts other fields in doubt."""
         faults = (*self._form, *self._hashes)
         if self._form:
             raise UsageError(faults[0], details=shown(faults[1:]), hint=_HINT)
@@ -119,14 +130,14 @@ class _Faults:
 
 
 def lock_from_json(tree: Any, where: str) -> Lock:
-    """The lock whose `to_json()` is `tree`; `where` names its origin in errors.
+    """Return the lock whose `to_json()` is `tree`; `where` names its origin in errors.
 
     Raises:
         UsageError: a field is missing, unknown or invalid, or the schema is another one.
-        IntegrityError: an artifact has no SHA-256, or the seal is not that of the contents.
+        IntegrityError: an artifact has no SHA-256, or the seal does not match the contents.
     """
     if not isinstance(tree, dict) or tree.get("schema") not in (SCHEMA, UNSEALED):
-        raise _another(tree, where)
+        raise _other_schema(tree, where)
     faults = _Faults(where)
     known = dict.fromkeys(field.name for field in fields(Lock))
     checks = _TOP if tree["schema"] == UNSEALED else {**_TOP, **_SEAL}
@@ -136,14 +147,14 @@ def lock_from_json(tree: Any, where: str) -> Lock:
     request = _request(tree.get("request"), faults)
     conda, wheels = (_rows(tree.get(key), key, row, kind, faults) for key, row, kind in _ARTIFACTS)
     sources = _rows(tree.get("sources", []), "sources", _SOURCE, Source, faults)
-    faults.settle()  # what follows compares fields, which then all have values
+    faults.raise_any()  # the comparisons below need all fields
     builders = _builders(tree.get("builders", []), where)
     seal = top.pop("seal", None)
     more: dict[str, Any] = {"conda": conda, "wheels": wheels, "sources": sources, "builders": builders}
     lock = Lock(request=request, base=base, schema=tree["schema"], **more, **top)
-    _agreement(lock, faults)
-    faults.settle()
-    # Over the values, not the bytes: a formatter that changes the indentation changes nothing.
+    _check_consistency(lock, faults)
+    faults.raise_any()
+    # The seal is over values, not bytes, so changes of indentation do not matter.
     if lock.to_json().get("seal") != seal:
         raise IntegrityError(
             f"{where} was modified after it was written: its seal is {seal}, but its contents have "
@@ -154,22 +165,24 @@ def lock_from_json(tree: Any, where: str) -> Lock:
 
 
 def _builders(tree: Any, where: str) -> tuple[Lock, ...]:
-    """The locks of the images in which sources were built; none of these has such rows of its own."""
+    """Return the locks of the images in which sources were built; they cannot have sources or builders themselves."""
     if not isinstance(tree, list):
         raise UsageError(f"{where}: builders: not a list", hint=_HINT)
     for number, item in enumerate(tree):
         if isinstance(item, dict) and ("builders" in item or "sources" in item):
-            raise UsageError(f"{where}: builders[{number}]: a builder has no builders", hint=_HINT)
+            raise UsageError(
+                f"{where}: builders[{number}]: the lock of a builder cannot have sources or builders", hint=_HINT
+            )
     return tuple(lock_from_json(item, f"{where}: builders[{number}]") for number, item in enumerate(tree))
 
 
-def _another(tree: Any, where: str) -> UsageError:
+def _other_schema(tree: Any, where: str) -> UsageError:
     schema = tree.get("schema") if isinstance(tree, dict) else type(tree).__name__
     newer = _NEWER.fullmatch(schema) if isinstance(schema, str) else None
     if newer and int(newer.group(1)) > int(SCHEMA.partition("/")[2]):
         return UsageError(
-            f"{where}: schema: {schema} was written by a newer envkit; this one reads {SCHEMA}",
-            hint="install the newer envkit, or run `envkit lock` to solve again",
+            f"{where}: schema: {schema} was written by a newer envkit; this version reads {SCHEMA}",
+            hint="upgrade envkit, or run `envkit lock` to solve again",
         )
     return UsageError(f"{where}: schema: {schema!r:.80} is not {SCHEMA}", hint=_HINT)
 
@@ -183,11 +196,11 @@ def _base(tree: Any, faults: _Faults) -> LockedBase:
     return LockedBase(**row, packages=_rows(tree.get("packages"), "base.packages", _DEB, DebPackage, faults))
 
 
-def _request(tree: Any, faults: _Faults) -> tuple[tuple[str, Asked], ...]:
+def _request(tree: Any, faults: _Faults) -> tuple[tuple[str, RequestValue], ...]:
     if not isinstance(tree, dict):
         faults.add("request", "missing" if tree is None else "not a mapping")
         return ()
-    entries: list[tuple[str, Asked]] = []
+    entries: list[tuple[str, RequestValue]] = []
     for key, item in tree.items():
         if item is None or isinstance(item, str):
             entries.append((key, item))
@@ -204,56 +217,56 @@ def _rows(tree: Any, field: str, row: Mapping[str, Check], kind: type[Any], faul
         return ()
     rows = []
     for number, item in enumerate(tree):
-        here = f"{field}[{number}]"
+        path = f"{field}[{number}]"
         if not isinstance(item, dict):
-            faults.add(here, "not a mapping")
+            faults.add(path, "not a mapping")
             continue
-        if isinstance(item.get("name"), str) and len(item["name"]) <= 80:  # noqa: PLR2004 - a message, not a dump
-            here += f" ({item['name']})" if item["name"].isprintable() else ""
-        _unknown(item, row, f"{here}.", faults)
-        read = {key: _value(item, key, check, f"{here}.", faults) for key, check in row.items()}
+        if isinstance(item.get("name"), str) and len(item["name"]) <= 80:  # noqa: PLR2004 - keeps messages short
+            path += f" ({item['name']})" if item["name"].isprintable() else ""
+        _unknown(item, row, f"{path}.", faults)
+        read = {key: _value(item, key, check, f"{path}.", faults) for key, check in row.items()}
         rows.append(kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in read.items()}))
     return tuple(rows)
 
 
-def _value(tree: dict[str, Any], key: str, check: Check, before: str, faults: _Faults) -> Any:
+def _value(tree: dict[str, Any], key: str, check: Check, prefix: str, faults: _Faults) -> Any:
     if key not in tree:
-        faults.add(f"{before}{key}", "missing")
+        faults.add(f"{prefix}{key}", "missing")
         return None
     why = check(tree[key])
     if why:
-        faults.add(f"{before}{key}", why)
+        faults.add(f"{prefix}{key}", why)
     return tree[key]
 
 
-def _unknown(tree: dict[str, Any], known: Mapping[str, object], before: str, faults: _Faults) -> None:
+def _unknown(tree: dict[str, Any], known: Mapping[str, object], prefix: str, faults: _Faults) -> None:
     for key in tree:
         if key not in known:
-            faults.add(f"{before}{key:.80}", "unknown field")
+            faults.add(f"{prefix}{key:.80}", "unknown field")
 
 
-def _agreement(lock: Lock, faults: _Faults) -> None:
-    """What no single field shows: repeated names, a foreign platform, an order that is not the one order."""
+def _check_consistency(lock: Lock, faults: _Faults) -> None:
+    """Add the errors that depend on several fields: repeated names, another platform, another order."""
     for field, rows in (("base.packages", lock.base.packages), ("conda", lock.conda), ("wheels", lock.wheels)):
         names = [row.name for row in rows]
-        # One order, so that equal solutions are equal files and a diff shows changes alone.
+        # A fixed order, so that equal solutions are equal files and a diff shows only changes.
         if names != sorted(names):
             faults.add(field, "not sorted by name")
         for name in sorted({listed for listed in names if names.count(listed) > 1}):
             faults.add(field, f"{name} is listed twice")
     for number, package in enumerate(lock.conda):
-        here = f"conda[{number}] ({package.name})"
+        path = f"conda[{number}] ({package.name})"
         if package.subdir not in (lock.platform, "noarch"):
-            faults.add(f"{here}.subdir", f"{package.subdir} is not {lock.platform}")
-        # A reviewer reads the name and the version, but the URL is what gets installed.
+            faults.add(f"{path}.subdir", f"{package.subdir} is not {lock.platform}")
+        # A reviewer reads the name and the version, but the URL decides what is installed.
         stem = f"{package.channel}/{package.subdir}/{package.name}-{package.version}-{package.build}"
         if not package.url.endswith((f"/{stem}.conda", f"/{stem}.tar.bz2")):
-            faults.add(f"{here}.url", "names another package")
+            faults.add(f"{path}.url", "is the URL of another package")
     _wheels(lock, faults)
     _sources(lock, faults)
     for key, value in lock.request:
         if key in ("python", "platform") and value != getattr(lock, key):
-            faults.add(key, f"{getattr(lock, key)} is not request.{key}, {value}")
+            faults.add(key, f"is {getattr(lock, key)}, but request.{key} is {value}")
     if lock.base.kind == "registry" and lock.base.digest is None:
         faults.add("base.digest", "missing: a base from a registry is pinned by digest")
     if lock.base.kind == "bootstrap" and (lock.base.suite is None or not lock.base.packages):
@@ -262,34 +275,34 @@ def _agreement(lock: Lock, faults: _Faults) -> None:
 
 def _wheels(lock: Lock, faults: _Faults) -> None:
     for number, wheel in enumerate(lock.wheels):
-        here = f"wheels[{number}] ({wheel.name})"
+        path = f"wheels[{number}] ({wheel.name})"
         if wheel.source != BUILT and values.last_part(wheel.url) != wheel.file:
-            faults.add(f"{here}.url", f"does not end with {wheel.file}")
-        if not _names_itself(wheel):
-            faults.add(f"{here}.file", f"{wheel.file} is not {wheel.name} {wheel.version}")
+            faults.add(f"{path}.url", f"does not end with {wheel.file}")
+        if not _has_own_name(wheel):
+            faults.add(f"{path}.file", f"{wheel.file} is not {wheel.name} {wheel.version}")
         if values.wheel_platform(wheel.file) not in (lock.platform, "any"):
-            faults.add(f"{here}.file", f"{wheel.file} is not for {lock.platform}")
+            faults.add(f"{path}.file", f"{wheel.file} is not for {lock.platform}")
 
 
 def _sources(lock: Lock, faults: _Faults) -> None:
     built = {(wheel.name, wheel.version, wheel.url) for wheel in lock.wheels if wheel.source == BUILT}
     known = {builder.seal for builder in lock.builders}
     for number, source in enumerate(lock.sources):
-        here = f"sources[{number}] ({source.name})"
+        path = f"sources[{number}] ({source.name})"
         if (source.name, source.version, source.url) not in built:
-            faults.add(here, f"the lock has no wheel of {source.name} {source.version} that was built from it")
+            faults.add(path, f"the lock has no wheel of {source.name} {source.version} that was built from it")
         if source.builder not in known:
-            faults.add("builders", f"missing: {source.builder}, in which {source.name} was built")
+            faults.add("builders", f"missing: {source.builder}, which built {source.name}")
     names = [source.name for source in lock.sources]
     if names != sorted(set(names)):
         faults.add("sources", "not sorted by name, or a name is listed twice")
     for wheel in lock.wheels:
         if wheel.source == BUILT and wheel.name not in names:
-            faults.add("sources", f"missing: what {wheel.name} was built from")
+            faults.add("sources", f"missing: the source of {wheel.name}")
 
 
-def _names_itself(wheel: Wheel) -> bool:
-    """Whether the file's name is that of this package and version."""
+def _has_own_name(wheel: Wheel) -> bool:
+    """Return whether the file name is that of this package and version."""
     try:
         name, version, _, _ = parse_wheel_filename(wheel.file)
         return (name, version) == (canonicalize_name(wheel.name), Version(wheel.version))

@@ -1,26 +1,26 @@
-"""The input of the solvers for a plan, as it is written to a lock; comparing two shows whether a lock is stale."""
+"""The input of the solvers for a plan, which is part of a lock; a lock with another input is stale."""
 
 from __future__ import annotations
 
 from envkit.ground.errors import LockError
 from envkit.ground.platforms import platform
 from envkit.lock import abi, closure
-from envkit.lock.model import Asked, Lock
+from envkit.lock.model import Lock, RequestValue
 from envkit.plan.family import CONDA_SOURCES
 from envkit.plan.model import BuildPlan
 
-_LINUX = "5.10"  # Debian 11's kernel; packages that ask for a newer one are rare
+_LINUX = "5.10"  # Debian 11's kernel; packages that require a newer one are rare
 
 
-def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, Asked], ...]:
-    """The summary: everything that decides what a solver answers, and nothing else of the plan.
+def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, RequestValue], ...]:
+    """Return the part of a plan that affects the result of the solvers.
 
     Args:
         plan: the plan to lock.
         glibc: version of glibc in the image's OS.
         base: the base's reference, or `bootstrap:debian/bookworm`, or `none`.
     """
-    # Locks of plans without it stay as they are.
+    # These fields were added later; leaving out empty ones keeps older locks valid.
     later = (("constraints", plan.constraints), ("allow_source", plan.allow_source))
     return (
         ("os", plan.resolution.os),
@@ -42,7 +42,7 @@ def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, As
 
 
 def conda_specs(plan: BuildPlan) -> tuple[str, ...]:
-    """The conda specs of a plan; none where it has no conda channels."""
+    """Return the conda specs of a plan; none if it has no conda channels."""
     if not plan.channels:
         return ()
     family = plan.family if plan.resolution.source in CONDA_SOURCES else ()
@@ -51,12 +51,12 @@ def conda_specs(plan: BuildPlan) -> tuple[str, ...]:
 
 
 def torch_wheels(plan: BuildPlan) -> tuple[str, ...]:
-    """The torch family as requirements; none where it comes from conda."""
+    """Return the torch family as pip requirements; none if it comes from conda."""
     return () if plan.resolution.source in CONDA_SOURCES else plan.family
 
 
 def virtual_packages(plan: BuildPlan, glibc: str) -> tuple[str, ...]:
-    """The machine as a conda solver sees it, `name=version=build`: the image's own, never this host."""
+    """Return the virtual packages of the image, `name=version=build`; nothing of this host is detected."""
     packages = {"__archspec": f"1={platform(plan.resolution.platform).machine}", "__glibc": f"{glibc}=0"}
     packages |= {"__linux": f"{_LINUX}=0", "__unix": "0=0"}
     if plan.resolution.cuda:
@@ -64,17 +64,17 @@ def virtual_packages(plan: BuildPlan, glibc: str) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in sorted(packages.items()))
 
 
-def drift(lock: Lock, asked: tuple[tuple[str, Asked], ...], *, as_of: str | None = None) -> tuple[str, ...]:
-    """How a lock differs from what is asked now, one line for each field or package; nothing when it fits.
+def drift(lock: Lock, request: tuple[tuple[str, RequestValue], ...], *, as_of: str | None = None) -> tuple[str, ...]:
+    """Return how a lock differs from a request, one line for each field or package; nothing if it is up to date.
 
-    What the lock's own rows lack comes last. A plan that differs only in what no solver sees (labels, variables, the
-    text of the facts) leaves a lock valid.
+    Packages that the lock itself lacks come last. A change of the plan that does not affect the solvers (labels,
+    variables, the text of the facts) keeps a lock valid.
     """
-    then, now = dict(lock.request), dict(asked)
+    locked, requested = dict(lock.request), dict(request)
     lines = [
-        _difference(key, then.get(key), now.get(key))
-        for key in dict.fromkeys((*then, *now))
-        if then.get(key) != now.get(key) or (key in then) != (key in now)
+        _difference(key, locked.get(key), requested.get(key))
+        for key in dict.fromkeys((*locked, *requested))
+        if locked.get(key) != requested.get(key) or (key in locked) != (key in requested)
     ]
     if as_of is not None and as_of != lock.as_of:
         lines.append(_difference("as of", lock.as_of, as_of))
@@ -82,44 +82,44 @@ def drift(lock: Lock, asked: tuple[tuple[str, Asked], ...], *, as_of: str | None
 
 
 def misfit(lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
-    """How a lock differs from a plan that is about to be built, and what it lacks, with its own base and glibc.
+    """Return how a lock differs from a plan that is about to be built, and what it lacks.
 
-    The glibc follows from the OS, which is compared; the base is the builder's to compare with `lock.base`.
+    Its own base and glibc are not compared: the glibc follows from the OS, and the builder checks `lock.base`.
     """
-    then = dict(lock.request)
-    glibc, base = then.get("glibc"), then.get("base")
-    text = {key: value if isinstance(value, str) else "" for key, value in (("glibc", glibc), ("base", base))}
-    return drift(lock, request_of(plan, glibc=text["glibc"], base=text["base"]))
+    locked = dict(lock.request)
+    glibc, base = (value if isinstance(value, str) else "" for value in (locked.get("glibc"), locked.get("base")))
+    return drift(lock, request_of(plan, glibc=glibc, base=base))
 
 
 def require_fit(
     lock: Lock, plan: BuildPlan, *, where: str = "the lock", hint: str = "envkit lock writes a new one"
 ) -> None:
-    """Refuse a lock that was made for another request than the plan's, or lacks what was asked for.
+    """Refuse a lock that was made for another request than the plan's, or that is incomplete.
 
     Args:
         lock: the lock.
-        plan: what is about to be built.
+        plan: the plan to build.
         where: the lock's file, for the message.
-        hint: the command that makes the right lock.
+        hint: the command that writes the right lock.
 
     Raises:
-        LockError: they differ; the details hold every difference after the first.
+        LockError: they differ; the details have all differences but the first.
     """
     lines = misfit(lock, plan)
     if lines:
         raise LockError(f"{where} is stale: {lines[0]}", details=lines[1:], hint=hint)
 
 
-def _difference(key: str, then: Asked, now: Asked) -> str:
-    if isinstance(then, tuple) and isinstance(now, tuple):
-        gone, come = tuple(text for text in then if text not in now), tuple(text for text in now if text not in then)
-        # The same items in another order are another request: the first channel wins.
-        then, now = (gone, come) if gone or come else (then, now)
-    return f"{key}: {_shown(then)} in the lock, {_shown(now)} requested"
+def _difference(key: str, locked: RequestValue, requested: RequestValue) -> str:
+    if isinstance(locked, tuple) and isinstance(requested, tuple):
+        removed = tuple(text for text in locked if text not in requested)
+        added = tuple(text for text in requested if text not in locked)
+        # The same items in another order are a difference too: the order of channels is their priority.
+        locked, requested = (removed, added) if removed or added else (locked, requested)
+    return f"{key}: {_shown(locked)} in the lock, {_shown(requested)} requested"
 
 
-def _shown(value: Asked) -> str:
+def _shown(value: RequestValue) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "nothing"
     return value or "nothing"

@@ -1,4 +1,4 @@
-"""Choose what has to be built from source: the sdists of packages that have no compatible wheel."""
+"""Choose the sdists to build from source: those of packages without a compatible wheel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FORMS = (".tar.gz", ".tgz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sdist:
-    """An sdist as an index offers it."""
+    """An sdist of an index."""
 
     name: str
     version: str
@@ -44,7 +44,7 @@ def choose(
     """Return the sdist of each package whose best version has no wheel for the target, sorted by name.
 
     Args:
-        specs: packages by name; those that are commits are left out.
+        specs: packages by name; commits are ignored.
         others: the other requirements of the plan, which may constrain the same packages.
         target: the interpreter.
         places: the indexes.
@@ -86,12 +86,12 @@ def _sdist(row: Mapping[str, Any], sizes_known: Mapping[str, int]) -> Sdist:
     sha256 = sdist.get("hashes", {}).get("sha256")
     if sha256 is None:
         raise EnvironmentProblem(
-            f"the index has no SHA-256 of {last_part(sdist['url'])}; what is built from source needs it",
+            f"the index has no SHA-256 of {last_part(sdist['url'])}, which is needed to build it from source",
             hint="use an index with SHA-256 hashes: ENVKIT_PYTHON_INDEX=URL",
         )
     if not last_part(sdist["url"]).endswith(_FORMS):
         raise ConflictError(
-            f"{last_part(sdist['url'])}: envkit builds sdists in the form .tar.gz alone",
+            f"{last_part(sdist['url'])}: envkit builds only .tar.gz sdists",
             hint=f"allow_source: ['{name}==VERSION'] with a version that has one",
         )
     size = sdist.get("size") or sizes_known[sdist["url"]]

@@ -1,4 +1,4 @@
-"""Sizes of files that are not in an index: requested from the server, without downloading the files."""
+"""Request the sizes of files from their servers, for indexes that do not list them. No file is downloaded."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from urllib.request import (
 )
 
 from envkit.ground import sockets
-from envkit.ground.addresses import Reach, RefusedAddressError, is_loopback, led, led_from, refusal
+from envkit.ground.addresses import Reach, RefusedAddressError, is_loopback, reachable_from, redirect_target, refusal
 from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.lock.places import authorization, without_login
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
 
-_PATIENCE_S = 30.0  # for the headers of one file
-_TRIES = 4  # with half a second, one and two in between
-_LONGEST_PAUSE_S = 30.0  # whatever a server asks for
-_AT_ONCE = 8  # requests; some servers refuse many more from one client
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_TIMEOUT_S = 30.0  # for the headers of one file
+_TRIES = 4  # with pauses of 0.5, 1 and 2 seconds
+_LONGEST_PAUSE_S = 30.0  # even if Retry-After is longer
+_WORKERS = 8  # parallel requests; some servers refuse many more from one client
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dict[str, int]:
-    """Bytes of each file. Transient failures are tried four times with growing pauses.
+    """Return the size of each file in bytes. Transient failures are retried three times with growing pauses.
 
     Args:
-        urls: files; https, or loopback http. The index leads to them, so none is nearer than itself.
-        index: the index they were found in, whose login goes to its own host and to no other.
+        urls: files; https, or loopback http. Their addresses must be ones that the index may lead to.
+        index: the index that lists them, whose login is sent only to its own host.
         ca_bundle: PEM file.
 
     Raises:
-        EnvironmentProblem: a server does not answer, or does not tell the size.
+        EnvironmentProblem: a server does not answer, or does not send the size.
         UsageError: the PEM file cannot be read.
     """
     context = ssl.create_default_context()
@@ -56,75 +56,79 @@ def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dic
             raise UsageError(
                 f"ca_bundle: {ca_bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
             ) from error
-    over, reach = threading.Event(), sockets.reach_of_url(index) if index else Reach.PUBLIC
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    stop, reach = threading.Event(), sockets.reach_of_url(index) if index else Reach.PUBLIC
+    with ThreadPoolExecutor(_WORKERS) as pool:
         try:
-            sizes = pool.map(lambda url: _size(url, _sent(url, index), _opener(url, reach, context), over), urls)
+            sizes = pool.map(
+                lambda url: _size(url, _request_headers(url, index), _opener(url, reach, context), stop), urls
+            )
             return dict(zip(urls, sizes, strict=True))
         except BaseException:
-            over.set()
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _size(url: str, headers: dict[str, str], opener: OpenerDirector, over: threading.Event) -> int:
-    # A server that does not know HEAD may know how to send one byte.
+def _size(url: str, headers: dict[str, str], opener: OpenerDirector, stop: threading.Event) -> int:
+    # A server that does not support HEAD may support a range of one byte.
     for method, more in (("HEAD", {}), ("GET", {"Range": "bytes=0-0"})):
-        asked = Request(url, method=method, headers=headers | more)  # noqa: S310 - http and https alone
-        answer = _headers(asked, opener, over)
+        request = Request(url, method=method, headers=headers | more)  # noqa: S310 - only http and https
+        answer = _headers(request, opener, stop)
         if answer is None:
             continue
         total = (answer.get("Content-Range") or answer.get("Content-Length") or "").rpartition("/")[2]
-        # 1 may be the length of the range that was asked for.
+        # 1 may be the length of the requested range.
         if total.isascii() and total.isdigit() and int(total) > 1:
             return int(total)
     raise EnvironmentProblem(
-        f"{without_login(url)}: the server does not send the file size; a lock needs it",
+        f"{without_login(url)}: the server does not send the file size, which a lock needs",
         hint="use an index that does: ENVKIT_PYTHON_INDEX=URL",
     )
 
 
-def _headers(request: Request, opener: OpenerDirector, over: threading.Event) -> HTTPMessage | None:
-    """The headers of an answer; None when the server refuses the method. Once it is over, nothing is tried again."""
+def _headers(request: Request, opener: OpenerDirector, stop: threading.Event) -> HTTPMessage | None:
+    """Return the headers of an answer; None if the server refuses the method. After `stop` nothing is retried."""
     for left in reversed(range(_TRIES)):
         pause = 2.0 ** (_TRIES - left - 1) / 2
         try:
-            with opener.open(request, timeout=_PATIENCE_S) as answer:
+            with opener.open(request, timeout=_TIMEOUT_S) as answer:
                 headers: HTTPMessage = answer.headers
                 return headers
         except HTTPError as error:
             if error.code in (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED):
                 return None
-            if error.code not in _PASSING or not left or over.is_set():
-                raise _away(request, f"HTTP {error.code} {error.reason}") from error
+            if error.code not in _TRANSIENT or not left or stop.is_set():
+                raise _unreachable(request, f"HTTP {error.code} {error.reason}") from error
             after = error.headers.get("Retry-After", "")
             pause = min(float(after), _LONGEST_PAUSE_S) if after.isascii() and after.isdigit() else pause
         except RefusedAddressError as error:
-            raise _away(request, f"{error}: refused") from error
+            raise _unreachable(request, f"{error}: refused") from error
         except (URLError, TimeoutError, ConnectionError) as error:
-            # A certificate does not get better on the next try.
-            if not left or over.is_set() or isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
-                raise _away(request, str(getattr(error, "reason", error))) from error
-        over.wait(pause)
+            # A certificate error is not transient.
+            if not left or stop.is_set() or isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
+                raise _unreachable(request, str(getattr(error, "reason", error))) from error
+        stop.wait(pause)
     raise AssertionError("the last attempt returns or raises")
 
 
 def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
-    """What asks for one file: of addresses where a server at such a distance may lead, with heads that end in time.
+    """Return an opener that connects only to addresses that a server at this reach may lead to.
+
+    The time limit is for all response headers together, as in `envkit.ground.sockets.Response`.
 
     Raises:
-        EnvironmentProblem: the file itself lies elsewhere.
+        EnvironmentProblem: the file's own address is not allowed.
     """
-    allowed, name = led_from(reach), urlsplit(url).hostname or ""
+    allowed, name = reachable_from(reach), urlsplit(url).hostname or ""
     why = refusal(name, allowed)
     if why is not None:
-        raise _away(Request(url), f"{name} {why}: refused")  # noqa: S310 - nothing is asked
+        raise _unreachable(Request(url), f"{name} {why}: refused")  # noqa: S310 - no request is sent
 
     class Plain(http.client.HTTPConnection):
         response_class = sockets.Response
 
         def connect(self) -> None:
-            if self._tunnel_host:  # type: ignore[attr-defined]  # this is the way to a proxy, which finds the address
+            if self._tunnel_host:  # type: ignore[attr-defined]  # a proxy, which resolves the file's host itself
                 super().connect()
             else:
                 self.sock, _ = sockets.connect(self.host, self.port, allowed, self.timeout)
@@ -145,7 +149,7 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
             self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str
         ) -> Request | None:
             try:
-                led(req.full_url, newurl, reach)
+                redirect_target(req.full_url, newurl, reach)
             except RefusedAddressError as error:
                 raise RefusedAddressError(f"it redirects to {without_login(newurl)}, {error}") from error
             redirected = super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -153,16 +157,16 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
                 redirected.remove_header("Authorization")
             return redirected
 
-    proxies = ProxyHandler({}) if is_loopback(url) else ProxyHandler()  # those set are for other hosts
+    proxies = ProxyHandler({}) if is_loopback(url) else ProxyHandler()  # a proxy cannot reach this machine's loopback
     return build_opener(proxies, PlainHandler(), SecureHandler(context=context), Redirects())
 
 
-def _away(request: Request, why: str) -> EnvironmentProblem:
+def _unreachable(request: Request, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"{without_login(request.full_url)}: {why}", hint="envkit config shows which mirrors and certificates are set"
     )
 
 
-def _sent(url: str, index: str | None) -> dict[str, str]:
+def _request_headers(url: str, index: str | None) -> dict[str, str]:
     login = authorization(url, index)
     return {"Accept-Encoding": "identity", "User-Agent": "envkit"} | ({"Authorization": login} if login else {})

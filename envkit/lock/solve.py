@@ -1,4 +1,4 @@
-"""A plan -> its lock: base, conda packages and wheels, each solved for the machine the image will run on."""
+"""Solve the lock of a plan: base, conda packages and wheels, for the machine that the image will run on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envkit.lock.uv import Target
 from envkit.plan.model import BuildPlan
 
 ResolveBase = Callable[[BuildPlan], LockedBase]
-"""Gives the base of a plan; raises EnvironmentProblem or EngineError where it cannot be had."""
+"""Returns the base of a plan; raises EnvironmentProblem or EngineError if it is not available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +24,19 @@ class Options:
     """How to solve."""
 
     glibc: str  # of the image's OS
-    base: str  # what `request.request_of` notes as the base
-    as_of: str | None = None  # RFC 3339
-    update: Collection[str] = ()  # packages that may move; the others of `old` stay where that is possible
+    base: str  # the base in `request.request_of`
+    as_of: str | None = None  # RFC 3339; newer packages are not considered
+    update: Collection[str] = ()  # packages to update; the others keep the version of `old` if possible
     old: Lock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What was built from source for a plan."""
+    """The wheels that were built from source for a plan."""
 
     wheels: Mapping[Path, Wheel]  # by file
     rows: tuple[Source, ...]  # sorted by name
-    builders: tuple[Lock, ...]  # each once
+    builders: tuple[Lock, ...]  # without duplicates
 
 
 NO_SOURCES = Sources(wheels={}, rows=(), builders=())
@@ -51,26 +51,26 @@ def lock_plan(
     reporter: Reporter,
     sources: Sources = NO_SOURCES,
 ) -> Lock:
-    """Solve everything a plan needs. Equal plans and equal data give equal locks.
+    """Solve everything that a plan needs. Equal plans and equal data give equal locks.
 
     Args:
-        plan: what is locked.
-        places: where artifacts come from.
+        plan: the plan to lock.
+        places: where artifacts are downloaded from.
         options: how to solve.
-        resolve_base: gives the base; called after everything else is solved.
+        resolve_base: returns the base; called after everything else is solved.
         reporter: receives the steps.
-        sources: what was built from source for it.
+        sources: the wheels that were built from source for the plan.
 
     Raises:
-        UsageError: a spec is invalid, or `update` names what the old lock has not.
-        ConflictError: nothing satisfies the plan, or only a CPU build.
+        UsageError: a spec is invalid, or `update` names a package that the old lock does not have.
+        ConflictError: no packages satisfy the plan, or only a CPU build does.
         EnvironmentProblem: a solver is missing, or a source does not answer.
-        TimeLimitError: a solver found no end.
+        TimeLimitError: a solver did not finish in time.
     """
     old = _to_keep(options)
-    asked = request.request_of(plan, glibc=options.glibc, base=options.base)
+    solver_input = request.request_of(plan, glibc=options.glibc, base=options.base)
     specs = request.conda_specs(plan)
-    # Conda comes first: wheels are solved for its Python, and around the packages that it brings.
+    # Conda comes first: wheels are solved for its Python and must be compatible with its packages.
     packages: tuple[CondaPackage, ...] = ()
     if specs:
         reporter.step(f"solve {len(specs)} conda specs")
@@ -97,7 +97,7 @@ def lock_plan(
     base = old.base if old and same_base else resolve_base(plan)
     lock = Lock(
         plan=plan.digest,
-        request=asked,
+        request=solver_input,
         platform=plan.resolution.platform,
         python=plan.resolution.python,
         as_of=options.as_of,
@@ -119,13 +119,13 @@ def lock_plan(
     clash = abi.faults(lock)
     if clash:
         raise ConflictError(
-            clash[0], details=clash[1:], hint="take the file that was built for this torch, or allow_source: [NAME]"
+            clash[0], details=clash[1:], hint="use the wheel that was built for this torch, or allow_source: [NAME]"
         )
     return lock
 
 
 def _to_keep(options: Options) -> Lock | None:
-    """The old lock, when only some of its packages may move."""
+    """Return the old lock if only some of its packages are updated, otherwise None."""
     if not options.update or options.old is None:
         return None
     names = {*(package.name for package in options.old.conda), *(wheel.name for wheel in options.old.wheels)}

@@ -1,4 +1,4 @@
-"""A lock on disk: readable JSON with one artifact per line, and one way to write it."""
+"""Locks on disk: readable JSON with one artifact per line."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _LARGEST = 64 << 20  # bytes; the lock of a thousand packages has half a megabyt
 
 
 def to_text(lock: Lock) -> str:
-    """The one text of a lock: two-space indents down to the artifacts, each of which is one line; a final newline."""
-    return _shown(lock.to_json(), "") + "\n"
+    """Return the text of a lock: indented by two spaces, one line for each artifact, and a final newline."""
+    return _formatted(lock.to_json(), "") + "\n"
 
 
 def digest_of(lock: Lock) -> str:
-    """`sha256:` and a hex digest of the one text of a lock: what an image's label names."""
+    """Return `sha256:` and the hex digest of a lock's text, as in the label of an image."""
     return "sha256:" + hashlib.sha256(to_text(lock).encode()).hexdigest()
 
 
 def store_lock(folder: Path, lock: Lock) -> Path:
-    """Keep a lock in the state folder under its digest; returns the file.
+    """Write a lock to the state folder under its digest; return the file.
 
     Raises:
         OSError: the folder cannot be written.
@@ -40,10 +40,10 @@ def store_lock(folder: Path, lock: Lock) -> Path:
 
 
 def write_lock(path: Path, lock: Lock) -> bool:
-    """Replace the file by a lock, or leave it alone when it says the same; returns whether it changed.
+    """Write a lock to a file unless the file already has the same text; return whether it changed.
 
     Raises:
-        OSError: the file cannot be written; an old one is as it was.
+        OSError: the file cannot be written; an old file is unchanged.
     """
     data = to_text(lock).encode()
     if path.is_file() and path.read_bytes() == data:
@@ -53,17 +53,17 @@ def write_lock(path: Path, lock: Lock) -> bool:
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock in a file.
+    """Return the lock in a file.
 
     Raises:
         LockError: the file does not exist.
-        UsageError: it cannot be read, or a field is missing, unknown or invalid; every error is named.
-        IntegrityError: an artifact has no SHA-256.
+        UsageError: it cannot be read, or a field is missing, unknown or invalid; all errors are reported.
+        IntegrityError: an artifact has no SHA-256, or the seal does not match.
     """
     try:
         if path.stat().st_size > _LARGEST:
             raise UsageError(
-                f"{path}: {path.stat().st_size} bytes are too large for a lock", hint="envkit lock writes a new one"
+                f"{path} is too large for a lock ({path.stat().st_size} bytes)", hint="envkit lock writes a new one"
             )
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -71,14 +71,14 @@ def read_lock(path: Path) -> Lock:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", hint="envkit lock -o FILE") from error
     try:
-        tree = json.loads(data.decode(), object_pairs_hook=_once)
+        tree = json.loads(data.decode(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON: {error}", hint="envkit lock writes a new one") from error
+        raise UsageError(f"{path} is not JSON: {error}", hint="envkit lock writes a new one") from error
     return lock_from_json(tree, str(path))
 
 
-# Of two equal keys parsers take the first or the last: what a reviewer reads must be what is built.
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+# JSON parsers use the first or the last of two equal keys, so what a reviewer reads might not be what is installed.
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
         names = [name for name, _ in pairs]
@@ -86,13 +86,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _shown(value: Any, indent: str) -> str:
+def _formatted(value: Any, indent: str) -> str:
     inner = f"{indent}  "
     if isinstance(value, dict) and value and not _is_row(value):
-        lines = [f"{inner}{_plain(key)}: {_shown(item, inner)}" for key, item in value.items()]
+        lines = [f"{inner}{_plain(key)}: {_formatted(item, inner)}" for key, item in value.items()]
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join(f"{inner}{_shown(item, inner)}" for item in value) + f"\n{indent}]"
+        return "[\n" + ",\n".join(f"{inner}{_formatted(item, inner)}" for item in value) + f"\n{indent}]"
     return _plain(value)
 
 

@@ -1,4 +1,4 @@
-"""Empty stand-ins for packages that are already chosen, so that a wheel solve respects them and does not add them."""
+"""Empty wheels for packages that are already chosen, so that uv solves for their versions but does not add them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from packaging.version import InvalidVersion, Version
 
 from envkit.lock.model import CondaPackage
 
-# conda-forge's names of Python packages whose distribution is called otherwise.
+# conda-forge packages whose distribution has another name.
 _DISTRIBUTIONS = {"pytorch": "torch", "matplotlib-base": "matplotlib", "msgpack-python": "msgpack"}
 
 
 def distribution_of(name: str) -> str:
-    """Distribution name of a conda package of this name, if it is a Python package."""
+    """Return the distribution name of a conda package, assuming that it is a Python package."""
     return canonicalize_name(_DISTRIBUTIONS.get(name, name))
 
 
 def of_conda(packages: Iterable[CondaPackage]) -> dict[str, str]:
-    """Distribution name -> version of the Python packages among conda packages."""
+    """Return distribution name -> version of the Python packages among conda packages."""
     return {
         distribution_of(package.name): package.version
         for package in packages
@@ -30,7 +30,7 @@ def of_conda(packages: Iterable[CondaPackage]) -> dict[str, str]:
 
 
 def write(folder: Path, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Write a wheel without content for each package; returns those whose version is one of the Python world's."""
+    """Write an empty wheel for each package whose version is valid in Python (PEP 440); return these packages."""
     written: dict[str, str] = {}
     for name, version in sorted(chosen.items()):
         try:

@@ -1,4 +1,4 @@
-"""Run uv to solve wheels: requirements in, `pylock.toml` out; only the arguments determine the result."""
+"""Run uv to solve wheels: requirements in, `pylock.toml` out. The result depends only on the arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envkit.ground.versions import key
 from envkit.lock import child, stubs
 from envkit.lock.places import without_login
 
-# The glibc versions for which uv knows a platform by name.
+# The glibc versions for which uv has a platform name.
 _GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
 _URL = re.compile(r"https?://[^\s'\"`)>]+")
 _NO_ANSWER = re.compile(
@@ -40,72 +40,73 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What holds whatever is solved."""
+class Limits:
+    """The versions that a solve must respect."""
 
-    chosen: Mapping[str, str]  # distribution -> version of packages that are there already
-    pins: Sequence[str] = ()  # `name==version`, where the package is needed at all
-    constraints: Sequence[str] = ()  # `name<2`, as pins
-    built: Sequence[Path] = ()  # wheels that were built from source, looked at beside those of the index
+    chosen: Mapping[str, str]  # distribution -> version of packages that are installed already
+    pins: Sequence[str] = ()  # `name==version`, used only if the package is needed
+    constraints: Sequence[str] = ()  # `name<2`, used only if the package is needed
+    built: Sequence[Path] = ()  # wheels that were built from source, considered in addition to those of the index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """Where to look for packages."""
+    """Where uv searches for packages."""
 
-    url: str | None  # the one index to ask; None = uv's default
+    url: str | None  # the only index; None = uv's default
     pages: str | None = None  # a flat page that lists further wheels (`--find-links`)
     ca_bundle: str | None = None  # PEM file
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return without_login(self.pages or self.url or "") or "the Python index"
 
 
 def compile_wheels(
-    requirements: Sequence[str], target: Target, held: Held, index: Index, *, as_of: str | None
+    requirements: Sequence[str], target: Target, limits: Limits, index: Index, *, as_of: str | None
 ) -> tuple[str, frozenset[str]]:
-    """The `pylock.toml` of the requirements, and the names in it that stand for what is chosen already.
+    """Return the `pylock.toml` of the requirements, and the names in it of packages that were chosen already.
 
     Args:
-        requirements: of the Python world: `torch==2.7.1+cu126`.
-        target: what the wheels must fit.
-        held: what holds.
-        index: where to look.
+        requirements: pip requirements, such as `torch==2.7.1+cu126`.
+        target: the interpreter that the wheels must be compatible with.
+        limits: the versions to respect.
+        index: where to search.
         as_of: RFC 3339; newer files are not considered.
 
     Raises:
-        UsageError: a requirement is invalid, or the index tells no dates and `as_of` needs them.
-        ConflictError: nothing satisfies them.
+        UsageError: a requirement is invalid, or `as_of` is given and the index does not publish upload times.
+        ConflictError: no wheels satisfy the requirements.
         EnvironmentProblem: uv is missing or the index does not answer.
-        TimeLimitError: no end in time.
+        TimeLimitError: uv did not finish in time.
     """
     with paths.scratch() as folder:
         wheels = folder / "chosen"
         wheels.mkdir()
-        written = stubs.write(wheels, held.chosen)
-        for path in held.built:
+        written = stubs.write(wheels, limits.chosen)
+        for path in limits.built:
             (wheels / path.name).symlink_to(path.absolute())
-        fixed = sorted({f"{name}=={version}" for name, version in written.items()} | {*held.pins, *held.constraints})
-        (folder / "held.txt").write_text("".join(f"{line}\n" for line in fixed), encoding="utf-8")
+        chosen = {f"{name}=={version}" for name, version in written.items()}
+        lines = sorted({*chosen, *limits.pins, *limits.constraints})
+        (folder / "constraints.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         options = [
-            # Reading the metadata of an sdist runs its build script.
+            # Reading the metadata of an sdist would run its build script.
             "--only-binary",
             ":all:",
             "--find-links",
             str(wheels),
             *(["--find-links", index.pages] if index.pages else []),
-            *(["--constraints", "held.txt"] if fixed else []),
+            *(["--constraints", "constraints.txt"] if lines else []),
         ]
         text = _compile(requirements, target, options, folder, index=index, as_of=as_of)
     return text, frozenset(written)
 
 
 def compile_files(requirements: Sequence[str], target: Target, index: Index, *, as_of: str | None) -> str:
-    """The `pylock.toml` of the best version of each requirement, without what they depend on, sdists included.
+    """Return the `pylock.toml` of the best version of each requirement, sdists included, without dependencies.
 
-    Without dependencies uv asks for no metadata, so it builds nothing: foreign code runs in the sandbox alone.
+    Without dependencies uv reads no metadata, so it runs no build script: those run only in the sandbox.
 
     Raises:
         As `compile_wheels`.
@@ -126,29 +127,29 @@ def _compile(
     for line in requirements:
         _check(line)
     (folder / "wanted.in").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
-    # Without the configuration of the user or of a project, which would make another lock of the same plan.
+    # --no-config: with configuration of the user or of a project, the same plan could give another lock.
     argv = [binary(), "pip", "compile", "--no-config", "--no-progress", "--format", "pylock.toml", "--no-header"]
     argv += ["--no-python-downloads", "--python", sys.executable]
     argv += ["--python-version", target.python, "--python-platform", platform(target), *options]
     argv += [*(["--exclude-newer", as_of] if as_of else []), "wanted.in"]
-    # By variable, not as an argument: an index may carry a login, and arguments are seen by every user.
+    # In a variable, because an index may contain a login and every user can see the arguments of a process.
     more = cache(os.environ, folder) | ({"UV_DEFAULT_INDEX": index.url} if index.url else {})
     env = child.environment(index.ca_bundle, more)
     done = child.run(argv, env=env, what="solving the wheels", folder=folder)
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace")
-        raise _failure(said, requirements, index=index, folder=str(folder), as_of=as_of)
+        output = done.stderr.decode(errors="replace")
+        raise _failure(output, requirements, index=index, folder=str(folder), as_of=as_of)
     return done.stdout.decode()
 
 
 def binary() -> str:
-    """The path of uv.
+    """Return the path of uv.
 
     Raises:
         EnvironmentProblem: it is not installed.
     """
     try:
-        import uv  # noqa: PLC0415 - its absence is a user's fault, not a bug
+        import uv  # noqa: PLC0415 - so that its absence is an error with a hint, not a traceback
 
         return uv.find_uv_bin()
     except (ImportError, FileNotFoundError) as error:
@@ -157,18 +158,18 @@ def binary() -> str:
         ) from error
 
 
-def cache(environ: Mapping[str, str], passing: Path) -> dict[str, str]:
-    """The variable that gives uv a cache below `passing`; none where its own can be written, or where one is named."""
+def cache(environ: Mapping[str, str], temporary: Path) -> dict[str, str]:
+    """Return the variable that gives uv a temporary cache; empty if one is set or uv's own is writable."""
     if environ.get("UV_CACHE_DIR") or paths.caches_folder(environ) is not None:
         return {}
-    return {"UV_CACHE_DIR": str(passing / "cache")}
+    return {"UV_CACHE_DIR": str(temporary / "cache")}
 
 
 def platform(target: Target) -> str:
-    """What uv calls the platform: the newest manylinux that the image's glibc carries.
+    """Return uv's name of the platform: the newest manylinux that the image's glibc supports.
 
     Raises:
-        UsageError: the glibc is older than any that wheels are made for.
+        UsageError: the glibc is older than any that wheels are built for.
     """
     fitting = [glibc for glibc in _GLIBC if key(glibc) <= key(target.glibc)]
     if not fitting:
@@ -177,10 +178,10 @@ def platform(target: Target) -> str:
 
 
 def _check(line: str) -> None:
-    """A line of a requirements file can also be an option; here it is a name with versions, or nothing."""
+    """Refuse anything but a name with versions: a line of a requirements file can also be an option."""
     try:
         url = Requirement(line).url
-        why = "is a URL; a lock takes wheels from an index only" if url else None
+        why = "is a URL; a lock contains only wheels from an index" if url else None
     except InvalidRequirement as error:
         why = f"is not a requirement: {str(error).splitlines()[0]}"
     if why or "\n" in line or "\r" in line:
@@ -189,54 +190,54 @@ def _check(line: str) -> None:
         )
 
 
-def _failure(said: str, requirements: Sequence[str], *, index: Index, folder: str, as_of: str | None) -> EnvkitError:
-    lines = _lines(said, folder)
+def _failure(output: str, requirements: Sequence[str], *, index: Index, folder: str, as_of: str | None) -> EnvkitError:
+    lines = _lines(output, folder)
     index_name = index.shown
-    if as_of and _UNDATED.search(said):
+    if as_of and _UNDATED.search(output):
         return UsageError(
             f"--as-of: {index_name} does not publish upload times",
             details=lines,
             hint="remove --as-of, or use an index that publishes them (ENVKIT_PYTHON_INDEX, ENVKIT_PYTORCH_INDEX)",
         )
-    source = _SOURCE_ONLY.search(said)
+    source = _SOURCE_ONLY.search(output)
     if source is not None:
         return ConflictError(
             f"{index_name} has no wheel of {source[1]}, only its source",
             details=lines,
             hint=f"add to the definition: allow_source: [{source[1]}]   # runs its build script, in a sandbox",
         )
-    if "No solution found" in said:
+    if "No solution found" in output:
         return ConflictError(
             f"no wheels of {index_name} satisfy {', '.join(requirements):.300}",
             details=lines,
             hint="envkit resolve shows the request; relax the constraints named above",
         )
-    if _NO_ANSWER.search(said):
+    if _NO_ANSWER.search(output):
         mirror = "export ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL to use mirrors, and run again"
         return child.no_answer(index_name, lines, mirror=mirror)
     first = lines[0] if lines else "uv ended without a message"
     return UsageError(f"solving the wheels: {first}", details=lines[1:], hint="write a requirement: numpy, numpy>=2")
 
 
-def _lines(said: str, folder: str) -> tuple[str, ...]:
-    clean = _URL.sub(lambda match: without_login(match.group()), said.replace(f"{folder}/", ""))
+def _lines(output: str, folder: str) -> tuple[str, ...]:
+    clean = _URL.sub(lambda match: without_login(match.group()), output.replace(f"{folder}/", ""))
     lines = [line.strip().removeprefix("error: ").lstrip("\u00d7 ") for line in clean.splitlines() if line.strip()]
     return tuple(lines[:_LINES])
 
 
 def default_index() -> str:
-    """The index that uv asks where no setting and no configuration names one. No request is made.
+    """Return uv's default index, which is used without a setting or configuration. No request is sent.
 
     Raises:
-        EnvironmentProblem: uv is missing, or does not say it.
+        EnvironmentProblem: uv is missing, or its help does not name the index.
     """
     with paths.scratch() as folder:
         done = child.run(
             [binary(), "--no-config", "pip", "compile", "--help"],
             env=child.environment(None, {}), what="asking uv for its index", folder=folder,
         )  # fmt: skip
-    said = " ".join(done.stdout.decode(errors="replace").split())
-    match = re.search(r"--default-index <\w+> .*?by default: <(https://[^\s>]+)>", said)
+    output = " ".join(done.stdout.decode(errors="replace").split())
+    match = re.search(r"--default-index <\w+> .*?by default: <(https://[^\s>]+)>", output)
     if match is None:
-        raise EnvironmentProblem("no package index is configured", hint="name one: ENVKIT_PYTHON_INDEX=URL")
+        raise EnvironmentProblem("no package index is configured", hint="set one with ENVKIT_PYTHON_INDEX=URL")
     return match[1]

@@ -1,4 +1,4 @@
-"""Checks of the fields of a lock. Each returns None, or why the value is refused."""
+"""Checks of the fields of a lock. Each returns why the value is refused, or None if it is fine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envkit.ground.platforms import PLATFORMS
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The check of a field, and its form as a JSON Schema."""
+    """The check of a field, and its JSON Schema."""
 
     why_not: Callable[[Any], str | None]
     schema: Mapping[str, Any]
@@ -48,24 +48,24 @@ _LARGEST = 1 << 40  # bytes
 
 @_formed(type="string")
 def text(value: Any) -> str | None:
-    """Text."""
+    """Check a text."""
     return None if isinstance(value, str) else _kind(value, "text")
 
 
 @_formed(type="array", items={"type": "string"})
 def texts(value: Any) -> str | None:
-    """A list of texts."""
+    """Check a list of texts."""
     whole = isinstance(value, list) and all(isinstance(item, str) for item in value)
     return None if whole else _kind(value, "a list of texts")
 
 
 def optional(check: Check) -> Check:
-    """The same, or null."""
+    """Return a check that also accepts null."""
     return Check(lambda value: None if value is None else check(value), {"anyOf": [check.schema, {"type": "null"}]})
 
 
 def one_of(*words: str) -> Check:
-    """One of a few words."""
+    """Return a check for one of a few words."""
     form = {"enum": list(words)}
     return Check(lambda value: None if value in words else f"{value!r:.80} is not one of {', '.join(words)}", form)
 
@@ -82,7 +82,7 @@ name = _matching(_NAME, "a name")
 version = _matching(_VERSION, "a version")
 channel = _matching(_CHANNEL, "a channel name")
 digest = _matching(_DIGEST, "sha256: and 64 hex digits")
-commit = _matching(_COMMIT, "a full commit, 40 hex digits")
+commit = _matching(_COMMIT, "a full commit hash, 40 hex digits")
 moment = _matching(_MOMENT, "a time like 2026-06-01T00:00:00Z")
 wheel_file = _matching(_WHEEL, "a wheel file name")
 platform = one_of(*PLATFORMS)
@@ -90,13 +90,13 @@ platform = one_of(*PLATFORMS)
 
 @_formed(type="string", pattern=f"^(?:{_REFERENCE.pattern})$")
 def reference(value: Any) -> str | None:
-    """An image's name, with a registry that may be connected to."""
+    """Check the name of an image, including that connections to its registry are allowed."""
     return _matching(_REFERENCE, "an image reference")(value) or refusal_of_image(value)
 
 
 @_formed(type="string", pattern=f"^(?:{_HEX.pattern})$")
 def sha256(value: Any) -> str | None:
-    """64 lower-case hex digits; MD5 is refused by name, because it is not secure."""
+    """Check for 64 lower-case hex digits. MD5 has its own message: it is insecure, and older tools write it."""
     if value in (None, ""):
         return "missing: the bytes cannot be verified without it"
     if isinstance(value, str) and _MD5.fullmatch(value):
@@ -106,7 +106,7 @@ def sha256(value: Any) -> str | None:
 
 @_formed(type="integer", exclusiveMinimum=0, exclusiveMaximum=_LARGEST)
 def size(value: Any) -> str | None:
-    """Bytes, more than none."""
+    """Check a size in bytes, which is more than 0."""
     if not isinstance(value, int) or isinstance(value, bool):
         return _kind(value, "a whole number")
     return None if 0 < value < _LARGEST else f"{value} is not a size in bytes"
@@ -114,7 +114,7 @@ def size(value: Any) -> str | None:
 
 @_formed(type="string", pattern=f"^(?:{_URL.pattern})$")
 def url(value: Any) -> str | None:
-    """An address without login, token, query and fragment; plain http for loopback alone."""
+    """Check a URL: no login, token, query or fragment, and plain http only for loopback."""
     refused = text(value)
     if refused:
         return refused
@@ -135,12 +135,12 @@ def url(value: Any) -> str | None:
 
 
 def last_part(address: str) -> str:
-    """The file name at the end of a URL, its escapes undone."""
+    """Return the file name at the end of a URL, unescaped."""
     return unquote(urlsplit(address).path.rpartition("/")[2])
 
 
 def wheel_platform(file: str) -> str:
-    """The platform a wheel's file name is tagged for: 'linux-64', 'linux-aarch64', 'any', or the tag itself."""
+    """Return the platform in a wheel's file name: 'linux-64', 'linux-aarch64', 'any', or the tag itself if unknown."""
     tags = file.removesuffix(".whl").rpartition("-")[2]
     if tags == "any":
         return "any"
@@ -156,10 +156,10 @@ def _kind(value: Any, wanted: str) -> str:
 
 
 def parse_moment(text: str, what: str) -> str:
-    """`2026-06-01` (the end of that day in UTC) or `2026-06-01T12:00:00Z` -> `2026-06-01T23:59:59Z`.
+    """Return a date or time in UTC; a date means its end: `2026-06-01` -> `2026-06-01T23:59:59Z`.
 
     Raises:
-        UsageError: it is neither, or it has no time zone.
+        UsageError: it is neither a date nor a time with a time zone.
     """
     try:
         if _DAY.fullmatch(text):

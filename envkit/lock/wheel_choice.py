@@ -16,20 +16,20 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.platforms import platform as by_name
 from envkit.lock.values import last_part
 
-# Names from before glibc versions stood in the tag, and the glibc 2.x they mean.
+# Minor version of glibc 2 -> the platform name from before tags contained glibc versions.
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-_LOWEST_GLIBC = 5  # 2.5 is that of manylinux1, the first
+_LOWEST_GLIBC = 5  # of manylinux1, the first
 
 
 @cache
 def ranks_of(platform: str, glibc: str, python: str) -> Mapping[Tag, int]:
-    """Return every tag that an interpreter can install, with its rank: 0 is the best."""
+    """Return every tag that an interpreter can install, with its rank; 0 is the best."""
     machine = by_name(platform).machine
     platforms: list[str] = []
     for minor in range(int(glibc.split(".")[1]), _LOWEST_GLIBC - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{machine}")
         platforms += [f"{_LEGACY[minor]}_{machine}"] if minor in _LEGACY else []
-    platforms.append(f"linux_{machine}")  # last: such a wheel promises no glibc
+    platforms.append(f"linux_{machine}")  # last, because such a tag does not say which glibc is needed
     version = tuple(int(part) for part in python.split(".")[:2])
     interpreter = f"cp{version[0]}{version[1]}"
     fitting = [
@@ -43,7 +43,7 @@ def ranks_of(platform: str, glibc: str, python: str) -> Mapping[Tag, int]:
 
 
 def _rank(file: str, ranks: Mapping[Tag, int]) -> tuple[int, int, str] | None:
-    """Return the sort key of a wheel among others of its version, the best first; None if it is not compatible."""
+    """Return the sort key of a wheel among those of its version, best first; None if it is not compatible."""
     try:
         _, _, build, tags = parse_wheel_filename(file)
     except InvalidWheelFilename:
@@ -59,31 +59,31 @@ def has_wheel(row: Mapping[str, Any], ranks: Mapping[Tag, int]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A wheel as an index offers it."""
+class IndexWheel:
+    """A wheel of an index."""
 
     name: str
     version: str
     url: str
     sha256: str
-    size: int | None  # bytes; not every index tells
+    size: int | None  # bytes; not every index has it
 
 
-def parse_pylock(text: str, ranks: Mapping[Tag, int], *, without: Collection[str] = ()) -> tuple[Found, ...]:
-    """Return the best compatible wheels of a pylock.toml, sorted by name, without those of `without`.
+def parse_pylock(text: str, ranks: Mapping[Tag, int], *, without: Collection[str] = ()) -> tuple[IndexWheel, ...]:
+    """Return the best compatible wheel of each package in a pylock.toml, sorted by name, except the names `without`.
 
     Raises:
-        EnvironmentProblem: a package has no wheel, or its wheel no SHA-256: what the index offers cannot be locked.
+        EnvironmentProblem: a package has no compatible wheel, or its wheel has no SHA-256, so it cannot be locked.
     """
     rows = tomllib.loads(text).get("packages", [])
-    wheels = [_found(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
+    wheels = [_best_wheel(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
     return tuple(sorted(wheels, key=lambda wheel: wheel.name))
 
 
-def _found(row: dict[str, Any], ranks: Mapping[Tag, int]) -> Found:
+def _best_wheel(row: dict[str, Any], ranks: Mapping[Tag, int]) -> IndexWheel:
     name = canonicalize_name(row["name"])
-    offered = [(_rank(last_part(wheel["url"]), ranks), wheel) for wheel in row.get("wheels", [])]
-    wheels = [(rank, wheel) for rank, wheel in offered if rank is not None]
+    ranked = [(_rank(last_part(wheel["url"]), ranks), wheel) for wheel in row.get("wheels", [])]
+    wheels = [(rank, wheel) for rank, wheel in ranked if rank is not None]
     if not wheels:
         raise EnvironmentProblem(f"the index has no compatible wheel of {name} {row.get('version', '')}".rstrip())
     _, wheel = min(wheels, key=lambda pair: pair[0])
@@ -94,4 +94,4 @@ def _found(row: dict[str, Any], ranks: Mapping[Tag, int]) -> Found:
             f"the index has {given} for {last_part(wheel['url'])}; a lock needs its SHA-256",
             hint="use an index with SHA-256 hashes: ENVKIT_PYTHON_INDEX=URL",
         )
-    return Found(name=name, version=str(row["version"]), url=wheel["url"], sha256=sha256, size=wheel.get("size"))
+    return IndexWheel(name=name, version=str(row["version"]), url=wheel["url"], sha256=sha256, size=wheel.get("size"))

@@ -1,4 +1,4 @@
-"""Requirements -> wheels: the torch family from its own index, the rest from the Python index, in that order."""
+"""Solve wheels: first the torch family from its own index, then the rest from the Python index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envkit.lock.model import Wheel
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
 from envkit.lock.values import last_part
-from envkit.lock.wheel_choice import Found, parse_pylock, ranks_of
+from envkit.lock.wheel_choice import IndexWheel, parse_pylock, ranks_of
 from envkit.plan.model import BuildPlan
 from envkit.plan.source_spec import parse
 
@@ -31,23 +31,23 @@ def solve(
     keep: Sequence[Wheel] = (),
     built: Mapping[Path, Wheel] = MappingProxyType({}),
 ) -> tuple[Wheel, ...]:
-    """The wheels of a plan, sorted by name.
+    """Return the wheels of a plan, sorted by name.
 
     Args:
-        plan: gives the other requirements and says where torch comes from and whether CUDA is wanted.
-        target: the interpreter they are for.
+        plan: for its other requirements, its source of torch and its CUDA.
+        target: the interpreter that runs them.
         places: the indexes.
-        torch: requirements of the torch family; none where it comes from conda.
-        chosen: distribution -> version of what conda has installed already: respected, never added.
+        torch: requirements of the torch family; none if it comes from conda.
+        chosen: distribution -> version of conda's Python packages: respected, but not installed again.
         as_of: RFC 3339; newer files are not considered.
-        keep: wheels of an older lock whose versions hold.
-        built: wheels that were built from source, by file. Each is taken, and what it depends on is solved with it.
+        keep: wheels of an older lock whose versions are kept.
+        built: wheels that were built from source, by file. All are used, and their dependencies are solved too.
 
     Raises:
         UsageError: a requirement is invalid.
-        ConflictError: nothing satisfies them, or only a CPU build where CUDA was asked for.
-        EnvironmentProblem: uv is missing, or an index does not answer or gives no SHA-256.
-        TimeLimitError: no end in time.
+        ConflictError: no wheels satisfy the requirements, or only a CPU build does and CUDA is requested.
+        EnvironmentProblem: uv is missing, or an index does not answer or has no SHA-256.
+        TimeLimitError: uv did not finish in time.
     """
     own_index = plan.resolution.source == "pytorch" and bool(torch)
     rest = (*plan.pip, *_by_name(plan, built), *(f"{wheel.name}=={wheel.version}" for wheel in built.values()))
@@ -63,14 +63,14 @@ def solve(
     ):
         if not wanted:
             continue
-        taken = {**chosen, **{wheel.name: wheel.version for wheel in solved}}
-        fixed = uv.Held(
-            chosen=taken,
-            pins=[pin for pin in pins if pin.partition("==")[0] not in (*taken, *names)],
+        installed = {**chosen, **{wheel.name: wheel.version for wheel in solved}}
+        limits = uv.Limits(
+            chosen=installed,
+            pins=[pin for pin in pins if pin.partition("==")[0] not in (*installed, *names)],
             constraints=plan.constraints,
             built=tuple(built) if wanted is not first or not own_index else (),
         )
-        text, known = uv.compile_wheels(wanted, target, fixed, index, as_of=as_of)
+        text, known = uv.compile_wheels(wanted, target, limits, index, as_of=as_of)
         rows = _sized(parse_pylock(text, ranks, without=known | names), index)
         solved += [_wheel(row, places, own=wanted is first and own_index) for row in rows]
     _no_cpu_build(plan, solved)
@@ -78,14 +78,14 @@ def solve(
 
 
 def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:
-    """The packages that may be built from source and have a wheel all the same, as requirements."""
+    """Return the packages that may be built from source but have a wheel, as requirements."""
     specs = [parse(text) for text in plan.allow_source]
     done = {wheel.name for wheel in built.values()}
     return [spec.requirement for spec in specs if spec.requirement is not None and spec.name not in done]
 
 
 def _torch_index(places: Places) -> uv.Index:
-    # A flat page has the torch family alone: what it depends on is in the Python index.
+    # A flat page has only the torch family; its dependencies are in the Python index.
     url = places.python_index if places.torch_pages else places.torch_index
     return uv.Index(url=url, pages=places.torch_pages, ca_bundle=places.ca_bundle)
 
@@ -94,7 +94,7 @@ def _python_index(places: Places) -> uv.Index:
     return uv.Index(url=places.python_index, ca_bundle=places.ca_bundle)
 
 
-def _sized(rows: Sequence[Found], index: uv.Index) -> tuple[Found, ...]:
+def _sized(rows: Sequence[IndexWheel], index: uv.Index) -> tuple[IndexWheel, ...]:
     unknown = [row.url for row in rows if row.size is None]
     listed = [url for url in unknown if _is_listed(url, index.pages)]
     known = sizes.ask(listed, index=index.pages, ca_bundle=index.ca_bundle)
@@ -107,7 +107,7 @@ def _is_listed(url: str, pages: str | None) -> bool:
     return pages is not None and url.startswith(pages)
 
 
-def _wheel(row: Found, places: Places, *, own: bool) -> Wheel:
+def _wheel(row: IndexWheel, places: Places, *, own: bool) -> Wheel:
     assert row.size is not None
     return Wheel(
         name=row.name,
@@ -124,7 +124,7 @@ def _no_cpu_build(plan: BuildPlan, wheels: Sequence[Wheel]) -> None:
     torch = next((wheel for wheel in wheels if wheel.name == "torch"), None)
     if torch is None or plan.resolution.cuda is None:
         return
-    # A wheel of the Python index does not say its variant; one with CUDA needs NVIDIA's wheels.
+    # A wheel of the Python index does not name its variant, but one with CUDA depends on NVIDIA's wheels.
     plain = "+" not in torch.version and not any(wheel.name.startswith(_CUDA_WHEELS) for wheel in wheels)
     if torch.version.endswith("+cpu") or plain:
         raise ConflictError(

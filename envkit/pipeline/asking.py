@@ -122,7 +122,7 @@ def definition_of(name: str, facts: Facts, note: Note) -> Definition:
 
     definition, left = load(name, facts)
     for entry in left:
-        note(neutral(f"{entry.line.where}: {entry.line.text} is not taken over: {entry.why}"))
+        note(neutral(f"{entry.line.where}: {entry.line.text} is left out: {entry.why}"))
     return definition
 
 

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
-    from envkit.lock.model import Asked, Lock, LockedBase
+    from envkit.lock.model import Lock, LockedBase, RequestValue
     from envkit.lock.places import Places
     from envkit.pipeline.sources import SourceContext
     from envkit.plan.model import BuildPlan
 
 _NOT_SOLVED = frozenset({"os", "base", "system"})  # fields that no solver sees; of the OS they see only glibc
-_Key = tuple[tuple[str, "Asked"], ...]
+_Key = tuple[tuple[str, "RequestValue"], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class LockRequest:
         """
         bases.check(self.recorded_base, self.plan)
 
-    def asked(self, facts: Facts) -> tuple[tuple[str, Asked], ...]:
+    def asked(self, facts: Facts) -> tuple[tuple[str, RequestValue], ...]:
         """Return the request in the form that a lock records."""
         return request_of(self.plan, glibc=glibc_of(self.plan, facts), base=self.recorded_base)
 

@@ -1,1 +1,1 @@
-"""Image definitions and the build plan they become."""
+"""Image definitions, and the build plans made from them."""

@@ -1,4 +1,4 @@
-"""The base of an image: base images, the Miniconda installer and the system Python, all from fact rows."""
+"""The base of an image, chosen from the facts: base images, the Miniconda installer and the system Python."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from envkit.resolve.model import Resolution
 CUDA_REPOSITORY = "docker.io/nvidia/cuda"
 
 # Miniconda's system requirements (anaconda.com, getting-started/miniconda/system-requirements): the current installers
-# stop on a glibc older than 2.28. The 24.x ones are the last that still install on glibc 2.17.
+# refuse a glibc older than 2.28. The 24.x ones are the last that still install on glibc 2.17.
 _INSTALLER_GLIBC = "2.28"
 _LAST_FOR_OLD_GLIBC = 24
 
-# Until Python 3.9 the RPM families wrote the minor version without a dot.
+# The RPM distributions named these packages without a dot: python39.
 _DOTLESS_RPM_PYTHONS = ("3.6", "3.8", "3.9")
 
 
 def os_row(os_id: str, facts: Facts) -> Os:
-    """The row of an operating system the resolver has chosen."""
+    """Return the row of an operating system that the resolver chose."""
     return next(row for row in facts.oses if row.id == os_id)
 
 
 def devel_image(resolution: Resolution, system: Os, facts: Facts) -> str:
-    """The nvidia/cuda image with the toolkit of the resolved CUDA runtime, without cuDNN: torch brings its own.
+    """Return the nvidia/cuda image with the toolkit of the resolved CUDA runtime, without cuDNN: torch has its own.
 
     Raises:
         UsageError: no image exists for this OS or this CUDA.
@@ -35,7 +35,7 @@ def devel_image(resolution: Resolution, system: Os, facts: Facts) -> str:
     offered = {row.id for row in facts.oses if row.cuda_image_suffix}
     if suffix is None:
         raise UsageError(
-            f"flavor devel needs an nvidia/cuda image; there is none for {system.id}",
+            f"flavor devel needs an nvidia/cuda image, and there is none for {system.id}",
             hint=f"--os {' or '.join(sorted(offered))}",
         )
     tags = {row.cuda: tag for row in facts.cuda_images if (tag := _devel_tag(row, suffix))}
@@ -55,10 +55,10 @@ def _devel_tag(row: CudaImage, suffix: str) -> str | None:
 
 
 def installer(platform: str, glibc: str, facts: Facts) -> Installer:
-    """The newest Miniconda installer that runs on a platform with this glibc.
+    """Return the newest Miniconda installer that runs on a platform with this glibc.
 
     Raises:
-        UsageError: the facts know none.
+        UsageError: the facts have none.
     """
     old = key(glibc) < key(_INSTALLER_GLIBC)
     rows = [
@@ -73,7 +73,7 @@ def installer(platform: str, glibc: str, facts: Facts) -> Installer:
 
 
 def system_python(system: Os, python: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The OS's own Python: its command, the packages that run it, and those that make a venv with it.
+    """Return the command of the OS's own Python, the packages that run it, and those that create a venv with it.
 
     Raises:
         UsageError: the OS has no such Python.

@@ -1,7 +1,7 @@
-"""Files of a project that an image gets: which ones, where they go, and the digest that a plan holds of them.
+"""Copy files of a project into an image: which files, to which paths, and their digest in the plan.
 
-What is copied decides the image and so belongs to the plan, as a digest; the files are read again when the image is
-built. Modes are 0644 or 0755, the owner is root, dates are not copied: equal contents give equal images.
+The contents of copied files are part of the image, so the plan has their digest; the files are read again when the
+image is built. Modes are 0644 or 0755, the owner is root and dates are not copied, so equal contents give equal images.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from envkit.plan.model import BuildPlan, Copied
 
 LOCK_FILE = "envkit.lock"
 IGNORE_FILES = (".envkitignore", ".dockerignore")  # the first that exists is read
-LIMIT_BYTES = 200 << 20  # a layer of a project's sources; data is mounted
-_LIMIT_FILES = 20_000  # each one is hashed for the plan
-# Never part of what is copied: caches, environments, histories, schemas for editors, and the lock, which every image
-# has anyway.
+LIMIT_BYTES = 200 << 20  # enough for the sources of a project; data belongs in a mount
+_LIMIT_FILES = 20_000  # each file is hashed for the plan
+# Never copied: caches, environments, version control, schemas for editors, and the lock, which every image contains
+# anyway.
 ALWAYS_IGNORED = frozenset(
     [".git", ".hg", ".svn", ".venv", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache",
      ".envkit", "node_modules", ".DS_Store", LOCK_FILE]
@@ -46,7 +46,7 @@ class ProjectFile:
     """One file to copy."""
 
     source: Path
-    target: str  # path in the image, without leading slash
+    target: str  # path in the image, without the leading slash
     executable: bool
     data: bytes
 
@@ -56,28 +56,30 @@ def check(source: str, target: str) -> str | None:
     if not source or source.startswith(("/", "~")) or ".." in source.split("/"):
         return f"from: {source!r:.120} is not a path inside the definition's folder"
     if not source.isprintable() or "\\" in source:
-        return f"from: {source!r:.120} contains a character that paths in a build context cannot have"
+        return f"from: {source!r:.120} contains a character that is not allowed in a build context"
     if target.startswith("/"):
         why = names.workdir(target.rstrip("/")) or _hidden(target)
         return f"to: {target!r:.120} {why}" if why else None
     if not re.fullmatch(r"[A-Za-z0-9._/-]+", target) or ".." in target.split("/"):
-        return f"to: {target!r:.120} is neither an absolute path nor one below workdir"
+        return f"to: {target!r:.120} is neither an absolute path nor a path below workdir"
     return None
 
 
 def volume(value: str) -> str | None:
-    """Return why a path is not a volume, None if it is one."""
+    """Return why a path is refused as a volume, None if it is fine."""
     return names.workdir(value) or _hidden(value)
 
 
 def _hidden(path: str) -> str | None:
     return (
-        "is below /tmp, which a container may mount over; use another folder" if path.split("/")[1] == "tmp" else None
+        "is below /tmp, where a container may mount a tmpfs; use another folder"
+        if path.split("/")[1] == "tmp"
+        else None
     )
 
 
 def planned(source: str, target: str, *, workdir: str, folder: Path, where: str) -> Copied:
-    """Return a pair of `copy` as a plan holds it: its absolute target and the digest of what would be copied now.
+    """Return a pair of `copy` for a plan: its absolute target and the digest of the files as they are now.
 
     Raises:
         UsageError: as `files_of`.
@@ -100,7 +102,7 @@ def files_of(plan: BuildPlan) -> tuple[tuple[ProjectFile, ...], ...]:
     """Return the files of each pair of a plan's `copy`, sorted by target.
 
     Raises:
-        UsageError: a file is missing, unreadable or a secret, or the files are not those that the plan was made for.
+        UsageError: a file is missing, unreadable or a secret, or the files have changed since the plan was made.
     """
     folder = Path(plan.folder)
     groups = []
@@ -108,8 +110,8 @@ def files_of(plan: BuildPlan) -> tuple[tuple[ProjectFile, ...], ...]:
         files = tuple(_read(copied, folder, plan.name))
         if _digest(list(files)) != copied.digest:
             raise UsageError(
-                f"{folder / copied.source} is not what the plan of {plan.name} was made for",
-                hint="use the definition instead of the plan, or run in the folder of the definition",
+                f"{folder / copied.source} does not have the contents that the plan of {plan.name} was made from",
+                hint="use the definition instead of the plan, or run in the definition's folder",
             )
         groups.append(files)
     _refuse_clashes([file for files in groups for file in files], plan.name)
@@ -127,7 +129,8 @@ def _refuse_clashes(files: list[ProjectFile], where: str) -> None:
         above = [str(parent) for parent in PurePosixPath(target).parents if str(parent) in targets]
         if above:
             raise UsageError(
-                f"{where}: copy: /{above[0]} is a file and the folder of /{target}", hint="change `to` of one of them"
+                f"{where}: copy: /{above[0]} is a file, but also the folder of /{target}",
+                hint="change `to` of one of them",
             )
 
 
@@ -140,16 +143,17 @@ def _read(copied: Copied, folder: Path, where: str) -> Iterator[ProjectFile]:
     """Yield the files of one pair, sorted by target.
 
     Raises:
-        UsageError: there are none, or one is missing, unreadable, a secret, or leads out of the folder.
+        UsageError: there are none, or one is missing, unreadable, a secret, or a link out of the folder.
     """
     start, root = folder / copied.source, folder.resolve()
     if not start.exists():
-        raise UsageError(f"{where}: copy: {start} does not exist", hint="change `from`, or make the file")
+        raise UsageError(f"{where}: copy: {start} does not exist", hint="change `from`, or create the file")
     ignore = Ignore.of(folder)
     paths = sorted(_walk(start, folder, ignore)) if start.is_dir() else [start]
     if not paths:
         raise UsageError(
-            f"{where}: copy: nothing is left of {start}", hint=f"see {ignore.name or 'which files the folder has'}"
+            f"{where}: copy: {start} is empty, or all of its files are ignored",
+            hint=f"check {ignore.name or 'the files of the folder'}",
         )
     secrets = [path.relative_to(folder).as_posix() for path in paths if is_secret(path.relative_to(folder))]
     files: list[ProjectFile] = []
@@ -158,7 +162,7 @@ def _read(copied: Copied, folder: Path, where: str) -> Iterator[ProjectFile]:
         relative = path.relative_to(folder).as_posix()
         if not path.resolve().is_relative_to(root) or not path.is_file():
             raise UsageError(
-                f"{where}: copy: {path} is a link out of the folder, or no regular file",
+                f"{where}: copy: {path} is a link out of the folder, or not a regular file",
                 hint=f"add `{relative}` to {ignore.name or IGNORE_FILES[0]}",
             )
         below = path.relative_to(start).as_posix()
@@ -177,7 +181,7 @@ def _read(copied: Copied, folder: Path, where: str) -> Iterator[ProjectFile]:
         files.append(ProjectFile(source=path, target=target, executable=executable, data=data))
     if secrets:
         raise UsageError(
-            f"{where}: copy: {secrets[0]} looks like a secret, and everyone who has the image can read its files",
+            f"{where}: copy: {secrets[0]} looks like a secret, and everyone with the image can read its files",
             details=shown([f"{name} looks like a secret" for name in secrets[1:]]),
             hint=f"add `{secrets[0]}` to {ignore.name or IGNORE_FILES[0]}, and mount it when the container runs",
         )
@@ -188,7 +192,7 @@ def _within(size: int, count: int, start: Path, where: str) -> None:
     if size > LIMIT_BYTES or count >= _LIMIT_FILES:
         raise UsageError(
             f"{where}: copy: {start} has more than {LIMIT_BYTES >> 20} MiB or {_LIMIT_FILES} files",
-            hint=f"list data and results in {IGNORE_FILES[0]}, and mount them when the container runs",
+            hint=f"add data and results to {IGNORE_FILES[0]}, and mount them when the container runs",
         )
 
 
@@ -198,7 +202,7 @@ def _walk(start: Path, folder: Path, ignore: Ignore) -> Iterator[Path]:
         links = [name for name in folders if (here / name).is_symlink()]
         for name in links:
             if name not in ALWAYS_IGNORED and not ignore.matches((here / name).relative_to(folder).as_posix()):
-                yield here / name  # refused later: a link to a folder
+                yield here / name  # `_read` refuses it as a link to a folder
         folders[:] = [
             name
             for name in folders
@@ -213,7 +217,7 @@ def _walk(start: Path, folder: Path, ignore: Ignore) -> Iterator[Path]:
 
 
 def is_secret(path: Path) -> bool:
-    """Return whether a relative path is one that usually holds a secret."""
+    """Return whether a relative path is that of a file that usually contains a secret."""
     name = path.name.lower()
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in _EXAMPLES):
         return False
@@ -222,14 +226,14 @@ def is_secret(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignore:
-    """The patterns of an ignore file, in the syntax of .dockerignore: the last that matches decides."""
+    """The patterns of an ignore file, in the syntax of .dockerignore: the last pattern that matches decides."""
 
-    name: str = ""  # of the file; empty: there is none
-    patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()  # and whether it takes files back in
+    name: str = ""  # of the file; empty if there is none
+    patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()  # pattern, and whether it is an exception (`!`)
 
     @classmethod
     def of(cls, folder: Path) -> Ignore:
-        """Return the patterns of a folder's ignore file, none where it has no such file.
+        """Return the patterns of a folder's ignore file; there are none if it has no such file.
 
         Raises:
             UsageError: the file cannot be read.
@@ -245,15 +249,15 @@ class Ignore:
 
     @property
     def has_exceptions(self) -> bool:
-        """Whether a file in an ignored folder may be taken back in."""
-        return any(back for _, back in self.patterns)
+        """Whether a pattern may include files of an ignored folder again."""
+        return any(is_exception for _, is_exception in self.patterns)
 
     def matches(self, path: str) -> bool:
         """Return whether a relative path, or a folder above it, is ignored."""
         ignored = False
-        for pattern, back in self.patterns:
+        for pattern, is_exception in self.patterns:
             if pattern.fullmatch(path):
-                ignored = not back
+                ignored = not is_exception
         return ignored
 
 
@@ -262,14 +266,13 @@ def _patterns(lines: list[str]) -> Iterator[tuple[re.Pattern[str], bool]]:
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
-        back = line.startswith("!")
         parts = [part for part in line.removeprefix("!").strip().split("/") if part not in ("", ".")]
         if parts:
-            yield re.compile(_regex(parts)), back
+            yield re.compile(_regex(parts)), line.startswith("!")
 
 
 def _regex(parts: list[str]) -> str:
-    """Translate a pattern; what lies below a match matches, too."""
+    """Return the regular expression of a pattern; paths below a match match too."""
     regex = ""
     for index, part in enumerate(parts):
         last = index == len(parts) - 1
@@ -281,22 +284,22 @@ def _regex(parts: list[str]) -> str:
 
 
 def _glob(part: str) -> str:
-    made, index = "", 0
+    regex, index = "", 0
     while index < len(part):
         char = part[index]
         index += 1
         end = part.find("]", index + 1) if char == "[" else -1
         if char == "*":
-            made += "[^/]*"
+            regex += "[^/]*"
         elif char == "?":
-            made += "[^/]"
+            regex += "[^/]"
         elif end > 0:
             inner = part[index:end].replace("\\", "\\\\")
-            made += f"[{inner}]"
+            regex += f"[{inner}]"
             index = end + 1
         elif char == "\\" and index < len(part):
-            made += re.escape(part[index])
+            regex += re.escape(part[index])
             index += 1
         else:
-            made += re.escape(char)
-    return made
+            regex += re.escape(char)
+    return regex

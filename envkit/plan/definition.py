@@ -1,4 +1,4 @@
-"""Image definitions: what a file in `images/` says, read strictly into a frozen `Definition`."""
+"""Image definitions: a YAML file such as those in `images/`, read strictly into a frozen `Definition`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envkit.ground.versions import parse_constraint
 from envkit.plan import copying, features, names, source_spec
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
-from envkit.plan.requirements import Listed, laid_under, listed_in
+from envkit.plan.requirements import Listed, listed_in, with_listed
 from envkit.resolve.model import SOURCES
 
 SCHEMA = "envkit.image/1"
@@ -28,11 +28,11 @@ KINDS = ("miniconda", "wheels")
 _PINNED = re.compile(r"(torch|cuda|cudnn|python|driver)={1,2}([\w.*]+)")
 _VERSION = re.compile(r"\d+(\.\d+)+")
 
-# Every key with its meaning, in the order people write them; docs/images.md shows this table.
+# Every key with its meaning, in the order in which people write them; docs/images.md shows this table.
 KEYS = {
     "schema": f"always {SCHEMA}",
-    "title": "one line saying what the image is for",
-    "extends": "a shipped image or a file beside this one to inherit values from (one level)",
+    "title": "what the image is for, in one line",
+    "extends": "a shipped image or a file in this folder to inherit values from (one level)",
     "request": "constraints for the resolver (see below)",
     "template": "miniconda, wheels, or your own template named miniconda-NAME or wheels-NAME",
     "flavor": "runtime (slim) or devel (CUDA toolkit and compilers)",
@@ -40,9 +40,9 @@ KEYS = {
     "features": f"predefined additions: {', '.join(features.NAMES)}",
     "conda": "additional conda-forge packages (miniconda template)",
     "pip": "additional packages from the Python index, wheels only",
-    "constraints": "versions of packages that something else asks for: numpy<2 (see below)",
+    "constraints": "versions of packages that other packages require: numpy<2 (see below)",
     "allow_source": "packages that envkit may build from source in a sandbox (see docs/source.md)",
-    "requirements": "requirements files beside this one, read as if they stood under pip (see below)",
+    "requirements": "requirements files in this folder, read as if their lines were under pip (see below)",
     "apt": "additional system packages on Debian and Ubuntu",
     "rpm": "additional system packages on Rocky Linux, UBI and CentOS",
     "env": "environment variables of the image",
@@ -52,9 +52,9 @@ KEYS = {
     "entrypoint": "command that always runs, after the init process and after the environment is activated",
     "command": "default arguments, or the default command",
     "cmd": "former name of command",
-    "copy": "list of {from, to}: files and folders beside this one that the image gets (see below)",
+    "copy": "list of {from, to}: files and folders to copy into the image (see below)",
     "ports": "ports that programs of the image listen on: 8888, 53/udp",
-    "volumes": "folders that are meant to be mounted over",
+    "volumes": "folders that are meant as mount points",
     "smoke": "how the image is verified (see below)",
 }
 REQUEST_KEYS = {
@@ -68,7 +68,7 @@ REQUEST_KEYS = {
     "platform": " or ".join(PLATFORMS),
     "source": ", ".join(SOURCES),
     "cpu": "true for an image without CUDA",
-    "max_size": "most that torch and its requirements may be to download: 3GB",
+    "max_size": "largest download of torch and its requirements: 3GB",
     "supported_only": "true for a Python before its end of life and a torch of the two newest minor versions",
     "allow_forward_compat": "true to accept a CUDA that the driver runs only with a cuda-compat package in the image",
 }
@@ -97,29 +97,29 @@ _LISTS = (
     "volumes",
 )
 
-Asked = str | tuple[str, ...] | bool
-"""One constraint of a request as it was written."""
+RequestValue = str | tuple[str, ...] | bool
+"""The value of one constraint of a request, as it was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One image as its author defined it; `KEYS` describes each field. Values are checked and stay as written."""
+    """One image as its author defined it; `KEYS` describes each field. Values are checked but kept as written."""
 
-    name: str  # the file's name without its ending
+    name: str  # the file's name without its suffix
     where: str  # the file's path, for errors
     title: str
-    request: tuple[tuple[str, Asked], ...] = ()  # what it constrains, by the field names of envkit.resolve.request
+    request: tuple[tuple[str, RequestValue], ...] = ()  # constraints, by the field names of envkit.resolve.request
     template: str = "miniconda"
     flavor: str = "runtime"
     companions: tuple[str, ...] = ("numpy", "torchvision")
-    asked_companions: tuple[str, ...] = ()  # those that the file names itself: the plan holds them or is refused
+    asked_companions: tuple[str, ...] = ()  # those that the file names: without one of them, the plan is refused
     features: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     allow_source: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()  # files, relative to `folder`
-    listed: Listed = field(default_factory=Listed)  # what these files ask for
+    listed: Listed = field(default_factory=Listed)  # the contents of these files
     apt: tuple[str, ...] = ()
     rpm: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
@@ -136,15 +136,15 @@ class Definition:
 
 
 def shipped() -> dict[str, Path]:
-    """The images that come with envkit, by name."""
+    """Return the files of the definitions that come with envkit, by name."""
     return {path.stem: path for path in sorted(paths.data_folder("images").glob("*.yaml"))}
 
 
 def load(name_or_path: str) -> Definition:
-    """A shipped image by its name, or the definition in a file.
+    """Return a shipped definition by its name, or the definition in a file.
 
     Raises:
-        UsageError: the image or file does not exist, or the definition has faults; all of them are named.
+        UsageError: the name or file does not exist, or the definition has errors; all of them are reported.
     """
     known = shipped()
     if name_or_path in known:
@@ -152,24 +152,24 @@ def load(name_or_path: str) -> Definition:
     elif "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
     else:
-        raise UsageError(f"unknown image definition {name_or_path!r:.100}", hint=_meant(name_or_path, list(known)))
+        raise UsageError(f"unknown image definition {name_or_path!r:.100}", hint=_suggested(name_or_path, list(known)))
     where = f"images/{path.name}" if path.parent == paths.data_folder("images") else str(path)
     return parse(strictyaml.text_of(path), where=where, folder=path.parent)
 
 
-def _meant(typed: str, known: list[str]) -> str:
-    """Return the hint for a word that is not a definition: versions are options."""
+def _suggested(typed: str, known: list[str]) -> str:
+    """Return the hint for an unknown definition: a similar name, or the option if it looks like a version."""
     if pinned := _PINNED.fullmatch(typed):
         return f"versions are options: --{pinned[1]} {pinned[2]}"
     if _VERSION.fullmatch(typed):
         return f"versions are options: --cuda {typed}, --torch {typed} or --python {typed}"
     near = difflib.get_close_matches(typed, known, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}use one of {', '.join(known)}, or the path of a file, such as ./train.yaml"
+    similar = f"did you mean {near[0]}? " if near else ""
+    return f"{similar}use one of {', '.join(known)}, or the path of a file, such as ./train.yaml"
 
 
 def parse(text: str, *, where: str, folder: Path) -> Definition:
-    """The definition in a text; `where` names it in errors, `folder` is where `extends` looks.
+    """Return the definition in a text; `where` names it in errors, `extends` searches `folder`.
 
     Raises:
         UsageError: as `load`.
@@ -181,8 +181,8 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
         path = shipped().get(parent, folder / f"{parent}.yaml" if not parent.endswith(".yaml") else folder / parent)
         if parent not in shipped() and not path.resolve().is_relative_to(folder.resolve()):
             raise UsageError(
-                f"{where}: extends: {parent!r} is a link that leads out of {folder}",
-                hint="copy the file into the folder of this one; links out of the folder are not followed",
+                f"{where}: extends: {parent!r} is a link out of {folder}",
+                hint="copy the file into the folder; links out of the folder are not followed",
             )
         first = _values(strictyaml.read(strictyaml.text_of(path), str(path)), str(path), faults)
         if "extends" in first:
@@ -199,7 +199,7 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
         faults=faults,
         at=f"{where}: requirements",
     )
-    values["request"] = laid_under(values.get("request", {}), listed, faults)
+    values["request"] = with_listed(values.get("request", {}), listed, faults)
     if faults:
         raise UsageError(
             faults[0], details=shown(faults[1:]), hint="`envkit help images` lists every key and its meaning"
@@ -211,21 +211,21 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
 
 
 def _exact_python(request: Mapping[str, Any]) -> str | None:
-    """The minor version that a request fixes, for markers; None where it fixes none."""
+    """Return the Python minor version that a request fixes, for markers; None if it does not fix one."""
     match = re.fullmatch(r"(?:==)?\s*(3\.[0-9]+)(?:\.[0-9*]+)?", str(request.get("python", "")))
     return match.group(1) if match else None
 
 
 def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Definition:
-    """A definition with some keys of its schema laid over it, as a file that extends it would.
+    """Return a definition with some keys of its schema overridden, as a file that extends it would.
 
     Args:
-        definition: what they are laid over; its name stays.
-        tree: values as `envkit.ground.strictyaml` gives them.
-        where: names the tree in errors.
+        definition: the definition to change; its name stays.
+        tree: the keys with their values, as `envkit.ground.strictyaml` returns them.
+        where: the name of the tree in errors.
 
     Raises:
-        UsageError: a key or a value is invalid; all of them are named.
+        UsageError: a key or a value is invalid; all errors are reported.
     """
     if not tree:
         return definition
@@ -245,12 +245,12 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
 
 
 def kind_of(template: str) -> str | None:
-    """How a template installs, which its name says: `miniconda`, `wheels`, or None for a name that says neither."""
+    """Return how a template installs packages, from its name: `miniconda`, `wheels`, or None for any other name."""
     return next((kind for kind in KINDS if template == kind or template.startswith(f"{kind}-")), None)
 
 
 def check_template(value: str) -> str | None:
-    """Why a template's name is refused, None if it is fine."""
+    """Return why a template's name is refused, None if it is fine."""
     if not re.fullmatch(r"[a-z0-9]+(?:[-_][a-z0-9]+)*", value) or kind_of(value) is None:
         return "is not a template name; use miniconda, wheels, or a name that begins with miniconda- or wheels-"
     return None
@@ -266,7 +266,7 @@ def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
 
 
 def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
-    """Read every key of a definition that is there; `envkit.plan.shape` makes the JSON Schema of these calls."""
+    """Read every key of a definition; `envkit.plan.shape` derives the JSON Schema from these calls."""
     top.choice("schema", (SCHEMA,))
     values: dict[str, Any] = {
         "title": top.text("title", names.text),
@@ -300,7 +300,7 @@ def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
 
 def _command(top: Fields, faults: list[str]) -> tuple[str, ...] | None:
     if "command" in top and "cmd" in top:
-        faults.append(f"{top.at('cmd')}: it is the former name of command, which is there, too; remove it")
+        faults.append(f"{top.at('cmd')}: the former name of command, which is given too; remove cmd")
     former, command = top.command("cmd", names.command), top.command("command", names.command)
     return former if command is None else command
 
@@ -360,7 +360,7 @@ def _smoke(under: Fields) -> dict[str, Any]:
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """The child's values over the parent's: mappings by key, lists of packages added, the rest replaced."""
+    """Return the parent's values overridden by the child's: mappings are merged, lists extended, the rest replaced."""
     merged = first | second
     for key in ("request", "env", "labels", "smoke"):
         if key in first and key in second:
@@ -369,12 +369,11 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
         if key in first and key in second:
             merged[key] = tuple(dict.fromkeys((*first[key], *second[key])))
     if "request" in first and "request" in second:
-        merged["request"] = _either(first["request"], second["request"])
+        merged["request"] = _merged_request(first["request"], second["request"])
     return merged
 
 
-def _either(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """CPU and CUDA exclude each other, so the later word takes the earlier one away."""
+def _merged_request(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return drop_contradicted(first, cpu=second.get("cpu") is True, cuda=bool(CUDA_KEYS & second.keys())) | second
 
 
@@ -382,7 +381,7 @@ CUDA_KEYS = frozenset({"cuda", "cudnn", "driver", "gpu"})
 
 
 def drop_contradicted(values: dict[str, Any], *, cpu: bool, cuda: bool) -> dict[str, Any]:
-    """The earlier request without what a later one contradicts."""
+    """Return the earlier request without what a later one contradicts: CPU and CUDA exclude each other."""
     dropped = CUDA_KEYS if cpu else {"cpu"} if cuda else frozenset()
     return {key: value for key, value in values.items() if key not in dropped}
 
@@ -391,7 +390,7 @@ def _parent(value: str) -> str | None:
     return (
         None
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value)
-        else "is neither a shipped image nor a file beside this one"
+        else "is neither a shipped image nor a file in this folder"
     )
 
 

@@ -1,4 +1,4 @@
-"""What each feature adds: packages per way of installing and per system, as rows."""
+"""The table of features: the packages, ports and default command that each adds to an image."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One ready-made addition. `{cuda}` in a pip name stands for the CUDA major, as in nvidia-dali-cuda120."""
+    """One predefined addition. `{cuda}` in a pip name stands for the CUDA major, as in nvidia-dali-cuda120."""
 
     name: str
     meaning: str
     conda: tuple[str, ...] = ()  # miniconda template
     pip: tuple[str, ...] = ()  # both templates
-    wheels: tuple[str, ...] = ()  # pip packages that take the place of `conda` in the wheels template
+    wheels: tuple[str, ...] = ()  # pip packages that replace `conda` in the wheels template
     deb: tuple[str, ...] = ()
     rpm: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()  # default command, unless the definition has one
@@ -62,5 +62,5 @@ NAMES = tuple(feature.name for feature in FEATURES)
 
 
 def rows(names: tuple[str, ...]) -> tuple[Feature, ...]:
-    """The features with these names, in the order of the table."""
+    """Return the features with these names, in the order of the table."""
     return tuple(feature for feature in FEATURES if feature.name in names)

@@ -12,13 +12,13 @@ from typing import Any
 from envkit.ground.errors import MAX_FAULTS
 
 Check = Callable[[str], str | None]
-"""Gives None, or why the value is refused."""
+"""Returns why the value is refused, None if it is fine."""
 
 Rows = tuple[Mapping[str, str], ...]
 
 
 class Fields:
-    """One mapping; faults go to the shared list, each with its place (`images/train.yaml: request.cuda`)."""
+    """One mapping; errors go to the shared list, each with its path (`images/train.yaml: request.cuda`)."""
 
     def __init__(self, tree: Any, where: str, known: Collection[str], faults: list[str], joint: str = ": ") -> None:
         self._where = where
@@ -31,7 +31,7 @@ class Fields:
             return
         self._tree = tree
         unknown = [key for key in tree if key not in known]
-        # The near key costs a comparison with every known one, and only the errors that are shown need it.
+        # A suggestion compares the key with every known one, and only MAX_FAULTS errors are shown.
         faults += [f"{self.at(key)}: unknown key; {_near(key, known)}" for key in unknown[:MAX_FAULTS]]
         faults += [f"{self.at(key)}: unknown key" for key in unknown[MAX_FAULTS:]]
 
@@ -39,7 +39,7 @@ class Fields:
         return key in self._tree
 
     def at(self, key: str) -> str:
-        """The place of a key, as errors name it."""
+        """Return the path of a key, as errors name it."""
         return f"{self._where}{self._joint}{_plain(key)}"
 
     def fault(self, key: str, value: object, why: str) -> None:
@@ -47,7 +47,7 @@ class Fields:
         self._faults.append(f"{self.at(key)}: {_shown(value)} {why}")
 
     def text(self, key: str, check: Check) -> str | None:
-        """Text, or None when it is absent or refused."""
+        """Return a text, or None if it is absent or refused."""
         if key not in self._tree:
             return None
         value = self._tree[key]
@@ -61,7 +61,7 @@ class Fields:
         return value
 
     def choice(self, key: str, allowed: Collection[str]) -> str | None:
-        """One of a few words."""
+        """Return one of a few words, or None if it is absent or refused."""
 
         def check(value: str) -> str | None:
             return None if value in allowed else f"is not one of {', '.join(allowed)}; {_near(value, allowed)}"
@@ -69,7 +69,7 @@ class Fields:
         return self.text(key, check)
 
     def flag(self, key: str) -> bool | None:
-        """Whether the key says true; None when it is absent."""
+        """Return true or false, or None if the key is absent or refused."""
         value = self._tree.get(key)
         if key in self._tree and not isinstance(value, bool):
             self.fault(key, value, "is neither true nor false")
@@ -77,7 +77,7 @@ class Fields:
         return value if isinstance(value, bool) else None
 
     def number(self, key: str, low: int, high: int) -> int | None:
-        """A whole number between two bounds, both included."""
+        """Return a whole number between two bounds, both included; None if it is absent or refused."""
 
         def check(value: str) -> str | None:
             whole = value.isascii() and value.isdigit() and len(value) < 10  # noqa: PLR2004 - keeps int() small
@@ -87,7 +87,7 @@ class Fields:
         return None if value is None else int(value)
 
     def words(self, key: str, check: Check) -> tuple[str, ...] | None:
-        """A list of texts, each checked; a repeated one is a fault."""
+        """Return a list of texts, each checked; a repeated text is an error."""
         if key not in self._tree:
             return None
         value = self._tree[key]
@@ -105,11 +105,11 @@ class Fields:
         return tuple(words)
 
     def choices(self, key: str, allowed: Collection[str]) -> tuple[str, ...] | None:
-        """A list of some of a few words; a repeated one is a fault."""
+        """Return a list of some of a few words; a repeated word is an error."""
         return self.words(key, lambda value: None if value in allowed else f"is not one of {', '.join(allowed)}")
 
     def command(self, key: str, check: Callable[[tuple[str, ...]], str | None]) -> tuple[str, ...] | None:
-        """A list of words in order, checked as a whole; words may repeat."""
+        """Return a list of words in order, checked as a whole; words may repeat."""
         value = self._tree.get(key)
         if key not in self._tree:
             return None
@@ -123,7 +123,7 @@ class Fields:
         return tuple(value)
 
     def rows(self, key: str, known: Collection[str], check: Callable[[Mapping[str, str]], str | None]) -> Rows | None:
-        """A list of mappings that have all of the known keys with texts as values, each checked as a whole."""
+        """Return a list of mappings from all of the known keys to texts, each mapping checked as a whole."""
         if key not in self._tree:
             return None
         value = self._tree[key]
@@ -145,7 +145,7 @@ class Fields:
         return tuple(rows)
 
     def pairs(self, key: str, check: Callable[[str, str], str | None]) -> dict[str, str] | None:
-        """A mapping of names to texts, each pair checked."""
+        """Return a mapping of names to texts, each pair checked."""
         if key not in self._tree:
             return None
         value = self._tree[key]
@@ -162,7 +162,7 @@ class Fields:
         return pairs
 
     def child(self, key: str, known: Collection[str]) -> Fields:
-        """The mapping under a key; empty when the key is absent."""
+        """Return the mapping under a key; it is empty if the key is absent."""
         return Fields(self._tree.get(key, {}), self.at(key), known, self._faults, joint=".")
 
 

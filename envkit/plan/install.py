@@ -1,4 +1,4 @@
-"""How to install a resolution without an image: a command, or a fragment for the file of another tool.
+"""Install a resolution without an image: a command, or a fragment for the file of another tool.
 
 Every format pins the resolved build exactly: by its local version and index for wheels, by its build string for conda.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COMPANIONS = ("torchvision", "torchaudio")
 _NAME = "train"
-"""What new environments and projects are called."""
+"""The name of new environments and projects."""
 _WHEEL_SPEC = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<constraint>[<>=!~].*)?")
 # `pytorch=2.7.1=cuda*`, `cuda-version=12.6`, `setuptools>=77`, `cpuonly`
 _CONDA_SPEC = re.compile(
@@ -39,12 +39,12 @@ def requirements_of(resolution: Resolution) -> tuple[str, ...]:
 
 
 def parts(resolution: Resolution, companions: tuple[str, ...] = COMPANIONS) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what comes from the index of the variant, and what may come from another one."""
-    return _family(resolution, companions), family.beside(resolution, ())
+    """Return the requirements that come from the index of the variant, and those that may come from another index."""
+    return _family(resolution, companions), family.extra_specs(resolution, ())
 
 
 def _family(resolution: Resolution, companions: tuple[str, ...] = COMPANIONS) -> tuple[str, ...]:
-    """Return what comes from the variant's index, where there is one: torch, its companions, pinned CUDA libraries."""
+    """Return what comes from the variant's index, if it has one: torch, its companions and pinned CUDA libraries."""
     wheels = () if _is_conda(resolution) else family.wheel_pins(resolution)
     return (*family.specs(resolution, companions), *wheels)
 
@@ -152,7 +152,7 @@ def text_of(resolution: Resolution, form: str) -> str:
     """Return a resolution in one of `FORMATS`, ending with a newline.
 
     Raises:
-        UsageError: the format installs conda packages and the resolution has wheels, or the other way round.
+        UsageError: the format installs conda packages and the resolution has wheels, or vice versa.
     """
     is_conda = _is_conda(resolution)
     if form in CONDA_FORMATS and not is_conda:
@@ -174,15 +174,15 @@ def _is_conda(resolution: Resolution) -> bool:
 
 
 def _index(resolution: Resolution) -> bool:
-    """Whether the wheels are at an index of their own; those of the Python index come from the client's default one."""
+    """Return whether the wheels need their own index; those of the Python index come from the client's default one."""
     return resolution.source == "pytorch" and resolution.index is not None
 
 
 def _installs(verb: str, resolution: Resolution) -> str:
-    """Return an install from the variant's index, after one for pinned packages that this index may not have."""
+    """Return the install from the variant's index, after that of pinned packages that this index may not have."""
     if not _index(resolution):
         return f"{verb} " + shlex.join(requirements_of(resolution))
-    others = family.beside(resolution, ())
+    others = family.extra_specs(resolution, ())
     first = f"{verb} {shlex.join(others)} && " if others else ""
     return f"{first}{verb} {shlex.join(_family(resolution))} --index-url {resolution.index}"
 
@@ -212,14 +212,14 @@ def _pixi_conda(spec: str) -> str:
 
 
 def _split(spec: str) -> tuple[str, str]:
-    """Split `numpy<2` into name and constraint; `*` where there is none."""
+    """Split `numpy<2` into name and constraint; `*` without one."""
     match = _WHEEL_SPEC.fullmatch(spec)
     assert match, spec
     return match["name"], match["constraint"] or "*"
 
 
 def _text(value: str | None) -> str:
-    """Return a string as TOML and YAML quote it alike."""
+    """Return a string quoted in a form that is the same in TOML and YAML."""
     return json.dumps(value, ensure_ascii=False)
 
 

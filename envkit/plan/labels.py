@@ -1,4 +1,4 @@
-"""Labels that follow from a plan alone; the engines add those of the run (base digest, version of envkit, time)."""
+"""Labels that depend only on the plan; the engines add those of the run (base digest, version of envkit, time)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plan_labels(plan: BuildPlan) -> dict[str, str]:
         "name": plan.name,
         "plan": plan.digest,
         "facts": plan.facts_digest,
-        # `envkit run` gives an image without CUDA no GPUs, so that this is said, and not left out.
+        # Explicit, because `envkit run` gives no GPUs to an image without CUDA.
         "cuda": cuda or "none",
         "python": resolution.python,
         "platform": resolution.platform,
@@ -47,7 +47,7 @@ def plan_labels(plan: BuildPlan) -> dict[str, str]:
 
 
 def _of_torch(resolution: Resolution) -> dict[str, str | None]:
-    """Return what the labels say of the wheels of torch; cuDNN and NCCL come with them."""
+    """Return the labels about torch and the libraries bundled with it, such as cuDNN and NCCL."""
     return {
         "torch": resolution.torch,
         "cudnn": resolution.cudnn,

@@ -1,7 +1,7 @@
 """The build plan: everything that decides an image's content, frozen, with one canonical form and digest.
 
-Where things are fetched from (mirrors, engines, tags) is not part of a plan: the same plan gives the same
-image on another network. See `envkit.ground.settings.Mirrors`.
+Mirrors, engines and tags are not part of a plan, so the same plan gives the same image on another network. See
+`envkit.ground.settings.Mirrors`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Installer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """A file or folder of a project that the image gets; see `envkit.plan.copying`."""
+    """A file or folder of a project to copy into the image; see `envkit.plan.copying`."""
 
     source: str  # relative to the definition's folder
     target: str  # absolute path in the image
@@ -40,11 +40,11 @@ class Copied:
 
     @property
     def into(self) -> str:
-        """The folder of the image that COPY fills."""
+        """The folder of the image that COPY copies into."""
         return (self.target.rpartition("/")[0] or "/") if self.is_file else self.target
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a plan."""
+        """Return a JSON-ready tree."""
         return {"from": self.source, "to": self.target, "file": self.is_file, "digest": self.digest}
 
 
@@ -92,16 +92,16 @@ class BuildPlan:
     smoke: Smoke
     facts_digest: str
     prefix: str = PREFIX
-    constraints: tuple[str, ...] = ()  # versions of packages that others ask for, as pip specs
+    constraints: tuple[str, ...] = ()  # versions of packages that other packages require, as pip specs
     allow_source: tuple[str, ...] = ()  # packages that may be built from source, see `envkit.plan.source_spec`
-    copy: tuple[Copied, ...] = ()  # the last wins
+    copy: tuple[Copied, ...] = ()  # later entries overwrite earlier ones
     ports: tuple[str, ...] = ()  # '8888/tcp'
     volumes: tuple[str, ...] = ()  # absolute paths
-    # Where `copy` reads, on this machine alone: no part of the JSON or the digest. Empty: the current folder.
+    # The folder that `copy` reads from on this machine, so it is not in the JSON or the digest. Empty: the current one.
     folder: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree, schema included."""
+        """Return a JSON-ready tree, schema included."""
         return {
             "schema": SCHEMA,
             "name": self.name,
@@ -135,7 +135,7 @@ class BuildPlan:
         }
 
     def _additions(self) -> dict[str, Any]:
-        """Keys that came later; an empty one is left out, so that plans from before keep their digests."""
+        """Return keys that were added later. Empty ones are left out, so older plans keep their digests."""
         additions = {
             "copy": [copied.to_json() for copied in self.copy],
             "ports": list(self.ports),
@@ -145,15 +145,15 @@ class BuildPlan:
         return {key: value for key, value in additions.items() if value}
 
     def canonical(self) -> bytes:
-        """The plan as canonical JSON: sorted keys, no spaces, UTF-8, final newline."""
+        """Return the plan as canonical JSON: sorted keys, no spaces, UTF-8, final newline."""
         return _canonical(self.to_json())
 
     @property
     def digest(self) -> str:
         """`sha256:` and a hex digest: the plan's identity.
 
-        It covers all that decides the image, and leaves out what only explains it: the resolution's reasons and
-        warnings, and the facts it came from. Other words for the same choice are the same plan.
+        It covers everything that affects the image. It leaves out what only explains it (the resolution's reasons and
+        warnings, and the facts), so a reworded explanation of the same choice does not change the digest.
         """
         tree = self.to_json()
         resolution = {name: value for name, value in tree["resolution"].items() if name not in _EXPLANATIONS}

@@ -1,7 +1,7 @@
-"""Which texts may enter an image: package specs, variable and label names, paths, users. Each check returns the error.
+"""Check texts that enter an image: package specs, names of variables and labels, paths, users.
 
-A check takes a value and gives None when it is fine, or the reason why it is refused. Nothing here is quoted or
-escaped: what would need care further down is refused here, and what passes travels in files.
+Each check returns None if the value is fine, otherwise why it is refused. A value that would need quoting or escaping
+in a Dockerfile or a script is refused here, and accepted values are passed on in files.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import unicodedata
 
 from envkit.ground import imagepaths
 
-MAX_TEXT = 4096  # characters of a value; pages of text belong in a file
-MAX_NAME = 256  # characters of a name or a spec; lengths are checked before any pattern is tried
+MAX_TEXT = 4096  # characters of a value; longer texts belong in a file
+MAX_NAME = 256  # characters of a name or a spec, checked before any pattern because some backtrack
 _TOO_LONG = f"is longer than {MAX_NAME} characters"
 LABEL_PREFIX = "io.github.envkit"
 
@@ -29,7 +29,7 @@ _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+
 _PORT = re.compile(r"([0-9]{1,5})(?:/(?:tcp|udp))?")
 MAX_PORT = 65535
 _USER = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9})?")
-# One character of the scheme is enough; all of it would be searched again from each of its characters.
+# One character of the scheme is enough. Matching all of it would take quadratic time on a long run of such characters.
 _URL_LOGIN = re.compile(r"[A-Za-z0-9+.-]://[^/\s]*@")
 
 _RESOLVED = frozenset(
@@ -72,15 +72,15 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def repository(name: str) -> str:
-    """Return a name as one component of a repository's name, and as a DNS label: `My App` is `my-app`."""
+    """Return a name as a component of a repository's name, which is also a valid DNS label: `My App` -> `my-app`."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "image"
 
 
 def text(value: str) -> str | None:
-    """Free text: one line, without control or format characters."""
+    """Check free text: one line, without control or format characters."""
     if len(value) > MAX_TEXT:
         return f"is longer than {MAX_TEXT} characters"
-    if value.isprintable():  # the common case, told in one call
+    if value.isprintable():  # the common case, in one fast call
         return None
     for char in value:
         if unicodedata.category(char) in _INVISIBLE:
@@ -89,35 +89,35 @@ def text(value: str) -> str | None:
 
 
 def conda_spec(value: str) -> str | None:
-    """A conda package with an optional version: `scipy`, `scipy >=1.11,<2`, `scipy=1.11.*=py311*`."""
+    """Check a conda package with an optional version: `scipy`, `scipy >=1.11,<2`, `scipy=1.11.*=py311*`."""
     if len(value) > MAX_NAME:
         return _TOO_LONG
     match = _CONDA.fullmatch(value)
     if match is None:
         return "is not a conda spec; write a name and a version such as 'scipy >=1.11'"
     if match.group(1).lower() in _RESOLVED:
-        return f"is resolved, not listed; constrain {match.group(1)} under request"
+        return f"is chosen by the resolver; constrain {match.group(1)} under request"
     return None
 
 
 def pip_spec(value: str) -> str | None:
-    """A requirement by name: `einops`, `einops[extra]>=0.7,<1`; no URLs, paths, options or markers."""
+    """Check a requirement by name: `einops`, `einops[extra]>=0.7,<1`; no URLs, paths, options or markers."""
     if len(value) > MAX_NAME:
         return _TOO_LONG
     match = _PIP.fullmatch(value)
     if match is None and "@" in value and "git+" in value:
-        return "is a git URL; list it under allow_source, which names what is built from source"
+        return "is a git URL; list it under allow_source, which is for packages to build from source"
     if match is None:
         return "is not a requirement; write a name and a version, such as 'einops>=0.7'"
     if match.group(1).lower() in _RESOLVED:
-        return f"is resolved, not listed; constrain {match.group(1)} under request"
+        return f"is chosen by the resolver; constrain {match.group(1)} under request"
     return None
 
 
 def constraint(value: str) -> str | None:
-    """A version of a package that is installed only if something asks for it: `numpy<2`."""
+    """Check a version of a package that is installed only if another package requires it: `numpy<2`."""
     if "[" in value:
-        return "a constraint has no extras; write the name and the version"
+        return "is a constraint with extras; write only the name and the version"
     why = pip_spec(value)
     if why is None and not re.search(r"[<>=!~]", value):
         return "is not a constraint; write a name and a version, such as 'numpy<2'"
@@ -125,21 +125,21 @@ def constraint(value: str) -> str | None:
 
 
 def deb_package(value: str) -> str | None:
-    """A Debian package name, with `=version` if it is pinned."""
+    """Check a Debian package name, with `=version` if it is pinned."""
     if len(value) > MAX_NAME:
         return _TOO_LONG
     return None if _DEB.fullmatch(value) else "is not a Debian package name"
 
 
 def rpm_package(value: str) -> str | None:
-    """An RPM package name, with `-version` if it is pinned."""
+    """Check an RPM package name, with `-version` if it is pinned."""
     if len(value) > MAX_NAME:
         return _TOO_LONG
     return None if _RPM.fullmatch(value) else "is not an RPM package name"
 
 
 def variable(name: str, value: str) -> str | None:
-    """A variable for ENV: its name is neither dangerous nor secret, its value free text without a login."""
+    """Check a variable for ENV: its name is neither dangerous nor that of a secret, its value has no login."""
     if len(name) > MAX_NAME:
         return f"the name {_TOO_LONG}"
     if not _VARIABLE.fullmatch(name):
@@ -160,7 +160,7 @@ def _secret(name: str, value: str) -> str | None:
 
 
 def label(name: str, value: str) -> str | None:
-    """A label under the author's own prefix, or a standard OCI annotation that the author knows best."""
+    """Check a label: it has the author's own prefix, or is an OCI annotation that only the author can fill in."""
     if len(name) > MAX_NAME:
         return f"the name {_TOO_LONG}"
     if not _LABEL.fullmatch(name):
@@ -172,14 +172,14 @@ def label(name: str, value: str) -> str | None:
 
 
 def user(value: str) -> str | None:
-    """A numeric `uid` or `uid:gid` that is not root: Kubernetes cannot check names."""
+    """Check a numeric `uid` or `uid:gid` that is not root. Kubernetes' runAsNonRoot cannot check user names."""
     if not _USER.fullmatch(value):
         return "is not a numeric uid:gid, such as 1000:1000"
     return "is root; use another uid" if int(value.partition(":")[0]) == 0 else None
 
 
 def workdir(value: str) -> str | None:
-    """An absolute, normal path outside the folders of the system and of the environment."""
+    """Check an absolute, normalized path outside the folders of the system and of the environment."""
     parts = value.split("/")[1:]
     if not value.startswith("/") or not all(parts) or any(part in (".", "..") for part in parts):
         return "is not a plain absolute path, such as /workspace"
@@ -193,7 +193,7 @@ def workdir(value: str) -> str | None:
 
 
 def port(value: str) -> str | None:
-    """A port of a container: `8888`, `8888/tcp`, `53/udp`."""
+    """Check a port of a container: `8888`, `8888/tcp`, `53/udp`."""
     match = _PORT.fullmatch(value)
     if match is None or not 1 <= int(match.group(1)) <= MAX_PORT:
         return f"is not a port from 1 to {MAX_PORT}, such as 8888 or 8888/udp"
@@ -201,7 +201,7 @@ def port(value: str) -> str | None:
 
 
 def command(value: tuple[str, ...]) -> str | None:
-    """An ENTRYPOINT or CMD: a list of words; `conda run` swallows signals and is refused."""
+    """Check an ENTRYPOINT or CMD: a list of words. `conda run` is refused because it does not forward signals."""
     if value[:2] == ("conda", "run"):
-        return "conda run does not forward signals; the environment is already active"
+        return "conda run does not forward signals; remove it, the environment is already active"
     return next((fault for word in value if (fault := text(word))), None)

@@ -1,4 +1,4 @@
-"""Definition, flags and facts -> BuildPlan. Equal inputs give equal plans; only files to copy are read."""
+"""Make a BuildPlan from a definition, flags and facts. Equal inputs give equal plans; only files to copy are read."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from envkit.resolve.reasons import REQUESTED
 from envkit.resolve.resolver import resolve
 
 Given = Mapping[str, "str | Sequence[str] | bool | None"]
-"""What was typed, by the field names of `envkit.resolve.request`; None and () mean: not given."""
+"""The values of flags, by the field names of `envkit.resolve.request`; None and () mean not given."""
 
 DEFAULT = "default"
 ENTRY = "/usr/share/envkit/entry.sh"
 CPU_FROM_CONDA = (
-    "CPU images use conda-forge so that one solver chooses all packages; --source pytorch has newer torch releases"
+    "CPU images use conda-forge, so one solver chooses all packages; --source pytorch has newer torch releases"
 )
 
 
 def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
-    """Return the plan of a definition, which what was typed overrides.
+    """Return the plan of a definition, with flags overriding its request.
 
     Raises:
         UsageError: the definition, a flag or their combination is invalid.
-        ConflictError: no combination satisfies the request; it carries the conflict.
+        ConflictError: no combination satisfies the request; the error carries the conflict.
     """
     request, kind, warnings = request_of(definition, given, facts)
     answer = _with_origins(resolve(replace(request, template=kind), facts), definition, given)
@@ -80,25 +80,27 @@ def _require_companions(definition: Definition, answer: Resolution) -> None:
             raise ConflictError(
                 f"{definition.where}: companions: the {name} of torch {answer.torch} has no wheel for Python "
                 f"{answer.python} on {answer.platform}",
-                hint=f"--python {pythons[-1]}, or take {name} out of companions" if pythons else f"take {name} out",
+                hint=f"--python {pythons[-1]}, or remove {name} from companions"
+                if pythons
+                else f"remove {name} from companions",
             )
 
 
 def _companions(definition: Definition) -> tuple[str, ...]:
-    """The companions of a definition with those that its requirements files list."""
+    """Return the companions of a definition, including those that its requirements files list."""
     listed = [
         entry.field
-        for entry in definition.listed.asked
+        for entry in definition.listed.settings
         if entry.field in ("torchvision", "torchaudio") and not entry.line.constraint
     ]
     return _unique([*definition.companions, *listed])
 
 
 def _require_listed(definition: Definition, answer: Resolution) -> None:
-    """Refuse a resolution that a requirements file contradicts: a flag, or a companion of another torch."""
-    gone = {"torchvision", "torchaudio"}.difference(definition.companions)
+    """Refuse a resolution that contradicts a requirements file, because of a flag or a companion of another torch."""
+    absent = {"torchvision", "torchaudio"}.difference(definition.companions)
     lines = unmet(
-        (entry for entry in definition.listed.asked if not (entry.line.constraint and entry.field in gone)), answer
+        (entry for entry in definition.listed.settings if not (entry.line.constraint and entry.field in absent)), answer
     )
     if lines:
         raise ConflictError(
@@ -109,20 +111,20 @@ def _require_listed(definition: Definition, answer: Resolution) -> None:
 
 
 def _installed(resolution: Resolution, companions: tuple[str, ...]) -> Resolution:
-    """The resolution without the companions that are left out: a plan promises what the image holds."""
-    gone = [name for name in ("torchvision", "torchaudio") if name not in companions]
+    """Return the resolution without companions that are not installed: verification expects what the plan lists."""
+    absent = [name for name in ("torchvision", "torchaudio") if name not in companions]
     return replace(
         resolution,
-        **dict.fromkeys(gone),  # type: ignore[arg-type] # both may be None
-        warnings=tuple(text for text in resolution.warnings if text.partition(" ")[0] not in gone),
+        **dict.fromkeys(absent),  # type: ignore[arg-type] # both may be None
+        warnings=tuple(text for text in resolution.warnings if text.partition(" ")[0] not in absent),
     )
 
 
 def request_of(definition: Definition, given: Given, facts: Facts) -> tuple[Request, str, tuple[str, ...]]:
-    """The request of a definition with what was typed laid over it, how its template installs, and warnings.
+    """Return the request of a definition with flags overriding it, how its template installs, and warnings.
 
     Raises:
-        UsageError: a value is invalid; its message names the flag or the definition's field.
+        UsageError: a value is invalid; the message names the flag or the definition's field.
     """
     typed = {field: value for field, value in given.items() if value not in (None, (), [], False)}
     asked: dict[str, Any] = dict(definition.request)
@@ -138,11 +140,13 @@ def request_of(definition: Definition, given: Given, facts: Facts) -> tuple[Requ
     if asked.get("cpu") and kind == "miniconda" and asked.get("source", "auto") == "auto":
         asked["source"] = "conda-forge"
         warnings = (CPU_FROM_CONDA,)
-    request = requests.parse({**asked, "template": kind}, facts, name=_places(definition, typed))
+    request = requests.parse({**asked, "template": kind}, facts, name=_origins(definition, typed))
     return replace(request, template=template), kind, warnings
 
 
-def _places(definition: Definition, typed: Mapping[str, object]) -> Callable[[str], str]:
+def _origins(definition: Definition, typed: Mapping[str, object]) -> Callable[[str], str]:
+    """Return a function that names a field in errors by its origin: the flag, or the key of the definition."""
+
     def name(field: str) -> str:
         inside = {"gpu": "request.gpus", "template": "template"}.get(field, f"request.{field.replace('-', '_')}")
         return f"--{field}" if field.replace("-", "_") in typed else f"{definition.where}: {inside}"
@@ -163,8 +167,8 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
     compilers = COMPILERS[system.family] if devel else ()
     toolkit = devel and resolution.cuda is not None
     constraints = _unique([*definition.listed.constraints, *definition.constraints])
-    beside = family.beside(resolution, definition.companions)
-    beside = tuple(family.constrained(spec, constraints, conda=conda) for spec in beside)
+    extra = family.extra_specs(resolution, definition.companions)
+    extra = tuple(family.constrained(spec, constraints, conda=conda) for spec in extra)
     torch = family.specs(resolution, definition.companions)
     if resolution.source not in family.CONDA_SOURCES:
         torch += family.wheel_pins(resolution)
@@ -186,14 +190,14 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         base=bases.devel_image(resolution, system, facts) if toolkit else system.image,
         build_base=system.image,
         installer=bases.installer(resolution.platform, system.glibc, facts) if conda else None,
-        family=torch if conda else (*torch, *beside),
+        family=torch if conda else (*torch, *extra),
         channels=family.channels(resolution) if conda else (),
         solve_env=tuple(sorted(overrides.items())) if conda else (),
         interpreter=interpreter,
         conda=_unique(
             [
                 "tini",
-                *beside,
+                *extra,
                 *(family.constrained(package, constraints, conda=True) for package in (*listed, *definition.conda)),
             ]
         )
@@ -223,7 +227,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
 
 
 def _copied(definition: Definition) -> tuple[Copied, ...]:
-    """What the image gets of the project, as it is now."""
+    """Return the project's files for the image, with digests of their present contents."""
     return tuple(
         copying.planned(
             source, target, workdir=definition.workdir, folder=Path(definition.folder), where=definition.where
@@ -238,11 +242,11 @@ def _port(text: str) -> str:
 
 
 def _fetchers(system: Os) -> tuple[str, ...]:
-    """What fetches the Miniconda installer."""
+    """Return the system packages that download the Miniconda installer."""
     if system.family == "deb":
         return ("ca-certificates", "curl")
-    # An OS whose mirrors ended has curl in its image. Elsewhere curl is in one of two packages that exclude each other,
-    # so the file is what is asked for.
+    # The images of an OS whose mirrors are offline have curl. On the others, one of two conflicting packages provides
+    # curl, so it is requested by its path.
     return () if system.mirrors_ended else ("/usr/bin/curl",)
 
 

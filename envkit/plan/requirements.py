@@ -1,7 +1,7 @@
-"""Requirements files: what one asks of the resolver, which packages it lists, and which lines cannot be used.
+"""Requirements files: their constraints for the resolver, their packages, and the lines that cannot be used.
 
-`read` splits a file into lines with their places, `sort` says what each line is worth. An image definition refuses
-every line that it cannot use (`listed_in`); `envkit init` lists it.
+`read` splits a file into lines with their line numbers, `sort` classifies each line. A line that cannot be used is an
+error in an image definition (`listed_in`); `envkit init` lists it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FAMILY = ("torch", "torchvision", "torchaudio")
 FILE = "requirements"
-"""The field of `Asked` that names a requirements file."""
+"""The field of `Setting` that names a requirements file."""
 UNDECIDED = "whether it is installed depends on the Python version"
 _MAX_DEPTH = 8  # files that name one another with -r
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
@@ -46,16 +46,16 @@ _PATHS = ("git+", "hg+", "svn+", "bzr+", "http://", "https://", "file:", "./", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of a file, its continuations joined and its comment gone."""
+    """A line of a file, with continuation lines joined and without its comment."""
 
     where: str  # 'requirements.txt:3'
     text: str
-    constraint: bool = False  # of a constraints file: it limits versions, and asks for nothing
+    constraint: bool = False  # of a constraints file: it limits versions, but installs nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A constraint on what the resolver chooses."""
+class Setting:
+    """A constraint for the resolver, or another setting of the definition."""
 
     field: str  # 'torch', 'torchvision', 'torchaudio', 'cuda', 'cpu', 'python', 'cudnn', 'source', ...
     value: str  # '==2.1.0', '11.8', 'true'
@@ -71,80 +71,78 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """A line that cannot be used, or that needs no place in a definition."""
+class Skipped:
+    """A line that cannot be used, or that a definition does not need."""
 
     line: Line
     why: str
-    harmless: bool = False  # nothing is lost without it
-    excluded: bool = False  # another line of the same files leaves no version for it
+    harmless: bool = False  # the image is the same without it
+    excluded: bool = False  # another line of the same files excludes every version that it allows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sorted:
-    """What the lines of a project's files are worth."""
+class Contents:
+    """The contents of a project's files, line by line."""
 
-    asked: tuple[Asked, ...] = ()
+    settings: tuple[Setting, ...] = ()
     packages: tuple[Package, ...] = ()
-    constraints: tuple[Package, ...] = ()  # versions of packages that something else asks for
-    left: tuple[Left, ...] = ()
+    constraints: tuple[Package, ...] = ()  # versions of packages that other packages require
+    skipped: tuple[Skipped, ...] = ()
 
-    def __add__(self, other: Sorted) -> Sorted:
-        return Sorted(
-            asked=(*self.asked, *other.asked),
+    def __add__(self, other: Contents) -> Contents:
+        return Contents(
+            settings=(*self.settings, *other.settings),
             packages=(*self.packages, *other.packages),
             constraints=(*self.constraints, *other.constraints),
-            left=(*self.left, *other.left),
+            skipped=(*self.skipped, *other.skipped),
         )
 
-    def of(self, name: str) -> tuple[Asked, ...]:
-        """Return what is asked of one field."""
-        return tuple(entry for entry in self.asked if entry.field == name)
+    def of(self, name: str) -> tuple[Setting, ...]:
+        """Return the entries for one field."""
+        return tuple(entry for entry in self.settings if entry.field == name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What the requirements files of a definition ask for."""
+    """The contents of the requirements files of a definition."""
 
     specs: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
-    asked: tuple[Asked, ...] = field(default=())
-
-    def of(self, name: str) -> tuple[Asked, ...]:
-        """Return what is asked of one field."""
-        return tuple(entry for entry in self.asked if entry.field == name)
+    settings: tuple[Setting, ...] = ()
 
 
 def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str, ...] = ()) -> tuple[Line, ...]:
-    """Return the lines of a requirements file, those of files that it includes with `-r` or `-c` in their place.
+    """Return the lines of a requirements file; the lines of an included file (`-r`, `-c`) replace the line with it.
 
     Args:
         name: of the file, relative to `folder`.
-        folder: what no file may lie outside of.
-        constraint: whether it is a constraints file. As with pip, what such a file includes with `-r` is installed.
+        folder: every file must be inside this folder.
+        constraint: whether it is a constraints file. As with pip, a file that it includes with `-r` is not one.
 
     Raises:
         UsageError: a file is missing, not UTF-8, a URL, outside the folder, or includes itself.
     """
     if "://" in name:
         raise UsageError(
-            f"{masked(name)!r:.200} is a URL, and only files are read", hint="save it as a file of the folder"
+            f"{masked(name)!r:.200} is a URL, and only files are read", hint="save it as a file in the folder"
         )
     path = folder / name
     if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
     if len(_from) > _MAX_DEPTH:
-        raise UsageError(f"{name}: more than {_MAX_DEPTH} files include one another", hint="remove -r and -c lines")
+        raise UsageError(
+            f"{name}: files include one another more than {_MAX_DEPTH} levels deep", hint="remove -r and -c lines"
+        )
     lines: list[Line] = []
     for line in _logical(name, strictyaml.text_of(path)):
         option = _OPTION.fullmatch(line.text)
         if option and option[1] in (*_FILES, *_CONSTRAINTS):
             file = option[2].strip()
-            beside = file if "://" in file else posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
-            if beside in (*_from, name):
-                raise UsageError(f"{line.where}: {beside} includes itself", hint=f"remove the line {line.where}")
+            target = file if "://" in file else posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
+            if target in (*_from, name):
+                raise UsageError(f"{line.where}: {target} includes itself", hint=f"remove the line {line.where}")
             try:
-                lines += read(beside, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
+                lines += read(target, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
             except UsageError as error:
                 message = error.message if _from else f"{line.where}: {error.message}"
                 raise UsageError(message, hint=error.hint) from error
@@ -167,84 +165,84 @@ def _logical(name: str, text: str) -> Iterable[Line]:
         start, joined = 0, ""
 
 
-def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -> Sorted:
-    """Return what a requirements file, or a constraints file, asks for that a line of another file names."""
+def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -> Contents:
+    """Return the contents of a requirements or constraints file that a line of another file names."""
     try:
-        sorted_lines = sort(read(name, folder, constraint=constraint))
+        contents = sort(read(name, folder, constraint=constraint))
     except UsageError as error:
-        return _left(line, error.message)
-    return sorted_lines if constraint else Sorted(asked=(Asked(field=FILE, value=name, line=line),)) + sorted_lines
+        return _skip(line, error.message)
+    return contents if constraint else Contents(settings=(Setting(field=FILE, value=name, line=line),)) + contents
 
 
-def sort(lines: Iterable[Line], *, python: str | None = None) -> Sorted:
-    """Say of each line what it is worth.
+def sort(lines: Iterable[Line], *, python: str | None = None) -> Contents:
+    """Classify each line.
 
     Args:
         lines: as `read` returns them.
-        python: minor version for markers; None = a marker has to decide alike for every supported Python.
+        python: minor version for markers; None = a marker is decided only if it is the same for every supported Python.
     """
-    sorted_lines = Sorted()
+    contents = Contents()
     for line in lines:
-        sorted_lines += _option(line) if line.text.startswith("-") else _requirement(line, python)
-    return replace(sorted_lines, left=(*sorted_lines.left, *_contradictions(sorted_lines)))
+        contents += _option(line) if line.text.startswith("-") else _requirement(line, python)
+    return replace(contents, skipped=(*contents.skipped, *_contradictions(contents)))
 
 
-def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
-    return Sorted(left=(Left(line=line, why=why, harmless=harmless),))
+def _skip(line: Line, why: str, *, harmless: bool = False) -> Contents:
+    return Contents(skipped=(Skipped(line=line, why=why, harmless=harmless),))
 
 
-def _option(line: Line) -> Sorted:
+def _option(line: Line) -> Contents:
     option = _OPTION.fullmatch(line.text)
     name, value = (option[1], option[2].strip()) if option else (line.text, "")
     if name in _INDEXES:
         return index(line, value)
     if name in ("-e", "--editable"):
-        return _left(line, "an editable install is not locked; add the folder under copy")
+        return _skip(line, "an editable install is not locked; add the folder under copy")
     if name in _WITHOUT_EFFECT:
-        return _left(line, "it has no effect: envkit installs wheels by their SHA-256", harmless=True)
-    return _left(line, f"the option {name} is not supported")
+        return _skip(line, "it has no effect: envkit installs wheels by their SHA-256", harmless=True)
+    return _skip(line, f"the option {name} is not supported")
 
 
-def index(line: Line, url: str) -> Sorted:
-    """Say what an index means: PyTorch's indexes name their CUDA version in the last part of the path."""
+def index(line: Line, url: str) -> Contents:
+    """Classify an index: the path of a PyTorch index ends with its CUDA version."""
     last = url.rstrip("/").removesuffix("/torch_stable.html").rpartition("/")[2]
     variant = _VARIANT.fullmatch(last)
     if variant:
-        return Sorted(asked=(_device(line, variant),))
+        return Contents(settings=(_device(line, variant),))
     if "torch_stable" in url:
-        return _left(line, "the CUDA version follows from the torch line", harmless=True)
-    return _left(line, "the package index is a setting, not a part of an image; set ENVKIT_PYTHON_INDEX", harmless=True)
+        return _skip(line, "the CUDA version follows from the torch line", harmless=True)
+    return _skip(line, "the package index is a setting, not a part of an image; set ENVKIT_PYTHON_INDEX", harmless=True)
 
 
-def _device(line: Line, variant: re.Match[str]) -> Asked:
+def _device(line: Line, variant: re.Match[str]) -> Setting:
     if variant[1] is None:
-        return Asked(field="cpu", value="true", line=line)
-    return Asked(field="cuda", value=f"{variant[1][:-1]}.{variant[1][-1]}", line=line)
+        return Setting(field="cpu", value="true", line=line)
+    return Setting(field="cuda", value=f"{variant[1][:-1]}.{variant[1][-1]}", line=line)
 
 
-def _requirement(line: Line, python: str | None) -> Sorted:
+def _requirement(line: Line, python: str | None) -> Contents:
     text = _HASH.sub("", f" {line.text}").strip()
     if "${" in text:
-        return _left(line, "variables are not replaced; write the value")
+        return _skip(line, "variables are not expanded; write the value")
     if text == "." or text.startswith(_PATHS) or text.endswith((".whl", ".tar.gz", ".zip")):
-        return _left(line, "it is a path or URL, and only names with versions can be locked")
+        return _skip(line, "it is a path or URL, and only names with versions can be locked")
     try:
         wanted = Requirement(text)
     except InvalidRequirement as error:
-        return _left(line, f"is not a requirement: {str(error).splitlines()[0]}")
+        return _skip(line, f"is not a requirement: {str(error).splitlines()[0]}")
     return requirement(line, wanted, python)
 
 
-def requirement(line: Line, wanted: Requirement, python: str | None) -> Sorted:
-    """Say what one requirement is worth; `python` is as for `sort`."""
+def requirement(line: Line, wanted: Requirement, python: str | None) -> Contents:
+    """Classify one requirement; `python` is as for `sort`."""
     if wanted.url:
-        return _left(line, "it is a path or URL, and only names with versions can be locked")
+        return _skip(line, "it is a path or URL, and only names with versions can be locked")
     if wanted.marker:
         holds = _holds(wanted.marker, python)
         if holds is None:
-            return _left(line, f"{UNDECIDED}: {wanted.marker}")
+            return _skip(line, f"{UNDECIDED}: {wanted.marker}")
         if not holds:
-            return _left(line, f"it is not for this system: {wanted.marker}", harmless=True)
+            return _skip(line, f"it is not for this system: {wanted.marker}", harmless=True)
     name = canonicalize_name(wanted.name)
     if name in FAMILY:
         return _family(line, name, wanted.specifier)
@@ -253,9 +251,9 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Sorted:
     why = names.constraint(spec) if line.constraint else names.pip_spec(spec)
     if why:
         # pip ignores a constraint without a version.
-        return _left(line, why, harmless=line.constraint and not wanted.specifier)
+        return _skip(line, why, harmless=line.constraint and not wanted.specifier)
     package = Package(spec=spec, line=line)
-    return Sorted(constraints=(package,)) if line.constraint else Sorted(packages=(package,))
+    return Contents(constraints=(package,)) if line.constraint else Contents(packages=(package,))
 
 
 def _holds(marker: Marker, python: str | None) -> bool | None:
@@ -269,52 +267,52 @@ def _holds(marker: Marker, python: str | None) -> bool | None:
     return answers.pop() if len(answers) == 1 else None
 
 
-def _family(line: Line, name: str, wanted: SpecifierSet) -> Sorted:
-    """Take a version of the torch family apart: `==2.1.0+cu118` is torch 2.1.0 with CUDA 11.8."""
-    asked: list[Asked] = []
+def _family(line: Line, name: str, wanted: SpecifierSet) -> Contents:
+    """Split a version of the torch family: `==2.1.0+cu118` is torch 2.1.0 with CUDA 11.8."""
+    settings: list[Setting] = []
     clauses: list[str] = []
     for clause in ordered(wanted):
         public, _, local = clause.version.partition("+")
         clauses.append(f"{'==' if clause.operator == '===' else clause.operator}{public}")
         variant = _VARIANT.fullmatch(local)
         if variant:
-            asked.append(_device(line, variant))
+            settings.append(_device(line, variant))
         elif local:
-            return _left(line, f"the build {local} is neither a CUDA build nor the CPU build of PyTorch")
+            return _skip(line, f"the build {local} is neither a CUDA build nor the CPU build of PyTorch")
     text = ",".join(clauses)
     try:
         if text:
             parse_constraint(text, name)
     except UsageError:
-        return _left(line, f"{text} is not a version of {name} that envkit knows")
-    return Sorted(asked=(Asked(field=name, value=text, line=line), *asked))
+        return _skip(line, f"{text} is not a version of {name}")
+    return Contents(settings=(Setting(field=name, value=text, line=line), *settings))
 
 
 def ordered(wanted: SpecifierSet) -> list[Specifier]:
-    """The clauses as people write them, lower bounds first; the set keeps no order."""
+    """Return the clauses of a specifier set, which has no order, as people write them: lower bounds first."""
     return sorted(wanted, key=lambda clause: (clause.operator.startswith("<"), str(clause)))
 
 
-def _contradictions(sorted_lines: Sorted) -> Iterable[Left]:
-    """Find lines that exclude an earlier one: two CUDA versions, or a pin outside another line's range."""
-    devices: list[Asked] = [entry for entry in sorted_lines.asked if entry.field in ("cuda", "cpu")]
+def _contradictions(contents: Contents) -> Iterable[Skipped]:
+    """Yield lines that exclude an earlier one: a second CUDA version, or a pin outside another line's range."""
+    devices: list[Setting] = [entry for entry in contents.settings if entry.field in ("cuda", "cpu")]
     for device in devices[1:]:
         if (device.field, device.value) != (devices[0].field, devices[0].value):
-            yield Left(line=device.line, why=f"contradicts {devices[0].line.where}: {devices[0].line.text}")
+            yield Skipped(line=device.line, why=f"contradicts {devices[0].line.where}: {devices[0].line.text}")
     earlier: dict[str, list[tuple[Line, SpecifierSet]]] = {}
-    for line, name, wanted in _constraints(sorted_lines):
+    for line, name, wanted in _constraints(contents):
         for other, theirs in earlier.setdefault(name, []):
             if excludes(wanted, theirs):
-                yield Left(line=line, why=f"contradicts {other.where}: {other.text}", excluded=True)
+                yield Skipped(line=line, why=f"contradicts {other.where}: {other.text}", excluded=True)
                 break
         earlier[name].append((line, wanted))
 
 
-def _constraints(sorted_lines: Sorted) -> Iterable[tuple[Line, str, SpecifierSet]]:
-    for package in (*sorted_lines.packages, *sorted_lines.constraints):
+def _constraints(contents: Contents) -> Iterable[tuple[Line, str, SpecifierSet]]:
+    for package in (*contents.packages, *contents.constraints):
         wanted = Requirement(package.spec)
         yield package.line, canonicalize_name(wanted.name), wanted.specifier
-    for entry in sorted_lines.asked:
+    for entry in contents.settings:
         if entry.field in FAMILY:
             yield entry.line, entry.field, SpecifierSet(entry.value)
 
@@ -334,14 +332,14 @@ def excludes(first: SpecifierSet, second: SpecifierSet) -> bool:
 
 
 def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults: list[str], at: str) -> Listed:
-    """Return what the requirements files of a definition ask for.
+    """Return the contents of a definition's requirements files.
 
     Args:
         files: as the definition names them.
-        folder: the definition's.
+        folder: the definition's folder.
         python: the definition's Python version, for markers.
-        faults: receives one line for each line that cannot be used.
-        at: the place of the list in the definition.
+        faults: receives one error for each line that cannot be used.
+        at: the path of the list in the definition, for errors.
     """
     lines: list[Line] = []
     for name in files:
@@ -349,39 +347,39 @@ def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults:
             lines += read(name, folder)
         except UsageError as error:
             faults.append(f"{at}: {error.message}")
-    sorted_lines = sort(lines, python=python)
+    contents = sort(lines, python=python)
     faults += [
-        f"{left.line.where}: {left.line.text!r:.120} {_said(left.why)}"
-        for left in sorted_lines.left
-        if not left.harmless
+        f"{entry.line.where}: {entry.line.text!r:.120} {_predicate(entry.why)}"
+        for entry in contents.skipped
+        if not entry.harmless
     ]
     return Listed(
-        specs=tuple(package.spec for package in sorted_lines.packages),
-        constraints=tuple(package.spec for package in sorted_lines.constraints),
-        asked=sorted_lines.asked,
+        specs=tuple(package.spec for package in contents.packages),
+        constraints=tuple(package.spec for package in contents.constraints),
+        settings=contents.settings,
     )
 
 
-def _said(why: str) -> str:
+def _predicate(why: str) -> str:
     return why if why.startswith(("is ", "contradicts ")) else f"cannot be used: {why}"
 
 
-def laid_under(
+def with_listed(
     request: Mapping[str, str | tuple[str, ...] | bool], listed: Listed, faults: list[str]
 ) -> dict[str, str | tuple[str, ...] | bool]:
-    """Return a definition's request with what its requirements files ask for.
+    """Return a definition's request with the constraints from its requirements files added.
 
     Args:
         request: by field name.
-        listed: of the same definition.
-        faults: receives one line for each contradiction.
+        listed: the contents of the files.
+        faults: receives one error for each contradiction.
     """
     merged = dict(request)
-    for entry in listed.asked:
+    for entry in listed.settings:
         own = merged.get(entry.field)
         if entry.field == "cpu":
             if any(merged.get(key) for key in ("cuda", "cudnn", "driver", "gpu")):
-                faults.append(_clash(entry, "request", "asks for CUDA"))
+                faults.append(_clash(entry, "request", "requires CUDA"))
             merged["cpu"] = True
         elif entry.field == "cuda" and merged.get("cpu"):
             faults.append(_clash(entry, "request.cpu", "is true"))
@@ -392,8 +390,8 @@ def laid_under(
     return merged
 
 
-def _clash(entry: Asked, key: str, says: str) -> str:
-    return f"{entry.line.where}: {entry.line.text!r:.120} contradicts the definition, whose {key} {says}"
+def _clash(entry: Setting, key: str, predicate: str) -> str:
+    return f"{entry.line.where}: {entry.line.text!r:.120} contradicts the definition, whose {key} {predicate}"
 
 
 def _clauses(text: str) -> str:
@@ -415,10 +413,10 @@ def _both(own: str, listed: str) -> str:
     return own if own == listed else f"{_clauses(own)},{_clauses(listed)}"
 
 
-def unmet(asked: Iterable[Asked], resolution: Resolution) -> tuple[str, ...]:
-    """Return what a resolution has otherwise than requirements files ask: one line each."""
+def unmet(settings: Iterable[Setting], resolution: Resolution) -> tuple[str, ...]:
+    """Return one error for each constraint of requirements files that a resolution does not meet."""
     conflicts = []
-    for entry in asked:
+    for entry in settings:
         if entry.field == "cpu":
             has, fits = resolution.cuda and f"CUDA {resolution.cuda}", resolution.cuda is None
         else:
@@ -426,5 +424,6 @@ def unmet(asked: Iterable[Asked], resolution: Resolution) -> tuple[str, ...]:
             has = f"{entry.field} {value or 'none'}"
             fits = not entry.value or (value is not None and parse_constraint(entry.value, entry.field).allows(value))
         if not fits:
-            conflicts.append(f"{entry.line.where}: {entry.line.text!r:.120} does not allow {has}, which the rest needs")
+            what = f"{entry.line.where}: {entry.line.text!r:.120}"
+            conflicts.append(f"{what} does not allow {has}, which the rest of the request needs")
     return tuple(conflicts)

@@ -1,4 +1,4 @@
-"""The JSON Schema of image definitions, recorded from their reader: the keys it asks for are the keys of a file."""
+"""The JSON Schema of image definitions, recorded while `read_fields` reads an imaginary one with every key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envkit.plan.fields import Check, Fields, Rows
 
 
 class Shape(Fields):
-    """A mapping that has every key, and records how each is read. It gives no values."""
+    """A mapping that claims to have every key and records how each is read; it returns no values."""
 
     def __init__(self, known: Collection[str]) -> None:
         super().__init__({}, "", known, [])
@@ -23,7 +23,7 @@ class Shape(Fields):
         return True
 
     def schema(self, required: Collection[str] = ()) -> dict[str, Any]:
-        """Return the schema of the mapping, its keys in the order in which the documentation lists them."""
+        """Return the schema of the mapping, with keys in the order of the documentation."""
         read = self._read | {key: child.schema() for key, child in self._children.items()}
         order = [*(key for key in self._known if key in read), *(key for key in read if key not in self._known)]
         return closed({key: described(read[key], self._meanings.get(key)) for key in order}, tuple(required))

@@ -1,4 +1,4 @@
-"""A package that may be built from source: by name (its sdist on the index), or as a commit of a git repository."""
+"""A package that may be built from source: an sdist on the index, by name, or a commit of a git repository."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LONGEST = 512  # characters
 class SourceSpec:
     """One entry of `allow_source`."""
 
-    name: str  # normalized as PEP 503 has it
+    name: str  # normalized according to PEP 503
     requirement: str | None  # 'mypkg>=1', to choose an sdist; None for a commit
     url: str | None = None  # of the git repository
     commit: str | None = None  # 40 or 64 hex digits
 
 
 def parse(text: str) -> SourceSpec:
-    """Return a checked entry (`fault` gives None for it)."""
+    """Parse an entry for which `fault` returned None."""
     match = _GIT.fullmatch(text)
     if match is None:
         name = _NAME.match(text)
@@ -53,24 +53,24 @@ def fault(text: str) -> str | None:
 
 def _address_fault(address: str) -> str | None:
     url, at, commit = address.rpartition("@")
-    if not at or "/" in commit:  # no commit at all: the last @ belongs to a login, or there is none
+    if not at or "/" in commit:  # there is no commit: the last @ ends a login, or there is none
         url, commit = address, ""
     if (why := _url_fault(url)) is not None:
         return why
     if not commit:
-        return f"has no commit; a full one has 40 hex digits: git ls-remote {url}"
+        return f"has no commit; append @ and the full hash (40 hex digits): git ls-remote {url}"
     if not _COMMIT.fullmatch(commit):
-        return f"ends with {commit!r:.80}, which is not a full commit (40 hex digits): git ls-remote {url}"
+        return f"ends with {commit!r:.80}, which is not a full commit hash (40 hex digits): git ls-remote {url}"
     return None
 
 
 def _url_fault(url: str) -> str | None:
     parts = urlsplit(url)
     if parts.scheme in ("http", "https") and "@" in parts.netloc:
-        return "contains a login; git's credential helper or ~/.netrc keeps it outside the definition"
+        return "contains a login; put it into git's credential helper or ~/.netrc"
     if not _URL.fullmatch(url):
         return "is not an https URL of a git repository"
     why = refusal(parts.hostname or "")
     if why is not None:
-        return f"names {parts.hostname}, which {why}"
+        return f"is on {parts.hostname}, which {why}"
     return "is plain http" if parts.scheme == "http" and not is_loopback(url) else None

@@ -1,4 +1,4 @@
-"""Plans on disk: read one back from its JSON, keep the plans of built images by digest."""
+"""Plans on disk: read a plan from its JSON, and keep the plans of built images by digest."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HINT = "envkit render --only plan > FILE writes a plan of this version"
-_OWN = frozenset({"schema", "resolution", "installer", "smoke", "copy", "folder"})  # read one by one, or not at all
+_SPECIAL = frozenset({"schema", "resolution", "installer", "smoke", "copy", "folder"})  # read one by one, or ignored
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def plan_from_json(tree: Any, where: str) -> BuildPlan:
-    """The plan whose `to_json()` is `tree`; `where` names its origin in errors.
+    """Return the plan whose `to_json()` is `tree`; `where` names its origin in errors.
 
     Raises:
         UsageError: the tree is not a plan of this schema, or a field is missing, unknown or of another type.
@@ -33,7 +33,7 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
         raise UsageError(f"{where}: {schema!r:.80} is not a plan ({SCHEMA})", hint=_HINT)
     try:
         resolution = _resolution(tree["resolution"])
-        plain = {key: value for key, value in tree.items() if key not in _OWN}
+        plain = {key: value for key, value in tree.items() if key not in _SPECIAL}
         installer = tree["installer"]
         plan = BuildPlan(
             resolution=resolution,
@@ -42,10 +42,10 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
             copy=tuple(map(_copied, tree.get("copy", ()))),
             **{key: _frozen(value) for key, value in plain.items()},
         )
-        # Wrong types survive construction; they do not survive the way back.
+        # The constructors do not check types, so the plan is written again and compared with the tree.
         again = json.loads(plan.canonical())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{where}: incomplete plan: {error}", hint=_HINT) from error
+        raise UsageError(f"{where}: incomplete or invalid plan: {error}", hint=_HINT) from error
     hints = get_type_hints(BuildPlan)
     if again != tree or not all(_is_a(getattr(plan, field.name), hints[field.name]) for field in fields(BuildPlan)):
         raise UsageError(f"{where}: the fields of the plan do not have the types of {SCHEMA}", hint=_HINT)
@@ -53,22 +53,22 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
 
 
 def read_plan(path: Path) -> BuildPlan:
-    """The plan in a file.
+    """Return the plan in a file.
 
     Raises:
-        UsageError: the file cannot be read or holds no plan.
+        UsageError: the file cannot be read or does not contain a plan.
     """
     try:
         tree = json.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", hint=_HINT) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON: {error}", hint=_HINT) from error
+        raise UsageError(f"{path} is not JSON: {error}", hint=_HINT) from error
     return plan_from_json(tree, str(path))
 
 
 def store_plan(folder: Path, plan: BuildPlan) -> Path:
-    """Keep a plan in the state folder under its digest; returns the file.
+    """Write a plan to the state folder under its digest; return the file.
 
     Raises:
         OSError: the folder cannot be written.
@@ -79,18 +79,18 @@ def store_plan(folder: Path, plan: BuildPlan) -> Path:
 
 
 def load_plan(folder: Path, digest: str) -> BuildPlan | None:
-    """The kept plan with this digest, None where it was never kept here.
+    """Return the stored plan with this digest, None if there is none.
 
     Raises:
-        IntegrityError: the file holds another plan than its name says.
-        UsageError: the file holds no plan, or `digest` is not one.
+        IntegrityError: the plan in the file has another digest.
+        UsageError: the file does not contain a plan, or `digest` is not a digest.
     """
     path = _path(folder, digest)
     if not path.is_file():
         return None
     plan = read_plan(path)
     if plan.digest != digest:
-        raise IntegrityError(f"{path} holds the plan {plan.digest}, not {digest}", hint=f"rm {path}; envkit build")
+        raise IntegrityError(f"{path} contains the plan {plan.digest}, not {digest}", hint=f"rm {path}; envkit build")
     return plan
 
 
@@ -114,7 +114,7 @@ def _copied(tree: Any) -> Copied:
 
 
 def _is_a(value: Any, hint: Any) -> bool:
-    """Whether a value has the type of its field: what is odd inside a list survives the way back to JSON."""
+    """Return whether a value has the type of its field. Wrong types inside a list pass the comparison of the JSON."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_is_a(value, member) for member in arguments)

@@ -1,4 +1,4 @@
-"""The image in which a source is built: the plan's own Python, a compiler, and what the source asks for. Pure."""
+"""The image in which a source is built: the plan's Python, a compiler and the source's build requirements. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ NAME = "builder"
 class Needs:
     """What a source needs to be built."""
 
-    requires: tuple[str, ...]  # requirements, as `build-system.requires` has them
-    torch: bool  # its setup.py imports torch: it is compiled with the plan's own
+    requires: tuple[str, ...]  # requirements, as in `build-system.requires`
+    torch: bool  # its setup.py imports torch, so it is compiled with the plan's torch
     nvcc: bool  # it has CUDA sources
 
 
 def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
     """Return the plan of the builder image for a source.
 
-    What the plan says of users, variables, labels and other packages has no part in it, so that plans which differ
-    only there share what is built.
+    The plan's user, variables, labels and other packages are left out, so plans that differ only in these share the
+    wheels that are built.
 
     Raises:
         UsageError: there is no nvidia/cuda image with the toolkit for this OS and CUDA.
@@ -66,7 +66,7 @@ def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
 
 
 def _python(plan: BuildPlan) -> Sequence[str]:
-    """The system's Python with its headers; conda's has them by itself."""
+    """Return the packages of the system's Python with its headers; none for conda, whose Python includes them."""
     if plan.interpreter is None:
         return ()
     headers = f"{plan.interpreter}-{'dev' if plan.os_family == 'deb' else 'devel'}"

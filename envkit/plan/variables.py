@@ -9,7 +9,7 @@ from envkit.plan.features import Feature
 from envkit.plan.model import PREFIX
 from envkit.resolve.model import Resolution
 
-HOME = "/tmp/home"  # noqa: S108 - the one folder that any user may write, also with a read-only root
+HOME = "/tmp/home"  # noqa: S108 - /tmp is the only folder that any user may write, also with a read-only root
 _CACHES = {
     "XDG_CACHE_HOME": "",
     "TORCH_HOME": "/torch",
@@ -23,14 +23,14 @@ _TOOLKIT = "/usr/local/cuda"
 
 
 def image_variables(resolution: Resolution, *, kind: str, devel: bool, features: tuple[Feature, ...]) -> dict[str, str]:
-    """What every image of envkit sets, before the definition's own variables."""
+    """Return the variables that every image sets; those of the definition override them."""
     toolkit = devel and resolution.cuda is not None
     variables = {
         "PATH": f"{PREFIX}/bin:{_TOOLKIT + '/bin:' if toolkit else ''}{_SYSTEM_PATH}",
         "CONDA_PREFIX" if kind == "miniconda" else "VIRTUAL_ENV": PREFIX,
         "HOME": HOME,
         "LANG": "C.UTF-8",
-        # The image's user cannot write into the environment, and time stamps of .pyc files would differ per build.
+        # The image's user cannot write to the environment, and the timestamps in .pyc files would differ per build.
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
@@ -46,8 +46,8 @@ def image_variables(resolution: Resolution, *, kind: str, devel: bool, features:
         "NVIDIA_REQUIRE_CUDA": require_cuda(resolution),
     }
     if toolkit:
-        # The base's value would put the toolkit's libraries before the ones torch brings; the loader's own cache
-        # (/etc/ld.so.conf.d) still finds them.
+        # The base's value would put the toolkit's libraries before those bundled with torch. The dynamic loader still
+        # finds them by its cache (/etc/ld.so.conf.d).
         variables |= {"CUDA_HOME": _TOOLKIT, "LD_LIBRARY_PATH": ""}
         archs = resolution.gpus or resolution.gpu_archs
         if archs:
@@ -56,10 +56,10 @@ def image_variables(resolution: Resolution, *, kind: str, devel: bool, features:
 
 
 def require_cuda(resolution: Resolution) -> str:
-    """NVIDIA_REQUIRE_CUDA: the driver knows this CUDA, or is new enough by minor-version compatibility.
+    """Return NVIDIA_REQUIRE_CUDA: the driver supports this CUDA natively, or by minor-version compatibility.
 
-    Space is "or". An answer by forward compatibility also admits the branch of the driver that was named. Where a GPU
-    that was asked for runs PTX only, minor-version compatibility does not help it.
+    A space means "or". With forward compatibility, the branch of the requested driver is also accepted. If a requested
+    GPU runs only PTX, minor-version compatibility is not enough.
     """
     native = f"cuda>={resolution.cuda}"
     driver = resolution.driver
@@ -68,20 +68,23 @@ def require_cuda(resolution: Resolution) -> str:
     enough = f"{native} driver>={plain_driver(driver.minimum)}"
     if driver.package is None or driver.given is None:
         return enough
-    # The package is for this branch and is named by the plan. The runtime would refuse the older driver without this.
+    # The plan requires the cuda-compat package for this branch. Without this, the container runtime would refuse it.
     branch = key(driver.given)[0]
     return f"{enough} driver>={branch},driver<{branch + 1}"
 
 
 def _needs_ptx(resolution: Resolution) -> bool:
-    """Whether a GPU that was asked for has no cubin of its major with an equal or lower minor number."""
+    """Return whether a requested GPU has no cubin of its major with an equal or lower minor number."""
     cubins = [key(arch) for arch in resolution.gpu_archs or ()]
     wanted = [key(gpu) for gpu in resolution.gpus]
     return any(not any(cubin[0] == gpu[0] and cubin <= gpu for cubin in cubins) for gpu in wanted)
 
 
 def plain_driver(version: str) -> str:
-    """A driver version as the container toolkit can read it: semantic versions know no leading zeros (450.80.02)."""
+    """Return a driver version that the container toolkit can parse: semantic versions have no leading zeros.
+
+    Parts from the first one with a leading zero on are removed: 450.80.02 -> 450.80.
+    """
     parts: list[str] = []
     for part in version.split("."):
         if len(part) > 1 and part.startswith("0"):
@@ -96,9 +99,9 @@ _SEMANTIC = re.compile(r"(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)){0,2}")
 
 
 def read_requirement(value: str) -> list[list[tuple[str, str, str]]] | None:
-    """Read NVIDIA_REQUIRE_CUDA as the container toolkit does: alternatives of (property, operator, value).
+    """Parse NVIDIA_REQUIRE_CUDA as the container toolkit does, into alternatives of (property, operator, value).
 
-    None where the toolkit would skip a part in silence (an unknown property) or refuse to start the container.
+    None if the toolkit would silently skip a part (an unknown property) or refuse to start the container.
     """
     alternatives = []
     for term in value.split(" "):

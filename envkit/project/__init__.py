@@ -1,1 +1,1 @@
-"""A project's own files (requirements, environments, Dockerfiles) as an image definition."""
+"""Make an image definition from a project's own files (requirements, environments, Dockerfiles)."""

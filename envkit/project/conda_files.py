@@ -1,4 +1,4 @@
-"""What environment.yml and pixi.toml ask for: conda specs, channels, and the packages of their pip sections."""
+"""Read environment.yml and pixi.toml: conda specs, channels, and the packages of their pip sections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
 from envkit.plan import names
-from envkit.plan.requirements import Asked, Left, Line, Sorted, included, sort
+from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, sort
 from envkit.project.toml_files import lines_of, requirement_lines, table
 
 _SPEC = re.compile(r"(?:(?P<channel>[^:\s]+(?::[^:\s]+)*)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
@@ -30,30 +30,30 @@ _FIELDS = {
 _CPU, _CPU_TORCH = ("cpuonly", "pytorch-cpu"), ("pytorch-cpu",)
 _TOOLKIT = frozenset(["cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler", "cudatoolkit-dev", "cuda-libraries-dev"])
 _UNNEEDED = dict.fromkeys(
-    ("cudnn", "nccl", "triton", "pytorch-mutex", "libtorch"), "the one that goes with torch comes"
+    ("cudnn", "nccl", "triton", "pytorch-mutex", "libtorch"), "the version that torch requires is installed"
 )
-_UNNEEDED |= dict.fromkeys(("pip", "setuptools", "wheel"), "it is in every image that needs it")
+_UNNEEDED |= dict.fromkeys(("pip", "setuptools", "wheel"), "it is installed in every image that needs it")
 _FOR_TORCH = frozenset(["pytorch", "nvidia"])
 _DEFAULTS = frozenset(["defaults", "anaconda", "main", "r"])
 _FORGE = "conda-forge"
 
 
-def environment(name: str, folder: Path) -> Sorted:
+def environment(name: str, folder: Path) -> Contents:
     """Read an environment.yml.
 
     Raises:
-        UsageError: the file is not one.
+        UsageError: the file is not an environment.
     """
     tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name), name)
     if not isinstance(tree, dict):
-        raise UsageError(f"{name}: is not an environment: there are no keys", hint="envkit init --from another file")
+        raise UsageError(f"{name} is not an environment: it has no keys", hint="envkit init --from another file")
 
     def line(text: str, *keys: str | int) -> Line:
         return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)
 
-    requirements = Sorted()
+    requirements = Contents()
     for key in tree.keys() - {"name", "channels", "dependencies", "variables", "prefix"}:
-        requirements += _left(line(key, key), "envkit does not know this key")
+        requirements += _skip(line(key, key), "unknown key")
     channels = [(channel, line(channel, "channels", at)) for at, channel in enumerate(_texts(tree.get("channels")))]
     requirements += of_channels(channels)
     variables = tree.get("variables")
@@ -73,7 +73,7 @@ def environment(name: str, folder: Path) -> Sorted:
     return with_source(requirements, {channel_name(channel) for channel, _ in channels})
 
 
-def pixi(name: str, folder: Path) -> Sorted:
+def pixi(name: str, folder: Path) -> Contents:
     """Read a pixi.toml, or the table `tool.pixi` of a pyproject.toml.
 
     Raises:
@@ -84,7 +84,7 @@ def pixi(name: str, folder: Path) -> Sorted:
         tree: Mapping[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{name}: is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
+            f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
         ) from error
     tree = table(tree, "tool", "pixi") or tree
     where = lines_of(name, text)
@@ -100,33 +100,33 @@ def pixi(name: str, folder: Path) -> Sorted:
         part = _pixi_part(table(features, label), where)
         if part.of("torch") or part.of("cuda"):
             requirements += part
-        elif part != Sorted():
-            requirements += _left(
+        elif part != Contents():
+            requirements += _skip(
                 where(f"feature.{label}", f"feature.{label}"), f"the feature {label} does not name torch or CUDA"
             )
     for key in ("tasks", "activation"):
         if tree.get(key):
-            requirements += _left(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
+            requirements += _skip(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
     return with_source(requirements, {channel_name(channel) for channel in channels})
 
 
 def has_pixi(path: Path) -> bool:
-    """Whether a pyproject.toml that can be read has the table `tool.pixi`."""
+    """Return whether a pyproject.toml, known to be valid TOML, has the table `tool.pixi`."""
     return bool(table(tomllib.loads(strictyaml.text_of(path)), "tool", "pixi"))
 
 
 _PIXI_REASONS = {
-    "tasks": "tasks run with pixi; one of them may become the command",
-    "activation": "activation scripts are shell, and definitions have none; put variables under env",
+    "tasks": "tasks run with pixi; put one of them under command",
+    "activation": "activation scripts are shell code, which definitions cannot contain; put variables under env",
 }
 
 
-def _pixi_part(tree: Mapping[str, Any], where: Any) -> Sorted:
-    requirements = Sorted()
+def _pixi_part(tree: Mapping[str, Any], where: Any) -> Contents:
+    requirements = Contents()
     system = table(tree, "system-requirements")
     if "cuda" in system:
         line = where(f"cuda = {system['cuda']}", "cuda")
-        requirements += _left(line, "the least CUDA of the driver; the CUDA of torch decides", harmless=True)
+        requirements += _skip(line, "a minimum for the driver; the CUDA version of torch decides", harmless=True)
     for kind in ("dependencies", "host-dependencies", "build-dependencies"):
         for key, wanted in table(tree, kind).items():
             requirements += _pixi_conda(key, wanted if isinstance(wanted, Mapping) else {"version": str(wanted)}, where)
@@ -141,17 +141,17 @@ def _pixi_part(tree: Mapping[str, Any], where: Any) -> Sorted:
             requirements += _pixi_part(part, where)
         else:
             line = where(f"target.{platform}", f"target.{platform}")
-            requirements += _left(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))
+            requirements += _skip(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))
     return requirements
 
 
 _LINUX = ("linux-64", "linux", "unix")
 
 
-def _pixi_conda(name: str, row: Mapping[str, Any], where: Any) -> Sorted:
+def _pixi_conda(name: str, row: Mapping[str, Any], where: Any) -> Contents:
     for kind in ("git", "url", "path"):
         if kind in row:
-            return _left(
+            return _skip(
                 where(f"{name} from {kind} {row[kind]}", f"{name} ="), "only packages of a channel can be locked"
             )
     version, build = row.get("version", "*"), row.get("build", "")
@@ -160,38 +160,38 @@ def _pixi_conda(name: str, row: Mapping[str, Any], where: Any) -> Sorted:
     return conda(where(spec, f"{name} ="), spec)
 
 
-def conda(line: Line, spec: str) -> Sorted:
-    """Say what a conda spec is worth."""
+def conda(line: Line, spec: str) -> Contents:
+    """Classify a conda spec."""
     parts = _SPEC.fullmatch(spec.strip())
     if parts is None or "[" in spec or "/" in spec.rpartition("::")[2]:
-        return _left(line, "is not a conda spec with a name, a version and a build")
+        return _skip(line, "is not a conda spec with a name, a version and a build")
     name, version, build = parts["name"].lower(), *_version(parts["rest"])
     if name in _FIELDS:
-        return _asked(line, _FIELDS[name], version) + _variant(line, build)
+        return _setting(line, _FIELDS[name], version) + _variant(line, build)
     if name in _CPU:
-        return _asked(line, "cpu", "true") + (_asked(line, "torch", version) if name in _CPU_TORCH else Sorted())
+        return _setting(line, "cpu", "true") + (_setting(line, "torch", version) if name in _CPU_TORCH else Contents())
     if name in _TOOLKIT:
-        return Sorted(asked=(Asked(field="flavor", value="devel", line=line),))
+        return Contents(settings=(Setting(field="flavor", value="devel", line=line),))
     if name in _UNNEEDED:
-        return _left(line, _UNNEEDED[name], harmless=True)
+        return _skip(line, _UNNEEDED[name], harmless=True)
     rest = f" {version}" if version[:1] in "<>=!~" and version else f"={version}" if version else ""
     plain = f"{parts['name']}{rest}"
     why = names.conda_spec(plain)
     if parts["channel"] and channel_name(parts["channel"]) != _FORGE:
-        why = f"packages of the channel {parts['channel']} cannot be installed; only {_FORGE} is used"
-    return _left(line, why) if why else Sorted(asked=(Asked(field="conda", value=plain, line=line),))
+        why = f"packages from the channel {parts['channel']} cannot be installed; only {_FORGE} is used"
+    return _skip(line, why) if why else Contents(settings=(Setting(field="conda", value=plain, line=line),))
 
 
-def _variant(line: Line, build: str) -> Sorted:
-    """Say what a build string of torch tells of its CUDA: `py3.10_cuda12.1_0`, `cuda126_py311`, `cpu_0`."""
-    runs = re.search(r"cuda_?(\d+\.\d+|\d{3})", build)
-    if runs:
-        return _asked(line, "cuda", runs[1] if "." in runs[1] else f"{runs[1][:-1]}.{runs[1][-1]}")
-    return _asked(line, "cpu", "true") if "cpu" in build else Sorted()
+def _variant(line: Line, build: str) -> Contents:
+    """Read the CUDA version from a build string of torch: `py3.10_cuda12.1_0`, `cuda126_py311`, `cpu_0`."""
+    match = re.search(r"cuda_?(\d+\.\d+|\d{3})", build)
+    if match:
+        return _setting(line, "cuda", match[1] if "." in match[1] else f"{match[1][:-1]}.{match[1][-1]}")
+    return _setting(line, "cpu", "true") if "cpu" in build else Contents()
 
 
 def _version(rest: str) -> tuple[str, str]:
-    """Split what follows a name into version and build: `=2.1=py310_cuda12.1`, ` 2.1.* cuda*`, `>=2,<3`."""
+    """Split the part of a spec after the name into version and build: `=2.1=py310_cuda12.1`, ` 2.1.* cuda*`."""
     version, _, build = rest.strip().partition(" ")
     if not build or version.endswith(("=", ",", "<", ">")) or build.lstrip().startswith((",", "<", ">", "=", "!")):
         version, build = "".join(rest.split()), ""
@@ -199,28 +199,28 @@ def _version(rest: str) -> tuple[str, str]:
     return (exact[1], exact[2] or build.strip()) if exact else (version, build.strip())
 
 
-def _asked(line: Line, key: str, version: str) -> Sorted:
+def _setting(line: Line, key: str, version: str) -> Contents:
     if key == "cpu" or version in ("", "*"):
-        return Sorted(asked=(Asked(field=key, value="true" if key == "cpu" else "", line=line),))
+        return Contents(settings=(Setting(field=key, value="true" if key == "cpu" else "", line=line),))
     value = version.removesuffix(".*") if key == "cuda" else version
     try:
         parse_constraint(value, key)
     except UsageError:
-        return _left(line, f"{version} is not a version of {key} that envkit can read")
-    return Sorted(asked=(Asked(field=key, value=value, line=line),))
+        return _skip(line, f"{version} is not a version of {key}")
+    return Contents(settings=(Setting(field=key, value=value, line=line),))
 
 
-def of_channels(channels: Iterable[tuple[str, Line]]) -> Sorted:
-    """Say what channels are worth: envkit uses conda-forge, and PyTorch's own for the torch of that channel."""
-    requirements = Sorted()
+def of_channels(channels: Iterable[tuple[str, Line]]) -> Contents:
+    """Classify channels: envkit uses conda-forge, and the pytorch channel only for the torch of that channel."""
+    requirements = Contents()
     for text, line in channels:
         name = channel_name(text)
         if name in _DEFAULTS:
-            requirements += _left(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
+            requirements += _skip(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
         elif name in _FOR_TORCH:
-            requirements += _left(line, "the source of torch decides on this channel", harmless=True)
+            requirements += _skip(line, "added automatically if torch comes from it", harmless=True)
         elif name not in (_FORGE, "nodefaults"):
-            requirements += _left(line, f"only {_FORGE} is used; a package that only this channel has will be missing")
+            requirements += _skip(line, f"only {_FORGE} is used; packages that only this channel has will be missing")
     return requirements
 
 
@@ -231,25 +231,25 @@ def channel_name(text: str) -> str:
     return plain[plain.index("label") - 1] if "label" in plain[1:] else plain[-1]
 
 
-def with_source(found: Sorted, channels: set[str]) -> Sorted:
-    """Add the source of torch: where it is a conda package, its channel decides; of pip it is PyTorch's own index."""
-    by_conda = [setting for setting in found.of("torch") if not re.match(r"torch\b", setting.line.text)]
+def with_source(contents: Contents, channels: set[str]) -> Contents:
+    """Add the source of torch if it is a conda package: the channels decide. For pip it stays PyTorch's own index."""
+    by_conda = [setting for setting in contents.of("torch") if not re.match(r"torch\b", setting.line.text)]
     if not by_conda:
-        return found
+        return contents
     source = "conda-pytorch" if "pytorch" in channels else "conda-forge"
-    return found + Sorted(asked=(Asked(field="source", value=source, line=by_conda[0].line),))
+    return contents + Contents(settings=(Setting(field="source", value=source, line=by_conda[0].line),))
 
 
-def variable(line: Line, name: str, value: str) -> Sorted:
-    """Say what an environment variable is worth."""
+def variable(line: Line, name: str, value: str) -> Contents:
+    """Classify an environment variable."""
     why = names.variable(name, value)
     if why:  # the value may be a secret
-        return _left(Line(where=line.where, text=f"the variable {name}"), why)
-    return Sorted(asked=(Asked(field="env", value=f"{name}={value}", line=line),))
+        return _skip(Line(where=line.where, text=f"the variable {name}"), why)
+    return Contents(settings=(Setting(field="env", value=f"{name}={value}", line=line),))
 
 
-def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
-    return Sorted(left=(Left(line=line, why=why, harmless=harmless),))
+def _skip(line: Line, why: str, *, harmless: bool = False) -> Contents:
+    return Contents(skipped=(Skipped(line=line, why=why, harmless=harmless),))
 
 
 def _texts(value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What cog.yaml and a Dockerfile ask for: base image, packages, files and settings; never their shell commands."""
+"""Read cog.yaml and Dockerfiles: base image, packages, files and settings, but no other shell commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
-from envkit.plan.requirements import Asked, Left, Line, Sorted, included, sort
+from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, sort
 from envkit.project.conda_files import conda, of_channels, variable, with_source
 from envkit.render import words
 from envkit.render.dockerfile import Instruction, Parsed, command, parse
@@ -29,34 +29,34 @@ _TORCH_IMAGE = re.compile(
 )
 _PYTHON_IMAGE = re.compile(r"(?:[^/\s]+/)*python:(?P<python>3\.\d+)(?:\.\d+)?(?:-\S+)?(?:@\S+)?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
-_SHELL_ONLY = "an image definition has no shell commands"
+_SHELL_ONLY = "image definitions cannot contain shell commands"
 _VALUED = frozenset(["--target", "-t", "--prefix", "--root", "--timeout", "--retries", "--trusted-host"])
 _FILE, _CONSTRAINT = ("-r", "--requirement"), ("-c", "--constraint")
 _INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
 
 
-def cog(name: str, folder: Path) -> Sorted:
+def cog(name: str, folder: Path) -> Contents:
     """Read a cog.yaml.
 
     Raises:
-        UsageError: the file is not one.
+        UsageError: the file has no `build` section.
     """
     tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name), name)
     build: Any = tree.get("build") if isinstance(tree, dict) else None
     if not isinstance(tree, dict) or not isinstance(build, dict):
-        raise UsageError(f"{name}: there is no key `build`", hint="envkit init --from another file")
+        raise UsageError(f"{name} has no key `build`", hint="envkit init --from another file")
 
     def line(text: str, *keys: str | int) -> Line:
         return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)
 
-    requirements = Sorted()
+    requirements = Contents()
     for key, into in (("python_version", "python"), ("cuda", "cuda"), ("cudnn", "cudnn")):
         if isinstance(build.get(key), str):
-            requirements += _asked(line(f"{key}: {build[key]}", "build", key), into, str(build[key]))
+            requirements += _setting(line(f"{key}: {build[key]}", "build", key), into, str(build[key]))
     if build.get("gpu") is not True:
         has = "gpu" in build
         shown = "gpu: false" if has else "build without gpu: true"
-        requirements += _asked(line(shown, "build", *(["gpu"] if has else [])), "cpu", "true")
+        requirements += _setting(line(shown, "build", *(["gpu"] if has else [])), "cpu", "true")
     packages = _texts(build.get("python_packages"))
     requirements += sort(line(requirement, "build", "python_packages", at) for at, requirement in enumerate(packages))
     if isinstance(build.get("python_requirements"), str):
@@ -71,17 +71,17 @@ def cog(name: str, folder: Path) -> Sorted:
         steps = build.get(key)
         for at, step in enumerate(steps if isinstance(steps, list) else []):
             shown = step if isinstance(step, str) else str(step.get("command", step)) if isinstance(step, dict) else key
-            requirements += _left(line(shown, "build", key, at), _SHELL_ONLY)
+            requirements += _skip(line(shown, "build", key, at), _SHELL_ONLY)
     for key in tree.keys() - {"build", "image"}:
-        requirements += _left(
-            line(f"{key}: {tree[key]}", key), "it belongs to cog's server, which the image does not have"
+        requirements += _skip(
+            line(f"{key}: {tree[key]}", key), "it configures cog's server, which the image does not contain"
         )
     where = line("the folder of cog.yaml, which cog copies to /src")
-    return requirements + _asked(where, "copy", json.dumps([".", "/src"])) + _asked(where, "workdir", "/src")
+    return requirements + _setting(where, "copy", json.dumps([".", "/src"])) + _setting(where, "workdir", "/src")
 
 
-def dockerfile(name: str, folder: Path) -> Sorted:
-    """Read a Dockerfile: its last stage, and the stages that this one continues; what others install is listed.
+def dockerfile(name: str, folder: Path) -> Contents:
+    """Read a Dockerfile: its last stage and the stages that it is based on. Instructions of other stages are skipped.
 
     Raises:
         UsageError: the file cannot be read.
@@ -89,10 +89,10 @@ def dockerfile(name: str, folder: Path) -> Sorted:
     parsed = parse(strictyaml.text_of(folder / name).replace("\r\n", "\n"))
     items, image = _substituted(parsed)
     resolved = {item.line for item in items if item.keyword == "FROM" and "$" not in item.text}
-    requirements = Sorted()
+    requirements = Contents()
     for problem in parsed.problems:
         if problem.line not in resolved:
-            requirements += _left(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
+            requirements += _skip(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
     build = _Build(folder=folder, last_workdir="/")
     for item in items:
         if item.keyword == "WORKDIR" and item.stage in image:
@@ -100,13 +100,13 @@ def dockerfile(name: str, folder: Path) -> Sorted:
     for item in items:
         line = Line(where=f"{name}:{item.line}", text=f"{item.keyword} {' '.join(item.text.split())}")
         if item.keyword == "FROM" and item.stage in image and item.stage != min(image):
-            continue  # it continues a stage that is read
+            continue  # based on a stage that is read
         if item.stage not in image and item.keyword != "ARG":
-            requirements += _left(line, "it is in a stage that is not the image")
+            requirements += _skip(line, "it is in a stage that the image is not based on")
         else:
-            take = _STEPS.get(item.keyword)
+            read = _STEPS.get(item.keyword)
             step = _Step(item=item, line=line, build=build)
-            requirements += take(step) if take else _left(line, "an image definition has no such instruction")
+            requirements += read(step) if read else _skip(line, f"image definitions have no {item.keyword}")
     return _wheels_first(_last_of(requirements))
 
 
@@ -114,9 +114,9 @@ _NAMED = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?
 
 
 def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
-    """Return the instructions with the values of ARG and ENV in them, and the stages that make the image.
+    """Return the instructions with ARG and ENV variables expanded, and the stages that the image is based on.
 
-    A variable with the name of a secret keeps its name, as its value must not be shown.
+    A variable with the name of a secret is not expanded, because its value must not be shown.
     """
     first: dict[str, str] = {}  # ARG before the first FROM: for FROM lines, and for an ARG of the same name
     stages: list[dict[str, str]] = []
@@ -125,7 +125,7 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
     instructions = []
     for item in parsed.instructions:
         known = first if item.keyword == "FROM" or not stages else stages[-1]
-        item = replace(  # noqa: PLW2901 - the instruction as it is run
+        item = replace(  # noqa: PLW2901 - the instruction as Docker runs it
             item,
             text=_expanded(item.text, known),
             heredocs=tuple(_expanded(heredoc, known) for heredoc in item.heredocs),
@@ -156,7 +156,7 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
 
 
 def _legacy(item: Instruction) -> tuple[tuple[str, str], ...]:
-    """Return the pair of the old form `ENV name value`."""
+    """Return the pair of the legacy form `ENV name value`; empty for any other instruction."""
     key, *rest = item.text.split(maxsplit=1)
     return ((key, rest[0].strip()),) if item.keyword == "ENV" and rest and "=" not in key and item.fault else ()
 
@@ -169,43 +169,43 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
     return _NAMED.sub(value, text)
 
 
-def _last_of(requirements: Sorted) -> Sorted:
-    """Keep the last of each setting that a later instruction replaces."""
-    asked: list[Asked] = []
-    left: list[Left] = []
-    for at, setting in enumerate(requirements.asked):
-        later = next((x for x in requirements.asked[at + 1 :] if x.field == setting.field), None)
+def _last_of(requirements: Contents) -> Contents:
+    """Keep only the last WORKDIR, USER, ENTRYPOINT and CMD: a later one overrides it."""
+    settings: list[Setting] = []
+    skipped: list[Skipped] = []
+    for at, setting in enumerate(requirements.settings):
+        later = next((x for x in requirements.settings[at + 1 :] if x.field == setting.field), None)
         if setting.field in ("workdir", "user", "entrypoint", "command") and later:
-            left.append(Left(line=setting.line, why=f"{later.line.where} replaces it", harmless=True))
+            skipped.append(Skipped(line=setting.line, why=f"{later.line.where} overrides it", harmless=True))
         else:
-            asked.append(setting)
-    return replace(requirements, asked=tuple(asked), left=(*requirements.left, *left))
+            settings.append(setting)
+    return replace(requirements, settings=tuple(settings), skipped=(*requirements.skipped, *skipped))
 
 
-def _wheels_first(requirements: Sorted) -> Sorted:
-    """Let torch's index or version decide on CUDA: the base image's is for compilers, the wheels have their own."""
-    devices = [setting for setting in requirements.asked if setting.field in ("cuda", "cpu")]
+def _wheels_first(requirements: Contents) -> Contents:
+    """Drop the CUDA version of the base image if torch's index or version has another: wheels bundle their own CUDA."""
+    devices = [setting for setting in requirements.settings if setting.field in ("cuda", "cpu")]
     wheels = [device for device in devices if not of_base(device.line)]
     bases = [device for device in devices if of_base(device.line) and wheels and device.value != wheels[0].value]
-    left = tuple(
-        Left(line=base.line, why=f"torch is for another device by {wheels[0].line.where}: {wheels[0].line.text}")
+    skipped = tuple(
+        Skipped(line=base.line, why=f"{wheels[0].line.where} selects another device for torch: {wheels[0].line.text}")
         for base in bases
     )
     return replace(
         requirements,
-        asked=tuple(setting for setting in requirements.asked if setting not in bases),
-        left=(*requirements.left, *left),
+        settings=tuple(setting for setting in requirements.settings if setting not in bases),
+        skipped=(*requirements.skipped, *skipped),
     )
 
 
 def of_base(line: Line) -> bool:
-    """Whether a line names a base image."""
+    """Return whether a line is that of a base image."""
     return line.text.startswith("FROM ")
 
 
-def bases_with_cuda(found: Sorted) -> tuple[tuple[Line, str], ...]:
-    """The lines of a Dockerfile with a base image that has CUDA, and its version, also where torch has another."""
-    lines = dict.fromkeys((*(setting.line for setting in found.asked), *(loss.line for loss in found.left)))
+def bases_with_cuda(contents: Contents) -> tuple[tuple[Line, str], ...]:
+    """Return the lines of a Dockerfile whose base image has CUDA, with its version, even if torch has another."""
+    lines = dict.fromkeys((*(setting.line for setting in contents.settings), *(row.line for row in contents.skipped)))
     images = {line: line.text.split()[1] for line in lines if of_base(line)}
     parts = {line: _CUDA_IMAGE.fullmatch(image) or _TORCH_IMAGE.fullmatch(image) for line, image in images.items()}
     return tuple((line, part["cuda"]) for line, part in parts.items() if part)
@@ -213,10 +213,10 @@ def bases_with_cuda(found: Sorted) -> tuple[tuple[Line, str], ...]:
 
 @dataclass(slots=True)
 class _Build:
-    """The file system of the image while its instructions are read."""
+    """The working folder and the copied files of the image while its instructions are read."""
 
     folder: Path
-    last_workdir: str  # as the image has it
+    last_workdir: str  # the image's final working folder
     workdir: str = "/"
     copied: list[tuple[str, str]] = field(default_factory=list)  # source below `folder`, absolute target
 
@@ -225,17 +225,17 @@ class _Build:
         return posixpath.normpath(posixpath.join(self.workdir, path))
 
     def source(self, path: str) -> str:
-        """Return the project's file that a path in the image is a copy of; the path itself if nothing is known."""
-        wanted = self.target(path)
+        """Return the project's file that was copied to a path in the image; the path itself if there is none."""
+        absolute = self.target(path)
         for source, target in reversed(self.copied):
-            below = posixpath.relpath(wanted, target)
+            below = posixpath.relpath(absolute, target)
             file = posixpath.normpath(posixpath.join(source, below))
             if not below.startswith("..") and (self.folder / file).exists():
                 return file
         return path.removeprefix("./")
 
     def to(self, target: str) -> str:
-        """Return a target for the definition, whose one working folder is the last of the Dockerfile."""
+        """Return a target for the definition, whose only working folder is the last one of the Dockerfile."""
         whole = self.target(target)
         return (
             target
@@ -253,53 +253,53 @@ class _Step:
     build: _Build
 
 
-def _env(step: _Step) -> Sorted:
-    requirements = Sorted()
+def _env(step: _Step) -> Contents:
+    requirements = Contents()
     for key, value in step.item.pairs:
         requirements += variable(Line(where=step.line.where, text=f"ENV {key}={value}"), key, value)
-    return requirements + (_left(step.line, f"it cannot be read: {step.item.fault}") if step.item.fault else Sorted())
+    return requirements + (_skip(step.line, f"it cannot be read: {step.item.fault}") if step.item.fault else Contents())
 
 
-def _volumes(step: _Step) -> Sorted:
+def _volumes(step: _Step) -> Contents:
     paths = command(step.item.text) or step.item.text.split()
     return _each(step.line, "volumes", [(path, copying.volume(path)) for path in paths])
 
 
-def _command(step: _Step) -> Sorted:
+def _command(step: _Step) -> Contents:
     words = command(step.item.text)
     if words is None:
-        return _left(step.line, "it is in shell form; write it as a JSON list")
+        return _skip(step.line, "it is in shell form; write it as a JSON list")
     key = "command" if step.item.keyword == "CMD" else "entrypoint"
     return _checked(step.line, key, json.dumps(words), names.command(tuple(words)))
 
 
-def _labels(step: _Step) -> Sorted:
+def _labels(step: _Step) -> Contents:
     return _each(step.line, "labels", [(f"{key}={value}", names.label(key, value)) for key, value in step.item.pairs])
 
 
-def _base(line: Line, image: str) -> Sorted:
+def _base(line: Line, image: str) -> Contents:
     for pattern in (_CUDA_IMAGE, _TORCH_IMAGE, _PYTHON_IMAGE):
         parts = pattern.fullmatch(image)
         if parts is None:
             continue
-        requirements = Sorted()
+        requirements = Contents()
         for key, value in parts.groupdict().items():
             if key != "flavor" or value == "devel":
-                requirements += _asked(line, key, f"=={value}" if key == "torch" else value)
+                requirements += _setting(line, key, f"=={value}" if key == "torch" else value)
         return requirements
-    return _left(
-        line, "only images of nvidia/cuda, pytorch/pytorch and python say what they have; envkit chooses the base"
+    return _skip(
+        line, "only tags of nvidia/cuda, pytorch/pytorch and python can be interpreted; envkit chooses the base"
     )
 
 
-def _workdir(step: _Step) -> Sorted:
+def _workdir(step: _Step) -> Contents:
     step.build.workdir = step.build.target(step.item.text)
     value = step.build.workdir if not step.item.text.startswith("/") else step.item.text
     return _checked(step.line, "workdir", value, names.workdir(value))
 
 
-def _run(step: _Step) -> Sorted:
-    requirements = Sorted()
+def _run(step: _Step) -> Contents:
+    requirements = Contents()
     for part in re.split(r"&&|;|\|\|?|\n", step.item.script):
         text = " ".join(part.split())
         if not text or _NOTHING.match(text):
@@ -317,16 +317,16 @@ def _run(step: _Step) -> Sorted:
         elif program in ("conda install", "mamba install", "conda create", "mamba create"):
             requirements += _conda(own, words[2:])
         else:
-            requirements += _left(own, _SHELL_ONLY)
+            requirements += _skip(own, _SHELL_ONLY)
     return requirements
 
 
-# What leaves nothing in an image, and the beginning of a heredoc.
+# Commands that leave nothing in an image, and the start of a heredoc.
 _NOTHING = re.compile(
     r"set -|rm -|(?:apt-get|apt) (?:-\S+ )*(?:update|clean|autoremove|autoclean)|conda clean|\S*pip3? cache"
     r"|<<-?[\"']?\w+[\"']?$"
 )
-# envkit brings its own Python.
+# Not needed: envkit's images have their own Python.
 _PYTHONS = frozenset(
     [
         "python3",
@@ -341,29 +341,29 @@ _PYTHONS = frozenset(
 _PYTHON = re.compile(r"python(3\.\d+)(?:-(?:dev|venv|distutils|full|minimal|lib2to3))?")
 
 
-def _apt(line: Line, words: list[str]) -> Sorted:
-    requirements, rest = Sorted(), iter(words)
+def _apt(line: Line, words: list[str]) -> Contents:
+    requirements, rest = Contents(), iter(words)
     for word in rest:
         own = Line(where=line.where, text=word)
         if word in ("-t", "-o", "-c", "--target-release", "--option", "--config-file"):
             next(rest, "")
         elif python := _PYTHON.fullmatch(word):
-            requirements += _asked(own, "python", python[1])
+            requirements += _setting(own, "python", python[1])
         elif not word.startswith("-") and word not in _PYTHONS:
             requirements += _checked(own, "apt", word, names.deb_package(word))
     return requirements
 
 
 def _pip_words(words: list[str]) -> int | None:
-    """Where the arguments of `pip install`, `python -m pip install` or `uv pip install` begin; None for others."""
+    """Return the index of the first argument of (`python -m`, `uv`) `pip install`; None for any other command."""
     for at, word in enumerate(words[:5]):
         if word == "install" and at and re.fullmatch(r"(?:\S*/)?pip3?(?:\.\d+)?", words[at - 1]):
             return at + 1
     return None
 
 
-def _pip(line: Line, words: list[str], step: _Step) -> Sorted:
-    requirements, lines, rest = Sorted(), [], iter(words)
+def _pip(line: Line, words: list[str], step: _Step) -> Contents:
+    requirements, lines, rest = Contents(), [], iter(words)
     for word in rest:
         name, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if name in (*_FILE, *_CONSTRAINT):
@@ -376,14 +376,14 @@ def _pip(line: Line, words: list[str], step: _Step) -> Sorted:
             lines.append(Line(where=line.where, text=f"-e {next(rest, '')}"))
         elif name in _VALUED:
             value = value if sign else next(rest, "")
-            requirements += _left(Line(where=line.where, text=f"{name} {value}"), "the option is not supported")
+            requirements += _skip(Line(where=line.where, text=f"{name} {value}"), "the option is not supported")
         elif not word.startswith("-") and word not in ("pip", "setuptools", "wheel"):
             lines.append(Line(where=line.where, text=word))
     return requirements + sort(lines)
 
 
-def _conda(line: Line, words: list[str]) -> Sorted:
-    requirements, channels, rest = Sorted(), set(), iter(words)
+def _conda(line: Line, words: list[str]) -> Contents:
+    requirements, channels, rest = Contents(), set(), iter(words)
     for word in rest:
         if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix"):
             value = next(rest, "")
@@ -395,14 +395,14 @@ def _conda(line: Line, words: list[str]) -> Sorted:
     return with_source(requirements, channels)
 
 
-def _copied(step: _Step) -> Sorted:
+def _copied(step: _Step) -> Contents:
     item, line, build = step.item, step.line, step.build
     words = command(item.text) or item.text.split()
     if any(flag.startswith("--from") for flag in item.flags) or "://" in item.text:
-        return _left(line, "files of another stage, image or address cannot be copied")
+        return _skip(line, "files from another stage, image or URL cannot be copied")
     if item.heredocs:
-        return _left(line, "a file written in the Dockerfile cannot be copied; save it beside the Dockerfile")
-    requirements, target = Sorted(), words[-1]
+        return _skip(line, "inline files cannot be copied; save it in the folder of the Dockerfile")
+    requirements, target = Contents(), words[-1]
     for source in words[:-1]:
         own = posixpath.normpath(source.lstrip("/")) if source.strip("/") else "."
         is_folder = len(words) > 2 or target.endswith("/") or target in (".", "./")  # noqa: PLR2004 - sources and a target
@@ -410,36 +410,36 @@ def _copied(step: _Step) -> Sorted:
         to = build.to(f"{target.rstrip('/') or target}/" if into else target)
         build.copied.append((own, build.target(posixpath.join(target, posixpath.basename(own)) if into else target)))
         why = copying.check(own, to) or (
-            None if (build.folder / own).exists() else "the file is not beside the Dockerfile"
+            None if (build.folder / own).exists() else "the file is not in the folder of the Dockerfile"
         )
         requirements += _checked(line, "copy", json.dumps([own, to]), why)
     return requirements
 
 
-def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Sorted:
-    requirements = Sorted()
+def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Contents:
+    requirements = Contents()
     for value, why in values:
         requirements += _checked(line, key, value, why)
     return requirements
 
 
-def _checked(line: Line, key: str, value: str, why: str | None) -> Sorted:
-    return _left(line, why) if why else _asked(line, key, value)
+def _checked(line: Line, key: str, value: str, why: str | None) -> Contents:
+    return _skip(line, why) if why else _setting(line, key, value)
 
 
-def _asked(line: Line, key: str, value: str) -> Sorted:
-    return Sorted(asked=(Asked(field=key, value=value, line=line),))
+def _setting(line: Line, key: str, value: str) -> Contents:
+    return Contents(settings=(Setting(field=key, value=value, line=line),))
 
 
-def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
-    return Sorted(left=(Left(line=line, why=why, harmless=harmless),))
+def _skip(line: Line, why: str, *, harmless: bool = False) -> Contents:
+    return Contents(skipped=(Skipped(line=line, why=why, harmless=harmless),))
 
 
 def _texts(value: object) -> Iterator[str]:
     yield from (text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
 
 
-_STEPS: dict[str, Callable[[_Step], Sorted]] = {
+_STEPS: dict[str, Callable[[_Step], Contents]] = {
     "FROM": lambda step: _base(step.line, step.item.text.split()[0]),
     "RUN": _run,
     "ENV": _env,
@@ -453,5 +453,5 @@ _STEPS: dict[str, Callable[[_Step], Sorted]] = {
     "ENTRYPOINT": _command,
     "LABEL": _labels,
 } | dict.fromkeys(
-    ("ARG", "SHELL", "STOPSIGNAL"), lambda step: _left(step.line, "envkit's templates decide this", harmless=True)
+    ("ARG", "SHELL", "STOPSIGNAL"), lambda step: _skip(step.line, "envkit's templates set it", harmless=True)
 )

@@ -1,4 +1,4 @@
-"""What a pyproject.toml asks for: PEP 621, dependency groups, and the tables of uv and Poetry."""
+"""Read pyproject.toml: PEP 621, dependency groups, and the tables of uv, Poetry and PDM."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from packaging.utils import canonicalize_name
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
-from envkit.plan.requirements import FAMILY, Asked, Left, Line, Sorted, included, index, sort
+from envkit.plan.requirements import FAMILY, Contents, Line, Setting, Skipped, included, index, sort
 
 Where = Callable[[str, str], Line]
-"""Returns a text with the line of the file on which a needle stands first, as a key where it ends in ` =`."""
+"""Returns a `Line` with a text, at the first line of the file that contains a needle; ` =` at its end means a key."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 
 
-def pyproject(name: str, folder: Path) -> Sorted:
+def pyproject(name: str, folder: Path) -> Contents:
     """Read a pyproject.toml.
 
     Raises:
@@ -38,27 +38,27 @@ def pyproject(name: str, folder: Path) -> Sorted:
     requirements = _python(project.get("requires-python"), table(poetry, "dependencies").get("python"), where)
     rows, elsewhere = requirement_lines(table(poetry, "dependencies"), where)
     lines, requirements = lines + rows, requirements + elsewhere + _dynamic(tree, where, folder)
-    taken, left = _groups(tree, where)
+    taken, skipped = _groups(tree, where)
     sources = _sources(tree, where)
     lines = [line for line in (*lines, *taken) if _named(line) not in sources.elsewhere]
     limits = _texts(table(tree, "tool", "uv").get("constraint-dependencies"))
     lines += [replace(where(limit, limit), constraint=True) for limit in limits]
-    requirements += sort(lines) + left + sources.sorted
-    for key, why in _UV_LEFT.items():
+    requirements += sort(lines) + skipped + sources.contents
+    for key, why in _UV_SKIPPED.items():
         if table(tree, "tool", "uv").get(key):
-            requirements += _left(where(f"tool.uv.{key}", key), why)
+            requirements += _skip(where(f"tool.uv.{key}", key), why)
     if project.get("name") or poetry.get("name"):
         line = where(f"the project {project.get('name') or poetry.get('name')}", "name")
-        requirements += _left(line, "the project itself is not installed; copy puts its files into the image")
+        requirements += _skip(line, "the project itself is not installed; list its files under copy")
     return requirements
 
 
 def project_name(folder: Path) -> str | None:
-    """Return the name that the pyproject.toml of a folder gives, None where it gives none or cannot be read."""
+    """Return the project's name in a folder's pyproject.toml, None if it has none or cannot be read."""
     path = folder / "pyproject.toml"
     try:
         tree = _parsed(path.name, strictyaml.text_of(path))
-    except UsageError:  # a project's other file is enough, so this one may be missing or broken
+    except UsageError:  # other files can define a project, so this one may be missing or invalid
         return None
     name = table(tree, "project").get("name") or table(tree, "tool", "poetry").get("name")
     return name if isinstance(name, str) else None
@@ -69,12 +69,12 @@ def _parsed(name: str, text: str) -> Mapping[str, Any]:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{name}: is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
+            f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
         ) from error
 
 
-_UV_LEFT = {
-    "override-dependencies": "versions that override others are not read; list them under pip",
+_UV_SKIPPED = {
+    "override-dependencies": "overrides are not read; list the versions under pip",
     "no-build-isolation-package": "only wheels are installed",
 }
 
@@ -87,26 +87,26 @@ def _index_options(tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield f"--{key}", url
 
 
-def _dynamic(tree: Mapping[str, Any], where: Where, folder: Path) -> Sorted:
-    """Read the requirements files of a project whose build backend reads its dependencies from them."""
+def _dynamic(tree: Mapping[str, Any], where: Where, folder: Path) -> Contents:
+    """Read the requirements files from which the project's build backend takes its dependencies."""
     if "dependencies" not in _texts(table(tree, "project").get("dynamic")):
-        return Sorted()
+        return Contents()
     row = table(tree, "tool", "setuptools", "dynamic", "dependencies").get("file")
     files = [row] if isinstance(row, str) else _texts(row)
     hook = table(tree, "tool", "hatch", "metadata", "hooks", "requirements_txt").get("files")
     files += _texts(hook)
-    requirements = Sorted()
+    requirements = Contents()
     for file in files:
         requirements += included(where(file, file), file, folder)
     if not files:
-        requirements += _left(
-            where("dynamic dependencies", "dynamic"), "its build backend computes them; list them under pip"
+        requirements += _skip(
+            where("dynamic dependencies", "dynamic"), "the build backend computes them; list them under pip"
         )
     return requirements
 
 
 def lines_of(name: str, text: str) -> Where:
-    """Return what finds the line of a text in a file; TOML readers give no places."""
+    """Return a function that finds a text's line in a file: Python's TOML parser does not report line numbers."""
     lines = text.splitlines()
 
     def where(shown: str, needle: str) -> Line:
@@ -124,16 +124,16 @@ def lines_of(name: str, text: str) -> Where:
 
 
 def table(tree: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """Return a table by its keys, an empty one where there is none."""
+    """Return a table by its keys; it is empty if there is none."""
     for key in keys:
         value = tree.get(key)
         tree = value if isinstance(value, Mapping) else {}
     return tree
 
 
-def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
-    """Return dependencies of a table (Poetry, pixi) as lines of a requirements file, and what such lines cannot say."""
-    lines, rest = [], Sorted()
+def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line], Contents]:
+    """Return the dependencies of a table (Poetry, pixi) as lines of a requirements file, and those that cannot be."""
+    lines, rest = [], Contents()
     for name, wanted in rows.items():
         if name == "python":
             continue
@@ -141,10 +141,10 @@ def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line]
             row = entry if isinstance(entry, Mapping) else {"version": str(entry)}
             kind = next((key for key in ("git", "url", "path", "file") if key in row), None)
             if kind:
-                rest += _left(where(f"{name} from {kind} {row[kind]}", f"{name} ="), _ELSEWHERE)
+                rest += _skip(where(f"{name} from {kind} {row[kind]}", f"{name} ="), _ELSEWHERE)
                 continue
             if row.get("optional") is True:
-                rest += _left(where(f"{name}{_clauses(str(row.get('version', '*')))}", f"{name} ="), _OPTIONAL)
+                rest += _skip(where(f"{name}{_clauses(str(row.get('version', '*')))}", f"{name} ="), _OPTIONAL)
                 continue
             extras = f"[{','.join(row['extras'])}]" if row.get("extras") else ""
             line = where(f"{name}{extras}{_clauses(str(row.get('version', '*')))}{_marker_of(row)}", f"{name} =")
@@ -159,7 +159,7 @@ _OPTIONAL = "it is optional: only an extra installs it"
 
 
 def _marker_of(row: Mapping[str, Any]) -> str:
-    """Return Poetry's `markers`, `platform` and `python` of a dependency as one marker; empty if it has none."""
+    """Return the `markers`, `platform` and `python` of a Poetry dependency as one marker; empty without any."""
     parts = [f"({row['markers']})"] if row.get("markers") else []
     parts += [f"sys_platform == '{row['platform']}'"] if row.get("platform") else []
     for clause in _clauses(str(row.get("python", "*"))).split(",") if row.get("python") else ():
@@ -183,20 +183,20 @@ def _clauses(version: str) -> str:
     return ",".join(clauses)
 
 
-def _python(required: object, poetry: object, where: Where) -> Sorted:
+def _python(required: object, poetry: object, where: Where) -> Contents:
     text = required if isinstance(required, str) else _clauses(poetry) if isinstance(poetry, str) else ""
     if not text:
-        return Sorted()
+        return Contents()
     line = where(f"Python {required or poetry}", "requires-python" if required else "python")
     try:
         parse_constraint(text, "python")
     except UsageError:
-        return _left(line, "is not a Python version that envkit can read")
-    return Sorted(asked=(Asked(field="python", value=text.replace(" ", ""), line=line),))
+        return _skip(line, "is not a Python version")
+    return Contents(settings=(Setting(field="python", value=text.replace(" ", ""), line=line),))
 
 
-def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
-    """Return the lines of optional groups that name torch, and the other groups as left."""
+def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Contents]:
+    """Return the lines of the first optional group that names torch, and the other groups as skipped."""
     named = table(tree, "dependency-groups")
     groups = {f"dependency-groups.{key}": _group(named, key) for key in named}
     extras = table(tree, "project", "optional-dependencies")
@@ -205,9 +205,9 @@ def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
     of_pdm = table(tree, "tool", "pdm", "dev-dependencies")
     groups |= {f"tool.pdm.dev-dependencies.{key}": _texts(rows) for key, rows in of_pdm.items()}
     taken: list[Line] = []
-    left, torch = Sorted(), ""
+    skipped, torch = Contents(), ""
     rows_of = [
-        (key, [where(requirement, requirement) for requirement in rows], Sorted()) for key, rows in groups.items()
+        (key, [where(requirement, requirement) for requirement in rows], Contents()) for key, rows in groups.items()
     ]
     poetry = table(tree, "tool", "poetry")
     of_poetry = {
@@ -217,18 +217,18 @@ def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
         rows_of.append((key, *requirement_lines(rows, where)))
     for key, lines, elsewhere in rows_of:
         if any(_named(line) in FAMILY for line in lines) and not torch:
-            torch, taken, left = key, lines, left + elsewhere
-        elif lines or elsewhere != Sorted():
+            torch, taken, skipped = key, lines, skipped + elsewhere
+        elif lines or elsewhere != Contents():
             why = f"torch is taken from {torch}" if torch and any(_named(line) in FAMILY for line in lines) else ""
-            left += _left(
+            skipped += _skip(
                 where(key, key if key.startswith("tool.poetry") else key.rpartition(".")[2]),
                 why or "the group is optional and does not name torch",
             )
-    return taken, left
+    return taken, skipped
 
 
 def _group(groups: Mapping[str, Any], name: str, _seen: frozenset[str] = frozenset()) -> list[str]:
-    """Return the requirements of a dependency group, those of groups that it includes in their place."""
+    """Return the requirements of a dependency group, including those of the groups that it includes."""
     requirements: list[str] = []
     rows = groups.get(name)
     for entry in rows if isinstance(rows, list) else []:
@@ -240,11 +240,11 @@ def _group(groups: Mapping[str, Any], name: str, _seen: frozenset[str] = frozens
 
 
 class _Sources:
-    """What `tool.uv.sources` and sources of Poetry say: indexes of torch, and packages from elsewhere."""
+    """The contents of `tool.uv.sources` and Poetry's sources: torch's indexes, and packages not from an index."""
 
     def __init__(self) -> None:
-        self.sorted = Sorted()
-        self.elsewhere: set[str] = set()
+        self.contents = Contents()
+        self.elsewhere: set[str] = set()  # names
 
 
 def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
@@ -257,7 +257,7 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
             if any(key in row for key in ("git", "path", "url", "workspace")):
                 sources.elsewhere.add(canonicalize_name(name))
                 kind = next(key for key in ("git", "path", "url", "workspace") if key in row)
-                sources.sorted += _left(
+                sources.contents += _skip(
                     where(f"{name} from {kind}", f"{name} ="),
                     _ELSEWHERE,
                 )
@@ -269,16 +269,18 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
             for spec in [wanted] if isinstance(wanted, Mapping) else _rows(wanted):
                 if "source" in spec and spec.get("platform", "linux") == "linux" and _applies(spec.get("markers")):
                     used |= {str(spec["source"])}
-    # An index that a package names comes before those that are searched for every package.
+    # An index that a package names takes precedence over those that are searched for every package.
     for name, known in sorted(indexes.items(), key=lambda entry: entry[0] not in used):
         url = str(known.get("url", ""))
         line = where(url, url)
         if name in used or not (known.get("explicit") is True or known.get("priority") == "explicit"):
-            meant = index(line, url)
-            devices = [setting for setting in (*sources.sorted.asked, *meant.asked) if setting.field in ("cuda", "cpu")]
-            if meant.asked and len(devices) > 1:
-                meant = _left(line, f"another variant than {devices[0].line.text}, which is taken")
-            sources.sorted += meant
+            entry = index(line, url)
+            devices = [
+                setting for setting in (*sources.contents.settings, *entry.settings) if setting.field in ("cuda", "cpu")
+            ]
+            if entry.settings and len(devices) > 1:
+                entry = _skip(line, f"it is for another variant than {devices[0].line.text}, which is used")
+            sources.contents += entry
     return sources
 
 
@@ -294,8 +296,8 @@ def _named(line: Line) -> str:
     return canonicalize_name(match.group()) if match else ""
 
 
-def _left(line: Line, why: str) -> Sorted:
-    return Sorted(left=(Left(line=line, why=why),))
+def _skip(line: Line, why: str) -> Contents:
+    return Contents(skipped=(Skipped(line=line, why=why),))
 
 
 def _texts(value: object) -> list[str]:

@@ -32,8 +32,8 @@ from envkit.ground.addresses import (
     Reach,
     RefusedAddressError,
     is_loopback,
-    led,
-    led_from,
+    reachable_from,
+    redirect_target,
     refusal,
     written_reach,
 )
@@ -212,7 +212,7 @@ class Transport:
         secret, allowed = authorization or own, NAMED
         if led_by is not None:
             follow(led_by, url, self.reach(led_by))
-            allowed = led_from(self.reach(led_by))
+            allowed = reachable_from(self.reach(led_by))
         origin = target
         for _ in range(_HOPS):
             answer = self._once(
@@ -228,7 +228,7 @@ class Transport:
             with answer:
                 target = answer.leads_to(answer.headers.get("location", ""))
                 # A redirect can restrict the networks for the next redirect, but never extend them.
-                allowed &= led_from(answer.reach)
+                allowed &= reachable_from(answer.reach)
         raise EngineError(f"{shown(url)} redirects more than {_HOPS} times", hint="check the address")
 
     def reach(self, url: str) -> Reach:
@@ -422,10 +422,10 @@ def follow(origin: str, location: str, reach: Reach) -> str:
         reach: the network of the server.
 
     Raises:
-        EngineError: the URL is invalid or not allowed (`envkit.ground.addresses.led`).
+        EngineError: the URL is invalid or not allowed (`envkit.ground.addresses.redirect_target`).
     """
     try:
-        return led(origin, location, reach)
+        return redirect_target(origin, location, reach)
     except RefusedAddressError as error:
         there = shown(location) if is_address(location) else neutral(location)[:200]
         raise EngineError(

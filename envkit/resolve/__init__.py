@@ -1,1 +1,1 @@
-"""Request and facts -> one compatible combination, or the reason why there is none."""
+"""Turn a request and the facts into one compatible combination, or into the reason why there is none."""

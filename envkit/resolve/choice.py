@@ -1,11 +1,12 @@
-"""Which of the compatible builds is the answer, and with which Python.
+"""Choose the answer among the compatible builds, and its Python.
 
-Order: rows that are known to exist before rows that are only inferred; then the newest torch; then a CUDA the driver
-runs natively, else by minor-version compatibility, else by forward compatibility; then the source (the PyTorch index,
-the Python index, conda-forge, the pytorch channel); then builds upstream advertises; then the newest CUDA. One thing
-stands above the newest torch: a native build wins over another one when it costs at most one torch series (2.14 instead
-of 2.15), because minor-version compatibility cannot compile PTX and forward compatibility needs a package. It does not
-win when it costs more: a driver 535 gets today's torch, and the answer names the native one.
+Builds are ordered by these criteria, most important first: known to exist before only inferred; the newest torch; CUDA
+that the driver runs natively, then by minor-version compatibility, then by forward compatibility; the source (PyTorch
+index, Python index, conda-forge, pytorch channel); advertised upstream; the newest CUDA.
+
+There is one exception. Minor-version compatibility cannot compile PTX and forward compatibility needs a package, so a
+native build is preferred even if its torch is one series older (2.14 instead of 2.15). If it would be older still, the
+newest torch stays the answer, which then also names the native build: that is the case with a driver 535.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ class Choice:
 
     build: Build
     fitting: int
-    strained: Build | None = None  # newer torch passed over because the driver does not run it natively
-    unproven: Build | None = None  # newer torch passed over because its data are incomplete
-    native: Build | None = None  # best build that the driver runs natively, where the answer is only minor-compatible
+    not_native: Build | None = None  # with a newer torch, passed over because the driver does not run it natively
+    incomplete: Build | None = None  # with a newer torch, passed over because its data are incomplete
+    native: Build | None = None  # best build that the driver runs natively, if the answer is not native
 
 
-def choose(found: list[Build], sieve: Sieve) -> Choice:
-    """The best of at least one build."""
-    best = _best(found, sieve)
+def choose(builds: list[Build], sieve: Sieve) -> Choice:
+    """Return the best of the builds, of which there is at least one."""
+    best = _best(builds, sieve)
     newer = {name for name, position in sieve.index.rank.items() if position < sieve.index.rank[best.torch]}
-    doubtful = [build for build in found if build.torch in newer and unsure(build)]
-    unproven = min(doubtful, key=lambda build: _order(build, sieve)) if doubtful else None
+    doubtful = [build for build in builds if build.torch in newer and unsure(build)]
+    incomplete = min(doubtful, key=lambda build: _order(build, sieve)) if doubtful else None
     if sieve.wanted.driver is None or _mode(best, sieve) == "native":
-        return Choice(best, len(found), unproven=unproven)
-    native = [build for build in found if _mode(build, sieve) == "native" and unsure(build) == unsure(best)]
+        return Choice(best, len(builds), incomplete=incomplete)
+    native = [build for build in builds if _mode(build, sieve) == "native" and unsure(build) == unsure(best)]
     if not native:
-        return Choice(best, len(found), unproven=unproven, native=_native_elsewhere(sieve))
+        return Choice(best, len(builds), incomplete=incomplete, native=_native_elsewhere(sieve))
     first = min(native, key=lambda build: _order(build, sieve))
-    if minor(first.torch) in _series_before(best.torch, sieve.index):
-        return Choice(first, len(found), strained=best)
-    return Choice(best, len(found), unproven=unproven, native=first)
+    if minor(first.torch) in _last_two_series(best.torch, sieve.index):
+        return Choice(first, len(builds), not_native=best)
+    return Choice(best, len(builds), incomplete=incomplete, native=first)
 
 
 def _best(builds: list[Build], sieve: Sieve) -> Build:
-    """The first in order; only builds of the newest torch are looked at in full."""
+    """Return the first build in order; the full order is computed only for builds of the newest torch."""
     rank = sieve.index.rank
     first = min((unsure(build), rank[build.torch]) for build in builds)
     newest = [build for build in builds if (unsure(build), rank[build.torch]) == first]
@@ -60,7 +61,7 @@ def _best(builds: list[Build], sieve: Sieve) -> Build:
 
 
 def _native_elsewhere(sieve: Sieve) -> Build | None:
-    """The best build that the driver runs natively, where the request names another CUDA."""
+    """Return the best build that the driver runs natively if the request's CUDA were left out; None without one."""
     if sieve.wanted.cuda is None:
         return None
     other = Sieve(replace(sieve.wanted, cuda=None), sieve.index)
@@ -69,11 +70,11 @@ def _native_elsewhere(sieve: Sieve) -> Build | None:
 
 
 def python(build: Build, sieve: Sieve) -> str:
-    """Return the newest allowed Python that torch.compile is known to support and that has settled.
+    """Return the newest allowed Python that torch.compile is known to support and that is well supported.
 
-    A Python that torchvision and torchaudio have files for comes before all others. Settled means that the torch series
-    before this one had it too: a Python that arrives with a release is called experimental there, and much else does
-    not support it yet.
+    Pythons for which torchvision and torchaudio have files are preferred to all others. A Python is well supported if
+    the previous torch series had it too: PyTorch calls a Python experimental in the release that adds it, and many
+    other packages do not support it yet.
     """
     index = sieve.index
     allowed = [name for name in sieve.known_pythons(build) if sieve.pythons is None or name in sieve.pythons]
@@ -107,17 +108,17 @@ def companion(build: Build, name: str, python: str, index: Index) -> str | None:
 
 
 def _most_complete(build: Build, pythons: list[str], index: Index) -> list[str]:
-    """The Pythons for which the most companions can be had, torchvision before torchaudio."""
+    """Return the Pythons for which the most companions have a file; torchvision counts more than torchaudio."""
 
-    def had(python: str) -> tuple[bool, ...]:
+    def available(python: str) -> tuple[bool, ...]:
         return tuple(companion(build, name, python, index) is not None for name in COMPANIONS)
 
-    best = max(had(python) for python in pythons)
-    return [python for python in pythons if had(python) == best]
+    best = max(available(python) for python in pythons)
+    return [python for python in pythons if available(python) == best]
 
 
 def compile_supported(python: str, release: Release | None) -> bool:
-    """Whether torch.compile is not known to refuse this Python."""
+    """Return whether torch.compile supports this Python, as far as the facts tell; True if they do not."""
     limit = release.compile_max_python if release else None
     return limit is None or key(python) <= key(limit)
 
@@ -142,8 +143,8 @@ def _mode(build: Build, sieve: Sieve) -> str | None:
     return "native" if build.cuda is None else sieve.modes.get(build.cuda)
 
 
-def _series_before(torch: str, index: Index) -> tuple[str, ...]:
-    """The series of a torch and the one before: ('2.15', '2.14')."""
+def _last_two_series(torch: str, index: Index) -> tuple[str, ...]:
+    """Return the series of a torch and the one before it, oldest first: ('2.14', '2.15')."""
     series = sorted({minor(name) for name in index.rank}, key=key)
     position = series.index(minor(torch))
     return tuple(series[max(0, position - 1) : position + 1])

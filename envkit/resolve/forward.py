@@ -1,7 +1,7 @@
 """CUDA forward compatibility: a package in the image replaces the CUDA part of an older driver.
 
-It is NVIDIA's offer for data center GPUs and for the driver branches that each package lists, never for GeForce. So it
-is an answer only for a driver and GPUs that the request names, and only with `--allow-forward-compat`: the image needs
+NVIDIA supports it for data center GPUs and for the driver branches that each package lists, never for GeForce. So it is
+considered only if the request names a driver and GPUs, and only with `--allow-forward-compat`, because the image needs
 a package that envkit does not install.
 """
 
@@ -18,20 +18,20 @@ FORWARD = "forward-compatible"
 
 
 def package(cuda: str) -> str:
-    """Return the package that a CUDA runtime needs: `cuda-compat-12-8` for `12.8`."""
+    """Return the name of the package for a CUDA runtime: `cuda-compat-12-8` for `12.8`."""
     return f"cuda-compat-{minor(cuda).replace('.', '-')}"
 
 
 def packages(facts: Facts) -> dict[str, ForwardCompat]:
-    """Return CUDA 'major.minor' -> the row of its newest toolkit release, which is the package that is installed."""
+    """Return CUDA 'major.minor' -> the row of its newest toolkit release, whose package a package manager installs."""
     return {minor(row.toolkit): row for row in sorted(facts.forward, key=lambda row: key(row.toolkit))}
 
 
 def allowed(driver: str | None, cards: Iterable[Card], facts: Facts) -> frozenset[str]:
-    """Return the CUDA runtimes that a driver runs with their package, on all of these GPUs.
+    """Return the CUDA runtimes that a driver runs with their package on all of these GPUs.
 
-    They follow from the whole request. A search for a clash that takes a GPU away does not take them away, so that a
-    constraint less never makes anything fit less.
+    Compute it once, from the complete request: the search for a clash removes constraints and relies on every build
+    that fits still fitting afterward, and this set would shrink to nothing without GPUs.
     """
     if driver is None or refused(cards) is not None:
         return frozenset()
@@ -40,24 +40,25 @@ def allowed(driver: str | None, cards: Iterable[Card], facts: Facts) -> frozense
 
 
 def refused(cards: Iterable[Card]) -> str | None:
-    """Return why the GPUs rule forward compatibility out, None where they do not."""
+    """Return why these GPUs rule forward compatibility out; None if they do not."""
     named = tuple(cards)
     if not named:
-        return "forward compatibility is for data center GPUs only, so the GPU has to be named with --gpu"
+        return "forward compatibility is for data center GPUs only, so give the GPU with --gpu"
     for card in named:
         if capability(card.typed):
-            return f"forward compatibility is for data center GPUs only, and {card} names no product, as A100 does"
+            must = f"--gpu must be a product such as A100, not {card}"
+            return f"forward compatibility is for data center GPUs only, so {must}"
         if product(card.typed, card.gpu) not in card.gpu.data_center:
-            return f"forward compatibility is for data center GPUs only, and {card} is not one in NVIDIA's list"
+            return f"forward compatibility is for data center GPUs only, and {card} is not in NVIDIA's list of them"
     return None
 
 
 def unlisted(driver: str, cudas: Collection[str], facts: Facts) -> str:
-    """Return why no package of these CUDA runtimes is for a driver: the branches of the newest that lists any."""
+    """Return why no package of these CUDA runtimes supports a driver: the branches that the newest package lists."""
     rows = packages(facts)
     listed = [cuda for cuda in cudas if cuda in rows and rows[cuda].branches]
     if not listed:
         return f"no driver branch is listed for {' or '.join(package(cuda) for cuda in sorted(cudas, key=key))}"
     newest = max(listed, key=key)
     branches = ", ".join(f"R{branch}" for branch in rows[newest].branches)
-    return f"{package(newest)} is for driver branches {branches}; driver {driver} is of R{key(driver)[0]}"
+    return f"{package(newest)} supports driver branches {branches}; driver {driver} belongs to R{key(driver)[0]}"

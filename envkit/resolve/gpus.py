@@ -1,4 +1,4 @@
-"""GPU names as people and drivers write them -> the row of their compute capability."""
+"""Find the row of a GPU by any name that people or drivers write, or by its compute capability."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from envkit.facts.model import Gpu
 from envkit.ground.versions import key
 
 _CAPABILITY = re.compile(r"([0-9]{1,2})\.([0-9])")
-_SM = re.compile(r"(?:sm|compute)_?([0-9]{1,2})([0-9])[af]?")  # a: one GPU alone, f: its family
-_NAME = re.compile(r"[A-Za-z0-9 ._()/+-]+")  # signs that names of products are written in
-# Words of marketing names that do not tell one product from another.
+_SM = re.compile(r"(?:sm|compute)_?([0-9]{1,2})([0-9])[af]?")  # NVIDIA's suffixes: a is for one GPU only, f its family
+_NAME = re.compile(r"[A-Za-z0-9 ._()/+-]+")  # the characters of product names
+# Words of marketing names that do not distinguish products.
 _NOISE = {"NVIDIA", "TESLA", "GEFORCE", "QUADRO", "GPU"}
 # Words before a product that name the machine or the virtual GPU it is in.
 _BEFORE = {"HGX", "DGX", "GRID"}
-# Words that may follow a product: variants of one chip family, the form factor, memory, MIG and virtual GPU profiles. A
-# name with any other word behind a product is another product ("RTX 4000 SFF Ada" is no "RTX 4000").
+# Words that may follow a product: variants of one chip family, the form factor, memory, MIG and virtual GPU profiles.
+# With any other word after it, the name is that of another product ("RTX 4000 SFF Ada" is not an "RTX 4000").
 _AFTER = re.compile(
     r"TI|SUPER|D|V2|LAPTOP|MOBILE|EMBEDDED|MAX|Q|WITH|DESIGN|OEM|GENERATION|WORKSTATION|SERVER|CEO|EDITION|ACTIVE"
     r"|PCIE|SXM[0-9]?|NVL[0-9]*|HBM[0-9]E?|3E|GDDR[0-9]X?|FHHL|DGXS|LS|AC|LC|MIG|[0-9]+(GB?|GIB|[ABCQ])"
@@ -30,14 +30,14 @@ _AMD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU of a request: the text that was typed and the row it means."""
+    """One GPU of a request: the text that the user typed and its row."""
 
     typed: str
     gpu: Gpu
 
     @property
     def sm(self) -> str:
-        """`sm_86`."""
+        """The compute capability as CUDA writes it: `sm_86`."""
         return sm(self.gpu.capability)
 
     def __str__(self) -> str:
@@ -45,27 +45,27 @@ class Card:
 
 
 def sm(text: str) -> str:
-    """`8.6` -> `sm_86`, `12.0` -> `sm_120`."""
+    """Return a compute capability as CUDA writes it: `8.6` -> `sm_86`, `12.0` -> `sm_120`."""
     return "sm_" + text.replace(".", "")
 
 
 def capability(typed: str) -> str | None:
-    """The compute capability a text spells out (`8.6`, `sm_86`, `compute_86`, `sm_90a`), None for a product name."""
+    """Return the compute capability in `8.6`, `sm_86`, `compute_86` or `sm_90a`; None for a product name."""
     text = typed.strip().lower()
     match = _CAPABILITY.fullmatch(text) or _SM.fullmatch(text)
     return f"{int(match.group(1))}.{match.group(2)}" if match else None
 
 
 def find(typed: str, gpus: tuple[Gpu, ...], *, short: bool = False) -> Gpu | None:
-    """Return the row of a product or capability, None when the facts do not know it.
+    """Return the row of a product or capability, None if no row has it.
 
-    A product matches when its words begin the name and only known variants follow, so what a driver prints
-    (`NVIDIA A100-SXM4-80GB`, `Tesla V100-PCIE-16GB`) is found too. The longest product wins.
+    A product matches if the name begins with its words and only known variants follow, so the names that drivers print
+    (`NVIDIA A100-SXM4-80GB`, `Tesla V100-PCIE-16GB`) match too. The longest product wins.
 
     Args:
         typed: the name.
         gpus: the rows.
-        short: also accept what people type: `RTX2080`, `1080ti`, `4090`, `A6000`. Off where the text may be no GPU.
+        short: also accept short forms: `RTX2080`, `1080ti`, `4090`, `A6000`. Off where the text may not be a GPU.
     """
     wanted = capability(typed)
     if wanted is not None:
@@ -83,7 +83,7 @@ def find(typed: str, gpus: tuple[Gpu, ...], *, short: bool = False) -> Gpu | Non
 
 
 def product(typed: str, gpu: Gpu) -> str | None:
-    """Return the product of a row that a name means, None where it is none of them, such as a capability."""
+    """Return the row's product that a name stands for, None if it stands for none, such as a capability."""
     words = _words(typed)
     names = {name: full_name for full_name in gpu.products for name in _names(full_name)}
     matched = _longest(words, names)
@@ -91,18 +91,18 @@ def product(typed: str, gpu: Gpu) -> str | None:
 
 
 def in_one_word(product: str) -> str:
-    """Return a product as it is typed without quotes: `RTX 4090` -> `RTX4090`, `Quadro P400` -> `P400`."""
+    """Return a product in a form that needs no quotes: `RTX 4090` -> `RTX4090`, `Quadro P400` -> `P400`."""
     return "".join(word for word in product.split() if word.upper() not in _NOISE)
 
 
 def is_amd(typed: str) -> bool:
-    """Whether a name is that of an AMD GPU: `MI300X`, `RX 7900 XTX`, `gfx1100`."""
+    """Return whether a name is that of an AMD GPU: `MI300X`, `RX 7900 XTX`, `gfx1100`."""
     return _AMD.match(typed.strip()) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Capabilities by the words of a name, as nvidia-smi prints it and as people shorten it."""
+    """Capabilities by the words of a name: as nvidia-smi prints it, and in short forms."""
 
     full: dict[tuple[str, ...], str]
     short: dict[tuple[str, ...], str]  # without RTX and GTX
@@ -119,13 +119,13 @@ def _known(rows: tuple[tuple[str, tuple[str, ...]], ...]) -> _Known:
                 full[name] = row
                 if product.startswith(("RTX ", "GTX ")) and len(name) > 1:
                     short.setdefault(name[1:], set()).add(row)
-    # A short form that two capabilities share says nothing.
+    # A short form that products of two capabilities share is ambiguous.
     only = {name: next(iter(capabilities)) for name, capabilities in short.items() if len(capabilities) == 1}
     joined: dict[str, str] = {}
     for name, row in (*full.items(), *only.items()):
         for variant in ("", "TI", "SUPER", "TISUPER", "D"):
             joined.setdefault("".join(name) + variant, row)
-    # A whole name counts before one that is made of a name and a variant.
+    # A product's own name takes precedence over a name with a variant appended.
     joined |= {"".join(name): row for name, row in (*only.items(), *full.items())}
     return _Known(full, only, joined)
 
@@ -138,14 +138,14 @@ def _longest(words: tuple[str, ...], names: dict[tuple[str, ...], str]) -> str |
 
 
 def _before_variants(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a name without the variants at its end."""
+    """Return the words of a name without the variants at its end."""
     while len(words) > 1 and _AFTER.fullmatch(words[-1]):
         words = words[:-1]
     return words
 
 
 def nearest(typed: str, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """Up to three known names close to an unknown one, best first."""
+    """Return up to three known names similar to an unknown one, best first."""
     wanted = capability(typed)
     if wanted is not None:
         number = _scalar(wanted)
@@ -165,12 +165,12 @@ def _plain(product: str) -> str:
 
 
 def _names(product: str) -> tuple[tuple[str, ...], ...]:
-    """The word sequences a product goes by: `GB10 (DGX Spark)` is also `DGX Spark`."""
+    """Return the word sequences that name a product: `GB10 (DGX Spark)` is also `DGX Spark`."""
     names = [_words(_plain(product))]
     inside = re.search(r"\((.*)\)", product)
     if inside and inside.group(1)[:1].isupper():
         names.append(_words(inside.group(1)))
-    if "PRO" in names[0]:  # there is no RTX PRO of another family
+    if "PRO" in names[0]:  # every RTX PRO is a Blackwell, so the word may be left out
         names.append(tuple(word for word in names[0] if word != "BLACKWELL"))
     return tuple(names)
 

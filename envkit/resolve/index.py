@@ -1,4 +1,4 @@
-"""What the rules look up more than once, made from the facts in one pass."""
+"""Lookup tables for the rules, made from the facts in one pass."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from envkit.facts.model import Build, Cudnn, Facts, MinorCompat, ToolkitDriver
 from envkit.ground.versions import is_version, key, minor
 from envkit.resolve.support import torch_series
 
-# At equal torch the sources are tried in this order.
+# The order of preference among builds of the same torch.
 SOURCE_ORDER = ("pytorch", "pypi", "conda-forge", "conda-pytorch")
 WHEEL_SOURCES = ("pytorch", "pypi")
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one CUDA runtime asks of the Linux driver."""
+    """The Linux driver versions that one CUDA runtime needs."""
 
     native: str
     minimum: str
     refs: tuple[str, ...]
-    inferred: bool = False  # `native` was concluded: it may warn, it refuses nothing
+    inferred: bool = False  # no source states `native`: it may cause a warning, but refuses no build
 
     def mode(self, driver: str) -> str | None:
-        """`native`, `minor-compatible`, or None when this driver cannot run it."""
+        """Return `native`, `minor-compatible`, or None if this driver cannot run it."""
         if key(driver) >= key(self.native):
             return "native"
         return "minor-compatible" if key(driver) >= key(self.minimum) else None
@@ -31,31 +31,31 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Facts by the keys the resolver asks for."""
+    """The facts by the keys that the resolver looks up."""
 
     facts: Facts
     rank: dict[str, int]  # torch -> 0 for the newest
     needs: dict[str, Need]  # CUDA 'major.minor' -> driver
     siblings: dict[str, tuple[str, ...]]  # torch -> Pythons of any of its builds, oldest first
-    last: dict[tuple[str, str], str]  # (source, CUDA) -> newest torch that has it
+    last: dict[tuple[str, str], str]  # (source, CUDA) -> newest torch built for it
     newest: dict[str, str]  # source -> newest torch
-    glibc: str | None  # highest glibc any build is known to need
+    glibc: str | None  # highest glibc that any build is known to need
     cudas: frozenset[str]  # of all builds
     cudnns: frozenset[str]
     series: tuple[str, ...]  # minor versions of torch that count as supported, oldest first
     supported: frozenset[str]  # torch versions of these
-    places: dict[tuple[str, bool], tuple[Build, ...]]  # (platform, without CUDA) -> builds
+    by_target: dict[tuple[str, bool], tuple[Build, ...]]  # (platform, without CUDA) -> builds
     _floors: dict[tuple[str | None, str | None], tuple[str, tuple[str, ...]] | None] = field(default_factory=dict)
 
     def cudnn_floor(self, build: Build) -> tuple[str, tuple[str, ...]] | None:
-        """Return `cudnn_floor` of a build; it is worked out once for each CUDA and cuDNN."""
+        """Return `cudnn_floor` of a build, computed once for each CUDA and cuDNN."""
         pair = (build.cuda, build.cudnn)
         if pair not in self._floors:
             self._floors[pair] = cudnn_floor(build, self.facts.cudnns)
         return self._floors[pair]
 
     def settled(self, torch: str) -> tuple[str, ...]:
-        """Pythons the torch series before this one already had; empty for the oldest."""
+        """Return the Pythons that the torch series before this one had; empty for the oldest series."""
         series = minor(torch)
         older = [name for name in self.siblings if key(minor(name)) < key(series)]
         if not older:
@@ -64,17 +64,17 @@ class Index:
         return tuple({p for name in older if minor(name) == before for p in self.siblings[name]})
 
 
-_kept: list[Index] = []  # the last one
+_last_index: list[Index] = []  # at most one
 
 
 def index(facts: Facts) -> Index:
-    """Index the facts. The last index is kept, so that a command that resolves often makes it once."""
-    if not (_kept and _kept[0].facts is facts):
-        _kept[:] = [_made(facts)]
-    return _kept[0]
+    """Return the index of the facts; the last one is kept, so a command that resolves many requests builds it once."""
+    if not (_last_index and _last_index[0].facts is facts):
+        _last_index[:] = [_build_index(facts)]
+    return _last_index[0]
 
 
-def _made(facts: Facts) -> Index:
+def _build_index(facts: Facts) -> Index:
     versions = sorted({build.torch for build in facts.builds} | set(facts.releases), key=key, reverse=True)
     last: dict[tuple[str, str], str] = {}
     newest: dict[str, str] = {}
@@ -85,9 +85,9 @@ def _made(facts: Facts) -> Index:
             last[pair] = max(last.get(pair, build.torch), build.torch, key=key)
             newest[build.source] = max(newest.get(build.source, build.torch), build.torch, key=key)
         pythons.setdefault(build.torch, set()).update(build.pythons or ())
-    places: dict[tuple[str, bool], list[Build]] = {}
+    by_target: dict[tuple[str, bool], list[Build]] = {}
     for build in facts.builds:
-        places.setdefault((build.platform, build.cuda is None), []).append(build)
+        by_target.setdefault((build.platform, build.cuda is None), []).append(build)
     series = torch_series(facts)
     known = [build.glibc for build in facts.builds if build.glibc]
     return Index(
@@ -102,29 +102,29 @@ def _made(facts: Facts) -> Index:
         cudnns=frozenset(build.cudnn for build in facts.builds if build.cudnn),
         series=series,
         supported=frozenset(version for version in versions if minor(version) in series),
-        places={target: tuple(builds) for target, builds in places.items()},
+        by_target={target: tuple(builds) for target, builds in by_target.items()},
     )
 
 
 def unsure(build: Build) -> bool:
-    """Whether the build's data are incomplete: its Pythons are unknown, or everything down to its cuDNN is inferred."""
+    """Return whether the build's data are incomplete: its Pythons are unknown, or it is inferred, without a cuDNN."""
     return build.pythons is None or (build.confidence == "inferred" and build.cudnn is None)
 
 
 def cudnn_floor(build: Build, cudnns: tuple[Cudnn, ...]) -> tuple[str, tuple[str, ...]] | None:
-    """Return the lowest capability the build's cuDNN runs on, with its sources; None where no sourced row says it.
+    """Return the lowest capability that the build's cuDNN supports, with its sources; None if no sourced row has it.
 
-    The row that counts is the newest one for the same CUDA major that is not newer than the build's cuDNN. A newer
-    cuDNN never runs on an older GPU again, so an older row still applies if the newest one is only inferred.
+    It is that of the newest row for the same CUDA major that is not newer than the build's cuDNN. cuDNN never adds
+    support for an older GPU again, so an older row still applies if the newest one is only inferred.
     """
     sourced = tuple(row for row in cudnns if row.confidence is None)
     return _floor(build.cuda, build.cudnn, sourced)
 
 
 def doubted_floor(build: Build, cudnns: tuple[Cudnn, ...]) -> str | None:
-    """Return the lowest capability the build's cuDNN is believed to run on, inferred rows and neighbors included.
+    """Return the lowest capability that the build's cuDNN probably supports, from inferred rows too; None if unknown.
 
-    Where the build's cuDNN is not known, the newest one for its CUDA major stands for it. Only warnings may use this.
+    If the build's cuDNN is unknown, the newest one for its CUDA major is assumed. Use it for warnings only.
     """
     floor = _floor(build.cuda, build.cudnn or "999", cudnns)
     return floor[0] if floor else None
@@ -145,11 +145,15 @@ def _floor(cuda: str | None, cudnn: str | None, cudnns: tuple[Cudnn, ...]) -> tu
 
 
 def _needs(facts: Facts) -> dict[str, Need]:
-    """A toolkit minor is native from the driver of its first release on: PTX changes with the minor number only."""
+    """Return the driver needs of each CUDA 'major.minor'.
+
+    A driver runs a minor version natively from the driver of its first release on: PTX changes only with the minor
+    number.
+    """
     first: dict[str, ToolkitDriver] = {}
     known = [(row, row.linux_min) for row in facts.toolkits if row.linux_min is not None]
     drivers = {row.toolkit: driver for row, driver in known}
-    # Sourced rows come first: an inferred one is used only for a minor version without another row.
+    # Sourced rows come first, so an inferred row is used only for a minor version without a sourced one.
     for row, _ in sorted(known, key=lambda pair: (pair[0].confidence is not None, key(pair[1]), key(pair[0].toolkit))):
         first.setdefault(minor(row.toolkit), row)
     floors: dict[int, MinorCompat] = {row.cuda_major: row for row in facts.compat}
@@ -157,7 +161,7 @@ def _needs(facts: Facts) -> dict[str, Need]:
     for name, row in first.items():
         native, inferred = drivers[row.toolkit], row.confidence is not None
         floor = floors.get(key(name)[0])
-        # Without a known floor for this major a sourced row refuses older drivers, and an inferred one refuses none.
+        # If the floor of this major is unknown, a sourced row refuses older drivers and an inferred row refuses none.
         if floor is None or floor.linux_min is None:
             needs[name] = Need(native, "0" if inferred else native, row.refs, inferred)
         else:
@@ -171,7 +175,7 @@ def _majors(row: Cudnn) -> set[int]:
 
 
 def _first(row: Cudnn) -> tuple[int, ...]:
-    """Sort key of a row that may stand for a range: `9.5.0-9.5.1`."""
+    """Return the sort key of a row, which may be for a range: `9.5.0-9.5.1`."""
     return key(row.cudnn.split("-")[0])
 
 

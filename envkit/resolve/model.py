@@ -1,4 +1,4 @@
-"""Input and output of the resolver: Request, Resolution, Conflict."""
+"""The resolver's input and output: Request, Resolution, Conflict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCES = ("auto", "pytorch", "pypi", "conda-forge", "conda-pytorch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The user's constraints. None means "newest that fits all the rest"."""
+    """The user's constraints. None means "the newest that is compatible with the rest"."""
 
     torch: Constraint | None = None
     cuda: Constraint | None = None
@@ -28,63 +28,63 @@ class Request:
     platform: str = "linux-64"
     source: str = "auto"
     cpu: bool = False
-    max_size: str | None = None  # most bytes to download, as typed: '3GB'
-    supported_only: bool = False  # a torch and a Python that get fixes
-    allow_forward_compat: bool = False  # a permission: it makes nothing fit less
-    today: str | None = None  # ISO date for `supported_only` and the answer's support; None: the day of the facts
-    template: str | None = None  # 'wheels' leaves conda sources out
-    # Field -> what was made of a value that means something else than it says: 'ubuntu', the CUDA of nvidia-smi.
+    max_size: str | None = None  # download limit, as typed: '3GB'
+    supported_only: bool = False  # only a torch and a Python that still get fixes
+    allow_forward_compat: bool = False  # a permission: it never makes fewer builds fit
+    today: str | None = None  # ISO date for `supported_only` and the answer's support; None: the date of the facts
+    template: str | None = None  # 'wheels' excludes conda sources
+    # Field -> how a value was interpreted that is not taken literally: 'ubuntu', or the CUDA that nvidia-smi prints.
     understood: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """What the CUDA runtime asks of the NVIDIA driver (Linux driver versions)."""
+    """The NVIDIA driver that the CUDA runtime needs (Linux driver versions)."""
 
     native: str  # ships with this toolkit: everything works, PTX JIT included
     minimum: str  # lowest that runs its cubins by minor-version compatibility
-    # For the driver that was asked about: 'native', 'minor-compatible' or 'forward-compatible'; None: none was given.
+    # Of the driver in the request: 'native', 'minor-compatible' or 'forward-compatible'; None: the request has none.
     mode: str | None
     given: str | None
-    package: str | None = None  # what forward compatibility needs in the image: 'cuda-compat-12-8'
+    package: str | None = None  # the package that the image needs for forward compatibility: 'cuda-compat-12-8'
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree; the package is there only where one is needed."""
+        """Return a JSON-ready tree, with the package only if one is needed."""
         tree = {"native": self.native, "minimum": self.minimum, "mode": self.mode, "given": self.given}
         return tree if self.package is None else tree | {"package": self.package}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """Whether the torch and the Python of an answer get fixes; see `envkit.resolve.support`."""
+    """Whether the torch and the Python of an answer still get fixes; see `envkit.resolve.support`."""
 
-    level: str | None  # 'supported' | 'security' | 'ended'; None: not known
+    level: str | None  # 'supported' | 'security' | 'ended'; None: unknown
     why: str
-    day: str  # ISO date that it holds for
+    day: str  # ISO date that the level is for
     sources: tuple[str, ...]  # ids of the fact sources
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready tree."""
         return {"level": self.level, "why": self.why, "day": self.day, "sources": list(self.sources)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """Bytes to download; None where they are not known."""
+    """Bytes to download; None if unknown."""
 
-    torch: int | None  # its wheel, the largest of its Pythons
-    pulled: int | None  # everything that it requires, as on the day of the release
+    torch: int | None  # its wheel: the largest among its Pythons
+    pulled: int | None  # everything that it requires, as of the release date
     total: int | None
     why: str
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready tree."""
         return {"torch": self.torch, "pulled": self.pulled, "total": self.total, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """One combination that fits, with the reason for every field."""
+    """One compatible combination, with the reason for every field."""
 
     torch: str
     cuda: str | None
@@ -92,7 +92,7 @@ class Resolution:
     nccl: str | None
     triton: str | None
     python: str
-    pythons: tuple[str, ...] | None  # None: not known for this build
+    pythons: tuple[str, ...] | None  # None: unknown for this build
     torchvision: str | None
     torchaudio: str | None
     source: str
@@ -101,7 +101,7 @@ class Resolution:
     selector: str | None
     local_version: str | None
     driver: Driver | None  # None for CPU builds
-    gpus: tuple[str, ...]  # compute capabilities asked for: ('8.0',)
+    gpus: tuple[str, ...]  # requested compute capabilities: ('8.0',)
     gpu_archs: tuple[str, ...] | None  # cubins in the build
     ptx: tuple[str, ...]
     glibc: str | None
@@ -112,16 +112,17 @@ class Resolution:
     reasons: dict[str, str] = field(default_factory=dict)  # field -> why
     sources: tuple[str, ...] = ()  # ids of the fact sources used
     rejected_count: int = 0
-    # Companions that have no file for this Python, with the Pythons that they have one for. Told in words by `reasons`.
+    # Companions without a file for this Python -> the Pythons that they have one for. `reasons` has it as a sentence.
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    download: Download | None = field(default=None, compare=False)  # None: of a plan that was read
+    download: Download | None = field(default=None, compare=False)  # None if it was read from a plan
     support: Support | None = field(default=None, compare=False)  # as above
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree; the same resolution always gives the same tree.
+        """Return a JSON-ready tree; equal resolutions give equal trees.
 
-        It is a part of plans, so it has nothing that only describes the choice: no size, no support.
+        The tree is part of plans, whose digest identifies an image, so it leaves out what only describes the choice:
+        download size and support.
         """
         driver = self.driver
         return {
@@ -163,10 +164,10 @@ class Suggestion:
     field: str  # the constraint it changes
     value: str | None  # its new value; None = leave the constraint out
     gives: str  # 'torch 2.12.1, CUDA 12.6, Python 3.14'
-    words: tuple[str, ...]  # the whole changed request, to type after the verb: ('--torch', '2.12', '--cuda', '12.6')
+    words: tuple[str, ...]  # arguments of the whole changed request: ('--torch', '2.12', '--cuda', '12.6')
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready tree."""
         return {
             "change": self.change,
             "field": self.field,
@@ -178,7 +179,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Why nothing fits: the smallest set of the user's own constraints that clash, and ways out."""
+    """Why no build fits: the smallest set of the user's own constraints that clash, and changes that resolve."""
 
     clash: tuple[str, ...]  # ('--torch 2.12', '--gpu V100', '--cuda 12.8')
     because: tuple[str, ...]  # sentences with the facts
@@ -186,7 +187,7 @@ class Conflict:
     sources: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree of schema envkit.conflict/1."""
+        """Return a JSON-ready tree of schema envkit.conflict/1."""
         return {
             "schema": CONFLICT_SCHEMA,
             "clash": list(self.clash),

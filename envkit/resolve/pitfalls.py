@@ -1,8 +1,8 @@
-"""Known traps that do not forbid a combination but need a pin or a warning.
+"""Known traps that do not rule out a combination but need a pin or a warning.
 
-A row of the traps table applies if all its conditions hold. A condition on a package
-(`numpy: >=2`) becomes the pin that avoids it; without one, the row's own words become a warning. Rows about GPUs,
-drivers and files are left out here, because the rules have checked those for the chosen build.
+A row of the traps table applies if all its conditions hold. A condition on a package (`numpy: >=2`) becomes the pin
+that avoids it; a row without one becomes a warning in the row's own words. Rows about GPUs, drivers and files are
+skipped here, because the rules have checked those for the chosen build.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from envkit.resolve.index import WHEEL_SOURCES, unsure
 from envkit.resolve.rules import Sieve, code, cudnn_doubted, driven_doubted
 
 PACKAGES = ("numpy", "setuptools", "mkl")
-_SEEN = frozenset({"torch", "cuda", "cudnn", "python", "source", "platform", "os", *PACKAGES})
+_CONDITIONS = frozenset({"torch", "cuda", "cudnn", "python", "source", "platform", "os", *PACKAGES})
 _OPPOSITE = {">=": "<", ">": "<=", "<": ">=", "<=": ">"}
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the resolver settled on, as the traps see it."""
+    """The build and the Python that the resolver chose."""
 
     build: Build
     release: Release | None
@@ -34,7 +34,7 @@ class Chosen:
 
     @property
     def values(self) -> dict[str, str]:
-        """What conditions are asked of; what is not known is missing."""
+        """The values that conditions are evaluated on; unknown ones are missing."""
         system = self.sieve.wanted.os
         known = {
             "torch": self.build.torch,
@@ -58,7 +58,7 @@ class Advice:
 
 
 def advice(chosen: Chosen) -> Advice:
-    """Everything the choice asks to be careful about."""
+    """Return the pins and warnings for a choice."""
     pins: dict[str, str] = {}
     warnings: list[str] = [*_ended(chosen), *_row(chosen), *_partners(chosen), *_machine(chosen)]
     refs: list[str] = []
@@ -66,7 +66,7 @@ def advice(chosen: Chosen) -> Advice:
         if trap.severity == "info" or not _springs(trap, chosen):
             continue
         refs += trap.refs
-        # Nothing is chosen for these yet, so a condition on one cannot hold: it is kept from holding.
+        # No version of these packages is chosen yet, so the pin excludes the versions that would meet the condition.
         packages = [name for name in PACKAGES if name in trap.when]
         for name in packages:
             pins.setdefault(name + _avoiding(trap.when[name]), trap.title)
@@ -74,7 +74,7 @@ def advice(chosen: Chosen) -> Advice:
             warnings.append(f"{trap.title}: {trap.effect} {trap.fix}")
     own = chosen.release.setuptools if chosen.release else None
     if own and own[0] in "<>=!~":
-        pins.setdefault(f"setuptools{own}", f"torch {chosen.build.torch} asks for it")
+        pins.setdefault(f"setuptools{own}", f"torch {chosen.build.torch} requires it")
     if triton_gone(chosen):
         warnings.append(
             f"torch {chosen.build.torch} has no triton for Python {chosen.python}, so torch.compile does not work"
@@ -85,7 +85,7 @@ def advice(chosen: Chosen) -> Advice:
 
 
 def triton_gone(chosen: Chosen) -> bool:
-    """Whether torch's own metadata leaves triton out on this Python: the newest one, which torch.compile refuses."""
+    """Return whether torch's metadata leaves triton out on this Python, which torch.compile does not support."""
     trap = _trap(chosen, "triton-marker")
     if trap is None or compile_supported(chosen.python, chosen.release):
         return False
@@ -94,20 +94,20 @@ def triton_gone(chosen: Chosen) -> bool:
 
 def _springs(trap: Trap, chosen: Chosen) -> bool:
     values = chosen.values
-    return set(trap.when) <= _SEEN and all(
+    return set(trap.when) <= _CONDITIONS and all(
         name in PACKAGES or (name in values and concerns(trap.when, name, values[name])) for name in trap.when
     )
 
 
 def _avoiding(condition: str) -> str:
-    """The version specifier that a condition does not meet: `>=2` -> `<2`."""
+    """Return the version specifier that excludes a condition: `>=2` -> `<2`."""
     parts = alternatives(condition)
     clauses = [clause for part in parts for clause in parse_constraint(part, "trap").clauses]
     return ",".join(f"{_OPPOSITE.get(operator, '!=')}{number}" for operator, number in clauses)
 
 
 def _ended(chosen: Chosen) -> Iterator[str]:
-    """The line of builds this one belongs to has ended."""
+    """Yield a warning if the source no longer publishes builds for this CUDA."""
     build, index = chosen.build, chosen.sieve.index
     if build.cuda is None:
         return
@@ -126,7 +126,7 @@ def _ended(chosen: Chosen) -> Iterator[str]:
 
 
 def _row(chosen: Chosen) -> Iterator[str]:
-    """What the chosen row says of itself."""
+    """Yield warnings about the quality of the chosen row's data."""
     build = chosen.build
     if build.pythons is None:
         others = f"other builds of torch {build.torch} support Python {chosen.python}"
@@ -140,7 +140,7 @@ def _row(chosen: Chosen) -> Iterator[str]:
 
 
 def _partners(chosen: Chosen) -> Iterator[str]:
-    """Companions that have no file for this Python."""
+    """Yield a warning for each companion without a file for this Python."""
     for name in COMPANIONS:
         version = companion_version(chosen.build, name, chosen.sieve.index)
         if version and companion(chosen.build, name, chosen.python, chosen.sieve.index) is None:
@@ -149,14 +149,14 @@ def _partners(chosen: Chosen) -> Iterator[str]:
 
 
 def _machine(chosen: Chosen) -> Iterator[str]:
-    """What the machine that will run the image has to keep to."""
+    """Yield warnings about the machine that will run the image: its GPUs, driver and OS."""
     build, sieve = chosen.build, chosen.sieve
     cudnn = _trap(chosen, "cudnn-old-gpu")
     for card in sieve.wanted.cards:
         if code(build, card.gpu) == "ptx":
             yield (
                 f"this build has no compiled code for {card}: the driver compiles PTX at first use, which takes "
-                "minutes and needs the native driver version or a newer one"
+                "minutes and needs the native driver version or newer"
             )
         if cudnn_doubted(build, card.gpu, sieve.index):
             named = f"its cuDNN {build.cudnn}" if build.cudnn else "its cuDNN (version unknown)"
@@ -177,7 +177,7 @@ def _machine(chosen: Chosen) -> Iterator[str]:
     if driver and build.cuda and sieve.modes[build.cuda] == FORWARD:
         yield (
             f"driver {driver} runs CUDA {build.cuda} by forward compatibility only: the image needs "
-            f"{package(build.cuda)}, which envkit does not install, and its libcuda has to be found before the driver's"
+            f"{package(build.cuda)}, which envkit does not install, and must find its libcuda before the driver's"
         )
     system = sieve.wanted.os
     if system and system.eol and system.eol <= sieve.index.facts.collected:

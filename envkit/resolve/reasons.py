@@ -1,4 +1,4 @@
-"""Why each field of an answer has its value, in a sentence per field."""
+"""The reasons of an answer: one sentence per field."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _HOW = {
     FORWARD: "by forward compatibility",
 }
 _UNKNOWN = "unknown for this build"
-_NOT_READ = "the files of this source were not read"
+_NOT_READ = "the compatibility data has no file sizes for this source"
 REQUESTED = "requested"
-"""Begins the reason of each value that the request names; a caller that knows the origin of the request replaces it."""
+"""Begins the reason of each value from the request; a caller that knows the origin of the request replaces it."""
 
 
 def reasons(
     request: Request, chosen: Chosen, choice: Choice, *, driver: Driver | None, system: Os, careful: Advice
 ) -> dict[str, str]:
-    """Field of the answer -> why; every field has one."""
+    """Return field of the answer -> why; every field has a reason."""
     build, release = chosen.build, chosen.release
     wheel = build.source in WHEEL_SOURCES
     bundled = "comes with this build" if wheel else "set by the conda package"
-    beside = "the release for this torch"
-    paired = f"{beside}; {release.note}" if release and release.note else beside
+    of_release = "the release for this torch"
+    paired = f"{of_release}; {release.note}" if release and release.note else of_release
     return {
         "torch": _torch(request, chosen, choice),
         "cuda": _cuda(request, chosen, choice),
@@ -48,10 +48,10 @@ def reasons(
         "python": _python(request, chosen),
         "pythons": _UNKNOWN if build.pythons is None else "Python versions that all these packages support",
         "torchvision": _without(chosen, "torchvision") or (paired if build.torchvision else _UNKNOWN),
-        "torchaudio": _without(chosen, "torchaudio") or _torchaudio(chosen, beside),
+        "torchaudio": _without(chosen, "torchaudio") or _torchaudio(chosen, of_release),
         "source": _source(request, chosen),
         "index": _index(chosen),
-        "channels": "channels that have it" if build.channels else "wheels need no conda channel",
+        "channels": "conda channels to install from" if build.channels else "wheels need no conda channel",
         "selector": "selects the CUDA build" if build.selector else "nothing to select",
         "local_version": "pins the build, so no other index can satisfy it"
         if build.local_version
@@ -59,7 +59,7 @@ def reasons(
         "driver": _read_as(request, _driver(chosen, driver)),
         "gpus": _gpus(chosen),
         "gpu_archs": _archs(chosen),
-        "ptx": "also shipped as PTX, which newer GPUs can compile" if build.ptx else "no PTX in this build",
+        "ptx": "also included as PTX, which drivers compile for newer GPUs" if build.ptx else "no PTX in this build",
         "glibc": _glibc(chosen, system),
         "platform": REQUESTED if request.platform != Request().platform else "default",
         "os": request.understood.get("os")
@@ -70,7 +70,7 @@ def reasons(
 
 
 def download(build: Build, facts: Facts) -> Download:
-    """The bytes that pip downloads for a build, with the reason; None where no file proves them."""
+    """Return the bytes that pip downloads for a build, with an explanation."""
     return Download(
         torch=build.wheel_size, pulled=build.pulled_size, total=build.download_size, why=_size(build, facts)
     )
@@ -79,7 +79,7 @@ def download(build: Build, facts: Facts) -> Download:
 def _size(build: Build, facts: Facts) -> str:
     if build.wheel_size is not None and build.pulled_size is not None:
         pulled = shown_size(build.pulled_size)
-        return f"torch {shown_size(build.wheel_size)}, its requirements {pulled} as on the day of the release"
+        return f"torch {shown_size(build.wheel_size)}, its requirements {pulled} as of the release date"
     if build.wheel_size is not None:
         return f"torch {shown_size(build.wheel_size)}; the size of its requirements is unknown"
     other = _measured(build, facts)
@@ -87,11 +87,11 @@ def _size(build: Build, facts: Facts) -> str:
         return f"unknown: {_NOT_READ}"
     named = "its wheel" if other.cuda == build.cuda else f"its CUDA {other.cuda} wheel"
     size = shown_size(other.download_size)
-    return f"unknown: {_NOT_READ}; from the Python index {named} and its requirements are {size}"
+    return f"unknown: {_NOT_READ}; from the Python index, {named} and its requirements are {size}"
 
 
 def _measured(build: Build, facts: Facts) -> Build | None:
-    """The build of the same torch whose size is known, if it has CUDA as this one has."""
+    """Return a build of the same torch and kind (CUDA or CPU) with a known size; None without one."""
     same = [
         other for other in facts.builds
         if other.torch == build.torch and other.platform == build.platform and other.download_size is not None
@@ -105,8 +105,8 @@ def _torch(request: Request, chosen: Chosen, choice: Choice) -> str:
     of = f" matching {request.torch.text}" if request.torch else ""
     if request.torch is not None and request.torch.text == build.torch:
         return REQUESTED
-    if choice.strained is not None and choice.strained.torch != build.torch:
-        newer = choice.strained
+    if choice.not_native is not None and choice.not_native.torch != build.torch:
+        newer = choice.not_native
         how = _HOW[chosen.sieve.modes[newer.cuda or ""] or ""]
         return (
             f"newest{of} that driver {request.driver} runs natively; torch {newer.torch} (CUDA {newer.cuda}) would run "
@@ -114,8 +114,8 @@ def _torch(request: Request, chosen: Chosen, choice: Choice) -> str:
         )
     if request.cuda is not None and build.cuda and _ended(chosen):
         return f"last release{of} with CUDA {build.cuda} builds"
-    if choice.unproven is not None:
-        newer = choice.unproven
+    if choice.incomplete is not None:
+        newer = choice.incomplete
         runtime = f"CUDA {newer.cuda}" if newer.cuda else "CPU"
         return f"newest{of} with complete data; torch {newer.torch} for {runtime} is not fully documented"
     if chosen.sieve.index.rank[build.torch] == 0:
@@ -137,7 +137,7 @@ def _cuda(request: Request, chosen: Chosen, choice: Choice) -> str:
 
 
 def _natively(request: Request, choice: Choice) -> str:
-    """The native alternative of an answer that is only minor-compatible."""
+    """Return the clause that names the native alternative of an answer that is not native."""
     native = choice.native
     if native is None:
         return ""
@@ -173,32 +173,32 @@ def _python(request: Request, chosen: Chosen) -> str:
     of = f" matching {request.python.text}" if request.python else ""
     if sieve.wanted.wheels and sieve.wanted.os:
         return f"newest{of} that {sieve.wanted.os.title} has and this torch supports"
-    passed = [
+    newer = [
         name
         for name in sieve.known_pythons(build)
         if key(name) > key(python) and (sieve.pythons is None or name in sieve.pythons)
     ]
-    if not passed:
+    if not newer:
         return f"newest{of} that this build supports"
-    if not compile_supported(passed[0], chosen.release):
+    if not compile_supported(newer[0], chosen.release):
         return f"newest{of} that torch.compile in this torch supports"
-    newer = f"{' and '.join(passed)} {'are' if passed[1:] else 'is'} new in torch {minor(build.torch)}"
-    return f"newest well-supported Python{of}; {newer}"
+    why = f"{' and '.join(newer)} {'are' if newer[1:] else 'is'} new in torch {minor(build.torch)}"
+    return f"newest well-supported Python{of}; {why}"
 
 
 def _without(chosen: Chosen, name: str) -> str | None:
-    """Why a companion is left out; None where it is not."""
+    """Return why a companion is left out; None if it is not."""
     version = companion_version(chosen.build, name, chosen.sieve.index)
     if not version or companion(chosen.build, name, chosen.python, chosen.sieve.index):
         return None
     return f"left out: {name} {version} has no wheel for Python {chosen.python}"
 
 
-def _torchaudio(chosen: Chosen, beside: str) -> str:
+def _torchaudio(chosen: Chosen, of_release: str) -> str:
     audio = chosen.build.torchaudio
     if audio is None:
         return _UNKNOWN
-    return beside if minor(audio) == minor(chosen.build.torch) or key(audio) < key("2") else "its last release"
+    return of_release if minor(audio) == minor(chosen.build.torch) or key(audio) < key("2") else "its last release"
 
 
 def _source(request: Request, chosen: Chosen) -> str:

@@ -1,4 +1,4 @@
-"""What a user typed -> Request. All errors are reported at once."""
+"""Parse what a user typed into a Request. All errors are reported at once."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ _CUDNN = re.compile(r"(?:cudnn[\s=-]*(?=[0-9])|v(?=[0-9]))", re.IGNORECASE)
 _CUDA = re.compile(r"(?:cuda[\s=-]*|v)(?=[0-9])", re.IGNORECASE)
 _PYTHON = re.compile(r"(?:py|cp|python)[-_ ]?3\.?([0-9]{1,2})", re.IGNORECASE)
 _PYTHON_NAME = re.compile(r"(?:py|python)[\s-]*(?=[<>!~=])", re.IGNORECASE)
-_FIRST_DRIVER = 100  # smaller numbers are versions of CUDA
+_FIRST_DRIVER = 100  # no driver has a smaller major version; such a number is the CUDA version of nvidia-smi
 
 
 def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".format) -> Request:
-    """Read a request; `name` gives a field's name in errors (`--cuda`, `request.cuda`).
+    """Read a request; `name` returns the name of a field for errors (`--cuda`, `request.cuda`).
 
-    Keys are those of FIELDS; `gpu` is a list. A missing key and None mean "newest that fits all the rest". The key
-    `today` has the ISO date that support is judged by; without it that is the day of the facts.
+    The keys are those of FIELDS; `gpu` is a list. A missing key and None mean "the newest that is compatible with the
+    rest". The key `today` is the ISO date for which support is judged, by default the date of the facts.
 
     Raises:
-        UsageError: with every fault of the request, the first as its message.
+        UsageError: with every error of the request, the first as its message.
     """
     faults = _Faults()
     torch, local_cuda, local_cpu = _split_local(_version(_text(fields, "torch"), _TORCH))
@@ -98,8 +98,8 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
     if cpu:
         for field in ("cuda", "cudnn", "driver", "gpu"):
             if fields.get(field):
-                faults.found.append(_cpu_clash(field, name))
-    faults.rise()
+                faults.errors.append(_cpu_clash(field, name))
+    faults.raise_first()
     return Request(
         torch=versions["torch"],
         cuda=versions["cuda"],
@@ -121,33 +121,33 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
 
 
 class _Faults:
-    """Collects usage errors so that all of a request's come at once."""
+    """Collects usage errors so that all errors of a request are reported at once."""
 
     def __init__(self) -> None:
-        self.found: list[UsageError] = []
+        self.errors: list[UsageError] = []
 
     def take(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """What `read` gives, or None after noting its fault."""
+        """Return the result of `read`, or None after noting its error."""
         try:
             return read(*args, **kwargs)
-        except UsageError as fault:
-            self.found.append(fault)
+        except UsageError as error:
+            self.errors.append(error)
             return None
 
-    def rise(self) -> None:
-        """Raise the first fault with the others as its details, if there is any."""
-        if self.found:
-            first, *others = self.found
-            raise UsageError(first.message, hint=first.hint, details=shown([_line(fault) for fault in others]))
+    def raise_first(self) -> None:
+        """Raise the first error with the others as its details, if there is any."""
+        if self.errors:
+            first, *others = self.errors
+            raise UsageError(first.message, hint=first.hint, details=shown([_line(error) for error in others]))
 
 
 def words(request: Request) -> tuple[str, ...]:
-    """The request as the words to type after the verb: `('--torch', '2.12', '--gpu', 'V100')`."""
+    """Return the request as command-line arguments: `('--torch', '2.12', '--gpu', 'V100')`."""
     return (*(word for ask in asks(request) for word in ask.words), *permissions(request))
 
 
 def changed(request: Request, field: str, value: str | None, position: int = 0) -> Request:
-    """The request with one constraint set to another value, or left out with None.
+    """Return the request with one constraint set to another value, or left out with None.
 
     Raises:
         UsageError: the value is not a version.
@@ -181,18 +181,18 @@ def _texts(fields: Fields, field: str) -> Sequence[str]:
 
 
 def _version(text: str | None, before: re.Pattern[str]) -> str | None:
-    """A version without the name of its package in front of it: `torch==2.4` -> `==2.4`, `v2.4.0` -> `2.4.0`."""
+    """Remove the package's name in front of a version: `torch==2.4` -> `==2.4`, `v2.4.0` -> `2.4.0`."""
     return None if text is None else before.sub("", text, count=1)
 
 
 def _python(text: str | None) -> str | None:
-    """`py310`, `cp310` and `python3.10` -> `3.10`."""
+    """Return a Python version in plain form: `py310`, `cp310` and `python3.10` -> `3.10`."""
     match = _PYTHON.fullmatch(text) if text else None
     return f"3.{match.group(1)}" if match else _version(text, _PYTHON_NAME)
 
 
 def _cuda(text: str | None) -> str | None:
-    """`cu118`, `cuda11.8`, `11.8.0` -> `11.8`: a build is known by the toolkit's major and minor number."""
+    """Return a CUDA version as builds name it, by major and minor number: `cu118`, `cuda11.8`, `11.8.0` -> `11.8`."""
     if text is None:
         return None
     match = _LOCAL.fullmatch(text)
@@ -206,7 +206,7 @@ def _cuda(text: str | None) -> str | None:
 
 
 def _split_local(text: str | None) -> tuple[str | None, str | None, bool]:
-    """`2.7.1+cu126` -> ('2.7.1', 'cu126', False); `2.7.1+cpu` -> ('2.7.1', None, True)."""
+    """Split off torch's local version: `2.7.1+cu126` -> ('2.7.1', 'cu126', False), `+cpu` -> (..., None, True)."""
     if text is None or "+" not in text:
         return text, None, False
     release, _, local = text.partition("+")
@@ -216,10 +216,10 @@ def _split_local(text: str | None) -> tuple[str | None, str | None, bool]:
 
 
 def _driver_of_cuda(driver: str, facts: Facts, name: str) -> str | None:
-    """The oldest driver that prints a CUDA version in nvidia-smi; None where the text is a driver's own version.
+    """Return the oldest driver that prints this CUDA version in nvidia-smi; None if the text is a driver version.
 
     Raises:
-        UsageError: no toolkit of the facts has that version, so the driver behind it is not known.
+        UsageError: no toolkit of the facts has that CUDA version, so its driver is unknown.
     """
     if not is_version(driver) or key(driver)[0] >= _FIRST_DRIVER:
         return None
@@ -249,14 +249,14 @@ def _check_driver(driver: str, name: str) -> None:
 
 def _check_size(text: str, name: str) -> None:
     if parse_size(text, name) == 0:
-        raise UsageError(f"{name}: nothing can be downloaded in {text!r}", hint=f"{name} 3GB")
+        raise UsageError(f"{name}: {text!r} does not allow any download", hint=f"{name} 3GB")
 
 
 def _choice(text: str, allowed: Sequence[str], name: str) -> str:
     if text in allowed:
         return text
     close = difflib.get_close_matches(text, allowed, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(allowed)}"
+    hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(allowed)}"
     raise UsageError(f"{name}: unknown value {text!r}", hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""Request and facts in, Resolution out. Pure: no files, no network, no clock."""
+"""Resolve a request against the facts. Pure: no files, no network, no clock."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from envkit.resolve.wanted import DEFAULT_OS, operating_system, wanted
 
 
 def resolve(request: Request, facts: Facts) -> Resolution:
-    """The best combination that satisfies a request.
+    """Return the best combination that satisfies a request.
 
     Raises:
-        UsageError: the request names a GPU or OS the facts do not know.
-        Unresolvable: nothing fits; it carries the Conflict.
+        UsageError: the request names a GPU or an OS that is not in the facts.
+        Unresolvable: no build fits; the error carries the Conflict.
     """
     known = index(facts)
     sieve = Sieve(scoped(wanted(request, facts), known), known)
@@ -73,7 +73,7 @@ def resolve(request: Request, facts: Facts) -> Resolution:
 
 
 def _pythons(build: Build, partners: dict[str, str | None]) -> tuple[str, ...] | None:
-    """The Pythons that all packages of the set have; None where torch's own are not known."""
+    """Return the Pythons that torch and its companions all support; None if torch's own are unknown."""
     if build.pythons is None:
         return None
     lists = [companion_pythons(build, name) or () for name, version in partners.items() if version]
@@ -85,9 +85,9 @@ def _driver(build: Build, sieve: Sieve) -> Driver | None:
         return None
     asked, need = sieve.wanted, sieve.index.needs[build.cuda]
     mode = sieve.modes[build.cuda] if asked.driver else None
-    # A GPU newer than the toolkit's floor brings its own: no driver before its branch knows it. Several GPUs are the
-    # machines that the image is for: the oldest one's driver is enough on its own machine. The image is not started
-    # below the minimum, so an inferred branch does not raise it.
+    # A new GPU raises the minimum to the first driver branch that supports it. Several GPUs stand for several machines,
+    # so the GPU with the oldest branch decides: its driver is enough on its own machine. An image does not start on a
+    # driver below its minimum, so an inferred branch does not raise it.
     branches = [str(first_branch(card.gpu)) for card in asked.cards]
     minimum = max([need.minimum, *sorted(branches, key=key)[:1]], key=key)
     return Driver(

@@ -1,8 +1,8 @@
-"""One predicate per rule: may this build be used for what is wanted?
+"""The rules, one predicate each: does this build satisfy the request?
 
-`Sieve` works out once what all builds are asked (which torch versions the constraint allows, what the driver runs),
-so that going through hundreds of rows stays a matter of set look-ups. RULES is ordered cheapest first. Why a rule
-turns builds away is told by `envkit.resolve.because`, once, when nothing is left.
+`Sieve` computes once what does not depend on the build (which torch versions the constraint allows, what the driver
+runs), so checking hundreds of rows takes only set lookups. RULES is ordered cheapest first. The rules give no reasons:
+`envkit.resolve.explain` finds them once no build is left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from envkit.resolve.wanted import Wanted
 
 
 class Sieve:
-    """What is wanted, prepared for asking it of every build of an index."""
+    """A request, prepared for checking every build of an index."""
 
     def __init__(self, wanted: Wanted, index: Index) -> None:
         self.wanted = wanted
@@ -37,26 +37,29 @@ class Sieve:
 
     @cached_property
     def driven(self) -> bool:
-        """Whether the driver knows every GPU; True where none is given."""
+        """Whether the driver supports every GPU; True if no driver is given."""
         version = self.wanted.driver
         return version is None or all(driven(card.gpu, version) for card in self.wanted.cards)
 
     @cached_property
     def pythons(self) -> frozenset[str] | None:
-        """Python minor versions that the constraint, the OS of a venv on its Python, and support allow; None = any."""
+        """The Python minor versions that the request allows; None = any.
+
+        They follow from its constraint on Python, from `--supported-only`, and from the OS if its Python is used.
+        """
         every = {python for versions in self.index.siblings.values() for python in versions}
-        fixed = supported_pythons(self.wanted.supported_on, self.index.facts) if self.wanted.supported_on else None
-        allowed = _both(_allowed(self.wanted.python, every), fixed)
+        supported = supported_pythons(self.wanted.supported_on, self.index.facts) if self.wanted.supported_on else None
+        allowed = _both(_allowed(self.wanted.python, every), supported)
         if self.wanted.wheels and self.wanted.os:
             return _both(allowed, frozenset(self.wanted.os.pythons))
         return allowed
 
     def known_pythons(self, build: Build) -> tuple[str, ...]:
-        """The Pythons of a build, or of its release where the build's own are not known."""
+        """Return the Pythons of a build, or of its torch release if the build's own are unknown."""
         return self.index.siblings[build.torch] if build.pythons is None else build.pythons
 
     def runs_on(self, build: Build, card: Card) -> bool:
-        """Whether a build has code and a cuDNN for one GPU (remembered: many builds share an arch list)."""
+        """Return whether a build has code and a cuDNN for one GPU; cached, because many builds share an arch list."""
         memo = (card.gpu.capability, build.archs, build.ptx, build.cuda, build.cudnn, build.platform)
         if memo not in self._gpu_memo:
             self._gpu_memo[memo] = self._runs_on(build, card.gpu)
@@ -66,8 +69,8 @@ class Sieve:
         kind = code(build, gpu)
         if kind is None or not cudnn_runs(build, gpu, self.index):
             return False
-        # PTX is compiled by the driver, which must be at least as new as the toolkit that made it. The package of
-        # forward compatibility brings the compiler of a driver that is.
+        # The driver compiles PTX, and must be at least as new as the toolkit that generated it. A cuda-compat package
+        # contains the compiler of such a driver.
         need = self.index.needs[build.cuda or ""]
         return kind == "cubin" or need.inferred or self.modes[build.cuda or ""] in ("native", FORWARD)
 
@@ -76,32 +79,32 @@ Rule = Callable[[Build, Sieve], bool]
 
 
 def platform(build: Build, sieve: Sieve) -> bool:
-    """The build is made for the platform."""
+    """Return whether the build is for the requested platform."""
     return sieve.wanted.platform in (None, build.platform)
 
 
 def device(build: Build, sieve: Sieve) -> bool:
-    """A CPU build exactly when one is asked for."""
+    """Return whether the build is a CPU build if and only if one is requested."""
     return sieve.wanted.cpu is None or (build.cuda is None) == sieve.wanted.cpu
 
 
 def torch(build: Build, sieve: Sieve) -> bool:
-    """The torch version is allowed, and gets fixes where that is asked for."""
+    """Return whether the torch version is allowed, which includes `--supported-only`."""
     return sieve.torches is None or build.torch in sieve.torches
 
 
 def cuda(build: Build, sieve: Sieve) -> bool:
-    """The CUDA runtime is allowed; a CPU build has none."""
+    """Return whether the CUDA runtime is allowed; a CPU build has none."""
     return sieve.cudas is None or build.cuda in sieve.cudas
 
 
 def cudnn(build: Build, sieve: Sieve) -> bool:
-    """The cuDNN is known and allowed."""
+    """Return whether the cuDNN is known and allowed."""
     return sieve.cudnns is None or build.cudnn in sieve.cudnns
 
 
 def source(build: Build, sieve: Sieve) -> bool:
-    """The source is allowed; a venv on the OS's Python takes wheels only."""
+    """Return whether the source is allowed; only wheels can be installed in a venv on the OS's Python."""
     wanted = sieve.wanted
     if wanted.wheels and build.source not in WHEEL_SOURCES:
         return False
@@ -109,15 +112,15 @@ def source(build: Build, sieve: Sieve) -> bool:
 
 
 def python(build: Build, sieve: Sieve) -> bool:
-    """The build has a Python that is allowed."""
+    """Return whether an allowed Python can run the build."""
     known = sieve.known_pythons(build)
     return bool(known) and (sieve.pythons is None or not sieve.pythons.isdisjoint(known))
 
 
 def system(build: Build, sieve: Sieve) -> bool:
-    """The OS exists for the platform and has the C library the build needs.
+    """Return whether the OS exists for the build's platform and its glibc is new enough.
 
-    Where that need is not known, an OS newer than any known need will do.
+    If the glibc that the build needs is unknown, the highest that any build is known to need is assumed.
     """
     row = sieve.wanted.os
     if row is None:
@@ -127,22 +130,22 @@ def system(build: Build, sieve: Sieve) -> bool:
 
 
 def driver(build: Build, sieve: Sieve) -> bool:
-    """The driver runs the CUDA runtime: natively, by minor-version compatibility or by forward compatibility."""
+    """Return whether the driver runs the CUDA runtime: natively, or by minor-version or forward compatibility."""
     return build.cuda is None or sieve.modes.get(build.cuda) is not None
 
 
 def gpu_driver(build: Build, sieve: Sieve) -> bool:
-    """The driver knows every GPU: not from a branch before it appeared, nor from one after its end."""
+    """Return whether the driver supports every GPU: its branch is neither too old nor too new for one of them."""
     return build.cuda is None or sieve.driven
 
 
 def gpu(build: Build, sieve: Sieve) -> bool:
-    """The build has code and a cuDNN for every GPU."""
+    """Return whether the build has code and a cuDNN for every GPU."""
     return all(sieve.runs_on(build, card) for card in sieve.wanted.cards)
 
 
 def size(build: Build, sieve: Sieve) -> bool:
-    """The download is known to be small enough."""
+    """Return whether the download is known to be within the limit."""
     most, own = sieve.wanted.max_size, build.download_size
     return most is None or (own is not None and own <= most)
 
@@ -152,25 +155,25 @@ RULES: tuple[Rule, ...] = (platform, device, torch, cuda, source, size, cudnn, d
 
 
 def fits(build: Build, sieve: Sieve, rules: Iterable[Rule] = RULES) -> bool:
-    """Whether a build passes every rule."""
-    for rule in rules:  # noqa: SIM110 - `all` with a generator takes twice as long, hundreds of times a request
+    """Return whether a build passes every rule."""
+    for rule in rules:  # noqa: SIM110 - `all` with a generator takes twice as long, hundreds of times per request
         if not rule(build, sieve):
             return False
     return True
 
 
 def fitting(sieve: Sieve, among: tuple[Rule, ...] = RULES) -> Iterator[Build]:
-    """The builds that pass every rule, in no particular order."""
+    """Yield the builds that pass every rule, in no particular order."""
     wanted = sieve.wanted
-    rules, builds = _asked(sieve, among), sieve.index.facts.builds
-    if wanted.platform is not None and wanted.cpu is not None:  # the rules `platform` and `device`, looked up
+    rules, builds = _active(sieve, among), sieve.index.facts.builds
+    if wanted.platform is not None and wanted.cpu is not None:  # a lookup replaces the rules `platform` and `device`
         rules = [rule for rule in rules if rule not in (platform, device)]
-        builds = sieve.index.places.get((wanted.platform, wanted.cpu), ())
+        builds = sieve.index.by_target.get((wanted.platform, wanted.cpu), ())
     return (build for build in builds if fits(build, sieve, rules))
 
 
-def _asked(sieve: Sieve, among: tuple[Rule, ...]) -> list[Rule]:
-    """The rules that can turn a build away: most requests leave most fields out."""
+def _active(sieve: Sieve, among: tuple[Rule, ...]) -> list[Rule]:
+    """Return the rules that can reject a build: most requests leave most fields out."""
     wanted = sieve.wanted
     idle: dict[Rule, bool] = {
         torch: sieve.torches is None,
@@ -186,15 +189,15 @@ def _asked(sieve: Sieve, among: tuple[Rule, ...]) -> list[Rule]:
 
 
 def candidates(sieve: Sieve) -> list[Build]:
-    """The builds that pass every rule, in no particular order."""
+    """Return the builds that pass every rule, in no particular order."""
     return list(fitting(sieve))
 
 
 def scoped(wanted: Wanted, index: Index) -> Wanted:
-    """Settle what `--source auto` means: wheels, unless none exists in the wanted versions.
+    """Decide what `--source auto` means: wheels, unless none exists in the requested versions.
 
-    Versions decide and not the OS, GPU or driver: a machine that no wheel runs on is worth a word, with another
-    source as a way out, rather than a silent change of where torch comes from.
+    Only the versions decide. If no wheel runs on the OS, GPU or driver, the request is a conflict with another source
+    as a suggestion: where torch comes from does not change silently.
     """
     if wanted.source is not None:
         return wanted
@@ -205,16 +208,15 @@ def scoped(wanted: Wanted, index: Index) -> Wanted:
 
 
 def satisfiable(wanted: Wanted, index: Index) -> bool:
-    """Whether any build passes every rule."""
+    """Return whether any build passes every rule."""
     return next(fitting(Sieve(wanted, index)), None) is not None
 
 
 def code(build: Build, gpu: Gpu) -> str | None:
-    """How a build runs on a GPU: `cubin`, `ptx`, or None.
+    """Return how a build runs on a GPU: `cubin`, `ptx`, or None if it does not, or its arch list is unknown.
 
-    A cubin runs on the same major with an equal or higher minor number, on a Jetson module only on its own capability.
-    PTX can be compiled for any later GPU, but only by a toolkit whose libraries know that GPU too. An arch list that is
-    not known excludes nothing.
+    A cubin runs on the same major with an equal or higher minor number; a Jetson module runs only cubins of exactly its
+    own capability. PTX can be compiled for any later GPU, but the libraries of the toolkit must support that GPU too.
     """
     if build.cuda is None or build.archs is None:
         return None
@@ -232,31 +234,31 @@ def code(build: Build, gpu: Gpu) -> str | None:
 
 
 def cudnn_runs(build: Build, gpu: Gpu, index: Index) -> bool:
-    """Whether the build's cuDNN is not known to have dropped a GPU: newer cuDNN releases drop old GPUs."""
+    """Return whether the build's cuDNN supports a GPU, as far as sourced facts tell; new releases drop old GPUs."""
     floor = index.cudnn_floor(build)
     return floor is None or _pair(gpu.capability) >= _pair(floor[0])
 
 
 def cudnn_doubted(build: Build, gpu: Gpu, index: Index) -> bool:
-    """Whether only an inferred row says that the build's cuDNN dropped a GPU."""
+    """Return whether the build's cuDNN dropped a GPU according to inferred rows only."""
     believed = doubted_floor(build, index.facts.cudnns)
     return believed is not None and _pair(gpu.capability) < _pair(believed) and cudnn_runs(build, gpu, index)
 
 
 def first_branch(gpu: Gpu) -> int:
-    """Return the oldest driver branch that supports a GPU; 0 where no sourced fact says it."""
+    """Return the oldest driver branch that supports a GPU; 0 if no sourced fact states it."""
     return 0 if "min_driver_branch" in gpu.inferred else gpu.min_driver_branch or 0
 
 
 def driven(gpu: Gpu, driver: str) -> bool:
-    """Whether no sourced fact says that a driver's branch does not know a GPU."""
+    """Return whether a driver's branch supports a GPU, as far as sourced facts tell."""
     branch = key(driver)[0]
     last = None if "last_driver_branch" in gpu.inferred else gpu.last_driver_branch
     return first_branch(gpu) <= branch and (last is None or branch <= last)
 
 
 def driven_doubted(gpu: Gpu, driver: str) -> bool:
-    """Whether only an inferred fact says that a driver's branch does not know a GPU."""
+    """Return whether a driver's branch does not support a GPU according to inferred facts only."""
     branch, last = key(driver)[0], gpu.last_driver_branch
     return driven(gpu, driver) and (branch < (gpu.min_driver_branch or 0) or (last is not None and branch > last))
 
@@ -266,7 +268,7 @@ def _allowed(constraint: Constraint | None, versions: Iterable[str]) -> frozense
 
 
 def _both(first: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    """What both sets have; None has everything."""
+    """Return the intersection of both sets; None stands for the set of everything."""
     return first if other is None else other if first is None else first & other
 
 

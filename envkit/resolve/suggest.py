@@ -1,7 +1,7 @@
-"""Single changes of a request that make it resolve, cheapest first, or that give a newer answer.
+"""Suggest single changes of a request that make it resolve, cheapest first, or that give a newer answer.
 
-A change is offered only after it was tried. Cost goes by field (a CUDA is easier to change than a torch, a torch
-easier than a machine), then by nearness of the value to the one that was asked for.
+Every suggestion was resolved before it is offered. The cost of a change depends on the field (CUDA is easier to change
+than torch, and torch easier than the machine), then on how near the new value is to the requested one.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from envkit.resolve.request import changed, words
 from envkit.resolve.rules import Sieve, candidates, scoped
 from envkit.resolve.wanted import DEFAULT_OS, Ask, flag, operating_system, wanted
 
-MOST = 3  # what a reader takes in at a glance
+MOST = 3  # as many as can be compared at a glance
 # Cheapest to change first.
 COST = (
     "cuda", "torch", "python", "cudnn", "source", "max_size", "supported_only", "template", "os", "platform",
     "allow_forward_compat", "driver", "gpu", "cpu",
 )  # fmt: skip
 _STEP = 100_000_000  # bytes: limits are suggested in tenths of a GB
-GIVEN_UP_LAST = ("gpu", "cpu")  # they can only be left out, which changes the question
+GIVEN_UP_LAST = ("gpu", "cpu")  # without them it is a different request, and they have no other value to suggest
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Change:
     """A change that resolves, with its cost."""
 
     cost: tuple[int, int]
@@ -40,34 +40,35 @@ class _Way:
 
 
 def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple[Suggestion, ...]:
-    """At most three changes: the best of each field, then second bests, then constraints to leave out.
+    """Return at most three changes: the best of each field, then second bests, then constraints to leave out.
 
-    Every change that helps touches the clash, or a default (the OS, wheels only) that plays into it.
+    A change can help only if it is to a constraint of the clash, or to a default that contributes to it (the OS, wheels
+    only).
     """
-    firsts: list[_Way] = []
-    seconds: list[_Way] = []
-    lasts: list[_Way] = []
+    firsts: list[_Change] = []
+    seconds: list[_Change] = []
+    lasts: list[_Change] = []
     for ask in sorted({*clash, *_defaults(request, index)}, key=lambda item: (COST.index(item.field), item.position)):
-        ways = _ways(request, ask, index)
+        changes = _changes(request, ask, index)
         if ask.field in GIVEN_UP_LAST:
-            lasts += islice(ways, 1)
+            lasts += islice(changes, 1)
             continue
-        firsts += islice(ways, 1)
+        firsts += islice(changes, 1)
         if len(firsts) >= MOST:
             break
-        seconds += islice(ways, MOST - 1)
+        seconds += islice(changes, MOST - 1)
     seconds.sort(key=lambda change: (change.cost[1], change.cost[0]))
     chosen = [*firsts, *seconds, *lasts][:MOST]
     return tuple(change.suggestion for change in sorted(chosen, key=lambda change: change.cost))
 
 
 def unlocks(request: Request, index: Index) -> tuple[Suggestion, ...]:
-    """Changes of the machine that give a newer torch or CUDA: a newer driver, and each GPU that prevents it.
+    """Return changes of the machine that give a newer torch or CUDA: newer drivers, and GPUs to leave out.
 
-    A driver is the lowest that gives what it gives. A GPU prevents what no driver gives together with it.
+    Each driver is the lowest with its answer. A GPU is listed if no driver gives with it what one gives without it.
 
     Args:
-        request: one that resolves.
+        request: a request that resolves.
         index: of the facts.
     """
     steps = _by_driver(request, index)
@@ -81,7 +82,7 @@ def unlocks(request: Request, index: Index) -> tuple[Suggestion, ...]:
 
 
 def _by_driver(request: Request, index: Index) -> list[Request]:
-    """The request, and with each newer driver whose answer is newer than the one before."""
+    """Return the request, then a copy for each newer driver whose answer is newer than the previous one's."""
     requests = [request]
     for version in _drivers(request.driver, index) if request.driver else ():
         other = changed(request, "driver", version)
@@ -100,7 +101,7 @@ def _unlock(request: Request, before: Request, index: Index, without: str | None
 
 
 def _newness(request: Request, index: Index) -> tuple[tuple[int, ...], ...]:
-    """How new the torch and the CUDA of the answer are; empty if there is none."""
+    """Return the torch and CUDA versions of the answer as a sort key; empty if there is no answer."""
     sieve = Sieve(scoped(wanted(request, index.facts), index), index)
     builds = candidates(sieve)
     if not builds:
@@ -117,23 +118,23 @@ def _defaults(request: Request, index: Index) -> Iterator[Ask]:
     cards = wanted(request, index.facts).cards
     if not request.allow_forward_compat and forward.allowed(request.driver, cards, index.facts):
         yield Ask("allow_forward_compat", ())
-    if any(card.gpu.integrated for card in cards):  # its host is another one than the default
+    if any(card.gpu.integrated for card in cards):  # a Jetson module's host is linux-aarch64
         yield Ask("platform", ())
 
 
-def _ways(request: Request, ask: Ask, index: Index) -> Iterator[_Way]:
+def _changes(request: Request, ask: Ask, index: Index) -> Iterator[_Change]:
     for near, value in enumerate(_values(request, ask, index)):
         other = changed(request, ask.field, value, ask.position)
         gives = _gives(other, index)
         if gives is None:
             continue
-        change = _change(request, ask, value)
-        suggestion = Suggestion(change=change, field=ask.field, value=value, gives=gives, words=words(other))
-        yield _Way((COST.index(ask.field), near), suggestion)
+        text = _described(request, ask, value)
+        suggestion = Suggestion(change=text, field=ask.field, value=value, gives=gives, words=words(other))
+        yield _Change((COST.index(ask.field), near), suggestion)
 
 
 def _gives(request: Request, index: Index) -> str | None:
-    """The heart of what a request resolves to, None when it does not."""
+    """Return the torch, CUDA and Python that a request resolves to; None if it does not resolve."""
     sieve = Sieve(scoped(wanted(request, index.facts), index), index)
     builds = candidates(sieve)
     if not builds:
@@ -143,7 +144,7 @@ def _gives(request: Request, index: Index) -> str | None:
     return f"torch {build.torch}, {runtime}, Python {python(build, sieve)}"
 
 
-def _change(request: Request, ask: Ask, value: str | None) -> str:
+def _described(request: Request, ask: Ask, value: str | None) -> str:
     if ask.field == "allow_forward_compat":
         return f"add {flag(ask.field)}"
     if value is None:
@@ -161,13 +162,13 @@ def _change(request: Request, ask: Ask, value: str | None) -> str:
 
 
 def _values(request: Request, ask: Ask, index: Index) -> Iterator[str | None]:
-    """Other values of one field, nearest first; None leaves the constraint out."""
+    """Yield other values of one field, nearest first; None leaves the constraint out."""
     facts = index.facts
     match ask.field:
         case "torch":
             yield from _near(request.torch, index.rank, 3)
         case "cuda":
-            # Between two equally near CUDA runtimes the older one asks less of the driver.
+            # Of two equally near CUDA runtimes, the older one runs on more drivers.
             yield from _near(request.cuda, {build.cuda for build in facts.builds if build.cuda}, 2, newer_first=False)
         case "python":
             yield from _near(request.python, {name for names in index.siblings.values() for name in names}, 2)
@@ -197,7 +198,7 @@ def _values(request: Request, ask: Ask, index: Index) -> Iterator[str | None]:
 def _near(
     constraint: Constraint | None, known: set[str] | dict[str, int], most: int, *, newer_first: bool = True
 ) -> Iterator[str]:
-    """Known versions the constraint does not allow, by nearness, written as finely as the user wrote his."""
+    """Yield the known versions that a constraint does not allow, nearest first, with as many parts as it has."""
     if constraint is None:
         return
     written = constraint.clauses[0][1]
@@ -212,14 +213,14 @@ def _near(
 
 
 def _drivers(given: str, index: Index) -> Iterator[str]:
-    """Driver versions that make a difference: newer ones first, since that is the way drivers go."""
+    """Yield the driver versions that can change an answer: newer ones first, because drivers are seldom downgraded."""
     known = {text for need in index.needs.values() for text in (need.native, need.minimum) if "." in text}
     yield from sorted((version for version in known if key(version) > key(given)), key=key)
     yield from sorted((version for version in known if key(version) < key(given)), key=key, reverse=True)
 
 
 def _larger(request: Request, index: Index) -> Iterator[str | None]:
-    """The limits that let in what the rest of the request allows, smallest first; then none."""
+    """Yield the limits within which the rest of the request has builds, smallest first; then None for no limit."""
     rest = wanted(changed(request, "max_size", None), index.facts)
     builds = candidates(Sieve(scoped(rest, index), index))
     steps = {-(-size // _STEP) for build in builds if (size := build.download_size) is not None}

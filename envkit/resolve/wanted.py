@@ -1,7 +1,7 @@
-"""A request joined with the fact rows that it names: the input of the rules.
+"""A request joined with the rows of the facts that it names: the input of the rules.
 
-Every field may be left out, which is how a conflict is narrowed down: a constraint that is taken away must never
-make anything fit less (see `envkit.resolve.explain`).
+Every field may be left out: the search for a clash removes constraints one by one, and relies on every build that fits
+still fitting afterward (see `envkit.resolve.explain`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DEFAULT_PLATFORM = "linux-64"
 WHEELS_TEMPLATE = "wheels"
 
 NO_AMD = "AMD GPUs are not supported"
-NO_AMD_HINT = "give an NVIDIA GPU, or --cpu for a build without CUDA"
+NO_AMD_HINT = "use an NVIDIA GPU, or --cpu for a build without CUDA"
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The constraints with their rows. None, () and False mean that nothing is asked."""
+    """The constraints with their rows. None, () and False mean no constraint."""
 
     torch: Constraint | None = None
     cuda: Constraint | None = None
@@ -46,13 +46,13 @@ class Wanted:
     scope: frozenset[str] | None = None  # the sources that `auto` stands for; see envkit.resolve.rules.scoped
     cpu: bool | None = None
     max_size: int | None = None  # bytes
-    supported_on: str | None = None  # ISO date on which torch and Python have to get fixes
-    forward: frozenset[str] = frozenset()  # CUDA runtimes that forward compatibility adds to those of the driver
+    supported_on: str | None = None  # ISO date on which torch and Python must still get fixes
+    forward: frozenset[str] = frozenset()  # CUDA runtimes that the driver runs with a cuda-compat package
     wheels: bool = False  # a venv on the OS's own Python: wheels only
 
 
 def wanted(request: Request, facts: Facts) -> Wanted:
-    """Look up the rows a request names.
+    """Look up the rows that a request names.
 
     Raises:
         UsageError: the facts have no such GPU or OS.
@@ -77,10 +77,10 @@ def wanted(request: Request, facts: Facts) -> Wanted:
 
 
 def card(typed: str, facts: Facts, flag: str = "--gpu") -> Card:
-    """The GPU a user typed.
+    """Return the GPU that a user typed.
 
     Raises:
-        UsageError: no row knows it; the hint has the nearest names.
+        UsageError: no row has it; the hint has the nearest names.
     """
     gpu = gpus.find(typed, facts.gpus, short=True)
     if gpu is None and gpus.is_amd(typed):
@@ -93,12 +93,12 @@ def card(typed: str, facts: Facts, flag: str = "--gpu") -> Card:
 
 
 def operating_system(typed: str, facts: Facts, flag: str = "--os") -> Os:
-    """Return the OS a user typed: an id (`debian12`), a codename (`bookworm`), `debian:12`, or a name alone (`ubuntu`).
+    """Return the OS that a user typed: `debian12`, `debian:12`, a codename (`bookworm`) or a name alone (`ubuntu`).
 
-    A name alone means the newest row that has it.
+    A name alone means its newest version.
 
     Raises:
-        UsageError: no row knows it; the hint has the nearest name.
+        UsageError: no row has it; the hint has the nearest name.
     """
     text = typed.strip().lower()
     squeezed = re.sub(r"[:\s_-]", "", text)
@@ -115,17 +115,17 @@ def operating_system(typed: str, facts: Facts, flag: str = "--os") -> Os:
         raise UsageError(f"{flag}: unsupported operating system version {typed!r}", hint=f"supported: {named}")
     ids = [row.id for row in facts.oses]
     close = difflib.get_close_matches(squeezed, ids, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(ids)}"
+    hint = f"did you mean {close[0]}?" if close else f"supported: {', '.join(ids)}"
     raise UsageError(f"{flag}: unknown operating system {typed!r}", hint=hint)
 
 
 def bare(typed: str) -> bool:
-    """Whether an OS was typed without a version: `ubuntu`."""
+    """Return whether an OS was typed without a version: `ubuntu`."""
     return typed.strip().isalpha()
 
 
 def _versions(row: Os, name: str) -> list[str]:
-    """The names of a row that are this name and a version: `ubuntu24.04` for `ubuntu`."""
+    """Return the names of a row that consist of this name and a version: `ubuntu24.04` for `ubuntu`."""
     return (
         [alias for alias in (row.id, *row.aliases) if re.fullmatch(re.escape(name) + r"[0-9][0-9.]*", alias)]
         if name
@@ -155,11 +155,11 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One constraint of the user: the field, its place among several GPUs, and the words to type it."""
+    """One constraint of the user: the field and the arguments that state it."""
 
     field: str
     words: tuple[str, ...]  # ('--gpu', 'RTX 4090')
-    position: int = 0
+    position: int = 0  # among several GPUs
 
     def __str__(self) -> str:
         return " ".join(f'"{word}"' if _needs_quotes(word) else word for word in self.words)
@@ -170,12 +170,12 @@ def _needs_quotes(word: str) -> bool:
 
 
 def flag(field: str) -> str:
-    """The option of a field: `--max-size` for `max_size`."""
+    """Return the option of a field: `--max-size` for `max_size`."""
     return f"--{field.replace('_', '-')}"
 
 
 def asks(request: Request) -> tuple[Ask, ...]:
-    """The constraints the user stated, in the order of FIELDS; defaults are not among them."""
+    """Return the constraints that the user stated, in the order of FIELDS, without defaults."""
     constraints: list[Ask] = []
     for field in FIELDS:
         if field == "gpu":
@@ -199,32 +199,32 @@ def asks(request: Request) -> tuple[Ask, ...]:
 
 
 def permissions(request: Request) -> tuple[str, ...]:
-    """The options of a request that are not constraints: they let more fit, so nothing clashes with them."""
+    """Return the options of a request that are not constraints: they only add builds, so nothing clashes with them."""
     return ("--allow-forward-compat",) if request.allow_forward_compat else ()
 
 
 def keep(full: Wanted, stated: tuple[Ask, ...], kept: tuple[Ask, ...]) -> Wanted:
-    """`full` without the stated constraints that are not in `kept`."""
-    gone = {ask.field for ask in stated if ask not in kept and ask.field != "gpu"}
-    places = {ask.position for ask in kept if ask.field == "gpu"}
+    """Return `full` without the stated constraints that are not in `kept`."""
+    removed = {ask.field for ask in stated if ask not in kept and ask.field != "gpu"}
+    positions = {ask.position for ask in kept if ask.field == "gpu"}
 
-    def left(field: str, value: T) -> T | None:
-        return None if field in gone else value
+    def unless_removed(field: str, value: T) -> T | None:
+        return None if field in removed else value
 
     return Wanted(
-        torch=left("torch", full.torch),
-        cuda=left("cuda", full.cuda),
-        cudnn=left("cudnn", full.cudnn),
-        python=left("python", full.python),
-        driver=left("driver", full.driver),
-        cards=tuple(gpu for position, gpu in enumerate(full.cards) if position in places),
-        os=left("os", full.os),
-        platform=left("platform", full.platform),
-        source=left("source", full.source),
+        torch=unless_removed("torch", full.torch),
+        cuda=unless_removed("cuda", full.cuda),
+        cudnn=unless_removed("cudnn", full.cudnn),
+        python=unless_removed("python", full.python),
+        driver=unless_removed("driver", full.driver),
+        cards=tuple(gpu for position, gpu in enumerate(full.cards) if position in positions),
+        os=unless_removed("os", full.os),
+        platform=unless_removed("platform", full.platform),
+        source=unless_removed("source", full.source),
         scope=full.scope,
-        cpu=left("cpu", full.cpu),
-        max_size=left("max_size", full.max_size),
-        supported_on=left("supported_only", full.supported_on),
+        cpu=unless_removed("cpu", full.cpu),
+        max_size=unless_removed("max_size", full.max_size),
+        supported_on=unless_removed("supported_only", full.supported_on),
         forward=full.forward,
-        wheels=full.wheels and "template" not in gone,
+        wheels=full.wheels and "template" not in removed,
     )

@@ -37,7 +37,7 @@ def test_a_head_without_an_end_is_given_up(piece: Piece) -> None:
 def test_a_head_without_an_end_is_given_up_when_sizes_are_asked_for(
     piece: Piece, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizes, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(sizes, "_TIMEOUT_S", 0.3)
     monkeypatch.setattr(sizes, "_TRIES", 1)
     with slow(piece) as server:
         url = f"http://{server.address}/a.whl"

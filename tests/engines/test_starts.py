@@ -95,7 +95,7 @@ def _lines(program: Callable[[], None], *, at: int | None = None) -> list[str]:
     outside = sys.gettrace()
 
     def end() -> None:
-        if signals.came() is None:  # a second signal ends the tests
+        if signals.received() is None:  # a second signal ends the tests
             os.kill(os.getpid(), signal.SIGTERM)
 
     # Two calls can differ by some lines, so line `at` may be one that is never reached.

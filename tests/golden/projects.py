@@ -35,7 +35,7 @@ def listing(name: str) -> str:
     """What was taken and what was left, as `envkit init` lists it."""
     found = drafted(name)
     rows = [f"taken {where}: {key}: {value}" for key, value, where in shown(found.taken)]
-    rows += [f"{'unneeded' if x.harmless else 'left'} {x.line.where}: {x.line.text}: {x.why}" for x in found.left]
+    rows += [f"{'unneeded' if x.harmless else 'left'} {x.line.where}: {x.line.text}: {x.why}" for x in found.skipped]
     return "\n".join(rows) + "\n"
 
 

@@ -54,7 +54,7 @@ def test_a_definition_is_a_name_or_a_file_and_arguments_override_it(tmp_path: Pa
 
 def test_a_file_of_a_project_takes_the_place_of_a_definition(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.7.1+cu118\n--trusted-host a.example.com\nnumpy\n")
-    with pytest.warns(UserWarning, match=r"requirements\.txt:2: --trusted-host a\.example\.com is not taken over"):
+    with pytest.warns(UserWarning, match=r"requirements\.txt:2: --trusted-host a\.example\.com is left out"):
         plan = api.plan("requirements.txt")
     assert (plan.resolution.torch, plan.resolution.cuda) == ("2.7.1", "11.8")
     shown = envkit(tmp_path, "render", "requirements.txt", "--only", "plan").stdout

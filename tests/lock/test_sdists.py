@@ -71,7 +71,7 @@ def test_a_zip_is_refused(site: Site) -> None:
     page = '<a href="../files/fastsum-1.2.zip#sha256=' + "a" * 64 + '">fastsum-1.2.zip</a>'
     site.put("/simple/fastsum/", page.encode(), "text/html")
     site.put("/simple/files/fastsum-1.2.zip", b"x" * 100)
-    with pytest.raises(ConflictError, match=r"fastsum-1\.2\.zip: envkit builds sdists in the form \.tar\.gz alone"):
+    with pytest.raises(ConflictError, match=r"fastsum-1\.2\.zip: envkit builds only \.tar\.gz sdists"):
         _choose(index, "fastsum")
 
 

@@ -150,9 +150,9 @@ def test_forward_compatibility_is_for_the_product_that_was_found(put: Put, capsy
     assert (code, json.loads(out)["driver"]["mode"]) == (0, "forward-compatible")
     assert run(capsys, *(word for word in wanted if word != "--allow-forward-compat"))[0] == 3
     for name, why in (
-        ("desktop", "GeForce RTX 4090 (sm_89) is not one in NVIDIA's list"),
-        ("vgpu", "sm_80 names no product"),
-        ("wsl2", "sm_86 names no product"),
+        ("desktop", "GeForce RTX 4090 (sm_89) is not in NVIDIA's list of them"),
+        ("vgpu", "such as A100, not sm_80"),
+        ("wsl2", "such as A100, not sm_86"),
     ):
         put(recorded(name))
         code, _, err = run(capsys, *wanted)
@@ -193,13 +193,13 @@ def test_a_library_that_refuses_or_crashes(refused: str, fault: str, put: Put, m
     monkeypatch.setenv("STANDIN_REFUSED", refused)
     found = nvidia.read()
     assert str(found) == recorded("vgpu")["found"]["smi"]["text"]
-    assert found.notes == (f"NVML: {fault}; nvidia-smi answers instead; envkit doctor looks for the reason",)
+    assert found.notes == (f"NVML: {fault}; using nvidia-smi instead; run envkit doctor to find the cause",)
 
 
 def test_a_count_that_no_machine_has(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     put(recorded("vgpu"))
     monkeypatch.setenv("STANDIN_COUNT", "2147483647")
-    assert nvidia.read().notes[0].startswith("NVML: it counts 2147483647 GPUs; nvidia-smi answers instead")
+    assert nvidia.read().notes[0].startswith("NVML: it counts 2147483647 GPUs; using nvidia-smi instead")
 
 
 def test_a_library_that_prints_is_read_all_the_same(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_a_library_that_hangs_is_given_up_and_so_is_nvidia_smi(
     found = nvidia.read(patience_s=0.2)
     assert time.monotonic() - began < PATIENCE_S
     assert (str(found), (tmp_path / "asked").exists()) == (recorded("vgpu")["found"]["proc"]["text"], False)
-    assert found.notes[0].startswith("NVML: no answer within 0.2 s; /proc/driver/nvidia answers instead; ")
+    assert found.notes[0].startswith("NVML: no answer within 0.2 s; using /proc/driver/nvidia instead; ")
 
 
 def test_a_file_that_is_no_library(put: Put, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_gpu_that_is_lost_does_not_hide_the_others(put: Put, monkeypatch: pyte
         monkeypatch.setenv("STANDIN_REFUSED", refused)
         found = nvidia.read()
         assert [gpu.name for gpu in found.gpus] == ["NVIDIA GeForce RTX 4090"]
-        assert found.notes == ("GPU 1 does not answer: GPU is lost (error 15); envkit doctor looks for the reason",)
+        assert found.notes == ("GPU 1 does not answer: GPU is lost (error 15); run envkit doctor to find the cause",)
 
 
 def test_mig_mode_without_a_mig_device_is_noted(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def test_a_broken_one_is_one_line_with_its_name(
     assert done.returncode == 9
     assert first.startswith(f"error: plug-in bad 2.0 ({group}: {line.partition('=')[0]}): ")
     assert why in first
-    assert rest == ["", "hint: install a version that works, or pip uninstall bad"]
+    assert rest == ["", "hint: install another version, or pip uninstall bad"]
 
 
 def test_config_shows_a_broken_one(tmp_path: Path) -> None:

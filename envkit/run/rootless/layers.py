@@ -107,7 +107,7 @@ class LayerCache:
         except OSError as error:
             raise EnvironmentProblem(
                 f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"
-                f" ({store.room(self._folder)})",
+                f" ({store.free_space(self._folder)})",
                 hint="envkit cache prune, or set XDG_CACHE_HOME to a folder on another disk",
             ) from error
         unpacked = self.find(layer.diff_id)

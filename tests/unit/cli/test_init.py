@@ -74,7 +74,7 @@ def test_the_definition_names_each_origin_and_loss(tmp_path: Path) -> None:
     run()
     text = (tmp_path / "image.yaml").read_text()
     assert '  torch: "==2.3.1"  # requirements.txt:1\n  cuda: "12.1"  # requirements.txt:2\n' in text
-    assert "# Not taken over:\n#   requirements.txt:4: -e .: an editable install" in text
+    assert "# Left out:\n#   requirements.txt:4: -e .: an editable install" in text
 
 
 def test_a_requirements_file_without_losses_is_referred_to(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_from_another_folder_the_definition_lies_beside_the_file(tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "there is none of cog.yaml, pixi.toml"),
+        ((), "has none of cog.yaml, pixi.toml"),
         (("--from", "nosuch.txt"), "--from nosuch.txt: the file does not exist"),
         (("--from", "setup.py"), "'setup.py' is not a file that envkit reads"),
     ],
@@ -171,7 +171,7 @@ def test_a_projects_file_takes_the_place_of_the_definition(name: str, tmp_path: 
 def test_what_a_projects_file_loses_is_noted(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(LINES)
     result = CliRunner().invoke(resolve, ["requirements.txt"])
-    assert "note: requirements.txt:4: -e . is not taken over: " in result.stderr
+    assert "note: requirements.txt:4: -e . is left out: " in result.stderr
 
 
 def test_flags_override_a_projects_file(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_support_is_that_of_the_source_date(
 
 @pytest.mark.parametrize(
     ("typed", "message"),
-    [("3", "--max-size: '3' has no unit"), ("0", "--max-size: nothing can be downloaded in '0'"),
+    [("3", "--max-size: '3' has no unit"), ("0", "--max-size: '0' does not allow any download"),
      ("big", "--max-size: 'big' is not a size")],
 )  # fmt: skip
 def test_a_limit_that_is_no_size(capsys: pytest.CaptureFixture[str], typed: str, message: str) -> None:
@@ -212,7 +212,7 @@ def test_rocm_is_not_supported(words: list[str], capsys: pytest.CaptureFixture[s
     code, out, err = run(words, capsys)
     assert (code, out) == (2, "")
     assert err.startswith("error: --rocm: AMD GPUs are not supported\n")
-    assert "hint: give an NVIDIA GPU, or --cpu for a build without CUDA" in err
+    assert "hint: use an NVIDIA GPU, or --cpu for a build without CUDA" in err
 
 
 def test_all_faults_of_the_flags_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:

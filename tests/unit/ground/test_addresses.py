@@ -14,9 +14,9 @@ from envkit.ground.addresses import (
     Reach,
     RefusedAddressError,
     is_loopback,
-    led,
-    led_from,
     mirror,
+    reachable_from,
+    redirect_target,
     refusal,
     refusal_of_image,
     written_reach,
@@ -144,7 +144,7 @@ def test_one_bad_address_of_a_name_is_enough_and_nothing_is_connected_to() -> No
     ],
 )
 def test_a_server_leads_outwards_alone(reach: Reach, allowed: set[Reach]) -> None:
-    assert led_from(reach) == allowed
+    assert reachable_from(reach) == allowed
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_server_leads_outwards_alone(reach: Reach, allowed: set[Reach]) -> Non
     ],
 )
 def test_where_a_server_may_lead(location: str, target: str) -> None:
-    assert led("https://a.example.com/x", location, Reach.PUBLIC) == target
+    assert redirect_target("https://a.example.com/x", location, Reach.PUBLIC) == target
 
 
 @pytest.mark.parametrize(
@@ -178,17 +178,20 @@ def test_where_a_server_may_lead(location: str, target: str) -> None:
 )
 def test_where_no_server_may_lead(location: str, why: str) -> None:
     with pytest.raises(RefusedAddressError) as caught:
-        led("https://a.example.com/x", location, Reach.PUBLIC)
+        redirect_target("https://a.example.com/x", location, Reach.PUBLIC)
     assert str(caught.value).startswith(why)
 
 
 def test_inside_a_private_network_servers_may_lead_there_and_nowhere_nearer() -> None:
-    assert led("http://127.0.0.1:5000/x", "http://127.0.0.1:5001/y", Reach.LOOPBACK) == "http://127.0.0.1:5001/y"
-    assert led("https://a.example.com/", "https://10.0.0.2/", Reach.PRIVATE) == "https://10.0.0.2/"
+    assert (
+        redirect_target("http://127.0.0.1:5000/x", "http://127.0.0.1:5001/y", Reach.LOOPBACK)
+        == "http://127.0.0.1:5001/y"
+    )
+    assert redirect_target("https://a.example.com/", "https://10.0.0.2/", Reach.PRIVATE) == "https://10.0.0.2/"
     with pytest.raises(RefusedAddressError):
-        led("https://a.example.com/", "https://127.0.0.1/", Reach.PRIVATE)
+        redirect_target("https://a.example.com/", "https://127.0.0.1/", Reach.PRIVATE)
     with pytest.raises(RefusedAddressError):
-        led("http://127.0.0.1:5000/x", "http://169.254.169.254/", Reach.LOOPBACK)
+        redirect_target("http://127.0.0.1:5000/x", "http://169.254.169.254/", Reach.LOOPBACK)
 
 
 @pytest.mark.requirement("R9")

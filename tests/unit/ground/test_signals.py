@@ -33,7 +33,7 @@ def _as_before() -> Iterator[None]:
 @pytest.mark.parametrize("number", signals.ENDING)
 def test_a_signal_is_an_exception_once(number: signal.Signals) -> None:
     heard: list[bool] = []
-    signals.raise_on(*signals.ENDING, noted=lambda: heard.append(True))
+    signals.raise_on(*signals.ENDING, on_signal=lambda: heard.append(True))
     with pytest.raises(InterruptedRun) as caught:
         signal.raise_signal(number)
     assert caught.value.exit_code == 128 + number
@@ -45,9 +45,9 @@ def test_what_nohup_ignores_stays_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signals.raise_on(*signals.ENDING)
     signal.raise_signal(signal.SIGHUP)
-    signals.as_usual(*signals.ENDING)
+    signals.restore_default(*signals.ENDING)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    assert signals.came() is None
+    assert signals.received() is None
 
 
 def test_what_tries_something_does_not_take_a_signal_for_its_failure() -> None:
@@ -70,7 +70,7 @@ def test_a_signal_during_a_probe_is_no_reason_against_a_runner(runner: str, monk
 
 def test_a_signal_that_python_turns_into_another_error_is_still_known() -> None:
     signals.raise_on(signal.SIGTERM)
-    assert signals.came() is None
+    assert signals.received() is None
 
     class Field:
         def __set_name__(self, owner: type, name: str) -> None:
@@ -78,11 +78,11 @@ def test_a_signal_that_python_turns_into_another_error_is_still_known() -> None:
 
     with pytest.raises((RuntimeError, InterruptedRun)):  # the first up to Python 3.11
         type("Owner", (), {"field": Field()})
-    came = signals.came()
+    came = signals.received()
     assert came is not None
     assert came.exit_code == 143
     signals.raise_on(signal.SIGTERM)
-    assert signals.came() is None
+    assert signals.received() is None
 
 
 def test_a_signal_that_python_drops_comes_again() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground import store
-from envkit.ground.store import room, write_atomic
+from envkit.ground.store import free_space, write_atomic
 
 
 @pytest.mark.requirement("R57")
@@ -81,7 +81,7 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("inodes", "free_inodes", "text"),
-    [(100, 50, "1.2 GB free"), (100, 0, "1.2 GB free, but no inode for another file"), (0, 0, "1.2 GB free")],
+    [(100, 50, "1.2 GB free"), (100, 0, "1.2 GB free, but no free inodes"), (0, 0, "1.2 GB free")],
 )
 def test_what_is_free_counts_inodes(
     inodes: int, free_inodes: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +93,7 @@ def test_what_is_free_counts_inodes(
         return os.statvfs_result((4096, 4096, 0, 0, 292969, inodes, free_inodes, free_inodes, 0, 255))
 
     monkeypatch.setattr(os, "statvfs", statvfs)
-    assert room(tmp_path / "absent" / "deeper") == text
+    assert free_space(tmp_path / "absent" / "deeper") == text
     assert seen == [tmp_path]
 
 

@@ -131,19 +131,19 @@ def test_merged_keys_have_the_place_of_the_merge_key() -> None:
         (
             "a: &a [x, x]\n"
             + "".join(f"{chr(98 + at)}: &{chr(98 + at)} [{', '.join([f'*{chr(97 + at)}'] * 9)}]\n" for at in range(9)),
-            "f.yaml:7:16: larger than 1048576 bytes with its aliases written out",
+            "f.yaml:7:16: larger than 1048576 bytes with aliases replaced by their values",
         ),
         (
             f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 2000)}]\n",
-            "f.yaml:2:4189: larger than 1048576 bytes with its aliases written out",
+            "f.yaml:2:4189: larger than 1048576 bytes with aliases replaced by their values",
         ),
         (
             f"a: &a {{{'k' * 1000}: 1}}\nb: [{', '.join(['{<<: *a}'] * 2000)}]\n",
-            "f.yaml:2:10420: larger than 1048576 bytes with its aliases written out",
+            "f.yaml:2:10420: larger than 1048576 bytes with aliases replaced by their values",
         ),
         (
             "a0: &a0 [x]\n" + "".join(f"a{at}: &a{at} [*a{at - 1}]\n" for at in range(1, 100)),
-            "f.yaml:64:12: nested deeper than 64 levels with its aliases written out",
+            "f.yaml:64:12: nested deeper than 64 levels with aliases replaced by their values",
         ),
     ],
 )

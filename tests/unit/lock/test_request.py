@@ -6,7 +6,7 @@ import pytest
 from envkit.facts.load import load
 from envkit.ground.errors import LockError
 from envkit.lock import request
-from envkit.lock.model import Asked, Lock
+from envkit.lock.model import Lock, RequestValue
 from envkit.plan.model import BuildPlan
 from tests.support.locks import lock_for
 from tests.support.plans import shipped_plan
@@ -19,7 +19,7 @@ WHEELS = shipped_plan("cu126", template="wheels")
 JUPYTER = shipped_plan("jupyter", template="wheels")
 
 
-def asked(plan: BuildPlan) -> tuple[tuple[str, Asked], ...]:
+def asked(plan: BuildPlan) -> tuple[tuple[str, RequestValue], ...]:
     return request.request_of(plan, glibc="2.36", base=plan.base)
 
 

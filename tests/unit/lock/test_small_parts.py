@@ -125,7 +125,7 @@ def test_a_package_that_apt_chose_and_does_not_describe_is_named() -> None:
         ("missing", ("No module named 'rattler'",), EnvironmentProblem, "py-rattler is not installed"),
         ("spec", ("invalid version",), UsageError, "conda: invalid version"),
         ("solver", ("no candidates",), ConflictError, "no conda packages of conda-forge satisfy the plan"),
-        ("solver", ("Timeout reached",), TimeLimitError, "found no solution in time"),
+        ("solver", ("Timeout reached",), TimeLimitError, "found no solution within 300 s"),
         ("cache", ("No space left",), EnvironmentProblem, "solving the conda packages: No space left"),
         ("fetch", ("502",), EnvironmentProblem, "no answer from https://c.example.com \\(conda-forge\\): 502"),
         (

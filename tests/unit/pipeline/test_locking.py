@@ -95,7 +95,7 @@ def test_a_lock_here_that_is_damaged_is_told_and_not_passed_over() -> None:
     [
         (["cpu", "--locked", "absent.lock"], 4, "there is no lock at absent.lock"),
         (["cpu", "--locked", "other.lock"], 4, "other.lock is stale: "),
-        (["cpu", "--locked", "broken.lock"], 2, "broken.lock: not JSON"),
+        (["cpu", "--locked", "broken.lock"], 2, "broken.lock is not JSON"),
         (["cpu", "--locked", "other.lock", "--no-lock"], 2, "--locked and --no-lock contradict each other"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_plan_is_read_back_and_reads_the_current_folder(project: Path, monkeyp
 def test_files_that_changed_since_the_plan_stop_the_build(project: Path) -> None:
     made = plan(project, "copy: [{from: src, to: .}]")
     (project / "src" / "a.py").write_text("changed")
-    with pytest.raises(UsageError, match=r"src is not what the plan of image was made for"):
+    with pytest.raises(UsageError, match=r"src does not have the contents that the plan of image was made from"):
         files_of(made)
 
 
@@ -157,12 +157,12 @@ def test_a_secret_is_refused_until_it_is_ignored(project: Path, name: str, text:
         ("copy: {from: src}", "copy: a mapping is not a list"),
         ("copy: [{from: nosuch, to: .}]", "copy: .*/nosuch does not exist"),
         ("copy: [{from: train.py, to: /workspace}]", "train.py is a file, and /workspace is the working folder"),
-        ("copy: [{from: train.py, to: /app}, {from: src, to: /app/sub}]", "/app is a file and the folder of"),
+        ("copy: [{from: train.py, to: /app}, {from: src, to: /app/sub}]", "/app is a file, but also the folder of"),
         ("ports: ['0']", r"ports\[0\]: '0' is not a port"),
         ("ports: [8080/sctp]", r"ports\[0\]: '8080/sctp' is not a port"),
         ("volumes: [data]", r"volumes\[0\]: 'data' is not a plain absolute path"),
         ("volumes: [/tmp/x]", r"volumes\[0\]: '/tmp/x' is below /tmp"),
-        ("command: [a]\ncmd: [b]", "cmd: it is the former name of command"),
+        ("command: [a]\ncmd: [b]", "cmd: the former name of command, which is given too"),
     ],
 )
 def test_what_cannot_be_copied_or_set_is_named(project: Path, text: str, message: str) -> None:

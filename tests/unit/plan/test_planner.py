@@ -338,7 +338,7 @@ def test_a_companion_without_a_wheel_is_left_out_or_refused() -> None:
     with pytest.raises(ConflictError) as caught:
         planned(f"companions: [torchvision]\n{request}")
     assert "companions: the torchvision of torch 2.5.1 has no wheel for Python 3.13 on linux-64" in caught.value.message
-    assert caught.value.hint == "--python 3.12, or take torchvision out of companions"
+    assert caught.value.hint == "--python 3.12, or remove torchvision from companions"
     assert planned("companions: [torchvision]\nrequest: {torch: 2.5.1}\n").resolution.python == "3.12"
 
 

@@ -35,7 +35,7 @@ def test_a_kept_plan_is_found_by_its_digest(tmp_path: Path) -> None:
 def test_a_plan_that_is_not_the_one_its_name_says_is_refused(tmp_path: Path) -> None:
     path = store_plan(tmp_path, plan())
     path.write_bytes(plan(cuda=None).canonical())
-    with pytest.raises(IntegrityError, match="holds the plan"):
+    with pytest.raises(IntegrityError, match="contains the plan"):
         load_plan(tmp_path, plan().digest)
 
 
@@ -86,7 +86,7 @@ def test_what_is_no_plan_is_refused_with_its_place(tree: Any) -> None:
 def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "p.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"p\.json: not JSON"):
+    with pytest.raises(UsageError, match=r"p\.json is not JSON"):
         read_plan(path)
 
 

@@ -7,22 +7,22 @@ import pytest
 
 from envkit.facts.load import load as load_facts
 from envkit.ground.errors import UsageError
-from envkit.plan.requirements import Sorted, read, sort
+from envkit.plan.requirements import Contents, read, sort
 from envkit.project.conda_files import environment, pixi
 from envkit.project.container_files import cog, dockerfile
 from envkit.project.definition import draft, load, shown
 from envkit.project.toml_files import pyproject
 
-Reader = Callable[[str, Path], Sorted]
+Reader = Callable[[str, Path], Contents]
 
 
-def found(tmp_path: Path, reader: Reader, text: str) -> Sorted:
+def found(tmp_path: Path, reader: Reader, text: str) -> Contents:
     (tmp_path / "file").write_text(text)
     return reader("file", tmp_path)
 
 
-def asked(sorted_: Sorted) -> list[tuple[str, str]]:
-    return [(one.field, one.value) for one in sorted_.asked]
+def asked(contents: Contents) -> list[tuple[str, str]]:
+    return [(one.field, one.value) for one in contents.settings]
 
 
 def conda(spec: str) -> str:
@@ -52,28 +52,28 @@ def conda(spec: str) -> str:
 def test_conda_specs(tmp_path: Path, spec: str, wanted: list[tuple[str, str]]) -> None:
     result = found(tmp_path, environment, conda(spec))
     assert asked(result) == wanted
-    assert result.left == ()
+    assert result.skipped == ()
 
 
 @pytest.mark.parametrize(
     ("text", "where", "why"),
     [
-        (conda("bioconda::samtools"), "file:2", "packages of the channel bioconda cannot be installed"),
+        (conda("bioconda::samtools"), "file:2", "packages from the channel bioconda cannot be installed"),
         ("channels:\n  - bioconda\n", "file:2", "only conda-forge is used"),
         ("channels: [defaults]\n", "file:1", "Anaconda's default channels are never used"),
         ("variables:\n  API_KEY: s3cret\n", "file:2", "looks like a secret"),
         ("dependencies:\n  - pip:\n    - -e .\n", "file:3", "an editable install is not locked"),
-        ("platforms: [win-64]\n", "file:1", "envkit does not know this key"),
+        ("platforms: [win-64]\n", "file:1", "unknown key"),
         (conda('"pytorch=nightly"'), "file:2", "nightly is not a version of torch"),
     ],
 )
 def test_what_an_environment_has_that_is_left(tmp_path: Path, text: str, where: str, why: str) -> None:
-    left = found(tmp_path, environment, text).left
+    left = found(tmp_path, environment, text).skipped
     assert [(one.line.where, why in one.why) for one in left] == [(where, True)]
 
 
 def test_the_value_of_a_refused_variable_is_not_shown(tmp_path: Path) -> None:
-    left = found(tmp_path, environment, "variables:\n  API_KEY: s3cret\n").left
+    left = found(tmp_path, environment, "variables:\n  API_KEY: s3cret\n").skipped
     assert [one.line.text for one in left] == ["the variable API_KEY"]
 
 
@@ -108,7 +108,7 @@ def test_pixi_tables(tmp_path: Path) -> None:
         ("source", "conda-pytorch"),
     ]
     assert [one.spec for one in result.packages] == ["einops>=0.7"]
-    assert {(one.line.where, one.line.text) for one in result.left if not one.harmless} == {
+    assert {(one.line.where, one.line.text) for one in result.skipped if not one.harmless} == {
         ("file:12", "mine from path ."),
         ("file:15", "feature.docs"),
     }
@@ -143,7 +143,7 @@ def test_poetry_tables(tmp_path: Path) -> None:
         "early>=0.3.1,<0.4",
         "star==2.*",
     ]
-    assert [one.line.where for one in result.left if not one.harmless] == ["file:11", "file:13", "file:3"]
+    assert [one.line.where for one in result.skipped if not one.harmless] == ["file:11", "file:13", "file:3"]
 
 
 EXTRAS = """
@@ -166,9 +166,9 @@ url = "https://wheels.example.com/whl/cpu"
 def test_of_extras_with_torch_the_first_is_taken(tmp_path: Path) -> None:
     result = found(tmp_path, pyproject, EXTRAS)
     assert asked(result) == [("torch", "==2.7.1"), ("cuda", "11.8")]
-    assert [(one.line.where, one.why) for one in result.left] == [
+    assert [(one.line.where, one.why) for one in result.skipped] == [
         ("file:6", "torch is taken from project.optional-dependencies.cu118"),
-        ("file:14", "another variant than https://wheels.example.com/whl/cu118, which is taken"),
+        ("file:14", "it is for another variant than https://wheels.example.com/whl/cu118, which is used"),
     ]
 
 
@@ -219,39 +219,39 @@ def test_run_lines(tmp_path: Path, run: str, wanted: list[tuple[str, str]], pack
     result = found(tmp_path, dockerfile, f"FROM nvidia/cuda:11.8.0-base-ubuntu22.04\nRUN {run}\n")
     assert asked(result)[2:] == wanted
     assert [one.spec for one in result.packages] == packages
-    assert [one for one in result.left if not one.harmless] == []
+    assert [one for one in result.skipped if not one.harmless] == []
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("RUN make install", "an image definition has no shell commands"),
+        ("RUN make install", "image definitions cannot contain shell commands"),
         ("RUN pip install git+https://code.example.com/a.git", "it is a path or URL"),
-        ("COPY --from=build /a /b", "files of another stage"),
-        ("COPY nosuch /app/", "the file is not beside the Dockerfile"),
-        ("ADD https://files.example.com/a.tar /a", "files of another stage, image or address"),
+        ("COPY --from=build /a /b", "files from another stage"),
+        ("COPY nosuch /app/", "the file is not in the folder of the Dockerfile"),
+        ("ADD https://files.example.com/a.tar /a", "files from another stage, image or URL"),
         ("CMD python train.py", "it is in shell form"),
         ("USER root", "is not a numeric uid:gid"),
         ("ENV API_KEY=s3cret", "looks like a secret"),
         ("WORKDIR /root", "is a system folder"),
-        ("HEALTHCHECK CMD true", "an image definition has no such instruction"),
-        ("FROM example.com/base:1", "only images of nvidia/cuda"),
+        ("HEALTHCHECK CMD true", "image definitions have no HEALTHCHECK"),
+        ("FROM example.com/base:1", "only tags of nvidia/cuda"),
     ],
 )
 def test_what_a_dockerfile_has_that_is_left(tmp_path: Path, line: str, why: str) -> None:
     first = "" if line.startswith("FROM") else "FROM python:3.11\n"
-    left = [one for one in found(tmp_path, dockerfile, f"{first}{line}\n").left if not one.harmless]
+    left = [one for one in found(tmp_path, dockerfile, f"{first}{line}\n").skipped if not one.harmless]
     assert [(one.line.where, why in one.why) for one in left] == [(f"file:{2 if first else 1}", True)]
 
 
 @pytest.mark.parametrize(
     ("reader", "text", "message"),
     [
-        (environment, "- a\n", "file: is not an environment"),
+        (environment, "- a\n", "file is not an environment"),
         (environment, "a: &x 1\nb: *x\n", "file:1:"),
-        (pyproject, "[project\n", "file: is not TOML"),
-        (pixi, "= 1\n", "file: is not TOML"),
-        (cog, "image: x\n", "file: there is no key `build`"),
+        (pyproject, "[project\n", "file is not TOML"),
+        (pixi, "= 1\n", "file is not TOML"),
+        (cog, "image: x\n", "file has no key `build`"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_error(tmp_path: Path, reader: Reader, text: str, message: str) -> None:
@@ -274,7 +274,7 @@ def test_arguments_have_their_values_in_from_and_run_lines(tmp_path: Path) -> No
         ("torch", "==2.3.1"),
     ]
     assert [one.spec for one in result.packages] == ["einops==0.8.0"]
-    assert [one.line.text for one in result.left if not one.harmless] == ["echo $HF_TOKEN"]
+    assert [one.line.text for one in result.skipped if not one.harmless] == ["echo $HF_TOKEN"]
 
 
 def test_a_stage_that_the_last_one_continues_is_part_of_the_image(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_stage_that_the_last_one_continues_is_part_of_the_image(tmp_path: Path
     result = found(tmp_path, dockerfile, text)
     assert asked(result) == [("cuda", "12.4"), ("os", "ubuntu22.04"), ("torch", "==2.5.1")]
     assert [one.spec for one in result.packages] == ["einops"]
-    assert [one.line.where for one in result.left] == ["file:3", "file:4"]
+    assert [one.line.where for one in result.skipped] == ["file:3", "file:4"]
 
 
 def test_the_last_workdir_user_and_command_count_and_copies_go_where_they_went(tmp_path: Path) -> None:
@@ -305,9 +305,9 @@ def test_the_last_workdir_user_and_command_count_and_copies_go_where_they_went(t
         ("user", "2000"),
         ("command", '["b"]'),
     ]
-    assert [one.why for one in result.left if one.line.text.startswith("WORKDIR")] == [
-        "file:6 replaces it",
-        "file:7 replaces it",
+    assert [one.why for one in result.skipped if one.line.text.startswith("WORKDIR")] == [
+        "file:6 overrides it",
+        "file:7 overrides it",
     ]
 
 
@@ -317,7 +317,7 @@ def test_the_index_of_torch_comes_before_the_cuda_of_the_base_image(tmp_path: Pa
     )
     result = found(tmp_path, dockerfile, text)
     assert [row for row in asked(result) if row[0] == "cuda"] == [("cuda", "11.8")]
-    assert [one.line.where for one in result.left] == ["file:1"]
+    assert [one.line.where for one in result.skipped] == ["file:1"]
 
 
 def test_pythons_of_the_system_are_the_python_of_the_request(tmp_path: Path) -> None:
@@ -327,14 +327,14 @@ def test_pythons_of_the_system_are_the_python_of_the_request(tmp_path: Path) -> 
     )
     result = found(tmp_path, dockerfile, text)
     assert asked(result)[2:] == [("python", "3.10"), ("python", "3.10"), ("apt", "git")]
-    assert result.left == ()
+    assert result.skipped == ()
 
 
 def test_the_cuda_of_a_base_image_gives_way_to_a_torch_that_has_another(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\nRUN pip install torch==2.3.1\n")
     drafted = draft("Dockerfile", tmp_path, load_facts())
     assert drafted.conflict is None
-    assert [one.why for one in drafted.left] == ["nothing fits the rest together with cuda 12.4"]
+    assert [one.why for one in drafted.skipped] == ["no combination satisfies the rest with cuda 12.4"]
 
 
 def test_all_that_a_pixi_workspace_installs_on_linux_is_taken(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ robot = { path = ".", editable = true }
         ("cuda", "12.6"),
         ("conda", "libgl"),
     ]
-    assert [(one.line.where, one.line.text) for one in result.left if not one.harmless] == [
+    assert [(one.line.where, one.line.text) for one in result.skipped if not one.harmless] == [
         ("file:8", "own::mine 1.*"),
         ("file:17", "robot from path ."),
     ]
@@ -393,7 +393,7 @@ url = "https://wheels.example.com/whl/cu121"
     result = found(tmp_path, pyproject, text)
     assert asked(result) == [("torch", ">=2.2,<3"), ("cuda", "12.1")]
     assert [one.spec for one in result.packages] == ["scipy>=1.11,<2", "pandas>=2.0,<3.0"]
-    assert [one.line.where for one in result.left if not one.harmless] == ["file:8", "file:11", "file:15"]
+    assert [one.line.where for one in result.skipped if not one.harmless] == ["file:8", "file:11", "file:15"]
 
 
 def test_indexes_and_groups_of_uv_are_not_lost(tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ mine = { path = "../mine" }
     result = found(tmp_path, pyproject, text)
     assert asked(result) == [("torch", ""), ("cuda", "12.4"), ("torchvision", "")]
     assert [one.spec for one in result.packages] == ["pytest"]
-    assert [one.line.text for one in result.left] == [
+    assert [one.line.text for one in result.skipped] == [
         "dependency-groups.tests",
         "tool.uv.dev-dependencies",
         "mine from path",
@@ -440,7 +440,7 @@ def test_dependencies_that_setuptools_reads_from_a_file(tmp_path: Path) -> None:
     result = found(tmp_path, pyproject, text)
     assert asked(result) == [("requirements", "requirements.txt"), ("torch", "==2.2.2")]
     result = found(tmp_path, pyproject, '[project]\ndynamic = ["dependencies"]\n')
-    assert [one.why for one in result.left] == ["its build backend computes them; list them under pip"]
+    assert [one.why for one in result.skipped] == ["the build backend computes them; list them under pip"]
 
 
 def test_a_requirements_file_in_the_pip_section_of_an_environment(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_a_requirements_file_in_the_pip_section_of_an_environment(tmp_path: Path
     result = found(tmp_path, environment, text)
     assert asked(result) == [("flavor", "devel"), ("requirements", "more.txt")]
     assert [one.spec for one in result.packages] == ["einops"]
-    assert [one.line.where for one in result.left] == ["file:5"]
+    assert [one.line.where for one in result.skipped] == ["file:5"]
 
 
 def test_markers_are_decided_by_the_python_that_the_definition_then_has(tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ def test_markers_are_decided_by_the_python_that_the_definition_then_has(tmp_path
     assert python.startswith("3.")
     assert f'python: "{python}"' in drafted.text
     assert [one.spec for one in sort(read("requirements.txt", tmp_path), python=python).packages] == ["einops"]
-    assert [one.line.where for one in drafted.left if not one.harmless] == []
+    assert [one.line.where for one in drafted.skipped if not one.harmless] == []
 
 
 def test_pixi_in_a_pyproject(tmp_path: Path) -> None:
@@ -485,8 +485,8 @@ def test_a_folder_needs_no_slash_and_a_contradiction_is_an_error(
         load("mine", load_facts())
 
 
-def limits(sorted_: Sorted) -> list[tuple[str, str]]:
-    return [(one.spec, one.line.where) for one in sorted_.constraints]
+def limits(contents: Contents) -> list[tuple[str, str]]:
+    return [(one.spec, one.line.where) for one in contents.constraints]
 
 
 def test_constraints_of_every_kind_of_file_limit_versions_and_ask_for_nothing(tmp_path: Path) -> None:
@@ -498,7 +498,7 @@ def test_constraints_of_every_kind_of_file_limit_versions_and_ask_for_nothing(tm
     assert (limits(result), [one.spec for one in result.packages]) == ([("numpy<2", "c.txt:1")], ["einops"])
     result = found(tmp_path, dockerfile, "FROM python:3.11\nCOPY c.txt /c.txt\nRUN pip install -c /c.txt einops\n")
     assert (limits(result), [one.spec for one in result.packages]) == ([("numpy<2", "c.txt:1")], ["einops"])
-    assert not result.left
+    assert not result.skipped
 
 
 def test_constraints_are_kept_where_the_definition_lists_the_packages_itself(tmp_path: Path) -> None:

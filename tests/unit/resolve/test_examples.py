@@ -62,7 +62,7 @@ def test_an_architecture_that_is_not_there_yet(conflict: Find) -> None:
     found = conflict("--gpu 'RTX 5090' --torch 2.4")
     assert found.clash == ("--torch 2.4", '--gpu "RTX 5090"')
     assert found.because == (
-        "RTX 5090 (sm_120) is available for torch 2.7.0 to 2.15.0",
+        "RTX 5090 (sm_120) is supported by torch 2.7.0 to 2.15.0",
         "torch 2.4 has compiled code for sm_37 to sm_90; none of it runs on RTX 5090 (sm_120)",
     )
     assert found.suggestions[0].gives == "torch 2.7.1, CUDA 12.8, Python 3.13"
@@ -130,7 +130,7 @@ def test_a_gpu_alone_brings_its_own_least_driver(answer: Answer) -> None:
 def test_no_wheel_for_an_old_and_a_new_gpu(conflict: Find) -> None:
     found = conflict("--gpu V100 --gpu B200 --torch 2.12")
     assert found.clash == ("--torch 2.12", "--gpu V100", "--gpu B200")
-    assert "V100 (sm_70) with B200 (sm_100) is available for torch 2.8.0 to 2.10.0" in found.because
+    assert "V100 (sm_70) with B200 (sm_100) is supported by torch 2.8.0 to 2.10.0" in found.because
 
 
 def test_a_torch_the_facts_do_not_know(conflict: Find) -> None:
@@ -138,7 +138,7 @@ def test_a_torch_the_facts_do_not_know(conflict: Find) -> None:
     assert found.clash == ("--torch 2.99",)
     assert found.because[0].startswith("torch 2.99 is not in the compatibility data of 20")
     assert found.because[1] == (
-        "the nearest are torch 2.15.0 with CUDA 13.0, 13.2; torch 2.14.1 with CUDA 12.6, 13.0, 13.2; "
+        "the nearest versions are torch 2.15.0 with CUDA 13.0, 13.2; torch 2.14.1 with CUDA 12.6, 13.0, 13.2; "
         "torch 2.14.0 with CUDA 12.6, 13.0, 13.2"
     )
     assert found.suggestions[0].value == "2.15"
@@ -222,19 +222,22 @@ def test_the_size_of_the_download(answer: Answer) -> None:
     found = answer("--torch 2.15.0 --source pypi").download
     assert found is not None
     assert (found.torch, found.pulled, found.total) == (539172785, 2455329619, 539172785 + 2455329619)
-    assert found.why == "torch 539 MB, its requirements 2.46 GB as on the day of the release"
+    assert found.why == "torch 539 MB, its requirements 2.46 GB as of the release date"
 
 
-NOT_READ = "unknown: the files of this source were not read"
+NOT_READ = "unknown: the compatibility data has no file sizes for this source"
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("--torch 2.15.0 --cuda 13.2", f"{NOT_READ}; from the Python index its wheel and its requirements are 2.99 GB"),
+        (
+            "--torch 2.15.0 --cuda 13.2",
+            f"{NOT_READ}; from the Python index, its wheel and its requirements are 2.99 GB",
+        ),
         (
             "--torch 2.15.0 --cuda 13.0",
-            f"{NOT_READ}; from the Python index its CUDA 13.2 wheel and its requirements are 2.99 GB",
+            f"{NOT_READ}; from the Python index, its CUDA 13.2 wheel and its requirements are 2.99 GB",
         ),
         ("--torch 2.0.0 --source pypi", "torch 620 MB; the size of its requirements is unknown"),
         ("--cpu", NOT_READ),

@@ -50,7 +50,7 @@ JETSON = (
         (
             "--cuda 11.8 --max-size 4GB",
             ("--cuda 11.8", "--max-size 4GB"),
-            "the download size of CUDA 11.8 is unknown, so no limit holds for it",
+            "the download size of CUDA 11.8 is unknown, so it cannot be compared with the limit",
         ),
         (
             "--torch 2.7 --supported-only",
@@ -65,7 +65,7 @@ JETSON = (
         (
             "--python 3.10 --supported-only",
             ("--python 3.10", "--supported-only"),
-            "a version that gets fixes is available for Python 3.11, 3.12, 3.13, 3.14, 3.15",
+            "a supported version is available for Python 3.11, 3.12, 3.13, 3.14, 3.15",
         ),
         (
             "--template wheels --os ubuntu22.04 --supported-only",
@@ -75,22 +75,22 @@ JETSON = (
         (
             "--torch 2.15 --gpu 'RTX 4090' --driver 535.104.05 --allow-forward-compat",
             ("--torch 2.15", "--driver 535.104.05"),
-            "forward compatibility is for data center GPUs only, and RTX 4090 (sm_89) is not one in NVIDIA's list",
+            "forward compatibility is for data center GPUs only, and RTX 4090 (sm_89) is not in NVIDIA's list of them",
         ),
         (
             "--torch 2.15 --gpu sm_90 --driver 535.104.05 --allow-forward-compat",
             ("--torch 2.15", "--driver 535.104.05"),
-            "forward compatibility is for data center GPUs only, and sm_90 names no product, as A100 does",
+            "forward compatibility is for data center GPUs only, so --gpu must be a product such as A100, not sm_90",
         ),
         (
             "--torch 2.15 --driver 535.104.05 --allow-forward-compat",
             ("--torch 2.15", "--driver 535.104.05"),
-            "forward compatibility is for data center GPUs only, so the GPU has to be named with --gpu",
+            "forward compatibility is for data center GPUs only, so give the GPU with --gpu",
         ),
         (
             "--torch 2.15 --gpu H100 --driver 525.60.13 --allow-forward-compat",
             ("--torch 2.15", "--driver 525.60.13"),
-            "cuda-compat-13-0 is for driver branches R535, R550, R565, R570, R575; driver 525.60.13 is of R525",
+            "cuda-compat-13-0 supports driver branches R535, R550, R565, R570, R575; driver 525.60.13 belongs to R525",
         ),
         (
             "--torch 2.15 --cuda 13.2 --gpu H100 --driver 535.104.05 --allow-forward-compat",
@@ -264,7 +264,7 @@ def test_where_no_single_change_is_enough_the_rest_that_fits_is_the_hint(answer:
         answer("--torch 2.99 --python 2.7 --gpu A100 --os rockylinux9")
     error = caught.value
     assert error.conflict.suggestions == ()
-    assert error.conflict.because[-1] == "no single change is enough; --python 2.7 clash too"
+    assert error.conflict.because[-1] == "no single change is enough; --python 2.7 matches no build either"
     assert error.hint == "envkit resolve --gpu A100 --os rockylinux9"
     assert answer("--gpu A100 --os rockylinux9")
     with pytest.raises(Unresolvable) as caught:

@@ -75,7 +75,7 @@ def test_the_cuda_of_nvidia_smi_is_read_as_its_driver(read: Read, answer: Callab
 def test_amd_is_not_supported(line: str, read: Read) -> None:
     with pytest.raises(UsageError, match="AMD GPUs are not supported") as caught:
         read(line)
-    assert caught.value.hint == "give an NVIDIA GPU, or --cpu for a build without CUDA"
+    assert caught.value.hint == "use an NVIDIA GPU, or --cpu for a build without CUDA"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_fields_of_a_later_version_are_valid_and_kept(tmp_path: Path) -> None:
     [
         ("{", "not JSON"),
         ('{"schema": "envkit.verify/1", "run": NaN}', "NaN is not a JSON number"),
-        ('{"schema": "envkit.verify/1", "run": 1e400}', "1e400 is too large for a number"),
+        ('{"schema": "envkit.verify/1", "run": 1e400}', "1e400 is too large"),
         ("[]", "schema is None"),
         ('{"schema": "envkit.verify/2"}', "schema is 'envkit.verify/2', not 'envkit.verify/1'"),
         ('{"schema": "envkit.verify/1"}', "no usable run, subject, env, checks, summary, judge, sha256"),

@@ -133,7 +133,7 @@ RUN set -eu; \
       bnMgb2YgdGhhdCBtYWpvciIsImdwdXMiOiJub25lIHJlcXVlc3RlZCIsImluZGV4IjoidGhlIHdoZWVsIGluZGV4IG9mIHRoaXMgQ1VEQSIs \
       ImxvY2FsX3ZlcnNpb24iOiJwaW5zIHRoZSBidWlsZCwgc28gbm8gb3RoZXIgaW5kZXggY2FuIHNhdGlzZnkgaXQiLCJuY2NsIjoiY29tZXMg \
       d2l0aCB0aGlzIGJ1aWxkIiwib3MiOiJmcm9tIGltYWdlcy9yb2NreTkueWFtbDogUm9ja3kgTGludXggOSIsInBpbnMiOiJ0b3JjaCAyLjE1 \
-      LjAgYXNrcyBmb3IgaXQiLCJwbGF0Zm9ybSI6ImRlZmF1bHQiLCJwdHgiOiJubyBQVFggaW4gdGhpcyBidWlsZCIsInB5dGhvbiI6ImZyb20g \
+      LjAgcmVxdWlyZXMgaXQiLCJwbGF0Zm9ybSI6ImRlZmF1bHQiLCJwdHgiOiJubyBQVFggaW4gdGhpcyBidWlsZCIsInB5dGhvbiI6ImZyb20g \
       aW1hZ2VzL3JvY2t5OS55YW1sIiwicHl0aG9ucyI6IlB5dGhvbiB2ZXJzaW9ucyB0aGF0IGFsbCB0aGVzZSBwYWNrYWdlcyBzdXBwb3J0Iiwi \
       c2VsZWN0b3IiOiJub3RoaW5nIHRvIHNlbGVjdCIsInNvdXJjZSI6InRoZSBQeVRvcmNoIHdoZWVsIGluZGV4OiB0aGUgdmVyc2lvbiBuYW1l \
       cyBpdHMgQ1VEQSwgc28gaXQgaXMgcHJlZmVycmVkIiwidG9yY2giOiJuZXdlc3QgcmVsZWFzZSIsInRvcmNoYXVkaW8iOiJpdHMgbGFzdCBy \
@@ -324,7 +324,7 @@ RUN set -eu; \
       bnMgb2YgdGhhdCBtYWpvciIsImdwdXMiOiJub25lIHJlcXVlc3RlZCIsImluZGV4IjoidGhlIHdoZWVsIGluZGV4IG9mIHRoaXMgQ1VEQSIs \
       ImxvY2FsX3ZlcnNpb24iOiJwaW5zIHRoZSBidWlsZCwgc28gbm8gb3RoZXIgaW5kZXggY2FuIHNhdGlzZnkgaXQiLCJuY2NsIjoiY29tZXMg \
       d2l0aCB0aGlzIGJ1aWxkIiwib3MiOiJmcm9tIGltYWdlcy9yb2NreTkueWFtbDogUm9ja3kgTGludXggOSIsInBpbnMiOiJ0b3JjaCAyLjE1 \
-      LjAgYXNrcyBmb3IgaXQiLCJwbGF0Zm9ybSI6ImRlZmF1bHQiLCJwdHgiOiJubyBQVFggaW4gdGhpcyBidWlsZCIsInB5dGhvbiI6ImZyb20g \
+      LjAgcmVxdWlyZXMgaXQiLCJwbGF0Zm9ybSI6ImRlZmF1bHQiLCJwdHgiOiJubyBQVFggaW4gdGhpcyBidWlsZCIsInB5dGhvbiI6ImZyb20g \
       aW1hZ2VzL3JvY2t5OS55YW1sIiwicHl0aG9ucyI6IlB5dGhvbiB2ZXJzaW9ucyB0aGF0IGFsbCB0aGVzZSBwYWNrYWdlcyBzdXBwb3J0Iiwi \
       c2VsZWN0b3IiOiJub3RoaW5nIHRvIHNlbGVjdCIsInNvdXJjZSI6InRoZSBQeVRvcmNoIHdoZWVsIGluZGV4OiB0aGUgdmVyc2lvbiBuYW1l \
       cyBpdHMgQ1VEQSwgc28gaXQgaXMgcHJlZmVycmVkIiwidG9yY2giOiJuZXdlc3QgcmVsZWFzZSIsInRvcmNoYXVkaW8iOiJpdHMgbGFzdCBy \
