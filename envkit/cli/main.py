@@ -187,7 +187,9 @@ def run(arguments: Sequence[str]) -> int:
         return code
     except KeyboardInterrupt:
         return _explain(InterruptedRun(signal.SIGINT))
-    if (ended := signals.received()) is not None:  # the code that was interrupted caught the exception as its own failure
+    if (
+        ended := signals.received()
+    ) is not None:  # the code that was interrupted caught the exception as its own failure
         return _explain(ended)
     return result if isinstance(result, int) else 0
 
