@@ -1,4 +1,4 @@
-"""Read a build or training log once: which known failures it contains, and which came first."""
+"""Find known failures in a build or training log, and which of them came first."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 SHOWN = 400  # characters of a line in a finding
-_MOST_EVIDENCE = 3  # lines that are shown of one fault
-_UNKNOWN_KEPT = 4  # lines that no rule knows: so many first ones, and so many last ones
+_MOST_EVIDENCE = 3  # lines shown per failure
+_UNKNOWN_KEPT = 4  # error lines that match no row: this many first ones and as many last ones are kept
 _FAULT_WORDS = (
     "error", "exception", "fatal", "panic", "killed", "aborted", "traceback", "command not found", "terminate called",
     "critical",
 )  # fmt: skip
 _HEAD = "Traceback (most recent call last)"
-# Engines' own logs quote errors in remarks.
-_CALM = re.compile(r"\blevel=(?:info|debug)\b")
-# Cheap, for any place of a line; `_FAULT` then judges the line without its prefixes.
+# Engines quote errors in informational lines of their own logs.
+_INFORMATIONAL = re.compile(r"\blevel=(?:info|debug)\b")
+# A fast first test of the raw line; `_FAULT` then tests the line without its prefixes.
 _FAULTY = re.compile(
     r"Error|Exception|ERROR|FATAL|E: |fatal: |error: |panic: |CRITICAL|Killed|Aborted|Traceback"
     r"|command not found|terminate called"
@@ -35,7 +35,7 @@ _FAULTY = re.compile(
 _FAULT = re.compile(
     r"^(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception)(?::|$)|^(?:E: |ERROR\b|FATAL\b|fatal: |error: |panic: )"
     r"|^(?:Killed|Aborted)\b|^(?:docker: )?Error response from daemon"
-    # Whatever stands before them: not every exception ends in Error, and not every prefix is known.
+    # These may be anywhere in the line: not every exception ends in Error, and not every prefix is known.
     r"| [-|] (?:ERROR|CRITICAL|FATAL) {1,4}[-|] |\[(?:ERROR|CRITICAL|FATAL)\]|Traceback \(most recent call last\)"
     r"|: command not found$|\bterminate called "
     r"|:\d{1,7}(?::\d{1,7})?: (?:fatal )?error: |^make(?:\[\d{1,4}\])?: \*\*\* "
@@ -47,7 +47,7 @@ _CUDA_NUMBER = re.compile(r"\(found version (\d{4,5})\)")
 
 @dataclass(slots=True)
 class _Hit:
-    """What was seen of one row."""
+    """The lines that show one known failure."""
 
     row: Row
     lines: list[Evidence] = field(default_factory=list)
@@ -61,31 +61,31 @@ class _Hit:
 
 @dataclass(slots=True)
 class _Watch:
-    """One signature on its way through the log."""
+    """The state of one signature while the log is read."""
 
     row: Row
     signature: Signature
-    near: int | None = None  # the last line that held one of `near`
+    near: int | None = None  # number of the last line with one of `near`
     waiting: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=NEAR))
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a log holds."""
+    """The failures found in a log."""
 
     hits: dict[str, _Hit] = field(default_factory=dict)
-    unknown: list[Evidence] = field(default_factory=list)  # lines that look like faults, the first ones
+    unknown: list[Evidence] = field(default_factory=list)  # the first lines that look like errors
     last: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_UNKNOWN_KEPT))
     lines: int = 0
 
 
 def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
-    """The diagnosis of a log; memory does not grow with it.
+    """Diagnose a log of any size in bounded memory.
 
-    The exit code is 0 where a cause is named or nothing looks like a fault, 5 where there are faults and none is known.
+    The exit code is 0 if a cause was found or nothing looks like an error, and 5 if no error is known.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         EOFError: a compressed log is cut off.
     """
     seen = scan(file)
@@ -142,7 +142,7 @@ def scan(file: BufferedReader) -> Seen:
 
 
 def _fault(evidence: Evidence, seen: Seen) -> None:
-    """Keep a line that looks like a fault; the exception at the end of a traceback says more than its head."""
+    """Keep a line that looks like an error; an exception replaces the head of its own traceback."""
     kept = seen.last or seen.unknown
     if kept and _HEAD in kept[-1].text and (evidence.line or 0) - (kept[-1].line or 0) <= NEAR:
         kept[-1] = evidence
@@ -151,13 +151,13 @@ def _fault(evidence: Evidence, seen: Seen) -> None:
 
 
 def _around(line: str, position: int) -> str:
-    """The part of a very long line in which something was found."""
+    """Return the part of a very long line around a position."""
     return line[max(0, position - LINE_LIMIT // 4) : position + LINE_LIMIT // 2]
 
 
 def _start(watch: _Watch, number: int, line: str, seen: Seen) -> None:
     signature = watch.signature
-    if not signature.fits(line) or (watch.row.severity is Severity.ERROR and _CALM.search(line)):
+    if not signature.fits(line) or (watch.row.severity is Severity.ERROR and _INFORMATIONAL.search(line)):
         return
     if signature.near and (watch.near is None or number - watch.near > NEAR):
         watch.waiting.append((number, line))
@@ -184,7 +184,7 @@ def _hit(row: Row, number: int, line: str, seen: Seen) -> None:
 
 
 def _findings(seen: Seen) -> list[Finding]:
-    """The failures, causes before effects; what another one explains is named with that one alone."""
+    """Return the failures, causes before effects; a failure that another one explains is listed as its consequence."""
     hits = sorted(seen.hits.values(), key=lambda hit: _order(hit, hit.row.severity))
     explained: dict[str, str] = {}
     for hit in hits:
@@ -195,7 +195,7 @@ def _findings(seen: Seen) -> list[Finding]:
         if hit.row.id in explained:
             followers[_root(hit.row.id, explained)].append(hit)
     roots = [hit for hit in hits if hit.row.id not in explained]
-    # A remark that explains an error weighs as much as the error.
+    # A note that explains an error gets the severity of that error.
     weights = {hit.row.id: _worst([hit, *followers[hit.row.id]]) for hit in roots}
     roots.sort(key=lambda hit: _order(hit, weights[hit.row.id]))
     return [_finding(hit, weights[hit.row.id], followers[hit.row.id]) for hit in roots]
@@ -219,7 +219,7 @@ def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Findin
 
 
 def _read(lines: Sequence[Evidence]) -> str:
-    """What a CUDA version means that a line prints as one number: 12080 is 12.8."""
+    """Explain a CUDA version that a line prints as one number: 12080 is 12.8."""
     match = next((candidate for line in lines if (candidate := _CUDA_NUMBER.search(line.text))), None)
     if match is None:
         return ""
@@ -236,7 +236,7 @@ def _worst(hits: Sequence[_Hit]) -> Severity:
 
 
 def _explained(hit: _Hit, hits: Iterable[_Hit]) -> Iterator[str]:
-    """What follows from one failure: what its row says, and the last words of the program after it."""
+    """Yield the IDs of failures that follow from `hit`: those in `explains`, and final messages after an error."""
     for other in hits:
         if other.row.id in hit.row.explains:
             yield other.row.id
@@ -246,7 +246,7 @@ def _explained(hit: _Hit, hits: Iterable[_Hit]) -> Iterator[str]:
 
 
 def _root(ident: str, explained: dict[str, str]) -> str:
-    """What accounts for a failure in the end; rows do not explain each other in a circle."""
+    """Return the failure at the start of a chain of explanations; the rows have no cycles."""
     while ident in explained:
         ident = explained[ident]
     return ident

@@ -18,7 +18,7 @@ TITLES = {
     "loader": "Data loading",
     "training": "Training code",
     "distributed": "Several processes",
-    "ends": "Last words",
+    "ends": "Final errors",
 }
 
 
