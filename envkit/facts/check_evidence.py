@@ -1,4 +1,4 @@
-"""Holds recorded evidence against the rows: a proof whose value is not the row's, or that has no row, is a finding."""
+"""Compare recorded evidence with the rows: evidence with another value, or without a row, is a finding."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
 
 
-_WEEK = timedelta(days=7)
+_WEEK = timedelta(days=7)  # files are uploaded up to a week before or after the announcement
 
 
-def agrees(one: Evidence, row: Any) -> bool:
-    """Whether a row's value is the proved one."""
-    stated = getattr(row, one.field)
-    if one.field == "released" and isinstance(stated, str):
-        return same_days(stated, str(one.value))
-    if one.field.endswith("_pythons") and stated is None and one.value is not None:
-        return bool(one.value == row.pythons)
-    return bool(stated == one.value)
+def agrees(entry: Evidence, row: Any) -> bool:
+    """Return whether a row has the value of the evidence."""
+    stated = getattr(row, entry.field)
+    if entry.field == "released" and isinstance(stated, str):
+        return same_days(stated, str(entry.value))
+    if entry.field.endswith("_pythons") and stated is None and entry.value is not None:
+        return bool(entry.value == row.pythons)
+    return bool(stated == entry.value)
 
 
 def same_days(announced: str, uploaded: str) -> bool:
-    """Whether an announced day, or month, fits the day of the first upload: files are there up to a week off."""
+    """Return whether an announced day, or month, is consistent with the day of the first upload."""
     try:
         return abs(date.fromisoformat(announced) - date.fromisoformat(uploaded)) <= _WEEK
     except ValueError:
@@ -37,15 +37,15 @@ def same_days(announced: str, uploaded: str) -> bool:
 
 
 def rows_by_name(facts: Facts, table: str) -> Mapping[str, Any]:
-    """The rows of a table by the keys that evidence names them by."""
+    """Return the rows of a table by their keys, as evidence has them."""
     known = tables.BY_NAME[table]
     return {name_of(known, row): row for row in rows_of(facts, known)}
 
 
 def check_evidence(facts: Facts) -> list[Finding]:
-    """Every recorded piece of evidence that contradicts the facts or is not what its kind has to be.
+    """Return a finding for each piece of evidence that contradicts the facts or is invalid.
 
-    A row that `until` says has ended is allowed to be missing.
+    A row may be missing if its evidence has `until`, which means that the row was removed.
     """
     findings: list[Finding] = []
     for table in tables.BY_NAME:
@@ -67,5 +67,6 @@ def _check(table: str, recorded: Iterable[Evidence], rows: Mapping[str, Any]) ->
         elif not hasattr(row, entry.field):
             yield Finding(table_name, entry.row, entry.field, f"is not a field of {table}")
         elif not agrees(entry, row):
-            what = f"the row says {getattr(row, entry.field)!r}, {entry.file or entry.reference} says {entry.value!r}"
-            yield Finding(table_name, entry.row, entry.field, what)
+            stated = getattr(row, entry.field)
+            fault = f"the row says {stated!r}, {entry.file or entry.reference} says {entry.value!r}"
+            yield Finding(table_name, entry.row, entry.field, fault)

@@ -112,7 +112,7 @@ def find_update(
     made = _files(proved, beside, facts)
     return Update(
         releases=tuple(sorted(versions, key=key)), proved=tuple(proved), files=made, replaces=facts.version,
-        asked=tuple(line for path, text in made.items() for line in update.asked(text, _text(path))),
+        asked=tuple(line for path, text in made.items() for line in update.questions(text, _text(path))),
         requests=traffic.requests, received=traffic.received,
     )  # fmt: skip
 
