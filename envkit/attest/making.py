@@ -196,8 +196,8 @@ def _lock(subject: Subject, sources: Sources, contents: Found) -> Lock | None:
     if lock is None and contents.lock is not None:
         lock = lock_from_json(json_of(contents.lock, "the lock in the image"), "the lock in the image")
     if lock is None and sources.state is not None:
-        kept = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
-        lock = read_lock(kept) if kept.parent.name == "locks" and kept.is_file() else None
+        path = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
+        lock = read_lock(path) if path.parent.name == "locks" and path.is_file() else None
     if lock is None:
         raise LockError(
             f"lock {label} is neither in the image nor on this machine",

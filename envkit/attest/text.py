@@ -119,9 +119,9 @@ def _layer_table(rows: Sequence[ListedLayer]) -> Iterator[str]:
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows under their column names; empty columns are left out."""
-    kept = [column for column in range(len(names)) if any(row[column] for row in rows)]
-    cells = [[row[column] for column in kept] for row in [names, *rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(kept))]
+    columns = [column for column in range(len(names)) if any(row[column] for row in rows)]
+    cells = [[row[column] for column in columns] for row in [names, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(columns))]
     for row in cells if rows else ():
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 

@@ -60,18 +60,18 @@ def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
 
 def _dockerfile(path: Path, facts: Facts) -> tuple[list[tuple[str, str]], list[Finding]]:
     parsed = parse(strictyaml.text_of(path))
-    asked = reader_of(path.name)(path.name, path.parent)
+    requirements = reader_of(path.name)(path.name, path.parent)
     base = next((item.text.split()[0] for item in parsed.final("FROM")), "none")
     requested = [
         f"{entry.field} {entry.value}".strip()
-        for entry in asked.asked
+        for entry in requirements.asked
         if entry.field in ("torch", "cuda", "cpu", "python")
     ]
     findings = [
         *_base(base, parsed),
-        *_torch(asked, parsed),
+        *_torch(requirements, parsed),
         *_compatible(path, facts),
-        *_settings(base, parsed, asked),
+        *_settings(base, parsed, requirements),
     ]
     return [("base", base), ("asks for", ", ".join(dict.fromkeys(requested)) or "no torch")], findings
 
@@ -96,8 +96,8 @@ def _stages(parsed: Parsed) -> set[str]:
     return {words[2] for words in froms if len(words) == 3 and words[1].lower() == "as"}  # noqa: PLR2004 - IMAGE as NAME
 
 
-def _torch(asked: Sorted, parsed: Parsed) -> Iterator[Finding]:
-    torch, bases = asked.of("torch"), bases_with_cuda(asked)
+def _torch(requirements: Sorted, parsed: Parsed) -> Iterator[Finding]:
+    torch, bases = requirements.of("torch"), bases_with_cuda(requirements)
     if torch and not any(entry.value for entry in torch):
         yield Finding(
             id="unpinned-torch", severity=Severity.WARN, title="torch has no version",
@@ -142,17 +142,17 @@ def _compatible(path: Path, facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _settings(base: str, parsed: Parsed, asked: Sorted) -> Iterator[Finding]:
+def _settings(base: str, parsed: Parsed, requirements: Sorted) -> Iterator[Finding]:
     """Check the environment variables of the image."""
     gpu_base = bool(_GPU_BASE.match(base))
     # NVIDIA's and PyTorch's images set it, which the Dockerfile alone does not show.
     env = ({"NVIDIA_VISIBLE_DEVICES": "all"} if gpu_base else {}) | parsed.image.env
-    needs_gpu = gpu_base or bool(asked.of("torch") and not asked.of("cpu"))
+    needs_gpu = gpu_base or bool(requirements.of("torch") and not requirements.of("cpu"))
     yield from of_configuration(image_facts({"env": env}), cuda=needs_gpu)
 
 
 def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
-    tree, places = strictyaml.read_with_places(strictyaml.text_of(path), str(path), aliases=True)
+    tree, positions = strictyaml.read_with_places(strictyaml.text_of(path), str(path), aliases=True)
     services = mapping(mapping(tree).get("services"))
     if not services:
         raise UsageError(
@@ -161,7 +161,7 @@ def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
     findings: list[Finding] = []
     with_gpu = []
     for name, value in services.items():
-        service, line = mapping(value), places.get(("services", name), (1, 1))[0]
+        service, line = mapping(value), positions.get(("services", name), (1, 1))[0]
         devices = items(
             mapping(mapping(mapping(service.get("deploy")).get("resources")).get("reservations")).get("devices")
         )

@@ -70,7 +70,7 @@ class _Watch:
 
 
 @dataclass(slots=True)
-class Seen:
+class ScanResult:
     """The failures found in a log."""
 
     hits: dict[str, _Hit] = field(default_factory=dict)
@@ -88,11 +88,11 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
         OSError: the file cannot be read.
         EOFError: a compressed log is cut off.
     """
-    seen = scan(file)
-    findings = tuple(_findings(seen))
+    result = scan(file)
+    findings = tuple(_findings(result))
     known = [finding for finding in findings if finding.severity is Severity.ERROR]
-    faults = (*seen.unknown, *(evidence for evidence in seen.last if evidence not in seen.unknown))
-    facts = [("lines", f"{seen.lines:,}")]
+    faults = (*result.unknown, *(evidence for evidence in result.last if evidence not in result.unknown))
+    facts = [("lines", f"{result.lines:,}")]
     code = 0
     if known:
         conclusion = f"{known[0].title} (line {known[0].evidence[0].line})"
@@ -106,9 +106,9 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     return Diagnosis(subject="log", name=name, sections=(section,), exit_code=code, conclusion=conclusion)
 
 
-def scan(file: BufferedReader) -> Seen:
+def scan(file: BufferedReader) -> ScanResult:
     """Read a log to its end."""
-    seen = Seen()
+    result = ScanResult()
     watches = [_Watch(row, signature) for row in rows() for signature in row.signatures]
     starts: dict[str, list[_Watch]] = {}
     contexts: dict[str, list[_Watch]] = {}
@@ -120,7 +120,7 @@ def scan(file: BufferedReader) -> Seen:
     for piece in pieces(file):
         low = piece.text.lower()
         present = [text for text in literals if text in low]
-        seen.lines = piece.first + piece.text.count("\n")
+        result.lines = piece.first + piece.text.count("\n")
         for number, line in piece.lines() if present else ():
             low = line.lower()
             matched = [text for text in present if text in low]
@@ -128,26 +128,26 @@ def scan(file: BufferedReader) -> Seen:
                 continue
             for text in matched:
                 for watch in contexts.get(text, ()):
-                    _context(watch, number, seen)
+                    _context(watch, number, result)
             started = [(text, watch) for text in matched for watch in starts.get(text, ())]
             if not started and not _FAULTY.search(line):
                 continue
             clean = plain(line)
             for text, watch in started:
-                whole = len(line) <= LINE_LIMIT
-                _start(watch, number, clean if whole else plain(_around(line, low.find(text))), seen)
+                is_short = len(line) <= LINE_LIMIT
+                _start(watch, number, clean if is_short else plain(_around(line, low.find(text))), result)
             if _FAULT.search(clean):
-                _fault(Evidence(text=clean[:SHOWN], line=number), seen)
-    return seen
+                _fault(Evidence(text=clean[:SHOWN], line=number), result)
+    return result
 
 
-def _fault(evidence: Evidence, seen: Seen) -> None:
+def _fault(evidence: Evidence, result: ScanResult) -> None:
     """Keep a line that looks like an error; an exception replaces the head of its own traceback."""
-    kept = seen.last or seen.unknown
-    if kept and _HEAD in kept[-1].text and (evidence.line or 0) - (kept[-1].line or 0) <= NEAR:
-        kept[-1] = evidence
+    recent = result.last or result.unknown
+    if recent and _HEAD in recent[-1].text and (evidence.line or 0) - (recent[-1].line or 0) <= NEAR:
+        recent[-1] = evidence
         return
-    (seen.unknown if len(seen.unknown) < _UNKNOWN_KEPT else seen.last).append(evidence)
+    (result.unknown if len(result.unknown) < _UNKNOWN_KEPT else result.last).append(evidence)
 
 
 def _around(line: str, position: int) -> str:
@@ -155,26 +155,26 @@ def _around(line: str, position: int) -> str:
     return line[max(0, position - LINE_LIMIT // 4) : position + LINE_LIMIT // 2]
 
 
-def _start(watch: _Watch, number: int, line: str, seen: Seen) -> None:
+def _start(watch: _Watch, number: int, line: str, result: ScanResult) -> None:
     signature = watch.signature
     if not signature.fits(line) or (watch.row.severity is Severity.ERROR and _INFORMATIONAL.search(line)):
         return
     if signature.near and (watch.near is None or number - watch.near > NEAR):
         watch.waiting.append((number, line))
         return
-    _hit(watch.row, number, line, seen)
+    _hit(watch.row, number, line, result)
 
 
-def _context(watch: _Watch, number: int, seen: Seen) -> None:
+def _context(watch: _Watch, number: int, result: ScanResult) -> None:
     watch.near = number
     while watch.waiting:
         first, line = watch.waiting.popleft()
         if number - first <= NEAR:
-            _hit(watch.row, first, line, seen)
+            _hit(watch.row, first, line, result)
 
 
-def _hit(row: Row, number: int, line: str, seen: Seen) -> None:
-    hit = seen.hits.setdefault(row.id, _Hit(row))
+def _hit(row: Row, number: int, line: str, result: ScanResult) -> None:
+    hit = result.hits.setdefault(row.id, _Hit(row))
     if number in (hit.last, *(evidence.line for evidence in hit.lines)):
         return
     hit.times += 1
@@ -183,9 +183,9 @@ def _hit(row: Row, number: int, line: str, seen: Seen) -> None:
         hit.lines.append(Evidence(text=line[:SHOWN], line=number))
 
 
-def _findings(seen: Seen) -> list[Finding]:
+def _findings(result: ScanResult) -> list[Finding]:
     """Return the failures, causes before effects; a failure that another one explains is listed as its consequence."""
-    hits = sorted(seen.hits.values(), key=lambda hit: _order(hit, hit.row.severity))
+    hits = sorted(result.hits.values(), key=lambda hit: _order(hit, hit.row.severity))
     explained: dict[str, str] = {}
     for hit in hits:
         for name in _explained(hit, hits):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.facts.check_evidence import agrees, rows_by_name
+from envkit.facts.evidence import agrees, rows_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

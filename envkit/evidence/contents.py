@@ -105,7 +105,7 @@ def constants(label: str, member: str, data: bytes, names: Iterable[str]) -> dic
     Raises:
         IntegrityError: the file is not valid Python.
     """
-    wanted = frozenset(names)
+    names = frozenset(names)
     try:
         text = data.decode()
         tree = ast.parse(text)
@@ -114,7 +114,7 @@ def constants(label: str, member: str, data: bytes, names: Iterable[str]) -> dic
     values: dict[str, Quoted] = {}
     for node in tree.body:
         name, value = _assigned(node)
-        if name not in wanted or value is None:
+        if name not in names or value is None:
             continue
         try:
             literal = ast.literal_eval(value)

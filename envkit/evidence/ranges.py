@@ -129,8 +129,8 @@ class RemoteFile:
         return self._part(f"bytes={offset}-{end - 1}", offset, end - offset)
 
     def _open(self) -> None:
-        is_large = self.expected is None or self.expected > _TAIL
-        self._kept = self._part(f"bytes=-{_TAIL}" if is_large else f"bytes=0-{self.expected - 1}", None, _TAIL)
+        whole = self.expected is not None and self.expected <= _TAIL
+        self._kept = self._part(f"bytes=0-{(self.expected or 1) - 1}" if whole else f"bytes=-{_TAIL}", None, _TAIL)
 
     def _part(self, range_header: str, offset: int | None, length: int) -> bytes:
         self.traffic.check(self.name, length)

@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 from envkit.evidence import proposals, yamltext
 from envkit.evidence.derive import PARTNERS, largest, platform_of, pythons_of
 from envkit.facts import evidence
-from envkit.facts.check_evidence import same_days
+from envkit.facts.evidence import same_days
 from envkit.ground import strictyaml
 from envkit.ground.versions import key
 
@@ -192,9 +192,9 @@ def variant_row(release: Release, index_root: str) -> dict[str, Any]:
 
 
 def evidence_texts(
-    releases: Iterable[Proved], kept: Mapping[str, tuple[evidence.Evidence, ...]], more: Iterable[Row] = ()
+    releases: Iterable[Proved], existing: Mapping[str, tuple[evidence.Evidence, ...]], more: Iterable[Row] = ()
 ) -> dict[str, str]:
-    """Return the evidence files by table: `kept` with the lines of `releases` and `more` added or replaced.
+    """Return the evidence files by table: `existing` with the lines of `releases` and `more` added or replaced.
 
     Machine code from an earlier `--deep` run stays if it was not read this time.
     """
@@ -204,7 +204,7 @@ def evidence_texts(
     texts = {}
     for table, rows in new.items():
         replaced = {(item.row, item.field, item.kind) for item in rows}
-        older = [item for item in kept.get(table, ()) if (item.row, item.field, item.kind) not in replaced]
+        older = [item for item in existing.get(table, ()) if (item.row, item.field, item.kind) not in replaced]
         texts[table] = evidence.text_of([*older, *rows])
     return texts
 

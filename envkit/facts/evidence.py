@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import date, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from envkit.facts import edited
+from envkit.facts import edited, tables
+from envkit.facts.check import Finding, name_of, rows_of
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from envkit.facts.model import Facts
 
 FILE_LIST, METADATA, VERSION_PY, ARCH_STRING = "file list", "metadata", "version.py", "architecture string"
 ARCH_TABLE, MACHINE_CODE, SYMBOL_VERSIONS = "architecture table", "machine code", "symbol versions"
@@ -26,6 +30,7 @@ KINDS = (*OF_FILES, ARCH_TABLE, DOCUMENT)
 GRADES = ("proved", "quoted", "cited", "inferred", "conflict")
 """How certain a value is, most certain first; `conflict` marks sources that contradict each other."""
 _HEX = 64  # digits of a SHA-256
+_WEEK = timedelta(days=7)  # files are uploaded up to a week before or after the announcement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,3 +136,57 @@ def _quotes_value(row: Evidence) -> bool:
     texts = [str(value) for value in values if value is not None]
     quote = row.quote or ""
     return all(text in quote or f"cu{text.replace('.', '')}" in quote for text in texts)
+
+
+def agrees(entry: Evidence, row: Any) -> bool:
+    """Return whether a row has the value of the evidence."""
+    stated = getattr(row, entry.field)
+    if entry.field == "released" and isinstance(stated, str):
+        return same_days(stated, str(entry.value))
+    if entry.field.endswith("_pythons") and stated is None and entry.value is not None:
+        return bool(entry.value == row.pythons)
+    return bool(stated == entry.value)
+
+
+def same_days(announced: str, uploaded: str) -> bool:
+    """Return whether an announced day, or month, is consistent with the day of the first upload."""
+    try:
+        return abs(date.fromisoformat(announced) - date.fromisoformat(uploaded)) <= _WEEK
+    except ValueError:
+        return uploaded.startswith(announced)
+
+
+def rows_by_name(facts: Facts, table: str) -> Mapping[str, Any]:
+    """Return the rows of a table by their keys, as evidence has them."""
+    known = tables.BY_NAME[table]
+    return {name_of(known, row): row for row in rows_of(facts, known)}
+
+
+def check_evidence(facts: Facts) -> list[Finding]:
+    """Return a finding for each piece of evidence that contradicts the facts or is invalid.
+
+    A row may be missing if its evidence has `until`, which means that the row was removed.
+    """
+    findings: list[Finding] = []
+    for table in tables.BY_NAME:
+        recorded = read(table)
+        if recorded:
+            findings.extend(_check(table, recorded, rows_by_name(facts, table)))
+    return findings
+
+
+def _check(table: str, recorded: Iterable[Evidence], rows: Mapping[str, Any]) -> Iterable[Finding]:
+    table_name = f"evidence/{table}"
+    for entry in recorded:
+        for field, what in faults(entry):
+            yield Finding(table_name, entry.row, field, f"{entry.field}: {what}")
+        row = rows.get(entry.row)
+        if row is None:
+            if entry.until is None:
+                yield Finding(table_name, entry.row, entry.field, "the facts have no such row")
+        elif not hasattr(row, entry.field):
+            yield Finding(table_name, entry.row, entry.field, f"is not a field of {table}")
+        elif not agrees(entry, row):
+            stated = getattr(row, entry.field)
+            fault = f"the row says {stated!r}, {entry.file or entry.reference} says {entry.value!r}"
+            yield Finding(table_name, entry.row, entry.field, fault)

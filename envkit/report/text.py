@@ -53,12 +53,12 @@ class Span:
 Line = tuple[Span, ...]
 
 
-def render_text(record: Mapping[str, Any], *, width: int = 80, color: bool = False, place: str | None = None) -> str:
+def render_text(record: Mapping[str, Any], *, width: int = 80, color: bool = False, path: str | None = None) -> str:
     """Return a record (`envkit.verify/1`) as text of at most `width` columns, with a final newline.
 
-    `place` is the path of the record, for the last line.
+    `path` is the path of the record, for the last line.
     """
-    lines = report_lines(record, width=width, place=place)
+    lines = report_lines(record, width=width, path=path)
     if not color:
         return "\n".join(plain(line) for line in lines) + "\n"
     return _colored(lines)
@@ -81,8 +81,8 @@ def _colored(lines: list[Line]) -> str:
     return buffer.getvalue()
 
 
-def report_lines(record: Tree, *, width: int, place: str | None = None) -> list[Line]:
-    """Lay out a record (`envkit.verify/1`) for `width` columns; `place` is the path of the record."""
+def report_lines(record: Tree, *, width: int, path: str | None = None) -> list[Line]:
+    """Lay out a record (`envkit.verify/1`) for `width` columns; `path` is the path of the record."""
     checks: Sequence[Tree] = record["checks"]
     return [
         *_head(record, width),
@@ -92,7 +92,7 @@ def report_lines(record: Tree, *, width: int, place: str | None = None) -> list[
         *_not_checked(checks, width),
         *_stderr(record["run"], width),
         (),
-        *_foot(record, place, width),
+        *_foot(record, path, width),
     ]
 
 

@@ -47,7 +47,7 @@ def render_html(tree: Tree) -> bytes:
         sections=SECTIONS,
         document=tree,
         verdict=_KINDS.get(verdict, ("ERROR", ""))[0],
-        said=verdict,
+        verdict_text=verdict,
         meaning=_MEANINGS.get(verdict, "A and B"),
         names=[tree["first"]["name"], tree["second"]["name"]],
         facts=_facts(tree),
