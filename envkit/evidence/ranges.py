@@ -129,8 +129,11 @@ class RemoteFile:
         return self._part(f"bytes={offset}-{end - 1}", offset, end - offset)
 
     def _open(self) -> None:
-        whole = self.expected is not None and self.expected <= _TAIL
-        self._kept = self._part(f"bytes=0-{(self.expected or 1) - 1}" if whole else f"bytes=-{_TAIL}", None, _TAIL)
+        if self.expected is None or self.expected > _TAIL:
+            range_header = f"bytes=-{_TAIL}"
+        else:
+            range_header = f"bytes=0-{self.expected - 1}"
+        self._kept = self._part(range_header, None, _TAIL)
 
     def _part(self, range_header: str, offset: int | None, length: int) -> bytes:
         self.traffic.check(self.name, length)
