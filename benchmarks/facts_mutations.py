@@ -25,7 +25,7 @@ from envkit.evidence.prove import prove_release
 from envkit.evidence.read import Level
 from envkit.facts import edited, evidence
 from envkit.facts.check import check, name_of, rows_of
-from envkit.facts.check_evidence import agrees, check_evidence
+from envkit.facts.evidence import agrees, check_evidence
 from envkit.facts.load import load
 from envkit.facts.model import Facts
 from envkit.facts.tables import TABLES, Table

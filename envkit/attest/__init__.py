@@ -1,1 +1,1 @@
-"""Attestations of an image: packages, provenance, verification records, signatures."""
+"""Attestations of an image: SBOM, provenance, verification records and their signatures."""

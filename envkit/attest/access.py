@@ -1,4 +1,4 @@
-"""How attest, diff and inspect reach images: through this user's cache, and with whose certificates."""
+"""Where attest, diff and inspect look for images: engine, certificates, cache and state folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How images are reached."""
+    """Settings for opening images."""
 
-    runner: str = "auto"  # whose images a plain name means: auto, docker or podman
+    runner: str = "auto"  # the engine of a plain image name: auto, docker or podman
     ca_bundle: str | None = None  # PEM file of authorities to trust
-    state: Path | None = None  # where builds of this machine keep their locks and plans; None: nowhere
-    cache: Path | None = None  # where what comes from registries is kept; None: this user's cache
-    layers: bool = False  # fetch a registry's layers where nothing else tells the packages
+    state: Path | None = None  # folder with the locks and plans of this machine's builds; None: do not look there
+    cache: Path | None = None  # folder for downloads from registries; None: this user's cache
+    layers: bool = False  # download a registry image's layers if its packages are not known otherwise
     reporter: Reporter = field(default_factory=Silent)
 
     def open(self, text: str) -> Opened | None:
-        """Open the image of a name. As `envkit.image.opening.open_image`."""
+        """Open the image of a name, as `envkit.image.opening.open_image` does."""
         if not is_registry(text):
             text = stored(text, self.runner)
         return open_image(text, Remote(self.cache or cache_dir(), ca_bundle=self.ca_bundle), self.reporter)

@@ -1,7 +1,7 @@
-"""Attestations of an image, read back from its registry and judged: valid, by an unknown key, unsigned, or broken.
+"""Read an image's attestations from its registry and check them: valid, unknown key, unsigned, or broken.
 
-Nothing is taken from a list, an annotation or an envelope's own words: every manifest and document has to have its
-digest, its subject has to be the image, and what a statement says counts only as far as its signature goes.
+Lists, annotations and key IDs of envelopes are not trusted. Every manifest and document must match its digest, its
+subject must be the image, and a statement is only as trustworthy as its signature.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from envkit.registry.registry import Registry
 
 ARTIFACT = "application/vnd.in-toto+json"
-"""artifactType of an attestation's manifest, signed or not; the document's own media type tells which."""
+"""artifactType of an attestation's manifest; the media type of its document shows whether it is signed."""
 _PREDICATE = "in-toto.io/predicate-type"
 
 
 class Status(StrEnum):
-    """How far an attestation can be believed."""
+    """How trustworthy an attestation is."""
 
-    VALID = "valid"  # signed by a key or an identity that was given
-    UNKNOWN_KEY = "unknown-key"  # signed, by none of those
+    VALID = "valid"  # signed by a given key or identity
+    UNKNOWN_KEY = "unknown-key"  # signed by another key or identity
     UNSIGNED = "unsigned"
-    BROKEN = "broken"  # bytes, signature, subject or record do not fit
+    BROKEN = "broken"  # bytes, signature, subject or record do not match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,13 @@ class Attestation:
     digest: str  # of its manifest
     status: Status
     kind: str  # 'sbom' | 'provenance' | 'verify' | another predicate's type | 'unknown'
-    keyid: str | None = None  # of the key that signed, as far as it is told; or the identity that its certificate names
+    keyid: str | None = None  # ID of the signing key, or the identity in its certificate; None: unknown
     why: str | None = None  # what is broken
     payload: bytes = b""
-    statement: Statement | None = None  # None where it is broken
+    statement: Statement | None = None  # None if it is broken
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree, without the document."""
+        """Return a JSON-ready mapping, without the document."""
         return {
             "digest": self.digest,
             "kind": self.kind,
@@ -64,14 +64,14 @@ class Attestation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachments:
-    """All that is attached to an image."""
+    """Everything that is attached to an image."""
 
     attestations: tuple[Attestation, ...]
-    others: tuple[tuple[str, str], ...]  # digest and artifactType of what is none: other tools' signatures, ...
+    others: tuple[tuple[str, str], ...]  # digest and artifactType of anything else, such as other tools' signatures
 
 
 def artifact(payload: bytes, predicate_type: str, sealed: bytes | None, media_type: str = dsse.MEDIA_TYPE) -> Artifact:
-    """What is attached for a statement: its envelope or bundle, or the statement itself if it is unsigned."""
+    """Return the artifact for a statement: its envelope or bundle, or the statement itself if it is unsigned."""
     return Artifact(
         kind=ARTIFACT,
         media_type=dsse.IN_TOTO if sealed is None else media_type,
@@ -83,7 +83,7 @@ def artifact(payload: bytes, predicate_type: str, sealed: bytes | None, media_ty
 def read_attached(
     subject: Subject, registry: Registry, keys: Sequence[PublicKey], identities: Sequence[Identity] = ()
 ) -> Attachments:
-    """Everything attached to an image, each judged by itself; only a list that cannot be read is an error.
+    """Read everything attached to an image and check each document; only an unreadable list is an error.
 
     Raises:
         EngineError: the registry refuses.
@@ -116,11 +116,11 @@ def _read(
     keys: Sequence[PublicKey],
     identities: Sequence[Identity],
 ) -> Attestation | str:
-    """One attached document; its artifactType where it is not an attestation."""
+    """Read one attached document; return only its artifactType if it is not an attestation."""
     reference = replace(subject.reference, tag=None, digest=row.digest)
     manifest = registry.manifest(reference)
     if manifest is None:
-        raise IntegrityError("the registry lists it but does not have it")
+        raise IntegrityError("it is in the registry's list, but the registry does not have it")
     tree = parse_json(manifest.data, "its manifest")
     attached_to = tree.get("subject")
     if not isinstance(attached_to, dict) or attached_to.get("digest") != subject.digest:
@@ -140,10 +140,10 @@ def _read(
         data = read_blob(registry, reference, layers[0])
     except EngineError as error:
         raise IntegrityError(f"its document cannot be read: {error.message}") from error
-    return judged(row.digest, str(layers[0].get("mediaType")), data, subject, keys, identities=identities)
+    return check_document(row.digest, str(layers[0].get("mediaType")), data, subject, keys, identities=identities)
 
 
-def judged(
+def check_document(
     digest: str,
     media_type: str,
     data: bytes,
@@ -152,18 +152,18 @@ def judged(
     *,
     identities: Sequence[Identity] = (),
 ) -> Attestation:
-    """The attestation in a document.
+    """Check a document and return its attestation.
 
     Args:
-        digest: of its manifest.
-        media_type: of the document.
+        digest: digest of the document's manifest.
+        media_type: media type of the document.
         data: the document.
-        subject: the image it is attached to.
-        keys: whose signatures count.
-        identities: whose signatures by sigstore count.
+        subject: the image that it is attached to.
+        keys: the trusted keys.
+        identities: the trusted identities of sigstore.
 
     Raises:
-        IntegrityError: it is damaged, or about another image.
+        IntegrityError: the document is damaged, or about another image.
     """
     if media_type == dsse.IN_TOTO:
         status, keyid, payload = Status.UNSIGNED, None, data
@@ -174,8 +174,8 @@ def judged(
         keyid = signer.id if signer is not None else envelope.signatures[0].keyid or None
     elif media_type == keyless.MEDIA_TYPE:
         payload = keyless.envelope_of(data).payload
-        who = keyless.signer_of(data, identities) if identities else None
-        status, keyid = (Status.UNKNOWN_KEY, None) if who is None else (Status.VALID, str(who))
+        identity = keyless.signer_of(data, identities) if identities else None
+        status, keyid = (Status.UNKNOWN_KEY, None) if identity is None else (Status.VALID, str(identity))
     else:
         raise IntegrityError(f"its document is {media_type!r:.80}, which is not an attestation")
     statement = read_statement(payload)
@@ -192,7 +192,7 @@ def judged(
 
 
 def _check_predicate(statement: Statement, subject: Subject) -> None:
-    """See that what envkit says itself holds together."""
+    """Check that a predicate that envkit writes is consistent with itself and with the image."""
     if statement.predicate_type == VERIFY:
         require_record_of(statement.predicate, subject, "the verification")
         verification_of(statement.predicate)

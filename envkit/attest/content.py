@@ -1,10 +1,10 @@
-"""The contents of an image: packages, plan and lock, labels, start command, layers. Used by diff and attest.
+"""The contents of an image: packages, plan and lock, labels, start command, layers. Used by attest, diff and inspect.
 
-`envkit.attest.reading.read_content(name, Access(...))` takes every way to name an image (see `envkit.image.reference`),
-or the file of a lock or plan, and gives one `Content`. Packages come from the lock that envkit puts into its images,
-in a small layer near the top: no other layer is read for it. What layers above that one add or remove is taken into
-account. Without a lock the layers tell (`conda-meta`, `dist-info`, dpkg's status); those of a registry are fetched
-only when `Access.layers` asks for it.
+`envkit.attest.reading.read_content(name, Access(...))` accepts every image name (see `envkit.image.reference`) and
+the file of a lock or plan, and returns a `Content`. Packages come from the lock that envkit puts into a small layer
+near the top of its images; layers above it are read too, because they may add or remove packages. Without a lock,
+packages are read from all layers (`conda-meta`, `dist-info`, dpkg's status); those of a registry image are downloaded
+only if `Access.layers` is set.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CONDA, WHEEL, DEB = "conda", "wheel", "deb"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """One installed package. Hash and size are those of what was downloaded, known from a lock alone."""
+    """An installed package. Hash, size and URL of its archive are known only from a lock."""
 
     kind: str  # CONDA | WHEEL | DEB | 'rpm'
-    name: str  # wheels: normalized as PEP 503 has it
+    name: str  # of wheels: normalized (PEP 503)
     version: str
     build: str | None = None  # conda's build string
     sha256: str | None = None
@@ -41,7 +41,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer; `size` is its blob's, or its tar's where an engine keeps it unpacked."""
+    """A layer; `size` is that of its blob, or of its tar if an engine keeps it uncompressed."""
 
     diff_id: str
     digest: str | None  # of the blob
@@ -51,7 +51,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What is in one image, or would be in the image of a lock or plan."""
+    """The contents of an image, or of the image that a lock or plan describes."""
 
     name: str  # as it was typed
     kind: str  # 'registry' | 'oci' | 'docker-archive' | 'engine' | 'lock' | 'plan'
@@ -66,22 +66,22 @@ class Content:
     cmd: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()  # '8888/tcp'
     config: Mapping[str, Any] = field(default_factory=dict)  # the whole configuration; empty: not read
-    layers: tuple[Layer, ...] | None = None  # lowest first; None: not told
-    size: int | None = None  # bytes of all blobs; for an engine's image as the engine counts
+    layers: tuple[Layer, ...] | None = None  # lowest first; None: unknown
+    size: int | None = None  # bytes of all blobs; for an image in an engine, the size that the engine reports
     plan: BuildPlan | None = None
     lock: Lock | None = None
     packages: tuple[Package, ...] | None = None  # sorted by kind and name; None: not read
     packages_from: str | None = None  # 'lock' | 'lock and layers' | 'layers' | 'container'
-    fetched: int = 0  # bytes of layers that were downloaded to find this out
-    notes: tuple[str, ...] = ()  # what could not be told, and what would
+    fetched: int = 0  # bytes of layers that were downloaded
+    notes: tuple[str, ...] = ()  # what could not be determined, and how to get it
 
     def package(self, *names: str) -> Package | None:
-        """The first package that has one of these names."""
+        """Return the first package with one of these names; earlier names are preferred."""
         rows = {package.name: package for package in reversed(self.packages or ())}
         return next((rows[name] for name in names if name in rows), None)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree, without what lock and plan say in full."""
+        """Return a JSON-ready summary, without the lock, the plan and the packages."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -99,7 +99,7 @@ class Content:
 
 
 def of_lock(lock: Lock) -> tuple[Package, ...]:
-    """The packages of a lock, sorted by kind and name."""
+    """Return the packages of a lock, sorted by kind and name."""
     rows = [
         *(
             Package(kind=CONDA, name=package.name, version=package.version, build=package.build, sha256=package.sha256,
@@ -120,17 +120,17 @@ def of_lock(lock: Lock) -> tuple[Package, ...]:
 
 
 def ordered(rows: list[Package]) -> tuple[Package, ...]:
-    """Packages sorted by kind and name."""
+    """Sort packages by kind, name and version."""
     return tuple(sorted(rows, key=lambda package: (package.kind, package.name, package.version)))
 
 
 def json_of(data: bytes, where: str) -> Any:
-    """The JSON of a document that an image carries.
+    """Parse a JSON document from an image; `where` names it in errors.
 
     Raises:
-        UsageError: the value is invalid.
+        UsageError: the document is not JSON.
     """
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON", hint="build the image again") from error
+        raise UsageError(f"{where} is not JSON", hint="build the image again") from error

@@ -1,4 +1,4 @@
-"""What an image was never verified on: architectures of its build and kinds of driver without a passing run."""
+"""Where an image was never verified: GPU architectures of its build and driver ranges without a passing run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ NATIVE, MINOR = "native", "minor-compatible"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What is verified and what is not. Architectures are cubins as in the label of the image: `9.0`."""
+    """What was verified and what was not. Architectures are written as in the image's label: `9.0`."""
 
     archs: tuple[str, ...]  # all of the build; empty for CPU images
     verified: tuple[str, ...]
     never: tuple[str, ...]
-    drivers: Mapping[str, str]  # NATIVE, MINOR -> which driver versions that means
+    drivers: Mapping[str, str]  # NATIVE, MINOR -> the range of driver versions
     never_drivers: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready mapping."""
         return {
             "archs": list(self.archs),
             "proved": list(self.verified),
@@ -35,36 +35,41 @@ class Coverage:
 
 
 def coverage(labels: Mapping[str, str], cards: Iterable[Card]) -> Coverage:
-    """What the GPUs of runs that held leave open, by the labels of the image's plan."""
+    """Compare the GPUs and drivers of passing runs with the labels of the image.
+
+    Args:
+        labels: the labels of the image.
+        cards: the GPUs of the passing runs.
+    """
     archs = tuple(labels.get(f"{LABEL_PREFIX}.gpu.archs", "").split())
     native, minimum = (labels.get(f"{LABEL_PREFIX}.driver.{name}", "") for name in ("native", "minimum"))
-    met = list(cards)
-    verified = {arch for card in met if (arch := cubin(archs, card.capability)) is not None}
+    tested = list(cards)
+    verified = {arch for card in tested if (arch := cubin(archs, card.capability)) is not None}
     drivers = {}
     if is_version(native):
         drivers[NATIVE] = f"{native} or newer"
         if is_version(minimum) and key(minimum) < key(native):
             drivers[MINOR] = f"{minimum} to below {native}"
-    seen = {NATIVE if key(card.driver) >= key(native) else MINOR
-            for card in met if is_version(native) and card.driver and is_version(card.driver)}  # fmt: skip
+    modes = {NATIVE if key(card.driver) >= key(native) else MINOR
+             for card in tested if is_version(native) and card.driver and is_version(card.driver)}  # fmt: skip
     return Coverage(
         archs=archs,
         verified=tuple(arch for arch in archs if arch in verified),
         never=tuple(arch for arch in archs if arch not in verified),
         drivers=drivers,
-        never_drivers=tuple(name for name in drivers if name not in seen),
+        never_drivers=tuple(name for name in drivers if name not in modes),
     )
 
 
 def cubin(archs: Iterable[str], card: str | None) -> str | None:
-    """The architecture of a build whose code a GPU runs: the same major number, the highest minor up to its own.
+    """Return the architecture whose code a GPU runs: the same major number and the highest minor up to its own.
 
-    None where it has none for that GPU, which then runs code compiled from PTX, or nothing.
+    None if the build has no such code; the GPU then needs PTX.
     """
     if card is None or (own := _pair(card)) is None:
         return None
-    fitting = [(pair[1], arch) for arch in archs if (pair := _pair(arch)) and pair[0] == own[0] and pair[1] <= own[1]]
-    return max(fitting)[1] if fitting else None
+    usable = [(pair[1], arch) for arch in archs if (pair := _pair(arch)) and pair[0] == own[0] and pair[1] <= own[1]]
+    return max(usable)[1] if usable else None
 
 
 def _pair(text: str) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""The differences of two images: packages, CUDA stack, environment, start command, labels, size, layers. Pure."""
+"""Compare two images: packages, CUDA stack, environment, start command, labels, size, layers. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envkit.resolve.model import Resolution
 SCHEMA = "envkit.diff/1"
 STACK = ("torch", "cuda", "cudnn", "nccl", "triton", "python", "torchvision", "torchaudio", "source", "platform", "os",
          "driver.minimum", "driver.native", "gpu.archs", "gpu.ptx")  # fmt: skip
-# Where no plan tells it, the packages that do: conda's name, then wheels'.
+# The packages that give a version of the stack, most specific first: conda's name, then those of wheels.
 _PACKAGES: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch", "pytorch"),
     "cuda": ("cuda-version", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12",
@@ -38,7 +38,7 @@ _LOCAL = re.compile(r"\+(?:(?P<cpu>cpu)|cu(?P<major>[0-9]{1,2})(?P<minor>[0-9]))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One named value on both sides; None = not there."""
+    """A named value on both sides; None if it is missing there."""
 
     name: str
     before: str | None
@@ -47,18 +47,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageChange:
-    """One package that was added (no `before`), removed (no `after`), or is another one."""
+    """A package that was added (no `before`), removed (no `after`) or changed."""
 
     kind: str  # 'conda' | 'wheel' | 'deb'
     name: str
     before: str | None  # version, with conda's build
     after: str | None
-    rebuilt: bool = False  # the same version from other bytes
+    rebuilt: bool = False  # the same version with different bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """Layers by what they hold; bytes are those of blobs, None where an engine does not tell them."""
+    """Layers by their contents; bytes are those of blobs, None if an engine does not report them."""
 
     shared: int
     shared_bytes: int | None
@@ -70,7 +70,7 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Everything that differs between two contents; None: one side does not tell."""
+    """The differences between two contents; None if one side has no data."""
 
     before: Content
     after: Content
@@ -83,14 +83,14 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether nothing that both sides tell differs."""
+        """Whether no data that both sides have differs."""
         if self.before.id is not None and self.before.id == self.after.id:
             return True
         layers = self.layers is None or not (self.layers.only_before or self.layers.only_after)
         return layers and not any((self.packages, self.stack, self.env, self.start, self.labels))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree of schema envkit.diff/1."""
+        """Return a JSON-ready document of schema envkit.diff/1."""
         layers = self.layers
         return {
             "schema": SCHEMA,
@@ -118,8 +118,8 @@ class Difference:
 
 
 def difference(before: Content, after: Content) -> Difference:
-    """What differs between two contents."""
-    started = before.kind != "lock" and after.kind != "lock"
+    """Compare two contents."""
+    has_config = before.kind != "lock" and after.kind != "lock"  # a lock has no environment, command or labels
     layers = None
     if before.layers is not None and after.layers is not None:
         layers = _layers(before.layers, after.layers)
@@ -130,18 +130,17 @@ def difference(before: Content, after: Content) -> Difference:
         if before.packages is None or after.packages is None
         else _packages(before.packages, after.packages),
         stack=_stack_changes(stack(before), stack(after)),
-        env=_changes(before.env, after.env) if started else None,
-        start=_changes(_start(before), _start(after)) if started else None,
-        labels=_changes(before.labels, after.labels) if started else None,
+        env=_changes(before.env, after.env) if has_config else None,
+        start=_changes(_start(before), _start(after)) if has_config else None,
+        labels=_changes(before.labels, after.labels) if has_config else None,
         layers=layers,
     )
 
 
 def stack(content: Content) -> dict[str, str]:
-    """The CUDA stack as far as the packages, the plan or the labels tell it, each the first that does.
+    """Return the versions of the CUDA stack, each from the packages, otherwise the plan, otherwise the labels.
 
-    Python and CUDA are told by major and minor number, torch without the local part of its version: the plan knows no
-    more of them than that.
+    Python and CUDA have major and minor number only, and torch has no local version, because plans have no more.
     """
     planned = {} if content.plan is None else _planned(content.plan.resolution)
     versions: dict[str, str] = {}
@@ -178,15 +177,15 @@ def _packaged(content: Content, name: str) -> str | None:
 
 
 def _packages(before: Sequence[Package], after: Sequence[Package]) -> tuple[PackageChange, ...]:
-    """By kind and name; a name that is installed more than once is compared with all its versions."""
-    old, new = _by_name(before), _by_name(after)
+    """Compare packages by kind and name; all versions of a name that is installed more than once are compared."""
+    by_name_before, by_name_after = _by_name(before), _by_name(after)
     changes: list[PackageChange] = []
-    for kind, name in sorted({*old, *new}):
-        was, now = old.get((kind, name), []), new.get((kind, name), [])
-        then, here = _versions(was), _versions(now)
-        rebuilt = then == here and _other_bytes(was, now)
-        if then != here or rebuilt:
-            changes.append(PackageChange(kind=kind, name=name, before=then, after=here, rebuilt=rebuilt))
+    for kind, name in sorted({*by_name_before, *by_name_after}):
+        old, new = by_name_before.get((kind, name), []), by_name_after.get((kind, name), [])
+        old_version, new_version = _versions(old), _versions(new)
+        rebuilt = old_version == new_version and _hashes_differ(old, new)
+        if old_version != new_version or rebuilt:
+            changes.append(PackageChange(kind=kind, name=name, before=old_version, after=new_version, rebuilt=rebuilt))
     return tuple(changes)
 
 
@@ -201,13 +200,13 @@ def _versions(rows: Sequence[Package]) -> str | None:
     return ", ".join(dict.fromkeys(package.exact for package in rows)) or None
 
 
-def _other_bytes(was: Sequence[Package], now: Sequence[Package]) -> bool:
-    old, new = [package.sha256 for package in was], [package.sha256 for package in now]
+def _hashes_differ(before: Sequence[Package], after: Sequence[Package]) -> bool:
+    old, new = [package.sha256 for package in before], [package.sha256 for package in after]
     return None not in (*old, *new) and old != new
 
 
 def _stack_changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
-    """A part that no package is counts only where both sides tell it."""
+    """Compare two stacks; a value that is not a package's version is compared only if both sides have it."""
     return tuple(
         Change(name=name, before=before.get(name), after=after.get(name))
         for name in STACK
@@ -235,7 +234,7 @@ def _start(content: Content) -> dict[str, str]:
 
 
 def _layers(before: Sequence[Layer], after: Sequence[Layer]) -> Layers:
-    """By what they unpack to: the same files compressed otherwise are the same layer."""
+    """Compare layers by their uncompressed digest, so the compression does not matter."""
     old, new = {layer.diff_id: layer for layer in before}, {layer.diff_id: layer for layer in after}
     shared = [new[diff_id] for diff_id in new if diff_id in old]
     only_before = [old[diff_id] for diff_id in old if diff_id not in new]

@@ -1,7 +1,7 @@
-"""Envelopes with a document and its signatures (DSSE 1.0), as in-toto uses them.
+"""DSSE 1.0 envelopes: a document with its signatures, as in-toto uses them.
 
-What is signed is not the envelope's text but its type and content together, so the way the envelope is written does
-not matter, and no document can be taken for one of another type.
+The signature covers the document and its type, not the text of the envelope. So the formatting of the envelope does
+not matter, and a document cannot be passed off as another type.
 Source: secure-systems-lab/dsse, protocol.md and envelope.md.
 """
 
@@ -29,7 +29,7 @@ _FIELDS = {"payload", "payloadType", "signatures"}
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One signature. `keyid` is a claim of the signer and not verified."""
+    """A signature. `keyid` is claimed by the signer and not verified."""
 
     keyid: str
     value: bytes
@@ -37,40 +37,40 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A document with its signatures, not checked yet."""
+    """A document with its unchecked signatures."""
 
     payload: bytes
     signatures: tuple[Signature, ...]
 
     def signed_by(self, keys: Sequence[PublicKey]) -> PublicKey | None:
-        """The first of the keys that signed this document; None where none of them did.
+        """Return a key that signed this document; None if none of the keys did.
 
         Raises:
-            IntegrityError: a signature says that it is by one of the keys, and does not fit.
+            IntegrityError: a signature claims one of the keys but does not match.
         """
         data = pae(IN_TOTO, self.payload)
         signer = None
         for signature in self.signatures:
-            named = [key for key in keys if key.id == signature.keyid]
-            # A keyid is a hint (DSSE): where it names none of the keys, the signature is tried with each of them.
-            for key in named or keys:
+            claimed = [key for key in keys if key.id == signature.keyid]
+            # DSSE: a keyid is only a hint, so a signature with an unknown keyid is tried with every key.
+            for key in claimed or keys:
                 if key.fits(signature.value, data):
                     signer = signer or key
                     if signature.keyid not in ("", key.id):
                         raise IntegrityError(f"a signature by {key.id[:16]} claims the key {signature.keyid[:16]!r}")
-                elif named:
+                elif claimed:
                     raise IntegrityError(f"the signature by {key.id[:16]} does not match the signed document")
         return signer
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
-    """What is signed: type and content, each with its length in bytes before it."""
+    """Return the bytes to sign (pre-authentication encoding): type and content, each preceded by its length."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
 
 
 def seal(payload: bytes, key: PrivateKey) -> bytes:
-    """The envelope of an in-toto statement, signed by a key."""
+    """Return the envelope of an in-toto statement, signed by a key."""
     signature = key.sign(pae(IN_TOTO, payload))
     return canonical(
         {
@@ -82,13 +82,13 @@ def seal(payload: bytes, key: PrivateKey) -> bytes:
 
 
 def unseal(data: bytes) -> Envelope:
-    """The envelope in some bytes.
+    """Parse an envelope.
 
     Raises:
-        IntegrityError: the value is invalid, or not of an in-toto statement.
+        IntegrityError: the envelope is invalid or does not contain an in-toto statement.
     """
     try:
-        tree = json.loads(data, object_pairs_hook=_once)
+        tree = json.loads(data, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
         raise IntegrityError("the envelope is not JSON") from error
     if not isinstance(tree, dict) or set(tree) != _FIELDS:
@@ -108,20 +108,20 @@ def _signature(row: Any) -> Signature:
 
 
 def _bytes(text: Any, what: str) -> bytes:
-    """Base64 in its one way of writing: what decodes to the same bytes and is written otherwise was changed."""
+    """Decode canonical base64."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
         raise IntegrityError(f"the envelope's {what} is not base64") from error
-    # Two texts for one document would be two digests for one signature.
+    # Otherwise one signed document could have several texts, and so several digests.
     if base64.b64encode(data).decode() != text:
         raise IntegrityError(f"the envelope's {what} is not canonical base64")
     return data
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
-    # Of two equal keys, some readers take the first and some the last: they would check one document and use another.
+    # Some readers use the first of two equal keys, some the last: one could check one document and use another.
     if len(table) != len(pairs):
         raise ValueError("a key is given twice")
     return table

@@ -1,6 +1,6 @@
-"""Inspect an image: its contents, the machines that verified it by its attestations, and what was never verified.
+"""Inspect an image: its contents, the machines on which it was verified, and where it was never verified.
 
-With keys or identities only what they signed counts; anything broken, unsigned or signed by another identity is
+With keys or identities, only attestations signed by them count; broken, unsigned and otherwise signed ones are
 refused.
 """
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envkit.attest.listing import Listing
+    from envkit.attest.statement import Statement
 
 SCHEMA = "envkit.inspect/1"
 _OCI = "org.opencontainers.image."
@@ -33,59 +34,59 @@ _CONTENT = ("torch", "cuda", "cudnn", "nccl", "python", "source", "platform", "f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """An image as it was found: in a registry with what is attached, or in a folder, where nothing is."""
+class InspectedImage:
+    """The image to inspect, with its attachments if it is in a registry."""
 
     name: str
     digest: str | None
     id: str
     config: Mapping[str, Any]
     labels: Mapping[str, str]
-    layer_sizes: tuple[int, ...] | None  # bytes, lowest first; None: an engine does not tell them
-    attached: Attachments | None  # None: the place knows no attachments
+    layer_sizes: tuple[int, ...] | None  # bytes, lowest first; None: an engine does not report them
+    attached: Attachments | None  # None: not in a registry, so there are no attachments
     content: Content = field(default_factory=lambda: Content(name="", kind=""))
-    listing: Listing | None = None  # None: not asked for
+    listing: Listing | None = None  # None: not requested
 
     @property
     def size(self) -> int | None:
-        """Bytes of all layers; as the engine counts for an engine's image."""
+        """Bytes of all layers; for an image in an engine, the size that the engine reports."""
         return self.content.size if self.layer_sizes is None else sum(self.layer_sizes)
 
     @property
     def layer_count(self) -> int:
-        """How many layers it has."""
+        """The number of layers."""
         return len(self.content.layers or () if self.layer_sizes is None else self.layer_sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One verification and how far it can be believed."""
+    """A verification with the attestation that contains it."""
 
     attestation: Attestation
     verification: Verification
-    counts: bool  # False: its signature is not by one of the keys that were given
+    counts: bool  # False: not signed by one of the given keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """The whole answer."""
+    """The result of `envkit inspect`."""
 
-    looked: Looked
-    trusted: tuple[str, ...]  # ids of the keys, and the identities, that were given
+    image: InspectedImage
+    trusted: tuple[str, ...]  # IDs of the given keys, and the given identities
     evidence: tuple[Evidence, ...]  # oldest first
     coverage: Coverage
-    packages: Mapping[str, int] | None = None  # by kind; None: nothing that counts tells them
+    packages: Mapping[str, int] | None = None  # number by kind; None: unknown
     packages_from: str | None = None  # 'sbom', or as `Content.packages_from`
-    refused: tuple[str, ...] = field(default=())  # why, for each attestation that is not to be believed
+    refused: tuple[str, ...] = ()  # the reason for each attestation that is not trusted
 
     @property
     def verifications(self) -> tuple[Evidence, ...]:
-        """The verifications that count and held, oldest first."""
+        """The passing verifications that count, oldest first."""
         return tuple(evidence for evidence in self.evidence if evidence.counts and evidence.verification.holds)
 
     @property
     def verdict(self) -> str:
-        """'refused' | 'failed' | 'proved' | 'not proved', as documents say; a success outweighs no failure."""
+        """'refused' | 'failed' | 'proved' | 'not proved'; a failure on any machine outweighs passes on others."""
         if self.refused:
             return "refused"
         newest = newest_by_machine(self.evidence)
@@ -95,18 +96,18 @@ class Inspection:
 
     @property
     def signed(self) -> bool:
-        """Whether every verification that counts is signed by a key or an identity that was given."""
+        """Whether every verification that counts is signed by a given key or identity."""
         rows = [evidence for evidence in self.evidence if evidence.counts]
         return bool(rows) and all(_valid(evidence.attestation) for evidence in rows)
 
     def failure(self, *, require_verified: bool) -> EnvkitError | None:
-        """What the exit code has to say beside the answer; None for 0."""
-        name = self.looked.name
+        """Return the error for the exit code; None for exit code 0."""
+        name = self.image.name
         if self.refused:
             return IntegrityError(
-                f"{name}: {len(self.refused)} of the attached documents refused",
+                f"{name}: {counted(len(self.refused), 'attached document')} cannot be trusted",
                 details=self.refused,
-                hint="do not trust the image before you know who changed it; pass every key that you trust with --key",
+                hint="find out who changed the image before you use it; pass every key that you trust with --key",
             )
         if self.trusted and not any(_valid(attestation) for attestation in self._attestations()):
             others = len(self._attestations())
@@ -125,32 +126,32 @@ class Inspection:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree of schema envkit.inspect/1."""
-        looked, labels = self.looked, self.looked.labels
-        attached = looked.attached
+        """Return a JSON-ready document of schema envkit.inspect/1."""
+        image, labels = self.image, self.image.labels
+        attached = image.attached
         return {
             "schema": SCHEMA,
-            "image": looked.name,
-            "digest": looked.digest,
-            "id": looked.id,
+            "image": image.name,
+            "digest": image.digest,
+            "id": image.id,
             "title": labels.get(f"{_OCI}title"),
-            "created": created(looked),
-            "size_bytes": looked.size,
-            "layers": looked.layer_count,
+            "created": created(image),
+            "size_bytes": image.size,
+            "layers": image.layer_count,
             "contents": {name: labels.get(f"{LABEL_PREFIX}.{name}") for name in _CONTENT},
-            "stack": stack(looked.content),
-            "user": looked.content.user or None,
-            "workdir": looked.content.workdir or None,
-            "entrypoint": list(looked.content.entrypoint),
-            "cmd": list(looked.content.cmd),
-            "ports": list(looked.content.ports),
+            "stack": stack(image.content),
+            "user": image.content.user or None,
+            "workdir": image.content.workdir or None,
+            "entrypoint": list(image.content.entrypoint),
+            "cmd": list(image.content.cmd),
+            "ports": list(image.content.ports),
             "labels": dict(labels),
             "base": {"name": labels.get(f"{_OCI}base.name"), "digest": labels.get(f"{_OCI}base.digest")},
             "envkit": {name: labels.get(f"{LABEL_PREFIX}.{name}") for name in ("version", "plan", "lock", "facts")},
             "packages": None if self.packages is None else dict(self.packages),
             "packages_from": self.packages_from,
-            "listing": looked.listing and looked.listing.to_json(),
-            "notes": list(looked.content.notes),
+            "listing": image.listing and image.listing.to_json(),
+            "notes": list(image.content.notes),
             "verdict": self.verdict,
             "verdict_signed": self.signed,
             "since": self.verifications[0].verification.started if self.verifications else None,
@@ -175,17 +176,17 @@ class Inspection:
         }
 
     def _attestations(self) -> tuple[Attestation, ...]:
-        return () if self.looked.attached is None else self.looked.attached.attestations
+        return () if self.image.attached is None else self.image.attached.attestations
 
 
-def inspection(looked: Looked, trusted: Sequence[str]) -> Inspection:
-    """Judge what an image carries by whose signatures count; without any, unsigned words count and are marked.
+def inspection(image: InspectedImage, trusted: Sequence[str]) -> Inspection:
+    """Evaluate an image's attestations; without keys and identities, unsigned ones count and are marked.
 
     Args:
-        looked: the image, its attestations judged by those very keys and identities.
-        trusted: their names.
+        image: the image, with attestations that were checked with the trusted keys and identities.
+        trusted: IDs of the trusted keys, and the trusted identities.
     """
-    rows = () if looked.attached is None else looked.attached.attestations
+    rows = () if image.attached is None else image.attached.attestations
     evidence = sorted(
         (
             Evidence(
@@ -199,35 +200,32 @@ def inspection(looked: Looked, trusted: Sequence[str]) -> Inspection:
         key=lambda row: (row.verification.started, row.attestation.digest),
     )
     bills = [
-        attestation
+        attestation.statement
         for attestation in rows
-        if attestation.statement is not None and attestation.statement.predicate_type == SBOM
-    ]
-    counted = [
-        attestation
-        for attestation in bills
-        if attestation.statement is not None and (not trusted or _valid(attestation))
+        if attestation.statement is not None
+        and attestation.statement.predicate_type == SBOM
+        and (not trusted or _valid(attestation))
     ]
     cards = [card for row in evidence if row.counts for card in exercised(row.verification)]
-    packages, origin = _counts(looked, counted[0] if counted else None)
+    packages, origin = _counts(image, bills[0] if bills else None)
     return Inspection(
-        looked=looked,
+        image=image,
         trusted=tuple(trusted),
         evidence=tuple(evidence),
-        coverage=coverage(looked.labels, cards),
+        coverage=coverage(image.labels, cards),
         packages=packages,
         packages_from=origin,
         refused=tuple(why for attestation in rows if (why := _refusal(attestation, trusted=bool(trusted)))),
     )
 
 
-def _counts(looked: Looked, bill: Attestation | None) -> tuple[dict[str, int] | None, str | None]:
-    """How many packages of each kind there are, and what says so: the layers, a bill of materials, or the lock."""
-    listed, content = looked.listing, looked.content
+def _counts(image: InspectedImage, bill: Statement | None) -> tuple[dict[str, int] | None, str | None]:
+    """Return the number of packages by kind and their source: the layers, otherwise the SBOM, otherwise the lock."""
+    listed, content = image.listing, image.content
     if listed is not None and listed.packages is not None:
         kinds, origin = [package.kind for package in listed.packages], "layers"
-    elif bill is not None and bill.statement is not None:
-        return sbom.counts(bill.statement.predicate), "sbom"
+    elif bill is not None:
+        return sbom.counts(bill.predicate), "sbom"
     elif content.packages is not None:
         kinds = [PYPI if package.kind == WHEEL else package.kind for package in content.packages]
         origin = content.packages_from or "layers"
@@ -237,7 +235,7 @@ def _counts(looked: Looked, bill: Attestation | None) -> tuple[dict[str, int] | 
 
 
 def newest_by_machine(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """The last verification that counts of each kind of machine: GPUs, drivers and processor."""
+    """Return the latest verification that counts per kind of machine: GPUs with drivers, or the CPU without GPUs."""
     newest: dict[tuple[Any, ...], Evidence] = {}
     for entry in evidence:
         if entry.counts:
@@ -245,9 +243,9 @@ def newest_by_machine(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
     return tuple(newest.values())
 
 
-def created(looked: Looked) -> str | None:
-    """When the image says that it was made; None where it says nothing, so that the same input gives the same image."""
-    timestamp = looked.config.get("created")
+def created(image: InspectedImage) -> str | None:
+    """Return the creation time of the image; None for reproducible images, which have a constant instead."""
+    timestamp = image.config.get("created")
     return timestamp if isinstance(timestamp, str) and timestamp != CREATED else None
 
 
@@ -263,4 +261,4 @@ def _refusal(attestation: Attestation, *, trusted: bool) -> str | None:
         return None
     if attestation.status is Status.UNSIGNED:
         return f"{name} is not signed"
-    return f"{name} is signed by another key: {(attestation.keyid or 'not named')[:16]}"
+    return f"{name} is signed by another key: {(attestation.keyid or 'unknown')[:16]}"

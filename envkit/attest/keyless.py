@@ -1,7 +1,7 @@
 """Keyless signatures with sigstore, based on an identity from an identity provider.
 
-The only module that knows `sigstore`. A bundle holds the envelope, a certificate for the signer's identity that was
-valid for minutes, and the proof that the signature stands in a public log; no secret is kept anywhere.
+The only module that imports `sigstore`. A bundle has the envelope, a certificate for the signer's identity that was
+valid for minutes, and a proof that the signature is in a public log. No secret is stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody, as an identity provider names them: a mail address, or the address of a CI workflow."""
+    """An identity from an identity provider: a mail address, or the URL of a CI workflow."""
 
     name: str
     issuer: str  # URL of the provider
@@ -35,10 +35,10 @@ class Identity:
 
 
 def require() -> None:
-    """See that the library is installed.
+    """Check that the library is installed.
 
     Raises:
-        EnvironmentProblem: it is not.
+        EnvironmentProblem: the library is not installed.
     """
     try:
         import sigstore  # noqa: F401, PLC0415
@@ -50,10 +50,10 @@ def require() -> None:
 
 
 def envelope_of(data: bytes) -> Envelope:
-    """The envelope in a bundle, not checked.
+    """Return the unchecked envelope of a bundle.
 
     Raises:
-        IntegrityError: there is none.
+        IntegrityError: the bundle is invalid.
     """
     try:
         tree: Any = json.loads(data)
@@ -66,16 +66,16 @@ def envelope_of(data: bytes) -> Envelope:
 
 
 def signer_of(data: bytes, identities: Sequence[Identity], verifier: Verifier | None = None) -> Identity | None:
-    """Which of the identities signed a bundle; None if it is valid but signed by another identity.
+    """Return the identity that signed a bundle; None if the bundle is valid but signed by another identity.
 
     Args:
         data: the bundle.
-        identities: who is trusted.
-        verifier: whose roots of trust count; None = those of sigstore's public instance, asked for over the network,
-            and those that came with the library where it is out of reach.
+        identities: the trusted identities.
+        verifier: has the roots of trust; None: those of sigstore's public instance, fetched over the network, or
+            those of the library if the network is unreachable.
 
     Raises:
-        IntegrityError: signature, certificate or the log's proof do not fit.
+        IntegrityError: signature, certificate or the log's proof do not match.
         EnvironmentProblem: the library is missing.
     """
     require()
@@ -83,16 +83,16 @@ def signer_of(data: bytes, identities: Sequence[Identity], verifier: Verifier | 
     from sigstore.models import Bundle  # noqa: PLC0415
     from sigstore.verify import policy  # noqa: PLC0415
 
-    met, roots = _Met(), verifier or _public()
+    recorder, trusted_roots = _CertificateRecorder(), verifier or _public()
     try:
-        _, payload = roots.verify_dsse(Bundle.from_json(data), met)
-    except Exception as error:  # a damaged bundle makes the libraries below raise what they like
+        _, payload = trusted_roots.verify_dsse(Bundle.from_json(data), recorder)
+    except Exception as error:  # the libraries below raise arbitrary exceptions for a damaged bundle
         raise IntegrityError(f"sigstore: {' '.join(str(error).split())[:200]}") from error
-    if met.certificate is None or payload != envelope_of(data).payload:
+    if recorder.certificate is None or payload != envelope_of(data).payload:
         raise IntegrityError("sigstore: the bundle is for another document")
     for identity in identities:
         try:
-            policy.Identity(identity=identity.name, issuer=identity.issuer).verify(met.certificate)
+            policy.Identity(identity=identity.name, issuer=identity.issuer).verify(recorder.certificate)
         except VerificationError:
             continue
         return identity
@@ -100,7 +100,7 @@ def signer_of(data: bytes, identities: Sequence[Identity], verifier: Verifier | 
 
 
 class Keyless:
-    """Sign with the identity of the CI job, or of the person who logs in with a browser."""
+    """Signs with the identity of the CI job, or of the user who logs in with a browser."""
 
     media_type = MEDIA_TYPE
 
@@ -116,15 +116,15 @@ class Keyless:
             issuer = trust.signing_config.get_oidc_url()
             self._token = IdentityToken(ambient) if ambient else Issuer(issuer).identity_token()
             self._context = SigningContext.from_trust_config(trust)
-        except Exception as error:  # the library's failures have no common base
+        except Exception as error:  # the library's exceptions have no common base class
             raise _failed(error) from error
         self.identity = Identity(self._token.identity, self._token.federated_issuer)
 
     def seal(self, payload: bytes) -> bytes:
-        """The bundle of an in-toto statement.
+        """Sign an in-toto statement and return the bundle.
 
         Raises:
-            EngineError: sigstore's services refuse, or cannot be reached.
+            EngineError: sigstore's services refuse or are unreachable.
         """
         from sigstore.dsse import Statement  # noqa: PLC0415
 
@@ -135,8 +135,8 @@ class Keyless:
             raise _failed(error) from error
 
 
-class _Met:
-    """A policy that takes every certificate and keeps it: who signed is asked afterwards."""
+class _CertificateRecorder:
+    """A policy that accepts every certificate and stores it, so that the identity can be checked afterwards."""
 
     def __init__(self) -> None:
         self.certificate: Certificate | None = None
@@ -156,8 +156,8 @@ def _public() -> Verifier:
 
 
 def _failed(error: Exception) -> EngineError:
-    said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return EngineError(
-        f"sigstore cannot sign: {said}",
-        hint=("sign with a key instead: --key FILE (create one with envkit attest --new-key FILE)"),
+        f"sigstore cannot sign: {message}",
+        hint="sign with a key instead: --key FILE (create one with envkit attest --new-key FILE)",
     )

@@ -1,6 +1,6 @@
-"""Keys that sign and check: Ed25519, which envkit makes, and ECDSA on P-256, as other tools make them.
+"""Keys that sign and verify: Ed25519, which envkit creates, and ECDSA on P-256, which other tools create.
 
-The only module that knows `cryptography`. Private keys are PKCS #8 and public ones SubjectPublicKeyInfo, both PEM.
+The only module that imports `cryptography`. Private keys are PKCS #8, public keys SubjectPublicKeyInfo, both PEM.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 
 _MAX_FILE = 1 << 16  # bytes; keys and certificates have a few thousand
-_MAX_PASSPHRASE = 1023  # bytes; OpenSSL takes no more
+_MAX_PASSPHRASE = 1023  # bytes; the limit of OpenSSL
 _KINDS = "use Ed25519 or ECDSA on P-256"
 _MAKE = "create a key pair: envkit attest --new-key FILE"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublicKey:
-    """Checks signatures; `id` is the SHA-256 of its SubjectPublicKeyInfo, in hexadecimal."""
+    """A key that verifies signatures; `id` is the SHA-256 of its SubjectPublicKeyInfo, in hexadecimal."""
 
     id: str
     kind: str  # 'Ed25519' | 'ECDSA P-256'
     _key: PublicKeyTypes
 
     def fits(self, signature: bytes, data: bytes) -> bool:
-        """Whether the signature is this key's over these bytes."""
+        """Return whether this key signed `data`."""
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - the library is an extra
         from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519  # noqa: PLC0415
@@ -52,13 +52,13 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateKey:
-    """Signs."""
+    """A key that signs."""
 
     public: PublicKey
     _key: PrivateKeyTypes
 
     def sign(self, data: bytes) -> bytes:
-        """A signature: 64 bytes of Ed25519, or DER of ECDSA with SHA-256."""
+        """Return a signature: 64 bytes for Ed25519, DER for ECDSA with SHA-256."""
         from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519  # noqa: PLC0415
 
@@ -73,10 +73,10 @@ class PassphraseNeededError(UsageError):
 
 
 def require() -> None:
-    """See that the library is installed.
+    """Check that the library is installed.
 
     Raises:
-        EnvironmentProblem: it is not.
+        EnvironmentProblem: the library is not installed.
     """
     try:
         import cryptography  # noqa: F401, PLC0415
@@ -88,14 +88,14 @@ def require() -> None:
 
 
 def new_pair(path: Path, passphrase: bytes | None) -> tuple[Path, PublicKey]:
-    """Make an Ed25519 pair: the private key at `path`, for its owner alone, and the public one at `path`.pub.
+    """Create an Ed25519 key pair: the private key at `path`, with mode 0600, and the public key at `path`.pub.
 
     Args:
-        path: where to; nothing may be there.
-        passphrase: encrypts the private key; None leaves it in the clear.
+        path: the new file; it must not exist.
+        passphrase: encrypts the private key; None: the private key is not encrypted.
 
     Raises:
-        UsageError: one of the files is there already, or the passphrase is too long.
+        UsageError: one of the files already exists, or the passphrase is too long.
         EnvironmentProblem: the library is missing, or a file cannot be written.
     """
     require()
@@ -107,33 +107,33 @@ def new_pair(path: Path, passphrase: bytes | None) -> tuple[Path, PublicKey]:
             f"the passphrase has {len(passphrase)} bytes; the limit is {_MAX_PASSPHRASE}",
             hint="--passphrase-file with a shorter first line",
         )
-    made = ed25519.Ed25519PrivateKey.generate()
-    lock = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
+    key = ed25519.Ed25519PrivateKey.generate()
+    encryption = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
     pem = serialization.Encoding.PEM
-    private = made.private_bytes(pem, serialization.PrivateFormat.PKCS8, lock)
-    public = made.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
-    beside = path.with_name(f"{path.name}.pub")
-    for target in (path, beside):
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, encryption)
+    public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    public_path = path.with_name(f"{path.name}.pub")
+    for target in (path, public_path):
         if os.path.lexists(target):
             raise UsageError(f"{target} already exists, and a key is never overwritten", hint="use another name")
     try:
         _write(path, private, 0o600)
         try:
-            _write(beside, public, 0o644)
+            _write(public_path, public, 0o644)
         except BaseException:
-            path.unlink()
+            path.unlink()  # a private key without its public key would block the next attempt
             raise
     except OSError as error:
         raise EnvironmentProblem(f"{error.filename or path} cannot be written: {error.strerror}") from error
-    return beside, _public(made.public_key(), str(path))
+    return public_path, _public(key.public_key(), str(path))
 
 
 def read_private(path: Path, passphrase: bytes | None) -> PrivateKey:
-    """The private key in a file.
+    """Read a private key.
 
     Raises:
-        PassphraseNeededError: it is encrypted, and there is no passphrase.
-        UsageError: it cannot be read, is not a key, is of another kind, or the passphrase is wrong.
+        PassphraseNeededError: the key is encrypted and no passphrase was given.
+        UsageError: the file cannot be read, is not a key, has an unsupported kind, or the passphrase is wrong.
         EnvironmentProblem: the library is missing.
     """
     require()
@@ -152,22 +152,23 @@ def read_private(path: Path, passphrase: bytes | None) -> PrivateKey:
     except TypeError as error:
         if passphrase is None:
             raise PassphraseNeededError(f"{path} is encrypted", hint="--passphrase-file FILE") from error
-        key = _load_plain(path, data)  # a passphrase was given, and none is needed
+        key = _load_plain(path, data)  # a passphrase was given, but the key is not encrypted
     except UnsupportedAlgorithm as error:
         raise UsageError(f"{path} contains an unsupported key type; {_KINDS}", hint=_MAKE) from error
     except ValueError as error:
-        what = "the passphrase is wrong, or the file damaged" if b"ENCRYPTED" in data else "it contains no private key"
-        raise UsageError(f"{path}: {what}", hint=_MAKE) from error
+        encrypted = b"ENCRYPTED" in data
+        fault = "wrong passphrase, or the file is damaged" if encrypted else "the file contains no private key"
+        raise UsageError(f"{path}: {fault}", hint=_MAKE) from error
     if not isinstance(key, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey):
         raise UsageError(f"{path} contains an unsupported key type; {_KINDS}", hint=_MAKE)
     return PrivateKey(_public(key.public_key(), str(path)), key)
 
 
 def read_public(path: Path) -> PublicKey:
-    """The public key in a file.
+    """Read a public key.
 
     Raises:
-        UsageError: it cannot be read, is not a key, or is of another kind.
+        UsageError: the file cannot be read, is not a key, or has an unsupported kind.
         EnvironmentProblem: the library is missing.
     """
     require()
@@ -216,7 +217,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """A file that nothing else may be at, never readable by more than `mode` says, whole or not there."""
+    """Create a file with these permissions from the start; it is written completely or not at all."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:

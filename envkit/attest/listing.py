@@ -1,4 +1,4 @@
-"""What an image's layers hold, package by package and layer by layer: read from its files, nothing of it is run."""
+"""List the layers of an image and the packages in them, read from its files without running it."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedLayer:
-    """One layer of an image."""
+    """A layer of an image."""
 
     number: int  # 1 is the lowest
     diff_id: str  # digest of its tar
-    digest: str | None  # of its blob; None where it is kept as a tar
+    digest: str | None  # digest of its blob; None if it is stored as a tar
     size: int  # bytes of the blob, or of the tar
     unpacked: int | None  # bytes of the tar; None: it was not read
-    made_by: str  # as the image's history tells it; empty: not told
+    made_by: str  # the command in the image's history; empty: unknown
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready mapping."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What was found in the layers."""
+    """The layers of an image and the packages in them."""
 
     layers: tuple[ListedLayer, ...]  # lowest first
     packages: tuple[Installed, ...] | None = None  # sorted by kind, name and version; None: the layers were not read
-    unlisted_rpm: bool = False  # there are RPM packages whose database cannot be read
+    unlisted_rpm: bool = False  # there are RPM packages, but their database cannot be read
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready mapping."""
         names = ("kind", "name", "version", "build", "arch", "channel", "url", "sha256", "locked", "unpacked")
         packages = self.packages
         return {
@@ -62,21 +62,21 @@ class Listing:
 
 
 def read_listing(name: str, access: Access, content: Content, *, packages: bool) -> Listing:
-    """List the layers of an image and, with `packages`, all that is installed in them.
+    """List the layers of an image and, with `packages`, everything installed in them.
 
-    An engine's image is saved to a file for that; a registry's layers are fetched where packages are listed.
+    An image in an engine is saved to a temporary file. The layers of a registry image are downloaded only for packages.
 
     Args:
-        name: as `envkit.attest.reading.read_content` takes it.
-        access: how images are reached.
-        content: what is known of the image; its lock says where packages came from.
-        packages: whether the layers are read.
+        name: an image name, as for `envkit.attest.reading.read_content`.
+        access: settings for opening images.
+        content: the contents of the image; its lock adds hashes and URLs to packages.
+        packages: read the layers and list the packages.
 
     Raises:
         EngineError: the image does not exist, or an engine or registry refuses.
-        IntegrityError: its bytes are not what its digests promise.
-        EnvironmentProblem: nothing answers that could have it, or the disk is full.
-        UsageError: the name means several images, or none.
+        IntegrityError: the image does not match its digests.
+        EnvironmentProblem: no engine or registry answers, or the disk is full.
+        UsageError: the name matches no image, or several.
     """
     with _opened(name, access) as opened:
         installed = look(opened, access.reporter) if packages else None
@@ -104,8 +104,8 @@ def _opened(name: str, access: Access) -> Iterator[Opened]:
         yield opened
         return
     engine = choose(access.runner, access.reporter)
-    assert isinstance(engine, Storage)  # both engines are
+    assert isinstance(engine, Storage)  # Docker and Podman both are
     with scratch() as folder:
-        access.reporter.step(f"save {name} from {engine.name}")
+        access.reporter.step(f"saving {name} from {engine.name}")
         engine.save(name, folder / "image.tar")
         yield open_file(FileReference(kind=ARCHIVE, path=folder / "image.tar"), access.reporter)

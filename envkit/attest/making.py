@@ -1,4 +1,4 @@
-"""Create, sign and attach the attestations of one image: contents, provenance and verification records."""
+"""Create, sign and attach the attestations of an image: SBOM, provenance and verification records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envkit.attest.content import json_of
 from envkit.attest.keys import PrivateKey
 from envkit.attest.packages import with_lock
 from envkit.attest.provenance import provenance
-from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, state
+from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, statement_bytes
 from envkit.attest.subject import LOCK_LABEL, PLAN_LABEL
 from envkit.attest.verification import require_record_of
 from envkit.facts.load import load
@@ -40,33 +40,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What is said of the image besides what it shows itself; None = the image or this machine has it."""
+    """The records to attach, and where to get plan and lock."""
 
     records: tuple[tuple[str, Mapping[str, Any]], ...]  # each with the name of its file, for errors
-    plan: BuildPlan | None = None
-    lock: Lock | None = None
-    state: Path | None = None  # where builds of this machine keep plans and locks
+    plan: BuildPlan | None = None  # None: from the image or from `state`
+    lock: Lock | None = None  # None: from the image or from `state`
+    state: Path | None = None  # folder where builds of this machine keep plans and locks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """One attestation and what became of it."""
+    """An attestation of the image, new or already attached."""
 
     kind: str  # 'sbom' | 'provenance' | 'verify'
     digest: str  # of its manifest
-    new: bool  # False: the very same was there already
-    listed_by: str  # 'registry' | 'tag' | '' where it was there already
+    new: bool  # False: an equal one was already attached
+    listed_by: str  # 'registry' | 'tag'; empty if it was already attached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What an image was given."""
+    """The attestations of an image, and what its SBOM contains."""
 
     made: tuple[Made, ...]
-    packages: Mapping[str, int]  # by kind
+    packages: Mapping[str, int]  # number by kind
     locked: bool
-    absent: tuple[str, ...]  # what the lock names and the image lacks
-    rpm: bool  # there are RPM packages that the bill does not list
+    absent: tuple[str, ...]  # packages of the lock that are not in the image
+    rpm: bool  # there are RPM packages that the SBOM does not list
 
 
 def attest(
@@ -78,22 +78,22 @@ def attest(
     *,
     ca_bundle: str | None = None,
 ) -> Result:
-    """Make the attestations of an image and attach them.
+    """Create the attestations of an image and attach them.
 
     Args:
         subject: the image.
-        registry: where it is.
+        registry: the registry of the image.
         sources: records, plan and lock.
-        key: signs, itself or by way of sigstore; None leaves everything unsigned.
-        reporter: hears the steps.
-        ca_bundle: PEM file of authorities to trust when layers are fetched.
+        key: signs the statements, with a key or through sigstore; None leaves them unsigned.
+        reporter: receives progress.
+        ca_bundle: PEM file of authorities to trust when layers are downloaded.
 
     Raises:
-        IntegrityError: a record, plan or lock is of another image, or the registry's bytes are not what they should be.
-        UsageError: the plan is nowhere to be found.
-        LockError: the lock is nowhere to be found.
+        IntegrityError: a record, plan or lock is for another image, or the registry's data does not match its digest.
+        UsageError: the plan was not found.
+        LockError: the lock was not found.
         EngineError: the registry refuses.
-        EnvironmentProblem: it cannot be reached, or a library is missing.
+        EnvironmentProblem: the registry is unreachable, or a library is missing.
     """
     sbom.require()
     for name, record in sources.records:
@@ -110,31 +110,31 @@ def attest(
     bill = sbom.bill(subject, packages, system=contents.system, absent=absent, rpm=contents.rpm)
     facts = load()
     collected = facts.collected if facts.digest == plan.facts_digest else None
-    said: list[tuple[str, Mapping[str, Any]]] = [
+    predicates: list[tuple[str, Mapping[str, Any]]] = [
         (SBOM, bill),
         (PROVENANCE, provenance(subject, plan, lock, collected=collected)),
         *((VERIFY, record) for _, record in sources.records),
     ]
-    reporter.step(f"attach {len(said)} attestations to {subject.reference.place}")
-    made = _attach_all(subject, registry, said, key)
+    reporter.step(f"attaching {len(predicates)} attestations to {subject.reference.place}")
+    made = _attach_all(subject, registry, predicates, key)
     return Result(made=made, packages=sbom.counts(bill), locked=lock is not None, absent=absent, rpm=contents.rpm)
 
 
 def _attach_all(
     subject: Subject,
     registry: Registry,
-    said: Sequence[tuple[str, Mapping[str, Any]]],
+    predicates: Sequence[tuple[str, Mapping[str, Any]]],
     key: PrivateKey | Keyless | None,
 ) -> tuple[Made, ...]:
-    """Sign and attach; what says the same and is signed by the same key is not attached again."""
+    """Sign and attach; an equal statement with the same signer is not attached again."""
     if isinstance(key, PrivateKey):
-        before = read_attached(subject, registry, [key.public]).attestations
+        existing = read_attached(subject, registry, [key.public]).attestations
     else:
-        before = read_attached(subject, registry, [], [] if key is None else [key.identity]).attestations
+        existing = read_attached(subject, registry, [], [] if key is None else [key.identity]).attestations
     made = []
-    for predicate_type, predicate in said:
-        payload = state(subject, predicate_type, predicate)
-        same = _same(before, payload, key)
+    for predicate_type, predicate in predicates:
+        payload = statement_bytes(subject, predicate_type, predicate)
+        same = _same(existing, payload, key)
         if same is not None:
             made.append(Made(kind=NAMES[predicate_type], digest=same.digest, new=False, listed_by=""))
             continue
@@ -143,10 +143,11 @@ def _attach_all(
     return tuple(made)
 
 
-def _same(before: Sequence[Attestation], payload: bytes, key: PrivateKey | Keyless | None) -> Attestation | None:
-    wanted = Status.UNSIGNED if key is None else Status.VALID
+def _same(existing: Sequence[Attestation], payload: bytes, key: PrivateKey | Keyless | None) -> Attestation | None:
+    status = Status.UNSIGNED if key is None else Status.VALID
     return next(
-        (attestation for attestation in before if attestation.status is wanted and attestation.payload == payload), None
+        (attestation for attestation in existing if attestation.status is status and attestation.payload == payload),
+        None,
     )
 
 
@@ -162,7 +163,7 @@ def _plan(subject: Subject, sources: Sources, contents: ScanResult) -> BuildPlan
     label = subject.labels.get(PLAN_LABEL)
     if label is None:
         raise UsageError(
-            f"{subject.reference.place}@{subject.digest} has no label with its plan",
+            f"{subject.reference.place}@{subject.digest} has no plan label",
             hint="envkit attest supports only images built by envkit",
         )
     plan = sources.plan
@@ -172,13 +173,13 @@ def _plan(subject: Subject, sources: Sources, contents: ScanResult) -> BuildPlan
         plan = load_plan(sources.state, label)
     if plan is None:
         raise UsageError(
-            f"the image contains no plan, and this machine has not kept {label}",
+            f"plan {label} is neither in the image nor on this machine",
             hint="envkit attest IMAGE --record FILE --plan plan.json",
         )
     if plan.digest != label:
         raise IntegrityError(
             f"the plan is {plan.digest}, but the image was built from {label}",
-            hint="use --plan with the plan of the image: envkit render --only plan",
+            hint="pass the plan of the image with --plan; envkit render --only plan writes it",
         )
     return plan
 
@@ -195,16 +196,16 @@ def _lock(subject: Subject, sources: Sources, contents: ScanResult) -> Lock | No
     if lock is None and contents.lock is not None:
         lock = lock_from_json(json_of(contents.lock, "the lock in the image"), "the lock in the image")
     if lock is None and sources.state is not None:
-        kept = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
-        lock = read_lock(kept) if kept.parent.name == "locks" and kept.is_file() else None
+        path = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
+        lock = read_lock(path) if path.parent.name == "locks" and path.is_file() else None
     if lock is None:
         raise LockError(
-            f"the image contains no lock, and this machine has not kept {label}",
+            f"lock {label} is neither in the image nor on this machine",
             hint="envkit attest IMAGE --record FILE --lock envkit.lock",
         )
     if digest_of(lock) != label:
         raise IntegrityError(
             f"the lock is {digest_of(lock)}, but the image was built from {label}",
-            hint="use --lock with the lock of the image",
+            hint="pass the lock of the image with --lock",
         )
     return lock

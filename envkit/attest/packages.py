@@ -1,6 +1,6 @@
-"""The packages of an image from its layers, read from the top down and no further than the lock that envkit put there.
+"""The packages of an image, from its layers: read from the top down, only as far as the lock that envkit put there.
 
-What a container would see counts: a path that a higher layer removes or replaces is not looked for below it.
+The result is what a container would see: a path that a higher layer removes or replaces is hidden in lower ones.
 """
 
 from __future__ import annotations
@@ -25,37 +25,38 @@ if TYPE_CHECKING:
     from envkit.lock.model import Lock
 
 _INSTALLER = re.compile(r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/[^/]{1,160}\.dist-info)/INSTALLER$")
-# Folders of envkit's images in which packages are, and those above: who removes one removes what no list names.
-_PLACES = re.compile(
+# Folders of packages in envkit's images, and their parents. A layer that removes one removes packages without naming
+# them.
+_PACKAGE_FOLDERS = re.compile(
     r"(?:opt(?:/env(?:/conda-meta|/lib(?:/python3[^/]*(?:/site-packages)?)?)?)?|var(?:/lib(?:/dpkg(?:/status)?)?)?)?"
 )
 
 
 @dataclass(slots=True)
-class Seen:
-    """What shows of the paths that matter, gathered from the top layer down."""
+class PackageFiles:
+    """The files that list packages, gathered from the top layer down."""
 
-    files: dict[str, bytes] = field(default_factory=dict)  # content of the lock, the plan and dpkg's files alone
+    files: dict[str, bytes] = field(default_factory=dict)  # with contents only where `_INTEREST` reads them
     above: list[Changes] = field(default_factory=list)  # the layers that were read
-    swept: bool = False  # down to the lock, a whole folder of packages is removed: it does not tell what is left
+    folder_removed: bool = False  # a layer above the lock removes a whole folder of packages, so the lock is outdated
 
     @property
     def read(self) -> int:
-        """How many layers were read."""
+        """The number of layers that were read."""
         return len(self.above)
 
     @property
     def removed(self) -> Iterator[str]:
-        """The paths that the layers take away from those below them."""
+        """The paths that the layers remove from the layers below them."""
         for layer in self.above:
             yield from layer.removed
-            yield from layer.covered  # a link in place of a package's folder
+            yield from layer.covered  # for example a link in place of a package's folder
 
     def add(self, tar: Callable[[], AbstractContextManager[Source]]) -> None:
-        """Take in the next layer down.
+        """Add the next lower layer.
 
         Raises:
-            IntegrityError: it is not a tar.
+            IntegrityError: the layer is not a tar.
         """
         changes = scan(tar, _INTEREST)
         for path, node in changes.nodes.items():
@@ -63,63 +64,64 @@ class Seen:
                 self.files.setdefault(path, node.value or b"")
         self.above.append(changes)
 
-    def sweeps(self) -> bool:
-        """Whether a whole folder of packages is taken away: new files in it say nothing of the old ones."""
-        taken = {path for layer in self.above for path in (*layer.removed, *layer.opaque)}
-        covered = {path for layer in self.above for path in layer.covered if path != STATUS}  # dpkg writes it again
-        return any(_PLACES.fullmatch(path) for path in (*taken, *covered))
+    def remove_folder(self) -> bool:
+        """Return whether the layers remove a whole folder of packages, without naming the packages in it."""
+        removed = {path for layer in self.above for path in (*layer.removed, *layer.opaque)}
+        covered = {path for layer in self.above for path in layer.covered if path != STATUS}  # dpkg replaces that file
+        return any(_PACKAGE_FOLDERS.fullmatch(path) for path in (*removed, *covered))
 
 
-def look(opened: Opened, *, at_most: int | None, sound: Callable[[bytes], bool]) -> Seen:
-    """Read layers from the top until the lock shows, or until one would have to be downloaded that is too large.
+def read_from_top(opened: Opened, *, at_most: int | None, is_valid: Callable[[bytes], bool]) -> PackageFiles:
+    """Read layers from the top down to the lock, or to a layer that is too large to download.
 
     Args:
         opened: the image.
-        at_most: bytes to download for one layer; None: whatever it takes.
-        sound: whether a lock will do; asked once, and where it will not, or nothing is left of a whole folder of its
+        at_most: bytes to download for one layer; None: no limit.
+        is_valid: checks the lock; called once. If the lock is invalid, or a layer above it removes a whole folder of
             packages, all layers are read.
 
     Raises:
-        As `Opened.tar`.
+        EnvkitError: as `Opened.tar`.
     """
-    seen, asked = Seen(), False
+    listed, checked = PackageFiles(), False
     for index in reversed(range(len(opened.layers))):
         if at_most is not None and opened.cost(index) > at_most:
             break
-        seen.add(functools.partial(opened.tar, index))
-        if LOCK in seen.files and not asked:
-            asked = True
-            seen.swept = seen.sweeps()
-            if sound(seen.files[LOCK]) and not seen.swept:
+        listed.add(functools.partial(opened.tar, index))
+        if LOCK in listed.files and not checked:
+            checked = True
+            listed.folder_removed = listed.remove_folder()
+            if is_valid(listed.files[LOCK]) and not listed.folder_removed:
                 break
-    return seen
+    return listed
 
 
-def installed(seen: Seen, lock: Lock | None) -> tuple[Package, ...]:
-    """The packages: the lock's as far as layers above it left them alone, and what those layers or all layers show."""
-    shown = [*_python(seen.files), *_debian(seen.files), *_rpm(seen.files)]
+def installed(listed: PackageFiles, lock: Lock | None) -> tuple[Package, ...]:
+    """Return the packages of the lock that no layer above it changed, and those that the layers list."""
+    shown = [*_python(listed.files), *_debian(listed.files), *_rpm(listed.files)]
     if lock is None:
         return ordered(shown)
-    names = {(package.kind, package.name) for package in [*shown, *_removed(seen.removed)]}
-    own = [package for package in of_lock(lock) if (package.kind, package.name) not in names]
-    if any(package.kind == DEB for package in shown):  # dpkg's file lists every package, those of the lock too
-        known = {(package.name, package.version): package for package in of_lock(lock) if package.kind == DEB}
-        own = [package for package in own if package.kind != DEB]
+    changed = {(package.kind, package.name) for package in [*shown, *_removed(listed.removed)]}
+    unchanged = [package for package in of_lock(lock) if (package.kind, package.name) not in changed]
+    if any(package.kind == DEB for package in shown):  # dpkg's file lists every package, including those of the lock
+        locked = {(package.name, package.version): package for package in of_lock(lock) if package.kind == DEB}
+        unchanged = [package for package in unchanged if package.kind != DEB]
         shown = [
-            known.get((package.name, package.version), package) if package.kind == DEB else package for package in shown
+            locked.get((package.name, package.version), package) if package.kind == DEB else package
+            for package in shown
         ]
-    return ordered([*own, *shown])
+    return ordered([*unchanged, *shown])
 
 
-def touched(seen: Seen) -> bool:
-    """Whether the layers that were read show or remove a package."""
+def changes_packages(listed: PackageFiles) -> bool:
+    """Return whether the layers that were read add or remove a package."""
     return any(
-        named(path) is not None or DPKG.match(path) or path in rpm.FILES for path in (*seen.files, *seen.removed)
+        named(path) is not None or DPKG.match(path) or path in rpm.FILES for path in (*listed.files, *listed.removed)
     )
 
 
-def matters(path: str) -> bool:
-    """Whether a path tells of a package, or is one of envkit's own documents."""
+def is_relevant(path: str) -> bool:
+    """Return whether a file lists a package or is envkit's lock or plan."""
     if path in (LOCK, PLAN) or DPKG.match(path) or rpm.PLACE.match(path):
         return True
     if path.endswith(".dist-info/INSTALLER"):
@@ -128,7 +130,7 @@ def matters(path: str) -> bool:
 
 
 _INTEREST = Interest(
-    keeps=matters,
+    keeps=is_relevant,
     reads=lambda path, _mode: (
         path in (LOCK, PLAN) or path.endswith("/INSTALLER") or path in rpm.FILES or bool(DPKG.match(path))
     ),
@@ -136,13 +138,15 @@ _INTEREST = Interest(
 
 
 def _python(files: Mapping[str, bytes]) -> list[Package]:
-    """Conda packages, and distributions that no conda package brought."""
-    brought = {match["folder"] for name, text in files.items()
-               if (match := _INSTALLER.match(name)) and text.strip() == b"conda"}  # fmt: skip
+    """Return conda packages, and Python distributions that are not part of a conda package."""
+    from_conda = {match["folder"] for name, text in files.items()
+                  if (match := _INSTALLER.match(name)) and text.strip() == b"conda"}  # fmt: skip
     rows = [(name, row) for name in sorted(files) if (row := named(name)) is not None]
     conda = [_package(package) for _, package in rows if package.kind == CONDA]
     wheels = [
-        _package(package) for name, package in rows if package.kind == PYPI and posixpath.dirname(name) not in brought
+        _package(package)
+        for name, package in rows
+        if package.kind == PYPI and posixpath.dirname(name) not in from_conda
     ]
     return list(dict.fromkeys([*conda, *wheels]))
 
@@ -157,7 +161,7 @@ def _removed(paths: Iterable[str]) -> Iterator[Package]:
 
 
 def _debian(files: Mapping[str, bytes]) -> Iterator[Package]:
-    """The installed packages of dpkg's status file, or of the files that small images have instead."""
+    """Yield the installed packages of dpkg's status file, or of the files that distroless images have instead."""
     for path in sorted(name for name in files if DPKG.match(name)):
         yield from (
             Package(kind=DEB, name=package.name, version=package.version)
@@ -167,19 +171,19 @@ def _debian(files: Mapping[str, bytes]) -> Iterator[Package]:
 
 
 def _rpm(files: Mapping[str, bytes]) -> Iterator[Package]:
-    """The packages of rpm's databases that can be read."""
+    """Yield the packages of the rpm databases that can be read."""
     for path in sorted(name for name in files if name in rpm.FILES):
         yield from map(_package, rpms(files[path]) or ())
 
 
 def unlisted(files: Mapping[str, bytes]) -> bool:
-    """Whether there are RPM packages whose database cannot be read."""
+    """Return whether there are RPM packages whose database cannot be read."""
     databases = [data for name, data in files.items() if name in rpm.FILES]
     return any(map(rpm.PLACE.match, files)) and (not databases or any(rpms(database) is None for database in databases))
 
 
 def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
-    """The packages with what a lock knows of their archives, and what the lock names and the image lacks."""
+    """Add hashes, URLs and channels from a lock to packages; also return the lock's packages that are missing."""
     known: dict[tuple[str, ...], tuple[str | None, str | None, str]] = {}
     for conda in lock.conda:
         known[CONDA, conda.name, conda.version, conda.build] = (conda.sha256, conda.url, conda.channel)
@@ -187,14 +191,14 @@ def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installe
         known[PYPI, normal(wheel.name), wheel.version, ""] = (wheel.sha256, wheel.download, "")
     for deb in lock.base.packages:
         known[DEB, deb.name, deb.version, ""] = (deb.sha256, None, "")
-    rows, met = [], set()
+    rows, matched = [], set()
     for package in packages:
         key = (package.kind, package.name, package.version, package.build or "")
         sha256, url, channel = known.get(key, (None, None, ""))
         if key not in known or (package.sha256 and sha256 and package.sha256 != sha256):
             rows.append(package)
             continue
-        met.add(key)
+        matched.add(key)
         rows.append(
             replace(
                 package,
@@ -204,4 +208,4 @@ def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installe
                 locked=True,
             )
         )
-    return tuple(rows), tuple(sorted(f"{key[0]} {key[1]} {key[2]}" for key in known if key not in met))
+    return tuple(rows), tuple(sorted(f"{key[0]} {key[1]} {key[2]}" for key in known if key not in matched))

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 BUILD_TYPE = "https://envkit.github.io/attestation/build/v1"
-"""externalParameters.plan is a build plan (schema envkit.plan/1); internalParameters say what it was resolved from."""
+"""externalParameters.plan is a build plan (schema envkit.plan/1); internalParameters describe its inputs."""
 BUILDER = "https://envkit.github.io/builder"
 _BASE_NAME, _BASE_DIGEST = "org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"
 
 
 def provenance(subject: Subject, plan: BuildPlan, lock: Lock | None, *, collected: str | None = None) -> dict[str, Any]:
-    """The predicate. It names no machine, no run and no moment, so it is the same wherever the image was built.
+    """Return the predicate. It contains no machine, run or time, so it does not depend on where the image was built.
 
     Args:
         subject: the image.
-        plan: of which it was built.
+        plan: the plan of the image.
         lock: the lock of the image; None if it was built without one.
-        collected: date of the facts that the plan was resolved from, where they are at hand.
+        collected: date of the facts that the plan was resolved from; None: unknown.
     """
     version = subject.labels.get(f"{LABEL_PREFIX}.version")
     return {
@@ -58,8 +58,8 @@ def _dependencies(labels: Mapping[str, str], plan: BuildPlan, lock: Lock | None)
         }
     if lock is None:
         return
-    whole = digest_of(lock).removeprefix("sha256:")
-    yield {"name": "envkit.lock", "digest": {"sha256": whole}, "mediaType": "application/json"}
+    lock_digest = digest_of(lock).removeprefix("sha256:")
+    yield {"name": "envkit.lock", "digest": {"sha256": lock_digest}, "mediaType": "application/json"}
     for deb in lock.base.packages:
         if deb.sha256:
             name = f"{quote(deb.name, safe='')}@{quote(deb.version, safe='')}?arch={deb.arch}"

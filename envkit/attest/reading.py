@@ -1,4 +1,4 @@
-"""A name in, what the image carries out: files, registries, engines, and the files of locks and plans."""
+"""Read the contents of an image from files, a registry or an engine, or from the file of a lock or plan."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from typing import Any, TypeVar
 
 from envkit.attest import packages
 from envkit.attest.access import Access
-from envkit.attest.content import Content, Layer, json_of, of_lock
-from envkit.attest.engines import EngineImage
-from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
+from envkit.attest.content import Content, Layer, Package, json_of, of_lock
+from envkit.ground.errors import (
+    EngineError,
+    EnvironmentProblem,
+    EnvkitError,
+    IntegrityError,
+    TimeLimitError,
+    UsageError,
+)
 from envkit.ground.platforms import platform
+from envkit.image import rpm
 from envkit.image.document import exposed_ports
 from envkit.image.opening import Opened
-from envkit.image.packages import LOCK, PLAN
+from envkit.image.packages import LOCK, PLAN, STATUS
 from envkit.image.reference import REGISTRY, is_file_reference
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
 from envkit.lock.model import UNSEALED, Lock
@@ -27,22 +34,35 @@ from envkit.plan.model import SCHEMA as PLAN_SCHEMA
 from envkit.plan.model import BuildPlan
 from envkit.plan.names import LABEL_PREFIX
 from envkit.plan.store import load_plan, plan_from_json
+from envkit.run.model import RunLimits, Runner
+from envkit.run.runners import choose
 
 PLAN_LABEL, LOCK_LABEL = f"{LABEL_PREFIX}.plan", f"{LABEL_PREFIX}.lock"
-_OWN_LAYER = 8 << 20  # bytes of a registry's layer that is fetched to look for the lock in it
-_MOST_FILE = 64 << 20  # bytes of an envelope, a record or a list of packages
+_OWN_LAYER = 8 << 20  # bytes; larger layers of a registry image are not downloaded to look for the lock
+_MOST_FILE = 64 << 20  # bytes of a lock or plan
+_COMMAND_S = 120.0  # for one command in a container
+_MARK = "--envkit--"
+# Package metadata; then the INSTALLER files of distributions from conda; then dpkg's status. Any part may be empty.
+_LIST = f"""
+find / -xdev -type f '(' -path '*/conda-meta/*.json' -o -path '*-packages/*.dist-info/METADATA' ')' -print 2>/dev/null
+echo {_MARK}
+find / -xdev -type f -path '*-packages/*.dist-info/INSTALLER' -exec grep -lx conda '{{}}' + 2>/dev/null
+echo {_MARK}
+cat /var/lib/dpkg/status 2>/dev/null
+exit 0
+"""
 
 Document = TypeVar("Document", Lock, BuildPlan)
 
 
 def read_content(text: str, access: Access) -> Content:
-    """What is in the image, lock or plan that a text names.
+    """Read the contents of an image, or of the file of a lock or plan.
 
     Raises:
         EngineError: the image does not exist, or an engine or registry refuses.
-        IntegrityError: its bytes are not what digests and labels promise.
-        EnvironmentProblem: nothing answers that could have it.
-        UsageError: the text names none, or several.
+        IntegrityError: the image does not match its digests or labels.
+        EnvironmentProblem: no engine or registry answers.
+        UsageError: the name matches no image, or several.
     """
     if not is_file_reference(text) and Path(text).exists():
         return _of_file(Path(text))
@@ -51,7 +71,7 @@ def read_content(text: str, access: Access) -> Content:
 
 
 def of_plan(plan: BuildPlan, name: str) -> Content:
-    """What an image of a plan would carry, as far as the plan decides it."""
+    """Return the contents of an image built from a plan, as far as the plan determines them."""
     return Content(
         name=name,
         kind="plan",
@@ -63,13 +83,13 @@ def of_plan(plan: BuildPlan, name: str) -> Content:
         entrypoint=plan.entrypoint,
         cmd=plan.cmd,
         plan=plan,
-        notes=(f"{name} is a plan: which packages it leads to is settled by a lock",),
+        notes=(f"{name} is a plan, which has no list of packages; compare a lock instead",),
     )
 
 
 def _of_file(path: Path) -> Content:
     if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint=f"an OCI layout is named oci:{path}")
+        raise UsageError(f"{path} is a folder", hint=f"for an OCI layout use oci:{path}")
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_FILE + 1)
@@ -89,7 +109,7 @@ def _of_file(path: Path) -> Content:
         return of_plan(plan_from_json(tree, str(path)), str(path))
     raise UsageError(
         f"{path} is neither a lock ({LOCK_SCHEMA}) nor a plan ({PLAN_SCHEMA})",
-        hint=f"an image in an archive of `docker save` is named docker-archive:{path}",
+        hint=f"for an archive of `docker save` use docker-archive:{path}",
     )
 
 
@@ -106,83 +126,155 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
         ),
         config=opened.config,
         size=opened.size,
-        **started(opened.image.settings),
+        **settings_of(opened.image.settings),
     )
-    ours = PLAN_LABEL in content.labels or LOCK_LABEL in content.labels
-    at_most = None if opened.kind != REGISTRY or access.layers else _OWN_LAYER if ours else -1
+    by_envkit = PLAN_LABEL in content.labels or LOCK_LABEL in content.labels
+    # An image of another builder has no lock, so no layer is worth a download: -1.
+    at_most = None if opened.kind != REGISTRY or access.layers else _OWN_LAYER if by_envkit else -1
     notes: list[str] = []
     locks: list[Lock] = []
 
-    def sound(data: bytes) -> bool:
-        carried = _carried(content, LOCK, data, _lock, notes)
-        locks.extend([carried] if carried is not None else [])
-        return carried is not None
+    def is_valid(data: bytes) -> bool:
+        embedded = _embedded(content, LOCK, data, _lock, notes)
+        locks.extend([embedded] if embedded is not None else [])
+        return embedded is not None
 
-    seen = packages.look(opened, at_most=at_most, sound=sound)
+    listed = packages.read_from_top(opened, at_most=at_most, is_valid=is_valid)
     lock = locks[0] if locks else None
-    plan = _carried(content, PLAN, seen.files.get(PLAN), _plan, notes)
+    plan = _embedded(content, PLAN, listed.files.get(PLAN), _plan, notes)
     content = replace(content, lock=lock, plan=plan, fetched=opened.fetched)
-    valid_lock = None if seen.swept else lock  # the packages by the lock
-    if valid_lock is None and seen.read < len(opened.layers):
+    current_lock = None if listed.folder_removed else lock
+    if current_lock is None and listed.read < len(opened.layers):
         left = sum(opened.cost(index) for index in range(len(opened.layers)))
-        why = "is not what its lock says any more" if seen.swept else "carries no lock in its small layers"
+        why = "no longer matches its lock" if listed.folder_removed else "has no lock in its small layers"
         notes.append(
-            f"{text} {why}, so its packages were not read ({left / 1e6:.0f} MB of layers"
-            " would have to be fetched; --layers does that)"
+            f"{text} {why}, so its packages were not read (--layers reads them and downloads {left / 1e6:.0f} MB)"
         )
         return replace(content, notes=tuple(notes))
-    if packages.unlisted(seen.files):
-        notes.append(f"{text}: its database of RPM packages cannot be read, so they are not listed")
-    origin = "layers" if valid_lock is None else "lock and layers" if packages.touched(seen) else "lock"
-    return replace(content, packages=packages.installed(seen, valid_lock), packages_from=origin, notes=tuple(notes))
+    if packages.unlisted(listed.files):
+        notes.append(f"{text}: the database of its RPM packages cannot be read, so they are not listed")
+    origin = "layers" if current_lock is None else "lock and layers" if packages.changes_packages(listed) else "lock"
+    return replace(content, packages=packages.installed(listed, current_lock), packages_from=origin, notes=tuple(notes))
+
+
+class _EngineImage:
+    """An image in an engine on this machine; commands run in containers without network or privileges."""
+
+    def __init__(self, name: str, access: Access) -> None:
+        self._access = access
+        self._runner: Runner = choose(access.runner, access.reporter)
+        self._details: Mapping[str, Any] = self._runner.inspect(name)
+        self._name = name
+
+    @property
+    def engine(self) -> str:
+        """'docker' | 'podman'."""
+        return self._runner.name
+
+    def content(self) -> Content:
+        """Return what the engine reports."""
+        image = self._details
+        return Content(
+            name=self._name,
+            kind="engine",
+            id=image["id"],
+            architecture=image["architecture"] or None,
+            labels=image["labels"],
+            env=image["env"],
+            user=image["user"],
+            workdir=image["workdir"],
+            entrypoint=image["entrypoint"],
+            cmd=image["cmd"],
+            size=image["size"],
+            ports=image["ports"],
+            layers=tuple(Layer(diff_id=diff_id, digest=None, size=None, made_by="") for diff_id in image["layers"])
+            or None,
+        )
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file of the image; None if it does not exist or cannot be read."""
+        return self._output("cat", f"/{path}")
+
+    def packages(self, lock: Lock | None) -> tuple[Package, ...] | None:
+        """List the packages in a container; None if no command can run in it. The lock adds hashes and URLs."""
+        self._access.reporter.step(f"listing the packages of {self._name}")
+        data = self._output("/bin/sh", "-c", _LIST)
+        if data is None:
+            return None
+        names, from_conda, status = (part.strip("\n") for part in data.decode(errors="replace").split(f"{_MARK}\n", 2))
+        listed = packages.PackageFiles()
+        for paths, text in ((names, b""), (from_conda, b"conda")):
+            relative = (line.lstrip("/") for line in paths.splitlines())
+            listed.files |= {name: text for name in relative if packages.is_relevant(name)}
+        listed.files[STATUS] = status.encode()
+        for path in rpm.FILES if not status else ():
+            database = self.read(path)
+            listed.files |= {} if database is None else {path: database}
+        locked = {
+            (package.kind, package.name, package.exact): package
+            for package in (of_lock(lock) if lock is not None else ())
+        }
+        return tuple(
+            locked.get((package.kind, package.name, package.exact), package)
+            for package in packages.installed(listed, None)
+        )
+
+    def _output(self, *argv: str) -> bytes | None:
+        limits = RunLimits(timeout_s=_COMMAND_S)
+        image, reporter = self._details["id"], self._access.reporter
+        try:
+            result = self._runner.run(image, argv, {}, gpus=None, limits=limits, reporter=reporter)
+        except (EngineError, EnvironmentProblem, TimeLimitError):  # no shell, another architecture, a full disk
+            return None
+        return None if result.exit_code or result.output_cut else result.stdout
 
 
 def _of_engine(name: str, access: Access) -> Content:
-    """An engine's image: what it tells, the lock that this machine or the image keeps, and what a container shows."""
-    image = EngineImage(name, access)
+    """Read an image in an engine: its configuration, its lock from this machine or the image, and its packages."""
+    image = _EngineImage(name, access)
     content, notes = image.content(), list[str]()
     lock: Lock | None = None
     plan: BuildPlan | None = None
     if PLAN_LABEL in content.labels:
         lock = _kept_lock(access.state, content.labels.get(LOCK_LABEL))
-        lock = lock or _carried(content, LOCK, image.read(LOCK), _lock, notes)
+        lock = lock or _embedded(content, LOCK, image.read(LOCK), _lock, notes)
         plan = load_plan(access.state, content.labels[PLAN_LABEL]) if access.state else None
-        plan = plan or _carried(content, PLAN, image.read(PLAN), _plan, notes)
+        plan = plan or _embedded(content, PLAN, image.read(PLAN), _plan, notes)
     content = replace(content, lock=lock, plan=plan)
     installed = image.packages(lock)
     if installed is not None:
         return replace(content, packages=installed, packages_from="container", notes=tuple(notes))
     if lock is not None:
-        notes.append(f"no command runs in {name}, so its lock alone tells its packages")
+        notes.append(f"no command runs in {name}, so its packages are those of its lock")
         return replace(content, packages=of_lock(lock), packages_from="lock", notes=tuple(notes))
     command = f"{image.engine} save -o image.tar {name}, then docker-archive:image.tar"
     notes.append(f"no command runs in {name}, so its packages were not read ({command})")
     return replace(content, notes=tuple(notes))
 
 
-def started(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `Content` that the `config` member of an image's configuration decides."""
+def settings_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Content` that come from the `config` member of an image's configuration."""
     env, labels = settings.get("Env"), settings.get("Labels")
     return {
         "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {},
         "env": dict(str(item).partition("=")[::2] for item in env) if isinstance(env, list) else {},
         "user": str(settings.get("User") or ""),
         "workdir": str(settings.get("WorkingDir") or ""),
-        "entrypoint": _words(settings.get("Entrypoint")),
-        "cmd": _words(settings.get("Cmd")),
+        "entrypoint": _strings(settings.get("Entrypoint")),
+        "cmd": _strings(settings.get("Cmd")),
         "ports": exposed_ports(settings),
     }
 
 
-def _words(value: Any) -> tuple[str, ...]:
-    return tuple(str(word) for word in value) if isinstance(value, list) else ()
+def _strings(value: Any) -> tuple[str, ...]:
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
-def _carried(
+def _embedded(
     content: Content, path: str, data: bytes | None, read: Callable[[bytes, str], tuple[Document, str, str]],
     notes: list[str],
 ) -> Document | None:  # fmt: skip
-    """A document that the image carries, if its label names this very one; a note where it cannot be read."""
+    """Read a document in the image and compare its digest with the label; add a note if it cannot be read."""
     if data is None:
         return None
     where = f"{content.name}: /{path}"
@@ -191,12 +283,12 @@ def _carried(
     except EnvkitError as error:
         if isinstance(error, IntegrityError):
             raise
-        notes.append(f"{error.message}: left out")
+        notes.append(f"{error.message}; it is ignored")
         return None
-    promised = content.labels.get(label)
-    if promised is not None and promised != digest:
+    expected = content.labels.get(label)
+    if expected is not None and expected != digest:
         raise IntegrityError(
-            f"{where} has the digest {digest}, and the label {label} promises {promised}",
+            f"{where} has the digest {digest}, but the label {label} has {expected}",
             hint="one of the two was changed: build the image again",
         )
     return document
@@ -213,7 +305,7 @@ def _plan(data: bytes, where: str) -> tuple[BuildPlan, str, str]:
 
 
 def _kept_lock(state: Path | None, digest: str | None) -> Lock | None:
-    """The lock of this digest if a build of this machine kept it."""
+    """Return the lock with a digest if a build on this machine kept it."""
     if state is None or digest is None:
         return None
     path = state / "locks" / f"{digest.removeprefix('sha256:')}.json"

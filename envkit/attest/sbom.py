@@ -1,6 +1,6 @@
-"""The SBOM of an image: CycloneDX 1.6 JSON, the same bytes for the same image and lock.
+"""The SBOM of an image: CycloneDX 1.6 JSON, with the same bytes for the same image and lock.
 
-The only module that knows `cyclonedx-python-lib` and the package URLs it brings along.
+The only module that imports `cyclonedx-python-lib` and `packageurl`, which comes with it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from envkit.attest.subject import Subject
     from envkit.image.packages import Installed
 
-_NAMESPACE = uuid.UUID("6f2a5f0e-6b0d-5c35-9d0f-5b7f2f3f9f11")  # of serial numbers: any constant will do
+_NAMESPACE = uuid.UUID("6f2a5f0e-6b0d-5c35-9d0f-5b7f2f3f9f11")  # for serial numbers; an arbitrary constant
 
 
 def require() -> None:
-    """See that the library is installed.
+    """Check that the library is installed.
 
     Raises:
-        EnvironmentProblem: it is not.
+        EnvironmentProblem: the library is not installed.
     """
     try:
         import cyclonedx  # noqa: F401, PLC0415
@@ -50,14 +50,15 @@ def bill(
     absent: Sequence[str] = (),
     rpm: bool = False,
 ) -> dict[str, Any]:
-    """The document as a JSON tree.
+    """Return the SBOM as a JSON tree.
 
     Args:
         subject: the image.
-        packages: what is installed in it.
-        system: whose packages those of dpkg are, for their URLs: 'debian' and its codename, None where not known.
-        absent: what the lock names and the image lacks.
-        rpm: the image has RPM packages that are not among `packages`.
+        packages: the installed packages.
+        system: distribution and codename for the URLs of system packages, such as 'debian' and 'bookworm'; a codename
+            of None is unknown.
+        absent: packages of the lock that are not in the image.
+        rpm: the image has RPM packages that are not in `packages`.
 
     Raises:
         EnvironmentProblem: the library is missing.
@@ -85,7 +86,7 @@ def bill(
         serial_number=uuid.uuid5(_NAMESPACE, subject.digest),
         metadata=BomMetaData(
             component=image,
-            timestamp=_moment(subject.config),
+            timestamp=_created(subject.config),
             tools=[],
             properties=[Property(name=f"{LABEL_PREFIX}:version", value=__version__), *notes],
         ),
@@ -96,24 +97,24 @@ def bill(
     return tree
 
 
-def purl(one: Installed, system: tuple[str, str | None]) -> str:
-    """The package URL of an installed package: `pkg:conda/numpy@2.4.6?build=...&channel=conda-forge&...`."""
+def purl(package: Installed, system: tuple[str, str | None]) -> str:
+    """Return the URL of an installed package: `pkg:conda/numpy@2.4.6?build=...&channel=conda-forge&...`."""
     from packageurl import PackageURL  # noqa: PLC0415
 
-    given: dict[str, str | None] = {}
-    if one.kind == CONDA:
-        file = (one.url or "").rpartition("/")[2]
+    fields: dict[str, str | None] = {}
+    if package.kind == CONDA:
+        file = (package.url or "").rpartition("/")[2]
         archive = next((kind for kind in ("conda", "tar.bz2") if file.endswith(f".{kind}")), None)
-        given = {"build": one.build, "channel": one.channel, "subdir": one.subdir, "type": archive}
-    elif one.kind == DEB:
-        given = {"arch": one.arch, "distro": system[1]}
-    version = one.version
-    if one.kind == RPM:
-        epoch, _, version = one.version.rpartition(":")
-        given = {"arch": one.arch, "epoch": epoch}
-    namespace = system[0] if one.kind in (DEB, RPM) else None
-    qualifiers = {key: value for key, value in given.items() if value}
-    return PackageURL(one.kind, namespace, one.name, version, qualifiers).to_string()
+        fields = {"build": package.build, "channel": package.channel, "subdir": package.subdir, "type": archive}
+    elif package.kind == DEB:
+        fields = {"arch": package.arch, "distro": system[1]}
+    version = package.version
+    if package.kind == RPM:
+        epoch, _, version = package.version.rpartition(":")
+        fields = {"arch": package.arch, "epoch": epoch}
+    namespace = system[0] if package.kind in (DEB, RPM) else None
+    qualifiers = {key: value for key, value in fields.items() if value}
+    return PackageURL(package.kind, namespace, package.name, version, qualifiers).to_string()
 
 
 def _component(package: Installed, system: tuple[str, str | None]) -> Component:
@@ -146,23 +147,23 @@ def _component(package: Installed, system: tuple[str, str | None]) -> Component:
 
 
 def _license(text: str | None) -> License | None:
-    """As an SPDX id or expression where it is one, else by its name."""
+    """Return a license as an SPDX ID or expression if it is one, else by its name."""
     from cyclonedx.contrib.license.factories import LicenseFactory  # noqa: PLC0415
 
     return LicenseFactory().make_from_string(text) if text else None
 
 
-def _moment(config: Mapping[str, Any]) -> datetime:
-    """When the image says that it was made, so that the same image always has the same bill."""
+def _created(config: Mapping[str, Any]) -> datetime:
+    """Return the creation time of the image; not the current time, so that an image always has the same SBOM."""
     try:
-        moment = datetime.fromisoformat(str(config.get("created") or CREATED))
+        created = datetime.fromisoformat(str(config.get("created") or CREATED))
     except ValueError:
-        moment = datetime.fromisoformat(CREATED)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        created = datetime.fromisoformat(CREATED)
+    return created if created.tzinfo else created.replace(tzinfo=UTC)
 
 
 def counts(tree: Mapping[str, Any]) -> dict[str, int]:
-    """How many packages of each kind a bill lists."""
+    """Return the number of packages by kind in an SBOM."""
     totals = {CONDA: 0, PYPI: 0, DEB: 0}
     rows = tree.get("components")
     for row in rows if isinstance(rows, list) else ():

@@ -18,23 +18,24 @@ TYPE = "https://in-toto.io/Statement/v1"
 SBOM = "https://cyclonedx.org/bom"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 VERIFY = "https://envkit.github.io/attestation/verify/v1"
-"""The predicate is the record of one `envkit verify` run, schema envkit.verify/1, whole and with its seal."""
+"""The predicate is the complete record of one `envkit verify` run with its seal (schema envkit.verify/1)."""
 NAMES = {SBOM: "sbom", PROVENANCE: "provenance", VERIFY: "verify"}
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement, read back."""
+    """A parsed statement."""
 
     predicate_type: str
     subjects: tuple[str, ...]  # 'sha256:...'
     predicate: Mapping[str, Any]
 
 
-def state(subject: Subject, predicate_type: str, predicate: Mapping[str, Any]) -> bytes:
-    """The statement's bytes. Its subjects are the image's manifest and its configuration.
+def statement_bytes(subject: Subject, predicate_type: str, predicate: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a statement. Equal arguments give equal bytes.
 
-    Registries name an image by the one, engines by the other. Equal arguments give equal bytes.
+    The subjects are the image's manifest and its configuration, because registries identify an image by the digest of
+    the first and engines by that of the second.
     """
     return canonical(
         {
@@ -50,10 +51,10 @@ def state(subject: Subject, predicate_type: str, predicate: Mapping[str, Any]) -
 
 
 def read_statement(data: bytes) -> Statement:
-    """The statement in some bytes.
+    """Parse a statement.
 
     Raises:
-        IntegrityError: the value is invalid.
+        IntegrityError: the statement is invalid.
     """
     try:
         tree = json.loads(data)
@@ -68,10 +69,10 @@ def read_statement(data: bytes) -> Statement:
 
 
 def require_subject(statement: Statement, subject: Subject) -> None:
-    """See that a statement is about an image.
+    """Check that a statement is about an image and nothing else.
 
     Raises:
-        IntegrityError: it is about another one, or about more than this one.
+        IntegrityError: the statement has another subject, or additional ones.
     """
     if subject.digest not in statement.subjects or not {subject.digest, subject.id}.issuperset(statement.subjects):
         digests = ", ".join(digest[:19] for digest in statement.subjects[:4])

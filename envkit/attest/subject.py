@@ -23,33 +23,33 @@ PLAN_LABEL, LOCK_LABEL = f"{LABEL_PREFIX}.plan", f"{LABEL_PREFIX}.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One image of a registry, for one platform."""
+    """An image in a registry, for one platform."""
 
     reference: Reference  # with the digest
-    descriptor: spec.Descriptor  # of its manifest
-    id: str  # digest of its configuration: what engines call it
+    descriptor: spec.Descriptor  # of the manifest
+    id: str  # digest of the configuration, by which engines identify the image
     config: Mapping[str, Any]
     layer_sizes: tuple[int, ...]  # bytes of the blobs, lowest layer first
 
     @property
     def digest(self) -> str:
-        """Digest of its manifest: what registries call it."""
+        """The digest of the manifest, by which registries identify the image."""
         return self.descriptor.digest
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels."""
+        """The labels of the image."""
         return labels_of(self.config)
 
 
 def find_subject(reference: Reference, registry: Registry) -> Subject:
-    """The image that a name has now.
+    """Return the image that a name refers to now.
 
     Raises:
-        EngineError: there is none, or the registry refuses.
-        IntegrityError: a document is not what its digest promises.
-        EnvironmentProblem: the registry cannot be reached.
-        UsageError: the name means several images.
+        EngineError: the image does not exist, or the registry refuses.
+        IntegrityError: a document does not match its digest.
+        EnvironmentProblem: the registry is unreachable.
+        UsageError: the name refers to several images.
     """
     manifest = registry.manifest(reference)
     if manifest is None:
@@ -65,7 +65,7 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
             f"{reference} is {manifest.media_type or 'nothing'!r:.80}, not an image", hint="check the image's name"
         )
     if "manifests" in tree or tree.get("mediaType", manifest.media_type) != manifest.media_type:
-        # A client that pulls it might get another image by the same digest.
+        # Other clients may follow the other media type and get another image by the same digest.
         raise IntegrityError(
             f"{reference}: the registry says {manifest.media_type}, but the manifest itself has another media type",
             hint="push the image again",
@@ -91,7 +91,7 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
 
 
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of an image's configuration."""
+    """Return the labels of an image's configuration."""
     settings = config.get("config")
     labels = settings.get("Labels") if isinstance(settings, dict) else None
     return {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}

@@ -1,4 +1,4 @@
-"""Whether a verification record is for an image, and which machines it covers."""
+"""Check that a verification record is for an image, and summarize it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXERCISED, _ABSENT = "exercised", "absent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One GPU of a machine."""
+    """A GPU of a machine."""
 
     name: str
     capability: str | None  # '9.0'
@@ -30,14 +30,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """One run of the suite on one machine, in short."""
+    """The summary of one run of the suite on one machine."""
 
     verdict: str
     started: str  # RFC 3339, UTC
     tier: str
     suite: str | None  # version of the suite
     suite_sha256: str
-    envkit: str  # version that judged
+    envkit: str  # version of envkit that judged the run
     runner: str
     cards: tuple[Card, ...]
     gpu: str  # 'exercised' | 'absent' | 'not promised'
@@ -47,16 +47,16 @@ class Verification:
 
     @property
     def failed(self) -> bool:
-        """Whether the image failed there; a fault of the machine is not the image's."""
+        """Whether the image failed; a fault of the machine does not count against the image."""
         return self.verdict == "FAIL" and self.blames != "machine"
 
     @property
     def holds(self) -> bool:
-        """Whether the image kept its promise there; one for GPUs that met none kept nothing."""
+        """Whether the run passed; a GPU image on a machine without a GPU did not."""
         return self.verdict in PASSED and self.gpu != _ABSENT
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready mapping."""
         return {
             "verdict": self.verdict,
             "started": self.started,
@@ -73,24 +73,24 @@ class Verification:
 
 
 def require_record_of(record: Mapping[str, Any], subject: Subject, where: str) -> None:
-    """See that a record is whole and about an image.
+    """Check that a record is unchanged and about an image; `where` names the record in errors.
 
-    A record names its image by the digest of the manifest or of the configuration, whichever its runner knew.
+    A record has the digest of the image's manifest or of its configuration, depending on the runner.
 
     Raises:
-        IntegrityError: it was changed after it was written, or is about another image.
+        IntegrityError: the record was changed after it was written, or is for another image.
     """
     if record.get("schema") != SCHEMA or record.get("sha256") != _sealed(record):
         raise IntegrityError(f"{where}: the record was changed after it was written")
     claimed = record.get("subject")
     claimed = claimed if isinstance(claimed, Mapping) else {}
-    named = [*_DIGEST.findall(str(claimed.get("id") or "")), *_DIGEST.findall(str(claimed.get("image") or ""))[-1:]]
+    digests = [*_DIGEST.findall(str(claimed.get("id") or "")), *_DIGEST.findall(str(claimed.get("image") or ""))[-1:]]
     own = {subject.digest, subject.id}
     plan, label = claimed.get("plan"), subject.labels.get(PLAN_LABEL)
-    if not named or not own.issuperset(named):
-        said = ", ".join(dict.fromkeys(named)) or f"{claimed.get('image')!s:.100}, without a digest"
+    if not digests or not own.issuperset(digests):
+        other = ", ".join(dict.fromkeys(digests)) or f"{claimed.get('image')!s:.100}, without a digest"
         raise IntegrityError(
-            f"{where}: the record is for another image: {said}",
+            f"{where}: the record is for another image: {other}",
             hint=f"envkit verify registry:{subject.reference.place}@{subject.digest} -o FILE",
             details=(f"{subject.reference.place} has the manifest {subject.digest}", f"and the image ID {subject.id}"),
         )
@@ -101,10 +101,10 @@ def require_record_of(record: Mapping[str, Any], subject: Subject, where: str) -
 
 
 def verification_of(record: Mapping[str, Any]) -> Verification:
-    """What a whole record says in short.
+    """Summarize a record.
 
     Raises:
-        IntegrityError: a part of it is missing.
+        IntegrityError: a field is missing.
     """
     try:
         run, summary, env = record["run"], record["summary"], record["env"]
@@ -127,9 +127,9 @@ def verification_of(record: Mapping[str, Any]) -> Verification:
         raise IntegrityError(f"the record is incomplete: {error!s:.100}") from error
 
 
-def exercised(one: Verification) -> tuple[Card, ...]:
-    """The GPUs on which the image kept its promise."""
-    return one.cards if one.holds and one.gpu == _EXERCISED else ()
+def exercised(verification: Verification) -> tuple[Card, ...]:
+    """Return the GPUs on which the image passed."""
+    return verification.cards if verification.holds and verification.gpu == _EXERCISED else ()
 
 
 def _card(row: Mapping[str, Any]) -> Card:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envkit.attest.access import Access
-    from envkit.attest.inspection import Looked
+    from envkit.attest.inspection import InspectedImage
     from envkit.attest.keyless import Identity
     from envkit.attest.keys import PublicKey
     from envkit.ground.progress import Reporter
@@ -113,7 +113,7 @@ def command(flags: InspectFlags) -> None:
     from envkit.attest.keyless import Identity
     from envkit.attest.keyless import require as require_sigstore
     from envkit.attest.keys import read_public
-    from envkit.attest.telling import lines, listed
+    from envkit.attest.text import lines, listed
     from envkit.facts.load import load
 
     if flags.require is not None and not flags.key_files and not flags.identity:
@@ -148,8 +148,10 @@ def _show(lines: Sequence[str]) -> None:
         show(line)
 
 
-def _look(flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter) -> Looked:
-    from envkit.attest.inspection import Looked
+def _look(
+    flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter
+) -> InspectedImage:
+    from envkit.attest.inspection import InspectedImage
     from envkit.attest.reading import read_content
     from envkit.image.opening import is_registry
     from envkit.image.reference import is_file_reference
@@ -159,7 +161,7 @@ def _look(flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[I
     _check_prefix(flags.image)
     content = read_content(flags.image, _access(flags, reporter))
     sizes = [layer.size for layer in content.layers or ()]
-    return Looked(
+    return InspectedImage(
         name=flags.image,
         digest=content.digest,
         id=content.id or "",
@@ -171,11 +173,13 @@ def _look(flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[I
     )
 
 
-def _in_registry(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter) -> Looked:
+def _in_registry(
+    image: str, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter
+) -> InspectedImage:
     from envkit.attest.attached import read_attached
     from envkit.attest.content import Content
-    from envkit.attest.inspection import Looked
-    from envkit.attest.reading import started
+    from envkit.attest.inspection import InspectedImage
+    from envkit.attest.reading import settings_of
     from envkit.attest.subject import find_subject
     from envkit.build.host_environment import ca_file
     from envkit.image.reference import REGISTRY, parse_reference
@@ -186,7 +190,7 @@ def _in_registry(image: str, keys: Sequence[PublicKey], identities: Sequence[Ide
     with Transport(ca_bundle=ca_file(load_settings().mirrors(), reporter)) as transport:
         registry = Registry.of(reference, transport)
         subject = find_subject(reference, registry)
-        return Looked(
+        return InspectedImage(
             name=str(reference),
             digest=subject.digest,
             id=subject.id,
@@ -194,12 +198,12 @@ def _in_registry(image: str, keys: Sequence[PublicKey], identities: Sequence[Ide
             labels=subject.labels,
             layer_sizes=subject.layer_sizes,
             attached=read_attached(subject, registry, keys, identities),
-            content=Content(name=str(reference), kind=REGISTRY, **started(subject.config.get("config") or {})),
+            content=Content(name=str(reference), kind=REGISTRY, **settings_of(subject.config.get("config") or {})),
         )
 
 
-def _with_lists(looked: Looked, flags: InspectFlags, reporter: Reporter) -> Looked:
-    """Return the image with the lists that the options request."""
+def _with_lists(looked: InspectedImage, flags: InspectFlags, reporter: Reporter) -> InspectedImage:
+    """Add the lists that the options request."""
     from envkit.attest.listing import read_listing
 
     if not flags.lists and flags.page is None:

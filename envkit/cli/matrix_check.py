@@ -70,8 +70,8 @@ def check_command(flags: CheckFlags) -> None:
         _online(flags, facts)
         return
     from envkit.facts.check import check
-    from envkit.facts.check_evidence import check_evidence
     from envkit.facts.check_tables import check_tables
+    from envkit.facts.evidence import check_evidence
 
     evidence = [] if flags.facts_file else check_evidence(facts)  # an overlay may contradict the shipped evidence
     findings = [*check(facts), *check_tables(), *evidence]

@@ -87,11 +87,11 @@ def _check_day(since: str | None) -> None:
 
 def _write_overlay(update: Update, facts: Facts, path: Path) -> None:
     from envkit.evidence.overlay import text_of
-    from envkit.facts.overlay import version_beside
+    from envkit.facts.overlay import version_of
     from envkit.ground.errors import UsageError
     from envkit.ground.store import unusable, write_atomic
 
-    if (made := version_beside(path)) > facts.version:
+    if (made := version_of(path)) > facts.version:
         raise UsageError(
             f"{path} was made with version {made} of the facts, but this envkit has version {facts.version}",
             hint="upgrade envkit, or name another file",

@@ -54,7 +54,7 @@ def publish(
     data = record.to_bytes() if document == STDOUT else for_stdout(record, reports)
     to_stderr = data is not None
     width = columns(sys.stderr if to_stderr else sys.stdout) or _LOG_WIDTH
-    text = render_text(record.tree, width=width, color=color() and not to_stderr, place=file)
+    text = render_text(record.tree, width=width, color=color() and not to_stderr, path=file)
     _print(text, err=to_stderr)
     if data is not None:
         _print(data, err=False)

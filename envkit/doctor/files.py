@@ -1,4 +1,4 @@
-"""A Dockerfile or a Compose file looked at before anything is built: does it get a GPU, and the torch that fits?"""
+"""Check a Dockerfile or Compose file before anything is built: GPU access and a compatible torch."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _RESERVATION = (
 
 
 def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
-    """The diagnosis of a Dockerfile or Compose file; the exit code is 6 if something is wrong, else 0.
+    """Diagnose a Dockerfile or Compose file; the exit code is 6 if there are errors, else 0.
 
     Raises:
-        UsageError: the file cannot be read, or is neither.
+        UsageError: the file cannot be read, or its name is neither a Dockerfile's nor a Compose file's.
     """
     is_compose = path.name in _COMPOSE or (path.suffix in (".yaml", ".yml") and "compose" in path.name)
     if not is_compose and not (path.name.startswith("Dockerfile") or path.suffix == ".Dockerfile"):
         raise UsageError(
-            f"{path} is neither a Dockerfile nor a Compose file, by its name",
+            f"{path} is not named like a Dockerfile or a Compose file",
             hint="envkit doctor --file Dockerfile, or --file compose.yaml",
         )
-    about, findings = _compose(path) if is_compose else _dockerfile(path, facts)
+    rows, findings = _compose(path) if is_compose else _dockerfile(path, facts)
     section = Section(
         id="file",
         title="Compose file" if is_compose else "Dockerfile",
-        facts=tuple(about),
+        facts=tuple(rows),
         findings=by_weight(findings),
     )
     number = counts(section.findings)
@@ -62,7 +62,7 @@ def _dockerfile(path: Path, facts: Facts) -> tuple[list[tuple[str, str]], list[F
     parsed = parse(strictyaml.text_of(path))
     contents = reader_of(path.name)(path.name, path.parent)
     base = next((item.text.split()[0] for item in parsed.final("FROM")), "none")
-    wants = [
+    requested = [
         f"{entry.field} {entry.value}".strip()
         for entry in contents.settings
         if entry.field in ("torch", "cuda", "cpu", "python")
@@ -73,25 +73,25 @@ def _dockerfile(path: Path, facts: Facts) -> tuple[list[tuple[str, str]], list[F
         *_compatible(path, facts),
         *_settings(base, parsed, contents),
     ]
-    return [("base", base), ("asks for", ", ".join(dict.fromkeys(wants)) or "no torch")], findings
+    return [("base", base), ("asks for", ", ".join(dict.fromkeys(requested)) or "no torch")], findings
 
 
 def _base(base: str, parsed: Parsed) -> Iterator[Finding]:
     last = base.rpartition("/")[2]
-    # An ARG is chosen when the image is built, a digest is fixed, and the other two and a stage have no tag.
+    # The value of an ARG is unknown before the build, a digest is fixed, and scratch and stages have no tag.
     if "$" in base or "@" in base or base in ("none", "scratch") or base in _stages(parsed):
         return
     if ":" not in last or last.endswith(":latest"):
         yield Finding(
             id="unpinned-base", severity=Severity.WARN, title="the base image has no fixed tag",
             evidence=(_line(parsed, "FROM", base),),
-            cause="The next build may get another CUDA, cuDNN or Python.",
+            cause="The next build may get a different CUDA, cuDNN or Python.",
             fix=(f"FROM {last.partition(':')[0]}:TAG@sha256:DIGEST",),
         )  # fmt: skip
 
 
 def _stages(parsed: Parsed) -> set[str]:
-    """The names of a Dockerfile's own stages."""
+    """Return the names of the Dockerfile's own stages."""
     froms = [item.text.split() for item in parsed.of("FROM")]
     return {words[2] for words in froms if len(words) == 3 and words[1].lower() == "as"}  # noqa: PLR2004 - IMAGE as NAME
 
@@ -102,7 +102,7 @@ def _torch(contents: Contents, parsed: Parsed) -> Iterator[Finding]:
         yield Finding(
             id="unpinned-torch", severity=Severity.WARN, title="torch has no version",
             evidence=(_at(torch[0].line),),
-            cause="The next build gets another torch, with another CUDA and other GPUs.",
+            cause="The next build may get a torch with a different CUDA version and different supported GPUs.",
             fix=("envkit resolve prints a command with exact versions",),
         )  # fmt: skip
     variants = [
@@ -114,7 +114,7 @@ def _torch(contents: Contents, parsed: Parsed) -> Iterator[Finding]:
         if variant == "cpu":
             yield Finding(
                 id="cpu-torch", severity=Severity.ERROR if bases else Severity.WARN,
-                title="torch comes from the index of CPU builds, and sees no GPU",
+                title="torch comes from the index of CPU builds, so it sees no GPU",
                 evidence=(Evidence(text=f"{keyword} ... download.pytorch.org/whl/cpu", line=number),),
                 fix=("envkit resolve --cuda X.Y --format pip prints the command with the right index",),
             )  # fmt: skip
@@ -122,17 +122,17 @@ def _torch(contents: Contents, parsed: Parsed) -> Iterator[Finding]:
             if variant != "cu" + version.replace(".", ""):
                 yield Finding(
                     id="two-cudas", severity=Severity.WARN,
-                    title=f"the base has CUDA {version}, and torch's wheels have {variant}",
+                    title=f"the base image has CUDA {version}, but the torch wheels are for {variant}",
                     evidence=(
                         _at(line), Evidence(text=f"{keyword} ... download.pytorch.org/whl/{variant}", line=number)
                     ),
-                    cause="Wheels use their own CUDA. That of the base takes gigabytes, and may be found first.",
-                    fix=("a base without CUDA (python:3.12-slim), or the devel image of the same CUDA to compile",),
+                    cause="Wheels bundle CUDA. The base image's CUDA takes gigabytes and may be loaded instead.",
+                    fix=("use a base without CUDA (python:3.12-slim); to compile, the devel image of the same CUDA",),
                 )  # fmt: skip
 
 
 def _compatible(path: Path, facts: Facts) -> Iterator[Finding]:
-    """Whether any build is all that the file asks for."""
+    """Report a conflict if no build of torch has everything that the file asks for."""
     conflict = draft(path.name, path.parent, facts).conflict
     if conflict is not None:
         yield Finding(
@@ -143,22 +143,25 @@ def _compatible(path: Path, facts: Facts) -> Iterator[Finding]:
 
 
 def _settings(base: str, parsed: Parsed, contents: Contents) -> Iterator[Finding]:
-    """What the variables of the image bring about; images made for GPUs set those that `--gpus` needs."""
-    made_for_gpus = bool(_GPU_BASE.match(base))
-    env = ({"NVIDIA_VISIBLE_DEVICES": "all"} if made_for_gpus else {}) | parsed.image.env
-    wants_gpu = made_for_gpus or bool(contents.of("torch") and not contents.of("cpu"))
-    yield from of_configuration(image_facts({"env": env}), cuda=wants_gpu)
+    """Check the environment variables of the image."""
+    gpu_base = bool(_GPU_BASE.match(base))
+    # NVIDIA's and PyTorch's images set it, which the Dockerfile alone does not show.
+    env = ({"NVIDIA_VISIBLE_DEVICES": "all"} if gpu_base else {}) | parsed.image.env
+    needs_gpu = gpu_base or bool(contents.of("torch") and not contents.of("cpu"))
+    yield from of_configuration(image_facts({"env": env}), cuda=needs_gpu)
 
 
 def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
-    tree, places = strictyaml.read_with_places(strictyaml.text_of(path), str(path), aliases=True)
+    tree, positions = strictyaml.read_with_places(strictyaml.text_of(path), str(path), aliases=True)
     services = mapping(mapping(tree).get("services"))
     if not services:
-        raise UsageError(f"{path} has no services", hint="envkit run IMAGE --print compose writes one")
+        raise UsageError(
+            f"{path} has no services", hint="envkit run IMAGE --print compose writes a Compose file with one"
+        )
     findings: list[Finding] = []
     with_gpu = []
     for name, value in services.items():
-        service, line = mapping(value), places.get(("services", name), (1, 1))[0]
+        service, line = mapping(value), positions.get(("services", name), (1, 1))[0]
         devices = items(
             mapping(mapping(mapping(service.get("deploy")).get("resources")).get("reservations")).get("devices")
         )
@@ -181,13 +184,13 @@ def _has_gpu(service: Mapping[str, Any], devices: list[Any]) -> bool:
 
 
 def _no_gpu(services: Mapping[str, Any]) -> Finding:
-    """Where the NVIDIA runtime is the host's default, the variable alone is enough."""
+    # With nvidia as the host's default runtime, the variable alone is enough.
     by_variable = any(
         "NVIDIA_VISIBLE_DEVICES" in str(mapping(service).get("environment", "")) for service in services.values()
     )
     return Finding(
         id="no-gpu-reserved", severity=Severity.WARN if by_variable else Severity.ERROR,
-        title="no service gets a GPU", cause="Compose gives a container GPUs only where the service asks for them.",
+        title="no service gets a GPU", cause="Compose gives a container GPUs only if its service requests them.",
         fix=_RESERVATION, sources=_GPU_DOCS,
         distinguish="Hosts whose default runtime is nvidia give GPUs to every container with NVIDIA_VISIBLE_DEVICES.",
     )  # fmt: skip
@@ -215,7 +218,7 @@ def _memory(name: str, service: Mapping[str, Any], line: int) -> Iterator[Findin
         yield Finding(
             id="small-shm", severity=Severity.WARN, title=f"{name}: /dev/shm has 64 MB, too little for loader workers",
             evidence=(Evidence(text=f"services.{name}", line=line),),
-            cause="Every worker passes its batches through /dev/shm; a full one ends it with a bus error.",
+            cause="Each worker passes its batches through /dev/shm; when it is full, the worker dies with a bus error.",
             fix=("shm_size: 8gb, or ipc: host",), sources=_SHM_DOCS,
         )  # fmt: skip
 

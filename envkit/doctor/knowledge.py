@@ -1,13 +1,13 @@
-"""The knowledge base: known failures with the texts they show in logs, read from `data/*.yaml`.
+"""The knowledge base: known failures and the messages they leave in logs, read from `data/*.yaml`.
 
-A row has an id, a title, a role, a severity, signatures, cause, check, fix, what tells it apart from its lookalikes,
-and sources. `role: cause` is the fault itself; `role: effect` is what other faults show as, `role: end` the
-last words of anything that failed. `explains` names what a row accounts for where both are in one log, `codes`
-the reason codes of verify records that mean the same.
+A row has an id, a title, a role, a severity, signatures, cause, check, fix, how to distinguish it from similar
+failures, and sources. `role: cause` is the error itself, `role: effect` a message that several errors lead to, and
+`role: end` a final message that follows any failure. `explains` lists the rows that this row causes if both are in
+one log, `codes` the reason codes of verify records with the same meaning.
 
-A signature is a literal that the line has to hold in any case, and where that is not enough a regular expression,
-literals of which one has to stand nearby, and an expression that rules the line out. Literals decide which lines are
-looked at, so a log is read at the speed of a search for text.
+A signature is a literal that the line must contain (case-insensitive) and, optionally, a regular expression, literals
+of which one must be nearby, and an expression that excludes the line. Only lines with a literal are tested further,
+so reading a log is about as fast as a text search.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SIGNATURE = {"has", "match", "near", "unless"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """One way a failure shows. `has` and `near` are in lower case; one of `near` is at most `NEAR` lines away."""
+    """A message that shows a failure. `has` and `near` are lowercase; one of `near` is at most `NEAR` lines away."""
 
     has: str
     match: str | None = None
@@ -42,7 +42,7 @@ class Signature:
     unless: str | None = None
 
     def fits(self, line: str) -> bool:
-        """Whether a line that holds `has` shows the failure, apart from `near`."""
+        """Return whether a line with `has` shows the failure; `near` is not tested."""
         if self.match is not None and not compiled(self.match).search(line):
             return False
         return self.unless is None or not compiled(self.unless).search(line)
@@ -50,20 +50,20 @@ class Signature:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """An expression, compiled when the first line needs it; case does not count."""
+    """Compile a case-insensitive expression when the first line needs it."""
     return re.compile(pattern, re.IGNORECASE)
 
 
 NEAR = 60
-"""Lines before and after within which `near` counts: a traceback with its context."""
+"""Lines before and after in which `near` is searched: the length of a traceback with its context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One known failure."""
+    """A known failure; the module's docstring describes the fields."""
 
     id: str
-    group: str  # name of the file it stands in
+    group: str  # the name of its file, without .yaml
     title: str
     role: str
     severity: Severity
@@ -80,10 +80,10 @@ class Row:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Every row of every file, in the order of the files' names.
+    """Return the rows of all files, in the order of the files' names.
 
     Raises:
-        UsageError: a file is not sound.
+        UsageError: a file is invalid.
     """
     all_rows: list[Row] = []
     for path in sorted(DATA.glob("*.yaml")):
@@ -94,7 +94,7 @@ def rows() -> tuple[Row, ...]:
         all_rows += [_row(entry, path) for entry in (listed if isinstance(listed, list) else [])]
     by_id = {entry.id: entry for entry in all_rows}
     if len(by_id) != len(all_rows):
-        raise UsageError("the knowledge base uses an ID twice")
+        raise UsageError("two rows of the knowledge base have the same id")
     for row in all_rows:
         unknown = [name for name in row.explains if name not in by_id]
         if unknown:
@@ -103,7 +103,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def row(ident: str) -> Row:
-    """The row of an id.
+    """Return the row with an ID.
 
     Raises:
         KeyError: the ID is unknown.
@@ -117,9 +117,9 @@ def _row(tree: Any, path: Path) -> Row:
     name = f"{path}: {tree['id']}"
     if set(tree) - _ROW or _ROW - _OPTIONAL - set(tree):
         wrong = sorted((set(tree) - _ROW) | (_ROW - _OPTIONAL - set(tree)))
-        raise UsageError(f"{name}: unknown or missing: {', '.join(wrong)}")
+        raise UsageError(f"{name}: unknown or missing fields: {', '.join(wrong)}")
     if tree["role"] not in ROLES or tree["severity"] not in tuple(Severity):
-        raise UsageError(f"{name}: role is one of {', '.join(ROLES)}, severity one of {', '.join(Severity)}")
+        raise UsageError(f"{name}: role must be one of {', '.join(ROLES)}, severity one of {', '.join(Severity)}")
     return Row(
         id=tree["id"],
         group=path.stem,
@@ -142,7 +142,7 @@ def _signature(tree: Any, name: str) -> Signature:
     if isinstance(tree, str):
         tree = {"has": tree}
     if not isinstance(tree, dict) or set(tree) - _SIGNATURE or not isinstance(tree.get("has"), str):
-        raise UsageError(f"{name}: a signature is a string, or has, match, near and unless")
+        raise UsageError(f"{name}: a signature must be a string or a mapping of has, match, near and unless")
     return Signature(
         has=tree["has"].lower(),
         match=tree.get("match"),

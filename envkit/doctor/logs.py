@@ -1,4 +1,4 @@
-"""Read a build or training log once: which known failures it contains, and which came first."""
+"""Find known failures in a build or training log, and which of them came first."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 SHOWN = 400  # characters of a line in a finding
-_MOST_EVIDENCE = 3  # lines that are shown of one fault
-_UNKNOWN_KEPT = 4  # lines that no rule knows: so many first ones, and so many last ones
+_MOST_EVIDENCE = 3  # lines shown per failure
+_UNKNOWN_KEPT = 4  # error lines that match no row: this many first ones and as many last ones are kept
 _FAULT_WORDS = (
     "error", "exception", "fatal", "panic", "killed", "aborted", "traceback", "command not found", "terminate called",
     "critical",
 )  # fmt: skip
 _HEAD = "Traceback (most recent call last)"
-# Engines' own logs quote errors in remarks.
-_CALM = re.compile(r"\blevel=(?:info|debug)\b")
-# Cheap, for any place of a line; `_FAULT` then judges the line without its prefixes.
+# Engines quote errors in informational lines of their own logs.
+_INFORMATIONAL = re.compile(r"\blevel=(?:info|debug)\b")
+# A fast first test of the raw line; `_FAULT` then tests the line without its prefixes.
 _FAULTY = re.compile(
     r"Error|Exception|ERROR|FATAL|E: |fatal: |error: |panic: |CRITICAL|Killed|Aborted|Traceback"
     r"|command not found|terminate called"
@@ -35,7 +35,7 @@ _FAULTY = re.compile(
 _FAULT = re.compile(
     r"^(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception)(?::|$)|^(?:E: |ERROR\b|FATAL\b|fatal: |error: |panic: )"
     r"|^(?:Killed|Aborted)\b|^(?:docker: )?Error response from daemon"
-    # Whatever stands before them: not every exception ends in Error, and not every prefix is known.
+    # These may be anywhere in the line: not every exception ends in Error, and not every prefix is known.
     r"| [-|] (?:ERROR|CRITICAL|FATAL) {1,4}[-|] |\[(?:ERROR|CRITICAL|FATAL)\]|Traceback \(most recent call last\)"
     r"|: command not found$|\bterminate called "
     r"|:\d{1,7}(?::\d{1,7})?: (?:fatal )?error: |^make(?:\[\d{1,4}\])?: \*\*\* "
@@ -47,7 +47,7 @@ _CUDA_NUMBER = re.compile(r"\(found version (\d{4,5})\)")
 
 @dataclass(slots=True)
 class _Hit:
-    """What was seen of one row."""
+    """The lines that show one known failure."""
 
     row: Row
     lines: list[Evidence] = field(default_factory=list)
@@ -61,38 +61,38 @@ class _Hit:
 
 @dataclass(slots=True)
 class _Watch:
-    """One signature on its way through the log."""
+    """The state of one signature while the log is read."""
 
     row: Row
     signature: Signature
-    near: int | None = None  # the last line that held one of `near`
+    near: int | None = None  # number of the last line with one of `near`
     waiting: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=NEAR))
 
 
 @dataclass(slots=True)
-class Seen:
-    """What a log holds."""
+class ScanResult:
+    """The failures found in a log."""
 
     hits: dict[str, _Hit] = field(default_factory=dict)
-    unknown: list[Evidence] = field(default_factory=list)  # lines that look like faults, the first ones
+    unknown: list[Evidence] = field(default_factory=list)  # the first lines that look like errors
     last: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_UNKNOWN_KEPT))
     lines: int = 0
 
 
 def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
-    """The diagnosis of a log; memory does not grow with it.
+    """Diagnose a log of any size in bounded memory.
 
-    The exit code is 0 where a cause is named or nothing looks like a fault, 5 where there are faults and none is known.
+    The exit code is 0 if a cause was found or nothing looks like an error, and 5 if no error is known.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         EOFError: a compressed log is cut off.
     """
-    seen = scan(file)
-    findings = tuple(_findings(seen))
+    result = scan(file)
+    findings = tuple(_findings(result))
     known = [finding for finding in findings if finding.severity is Severity.ERROR]
-    faults = (*seen.unknown, *(evidence for evidence in seen.last if evidence not in seen.unknown))
-    facts = [("lines", f"{seen.lines:,}")]
+    faults = (*result.unknown, *(evidence for evidence in result.last if evidence not in result.unknown))
+    facts = [("lines", f"{result.lines:,}")]
     code = 0
     if known:
         conclusion = f"{known[0].title} (line {known[0].evidence[0].line})"
@@ -106,9 +106,9 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     return Diagnosis(subject="log", name=name, sections=(section,), exit_code=code, conclusion=conclusion)
 
 
-def scan(file: BufferedReader) -> Seen:
+def scan(file: BufferedReader) -> ScanResult:
     """Read a log to its end."""
-    seen = Seen()
+    result = ScanResult()
     watches = [_Watch(row, signature) for row in rows() for signature in row.signatures]
     starts: dict[str, list[_Watch]] = {}
     contexts: dict[str, list[_Watch]] = {}
@@ -120,7 +120,7 @@ def scan(file: BufferedReader) -> Seen:
     for piece in pieces(file):
         low = piece.text.lower()
         present = [text for text in literals if text in low]
-        seen.lines = piece.first + piece.text.count("\n")
+        result.lines = piece.first + piece.text.count("\n")
         for number, line in piece.lines() if present else ():
             low = line.lower()
             matched = [text for text in present if text in low]
@@ -128,53 +128,53 @@ def scan(file: BufferedReader) -> Seen:
                 continue
             for text in matched:
                 for watch in contexts.get(text, ()):
-                    _context(watch, number, seen)
+                    _context(watch, number, result)
             started = [(text, watch) for text in matched for watch in starts.get(text, ())]
             if not started and not _FAULTY.search(line):
                 continue
             clean = plain(line)
             for text, watch in started:
-                whole = len(line) <= LINE_LIMIT
-                _start(watch, number, clean if whole else plain(_around(line, low.find(text))), seen)
+                is_short = len(line) <= LINE_LIMIT
+                _start(watch, number, clean if is_short else plain(_around(line, low.find(text))), result)
             if _FAULT.search(clean):
-                _fault(Evidence(text=clean[:SHOWN], line=number), seen)
-    return seen
+                _fault(Evidence(text=clean[:SHOWN], line=number), result)
+    return result
 
 
-def _fault(evidence: Evidence, seen: Seen) -> None:
-    """Keep a line that looks like a fault; the exception at the end of a traceback says more than its head."""
-    kept = seen.last or seen.unknown
-    if kept and _HEAD in kept[-1].text and (evidence.line or 0) - (kept[-1].line or 0) <= NEAR:
-        kept[-1] = evidence
+def _fault(evidence: Evidence, result: ScanResult) -> None:
+    """Keep a line that looks like an error; an exception replaces the head of its own traceback."""
+    recent = result.last or result.unknown
+    if recent and _HEAD in recent[-1].text and (evidence.line or 0) - (recent[-1].line or 0) <= NEAR:
+        recent[-1] = evidence
         return
-    (seen.unknown if len(seen.unknown) < _UNKNOWN_KEPT else seen.last).append(evidence)
+    (result.unknown if len(result.unknown) < _UNKNOWN_KEPT else result.last).append(evidence)
 
 
 def _around(line: str, position: int) -> str:
-    """The part of a very long line in which something was found."""
+    """Return the part of a very long line around a position."""
     return line[max(0, position - LINE_LIMIT // 4) : position + LINE_LIMIT // 2]
 
 
-def _start(watch: _Watch, number: int, line: str, seen: Seen) -> None:
+def _start(watch: _Watch, number: int, line: str, result: ScanResult) -> None:
     signature = watch.signature
-    if not signature.fits(line) or (watch.row.severity is Severity.ERROR and _CALM.search(line)):
+    if not signature.fits(line) or (watch.row.severity is Severity.ERROR and _INFORMATIONAL.search(line)):
         return
     if signature.near and (watch.near is None or number - watch.near > NEAR):
         watch.waiting.append((number, line))
         return
-    _hit(watch.row, number, line, seen)
+    _hit(watch.row, number, line, result)
 
 
-def _context(watch: _Watch, number: int, seen: Seen) -> None:
+def _context(watch: _Watch, number: int, result: ScanResult) -> None:
     watch.near = number
     while watch.waiting:
         first, line = watch.waiting.popleft()
         if number - first <= NEAR:
-            _hit(watch.row, first, line, seen)
+            _hit(watch.row, first, line, result)
 
 
-def _hit(row: Row, number: int, line: str, seen: Seen) -> None:
-    hit = seen.hits.setdefault(row.id, _Hit(row))
+def _hit(row: Row, number: int, line: str, result: ScanResult) -> None:
+    hit = result.hits.setdefault(row.id, _Hit(row))
     if number in (hit.last, *(evidence.line for evidence in hit.lines)):
         return
     hit.times += 1
@@ -183,9 +183,9 @@ def _hit(row: Row, number: int, line: str, seen: Seen) -> None:
         hit.lines.append(Evidence(text=line[:SHOWN], line=number))
 
 
-def _findings(seen: Seen) -> list[Finding]:
-    """The failures, causes before effects; what another one explains is named with that one alone."""
-    hits = sorted(seen.hits.values(), key=lambda hit: _order(hit, hit.row.severity))
+def _findings(result: ScanResult) -> list[Finding]:
+    """Return the failures, causes before effects; a failure that another one explains is listed as its consequence."""
+    hits = sorted(result.hits.values(), key=lambda hit: _order(hit, hit.row.severity))
     explained: dict[str, str] = {}
     for hit in hits:
         for name in _explained(hit, hits):
@@ -195,7 +195,7 @@ def _findings(seen: Seen) -> list[Finding]:
         if hit.row.id in explained:
             followers[_root(hit.row.id, explained)].append(hit)
     roots = [hit for hit in hits if hit.row.id not in explained]
-    # A remark that explains an error weighs as much as the error.
+    # A note that explains an error gets the severity of that error.
     weights = {hit.row.id: _worst([hit, *followers[hit.row.id]]) for hit in roots}
     roots.sort(key=lambda hit: _order(hit, weights[hit.row.id]))
     return [_finding(hit, weights[hit.row.id], followers[hit.row.id]) for hit in roots]
@@ -219,7 +219,7 @@ def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Findin
 
 
 def _read(lines: Sequence[Evidence]) -> str:
-    """What a CUDA version means that a line prints as one number: 12080 is 12.8."""
+    """Explain a CUDA version that a line prints as one number: 12080 is 12.8."""
     match = next((candidate for line in lines if (candidate := _CUDA_NUMBER.search(line.text))), None)
     if match is None:
         return ""
@@ -236,7 +236,7 @@ def _worst(hits: Sequence[_Hit]) -> Severity:
 
 
 def _explained(hit: _Hit, hits: Iterable[_Hit]) -> Iterator[str]:
-    """What follows from one failure: what its row says, and the last words of the program after it."""
+    """Yield the IDs of failures that follow from `hit`: those in `explains`, and final messages after an error."""
     for other in hits:
         if other.row.id in hit.row.explains:
             yield other.row.id
@@ -246,7 +246,7 @@ def _explained(hit: _Hit, hits: Iterable[_Hit]) -> Iterator[str]:
 
 
 def _root(ident: str, explained: dict[str, str]) -> str:
-    """What accounts for a failure in the end; rows do not explain each other in a circle."""
+    """Return the failure at the start of a chain of explanations; the rows have no cycles."""
     while ident in explained:
         ident = explained[ident]
     return ident

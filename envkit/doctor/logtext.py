@@ -1,8 +1,8 @@
-"""A log of any size as pieces of whole lines, with the additions of terminals and engines removed on request.
+"""Read a log of any size in pieces of whole lines; strip terminal escapes and the prefixes of engines.
 
-Memory is bounded: a piece holds at most `PIECE` characters and one line more, and a line longer than `LONGEST` is
-taken as several. Lines are counted by their line feeds; the redraws of a progress bar (carriage returns) belong to
-the line they are on. Compressed logs (gzip) and UTF-16, which PowerShell writes, are read as they are.
+Memory is bounded: a piece has at most `PIECE` characters plus one line, and a line longer than `LONGEST` is split.
+Lines are counted by line feeds; the redraws of a progress bar (carriage returns) belong to the line they are on.
+Logs compressed with gzip or encoded in UTF-16 (PowerShell) are decoded.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PIECE = 1 << 18
 LONGEST = 4 * LINE_LIMIT
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
-# What engines and launchers put before a line, one after the other.
+# Prefixes that engines and launchers put before a line, possibly several of them.
 _PREFIXES = re.compile(
     r"\s{0,8}(?:"
     r"\{\"log\":\""  # Docker's own log files
     rf"|\[?{_STAMP}\]?[ \t]{{1,4}}"  # docker logs -t, kubectl --timestamps, GitHub Actions, journals
     r"|(?:stdout|stderr) [FP] "  # containerd's log files
     r"|\#\d{1,5} (?:\[[^\]\n]{1,80}\] )?\d{1,7}\.\d{1,6} "  # BuildKit's plain progress
-    r"|\d{1,7}\.\d{3} "  # what BuildKit repeats of the step that failed
+    r"|\d{1,7}\.\d{3} "  # the lines of the failed step that BuildKit repeats
     r"|\#\#\[(?:error|warning)\]"  # GitHub Actions
     r"|\[pod/[^\]\n]{1,200}\] "  # kubectl logs --prefix
     r"|[A-Za-z0-9_.-]{1,60} {1,30}\| "  # docker compose
@@ -39,18 +39,18 @@ _PREFIXES = re.compile(
     r"|\[ {0,5}\d{1,9}\.\d{6}\] "  # the kernel's own log
     r")"
 )
-_MOST_PREFIXES = 4  # a launcher's, an engine's, a rank's and a time, one before the other
+_MOST_PREFIXES = 4  # of a launcher, an engine and a rank, and a time
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Whole lines of a log; `first` is the number of the first one, from 1."""
+    """Whole lines of a log; `first` is the number of the first line, counted from 1."""
 
     first: int
     text: str
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Every line with its number; each redraw of a progress bar is a line of the same number."""
+        """Yield each line with its number; the redraws of a progress bar are lines with the same number."""
         for offset, line in enumerate(self.text.split("\n")):
             for part in line.split("\r") if "\r" in line else (line,):
                 if part:
@@ -58,7 +58,7 @@ class Piece:
 
 
 def pieces(file: io.BufferedReader) -> Iterator[Piece]:
-    """The log in order. Bytes that are not text of the log's encoding are replaced.
+    """Yield the log in order; bytes that are invalid in its encoding are replaced.
 
     Raises:
         OSError: the file cannot be read, or is a damaged gzip file.
@@ -88,12 +88,12 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
 def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:
     try:
         return stream.read(PIECE)
-    except zlib.error as error:  # the one way in which gzip reports damage with another class
+    except zlib.error as error:  # gzip raises its own class for all other kinds of damage
         raise gzip.BadGzipFile(str(error)) from error
 
 
 def plain(line: str) -> str:
-    """A line without the prefixes of engines and launchers, fit for a terminal."""
+    """Return a line without the prefixes of engines and launchers, safe to print on a terminal."""
     for _ in range(_MOST_PREFIXES):
         match = _PREFIXES.match(line)
         if match is None or match.end() == len(line):

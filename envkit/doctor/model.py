@@ -11,7 +11,7 @@ SCHEMA = "envkit.doctor/1"
 
 
 class Severity(StrEnum):
-    """How much a finding matters; the words are those of the facts' traps."""
+    """How serious a finding is; traps in the facts have the same values."""
 
     ERROR = "error"
     WARN = "warn"
@@ -23,21 +23,21 @@ RANK = (Severity.ERROR, Severity.WARN, Severity.INFO)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Where something was seen: the text, and the line's number from 1 where it comes from a log."""
+    """A text that shows a finding, with its line number (from 1) if it is from a log or a file."""
 
     text: str
     line: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready mapping."""
         return {"line": self.line, "text": self.text}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong or worth knowing.
+    """A problem or a note.
 
-    `consequences` are the titles of what this explains, `blocks` says that envkit itself cannot work because of it.
+    `consequences` are the titles of the failures that it explains; `blocks` means that envkit itself cannot work.
     """
 
     id: str  # kebab-case, stable
@@ -54,7 +54,7 @@ class Finding:
     blocks: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready mapping."""
         return {
             "id": self.id,
             "severity": str(self.severity),
@@ -73,7 +73,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One part of a diagnosis: what was found out, and what is to be said about it."""
+    """One part of a diagnosis: facts as rows of name and value, and findings."""
 
     id: str
     title: str
@@ -81,7 +81,7 @@ class Section:
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready mapping."""
         return {
             "id": self.id,
             "title": self.title,
@@ -92,7 +92,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """A whole answer. `subject` is what was looked at: host, log, image, record or file."""
+    """The result of `envkit doctor`. `subject` is what was diagnosed: host, log, image, record or file."""
 
     subject: str
     name: str
@@ -102,11 +102,11 @@ class Diagnosis:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings, section after section."""
+        """The findings of all sections, in order."""
         return tuple(finding for section in self.sections for finding in section.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """The document `envkit.doctor/1`."""
+        """Return the document `envkit.doctor/1`."""
         return {
             "schema": SCHEMA,
             "subject": self.subject,
@@ -119,11 +119,11 @@ class Diagnosis:
 
 
 def counts(findings: Iterable[Finding]) -> Mapping[str, int]:
-    """How many findings there are of each severity."""
-    all_findings = list(findings)
-    return {str(kind): sum(finding.severity is kind for finding in all_findings) for kind in RANK}
+    """Return the number of findings per severity."""
+    severities = [finding.severity for finding in findings]
+    return {str(kind): severities.count(kind) for kind in RANK}
 
 
 def by_weight(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The worst first, otherwise as they came."""
+    """Sort findings by severity, most severe first; the order within a severity stays."""
     return tuple(sorted(findings, key=lambda finding: RANK.index(finding.severity)))

@@ -1,4 +1,4 @@
-"""Diagnose a verify record (`envkit.verify/1`): its failed checks, and five symptoms."""
+"""Diagnose a verify record (`envkit.verify/1`): its failed checks, and five symptoms that GPU monitors show."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from envkit.verify.record import SCHEMA
 
 MAX_BYTES = 64 << 20  # far above any record
 _SEVERITIES = {"FAIL": Severity.ERROR, "ERROR": Severity.ERROR, "WARN": Severity.WARN, "INCONCLUSIVE": Severity.WARN}
-# Reasons that any verdict may have.
-_REMARKS = frozenset({"NO_GPU", "NO_PLAN", "NOTHING_EXECUTED", "PARTIAL", "INCONCLUSIVE"})
+# Reasons that are not errors, whatever the verdict.
+_NOTES = frozenset({"NO_GPU", "NO_PLAN", "NOTHING_EXECUTED", "PARTIAL", "INCONCLUSIVE"})
 _MEASURE = "envkit verify IMAGE --tier standard --only C23 -o record.json"
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A record as a tree.
+    """Read a record.
 
     Raises:
         UsageError: the file does not exist, or is not a verify record.
@@ -44,11 +44,11 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def diagnose_record(record: Mapping[str, Any], name: str) -> Diagnosis:
-    """What a record says is wrong; its exit code is always 0, because the record has its own verdict."""
+    """Diagnose a record; the exit code is always 0, because the record has its own verdict."""
     checks = [check for check in items(record.get("checks")) if isinstance(check, dict)]
     summary = mapping(record.get("summary"))
     reasons = tuple(_reasons(summary))
-    # the run broke off, so of course checks are missing
+    # After an aborted run, missing checks are expected and not worth a finding each.
     if any(reason.severity is Severity.ERROR for reason in reasons):
         checks = [check for check in checks if check.get("reason_code") != "NOT_OBSERVED"]
     findings = by_weight((*reasons, *_findings(checks)))
@@ -69,14 +69,14 @@ def diagnose_record(record: Mapping[str, Any], name: str) -> Diagnosis:
 
 
 def _reasons(summary: Mapping[str, Any]) -> Iterator[Finding]:
-    """What concerns the run as a whole."""
+    """Yield the findings about the run as a whole."""
     broken = str(summary.get("verdict")) in ("FAIL", "ERROR")
     for reason in map(mapping, items(summary.get("reasons"))):
         code = str(reason.get("code") or "UNKNOWN")
         advice = reason.get("advice")
         yield Finding(
             id=code.lower().replace("_", "-"),
-            severity=Severity.ERROR if broken and code not in _REMARKS else Severity.INFO,
+            severity=Severity.ERROR if broken and code not in _NOTES else Severity.INFO,
             title=str(reason.get("message") or code),
             fix=(str(advice),) if advice else (),
         )
@@ -84,7 +84,7 @@ def _reasons(summary: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _findings(checks: list[dict[str, Any]]) -> Iterator[Finding]:
     known = {code: row for row in rows() for code in row.codes}
-    # What was found comes before what could not be found out.
+    # Failures first, then checks without a result.
     for check in sorted(checks, key=lambda entry: entry.get("verdict") == "INCONCLUSIVE"):
         severity = _SEVERITIES.get(str(check.get("verdict")))
         if severity is None:

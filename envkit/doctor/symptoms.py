@@ -1,8 +1,8 @@
-"""Explain five symptoms that monitors show, from the timings of check C23 and not from the monitor.
+"""Explain five symptoms that GPU monitors show, using the timings of check C23 instead of the monitor's numbers.
 
-C23 times a step with its loader (`full`), the same step with a batch that is there already (`without`), and the
-loader alone. The share of a step lost to the loader is `1 - without / full`; how many devices this machine's loader
-can feed is `without / alone`; and the CPUs that loading needs to keep up are workers x alone / without, at most.
+C23 times a step with its loader (`full`), the same step with a batch that is already loaded (`without`), and the
+loader alone (`alone`). The share of a step lost to the loader is `1 - without / full`. This machine's loader can feed
+`without / alone` devices. To keep up, loading needs at most workers x alone / without CPUs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SOURCES = (
     "https://docs.pytorch.org/docs/stable/notes/cuda.html",
     "stas00/ml-engineering",
 )
-_SHORTEST_S = 1e-9  # what a clock can tell
+_SHORTEST_S = 1e-9  # the resolution of the clock
 _SWEEP = "envkit verify IMAGE --tier standard --only C12"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The timings of C23 and what stands beside them in the record; seconds for one step or batch."""
+    """The timings of C23 in seconds per step or batch, and related values of the record."""
 
     full: float
     without: float
@@ -39,8 +39,8 @@ class Step:
     threads: int | None
     effective_cpus: float | None
     gpus: int
-    starved_above: float  # share of a step from which on the rule of C23 calls a job starved
-    launch_above: float  # share of a step from which on that rule says that launches limit
+    starved_above: float  # C23's threshold for a starved job, as a share of a step
+    launch_above: float  # C23's threshold for a launch-bound job, as a share of a step
     busbw: float | None = None  # GB/s, from C20
     throttled: bool = False
 
@@ -51,17 +51,17 @@ class Step:
 
     @property
     def is_starved(self) -> bool:
-        """Whether the loader costs enough to be worth a change."""
+        """Whether the loader costs more than C23's threshold."""
         return self.starved > self.starved_above
 
     @property
     def is_contended(self) -> bool:
-        """Whether the loader slows the rest of the step down instead of keeping it waiting."""
+        """Whether the loader slows down the rest of the step instead of making it wait."""
         return self.is_starved and self.alone <= self.without and self.wait <= self.starved * self.full / 2
 
     @property
     def is_launch_bound(self) -> bool:
-        """Whether queueing kernels takes most of a step."""
+        """Whether launching kernels takes more of a step than C23's threshold."""
         return self.launch is not None and self.launch > self.launch_above
 
     @property
@@ -71,12 +71,12 @@ class Step:
 
     @property
     def cpus_needed(self) -> float:
-        """CPUs that loading keeps busy when it keeps up with one device, where workers do nothing but compute."""
+        """CPUs that loading needs to keep up with one device, if workers only compute and never wait."""
         return max(1, self.workers) * self.alone / self.without
 
 
 def read_step(observed: Mapping[str, Any], record: Mapping[str, Any]) -> Step | None:
-    """The step of a record; None where a timing is missing or is not a positive number."""
+    """Return the step of a record; None if a timing is missing or is not a positive number."""
     full, without, alone = (
         number(observed.get(f"{name}_s")) for name in ("step", "step_without_loader", "loader_alone")
     )
@@ -105,7 +105,7 @@ def read_step(observed: Mapping[str, Any], record: Mapping[str, Any]) -> Step | 
 
 
 def answers(step: Step) -> tuple[Finding, ...]:
-    """One finding for each symptom: a warning where the record explains it, else what it rules out."""
+    """Return one finding per symptom: a warning if the record explains it, else a note on what it rules out."""
     return (_sawtooth(step), _full_and_idle(step), _low(step), _scaling(step), _cpu_busy(step))
 
 
@@ -131,9 +131,7 @@ def _sawtooth(step: Step) -> Finding:
 
 def _full_and_idle(step: Step) -> Finding:
     title = "GPU memory is full but utilization is low"
-    why = (
-        "Full memory does not indicate speed: torch keeps freed blocks reserved. What matters is what a step waits for."
-    )
+    why = "Full memory says nothing about speed: torch keeps freed blocks. What matters is what a step waits for."
     lost = _evidence(
         f"starved share {step.starved:.0%}, launches {_share(step.launch)}, copies {step.copy / step.full:.0%}"
     )
@@ -267,7 +265,7 @@ def _starving(step: Step) -> str:
 
 
 def _loader_fix(step: Step) -> tuple[str, ...]:
-    """What has to change, in numbers."""
+    """Return how to speed up loading, with numbers."""
     if step.is_contended:
         cpus = "an unknown number of" if step.effective_cpus is None else f"{step.effective_cpus:g}"
         return (
@@ -279,13 +277,12 @@ def _loader_fix(step: Step) -> tuple[str, ...]:
         ahead = f"let it prefetch with num_workers > 0 (now {step.workers}) and persistent_workers=True"
         return (f"The loader alone is fast enough ({speed}): {ahead}.", _SWEEP)
     factor = step.alone / step.without
-    wanted = math.ceil(max(1, step.workers) * factor)
-    room = step.effective_cpus is None or wanted <= math.floor(step.effective_cpus)
-    if room:
-        more = f"num_workers={wanted} or more (now {step.workers})"
+    workers = math.ceil(max(1, step.workers) * factor)
+    if step.effective_cpus is None or workers <= math.floor(step.effective_cpus):
+        change = f"num_workers={workers} or more (now {step.workers})"
     else:
-        more = f"{wanted} workers are needed, but there are {step.effective_cpus:g} CPUs: decode less, or use more CPUs"
-    return (f"Loading must become {factor:.1f}x as fast: {more}.", _SWEEP)
+        change = f"{workers} workers are needed, but there are {step.effective_cpus:g} CPUs: decode less or add CPUs"
+    return (f"Loading must become {factor:.1f}x as fast: {change}.", _SWEEP)
 
 
 def _loader_evidence(step: Step) -> Evidence:

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from envkit.doctor.model import Diagnosis, Finding, Severity, counts
 
-_INDENT = 9  # as wide as the longest word for a severity, with blanks around it
+_INDENT = 9  # the width of the longest severity ("error") and the spaces around it
 _LABELS = {"evidence": "seen", "cause": "why", "check": "check", "fix": "fix", "sources": "source"}
 Line = tuple[str, Severity | None]
-"""A line, and the severity whose word it begins with."""
+"""A line, and the severity that it begins with, for its color."""
 
 
 def lines(diagnosis: Diagnosis, *, width: int, verbose: bool) -> Iterator[Line]:
-    """The text of a diagnosis; commands and evidence are never broken, prose fits `width`.
+    """Yield the lines of a diagnosis; prose is wrapped to `width`, commands and evidence are not.
 
-    Without `verbose` sources are left out, and of a host's sections the facts that nothing is said about.
+    Without `verbose`, sources are left out.
     """
     for section in diagnosis.sections:
         if len(diagnosis.sections) > 1:
@@ -43,11 +43,11 @@ def _finding(finding: Finding, *, width: int, verbose: bool) -> Iterator[Line]:
     first, *rest = _wrapped(f"{finding.title}{times}", width - _INDENT) or [""]
     yield f"  {finding.severity:<{_INDENT - 2}}{first}", finding.severity
     yield from ((f"{'':{_INDENT}}{line}", None) for line in rest)
-    seen = [
+    evidence_lines = [
         f"line {evidence.line}: {evidence.text}" if evidence.line else evidence.text for evidence in finding.evidence
     ]
     parts = {
-        "evidence": seen,
+        "evidence": evidence_lines,
         "cause": _wrapped(finding.cause, width - _INDENT - 8),
         "check": list(finding.check),
         "fix": [line for text in finding.fix for line in _wrapped(text, width - _INDENT - 8)],

@@ -1,1 +1,1 @@
-"""Reads wheels and package indexes to check and extend the facts."""
+"""Read wheels and package indexes to check and extend the facts."""

@@ -1,11 +1,11 @@
-"""What files prove beside what the facts say. Pure."""
+"""Compare the values that files prove with those of the facts. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.facts.check_evidence import agrees, rows_by_name
+from envkit.facts.evidence import agrees, rows_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,12 +19,12 @@ SAME, DIFFERENT, MISSING = "same", "different", "no row"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One proved value beside the value of the facts."""
+    """A proved value and the value of the facts."""
 
     table: str
     evidence: Evidence
-    stated: Any  # what the facts have; None where they have no such row either
-    state: str
+    stated: Any  # the value of the facts; also None if they have no such row
+    state: str  # SAME, DIFFERENT or MISSING
 
     def __str__(self) -> str:
         subject = f"{self.table} {self.evidence.row}: {self.evidence.field}"
@@ -33,11 +33,11 @@ class Compared:
         return f"{subject}: the facts say {shown(self.stated)}, {self.evidence.file} says {shown(self.evidence.value)}"
 
 
-def compare(facts: Facts, found: Iterable[Row]) -> list[Compared]:
-    """Every piece of evidence with the value that the facts have."""
+def compare(facts: Facts, evidence_rows: Iterable[Row]) -> list[Compared]:
+    """Compare every piece of evidence with the facts."""
     rows: dict[str, Mapping[str, Any]] = {}
     compared = []
-    for table, evidence in found:
+    for table, evidence in evidence_rows:
         if table not in rows:
             rows[table] = rows_by_name(facts, table)
         row = rows[table].get(evidence.row)
@@ -51,7 +51,7 @@ def compare(facts: Facts, found: Iterable[Row]) -> list[Compared]:
 
 
 def shown(value: Any) -> str:
-    """A value as a message has it."""
+    """Format a value for a message."""
     if value is None:
         return "nothing"
     return " ".join(map(str, value)) or "nothing" if isinstance(value, (tuple, list)) else str(value)

@@ -1,4 +1,4 @@
-"""What each kind of file in a wheel proves. Python files are parsed, never executed."""
+"""Extract facts from the files of a wheel. Python files are parsed, never executed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ARCH_TABLE = "PYTORCH_RELEASES_CODE_CC"
 _FLAG = rb"(?:sm|compute)_[0-9]{2,3}[a-z]?"
 # In 2.8.0 the string follows another constant without a byte between them: "ipc_hsm_70 sm_75 ...".
 _FLAGS = re.compile(rb"(?<! )" + _FLAG + rb"(?: " + _FLAG + rb")*(?=\0)")
-_FLAGS_MAX = 1024  # bytes of the longest list that is believed; torch's have about 60
-_REQUIREMENTS_MAX = 1000  # torch has some dozens; the file is foreign
-_HOW = "it is not a sound wheel; use the file of another index"
+_FLAGS_MAX = 1024  # bytes; the lists of torch have about 60
+_REQUIREMENTS_MAX = 1000  # torch has some dozens; the file is untrusted
+_HINT = "the wheel is invalid; use the file of another index"
 
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """A value, and the bytes that say it."""
+    """A value and the bytes that it was read from."""
 
     value: Any
     quote: str
@@ -41,16 +41,16 @@ class Quoted:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The parts of METADATA that facts are made of."""
+    """The fields of METADATA that the facts need."""
 
     name: str
     version: str
     requires_python: str | None
     requires: tuple[Requirement, ...]
-    lines: dict[str, str]  # a requirement's name -> as it is written
+    lines: dict[str, str]  # name of a requirement -> its text in the file
 
     def requirement(self, name: str) -> Requirement | None:
-        """The first requirement of a distribution that no extra asks for, None where there is none."""
+        """Return the first requirement of a distribution that is not part of an extra; None if there is none."""
         return next(
             (
                 requirement
@@ -61,7 +61,7 @@ class Metadata:
         )
 
     def matching(self, pattern: str) -> list[Requirement]:
-        """Requirements whose name matches a pattern as a whole."""
+        """Return the requirements whose whole name matches a pattern."""
         return [
             requirement for requirement in self.requires if re.fullmatch(pattern, canonicalize_name(requirement.name))
         ]
@@ -71,10 +71,10 @@ def metadata(label: str, data: bytes) -> Metadata:
     """Read METADATA.
 
     Raises:
-        IntegrityError: a field that counts is missing, twice there or not UTF-8, or a requirement does not parse.
+        IntegrityError: a needed field is missing, given twice or not UTF-8, or a requirement is invalid.
     """
     head = data.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
-    # Parsers differ in whether it ends a line: a field could be there for one and not for another.
+    # Parsers disagree on whether a lone CR ends a line, so some would see a field that others do not.
     if b"\r" in head:
         raise _refused(label, "METADATA has a carriage return inside a line")
     raw, left = parse_email(data)
@@ -100,12 +100,12 @@ def metadata(label: str, data: bytes) -> Metadata:
 
 
 def constants(label: str, member: str, data: bytes, names: Iterable[str]) -> dict[str, Quoted]:
-    """The values that a Python file assigns to names at its top level, so far as they are written as literals.
+    """Return the literal values that a Python file assigns to names at its top level.
 
     Raises:
-        IntegrityError: the file does not parse.
+        IntegrityError: the file is not valid Python.
     """
-    wanted = frozenset(names)
+    names = frozenset(names)
     try:
         text = data.decode()
         tree = ast.parse(text)
@@ -114,7 +114,7 @@ def constants(label: str, member: str, data: bytes, names: Iterable[str]) -> dic
     values: dict[str, Quoted] = {}
     for node in tree.body:
         name, value = _assigned(node)
-        if name not in wanted or value is None:
+        if name not in names or value is None:
             continue
         try:
             literal = ast.literal_eval(value)
@@ -136,12 +136,12 @@ def _assigned(node: ast.stmt) -> tuple[str, ast.expr | None]:
 
 
 def arch_flags(label: str, member: str, stream: Iterator[bytes]) -> Quoted:
-    """The list of compute capabilities that a torch was compiled for: 'sm_75 sm_80 ... compute_90'.
+    """Return the list of compute capabilities that torch was compiled for: 'sm_75 sm_80 ... compute_90'.
 
-    Read until the piece of the library that holds it.
+    The library is read only as far as the piece with the list.
 
     Raises:
-        IntegrityError: there is none, or there are two different ones.
+        IntegrityError: the library has no list, or two different ones.
     """
     start, tail = 0, b""
     for piece in stream:
@@ -150,16 +150,16 @@ def arch_flags(label: str, member: str, stream: Iterator[bytes]) -> Quoted:
         if offsets:
             flags, at = next(iter(offsets.items()))
             if len(offsets) > 1:
-                raise _refused(label, f"{member} holds {len(offsets)} different lists of compute capabilities")
+                raise _refused(label, f"{member} has {len(offsets)} different lists of compute capabilities")
             if len(flags) > _FLAGS_MAX:
-                raise _refused(label, f"{member} holds a list of compute capabilities of {len(flags)} bytes")
+                raise _refused(label, f"{member} has a list of compute capabilities of {len(flags)} bytes")
             return Quoted(flags.decode(), flags.decode(), at)
         start, tail = start + len(data) - min(len(data), _FLAGS_MAX), data[-_FLAGS_MAX:]
-    raise _refused(label, f"{member} holds no list of compute capabilities")
+    raise _refused(label, f"{member} has no list of compute capabilities")
 
 
 def capabilities(flags: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Machine code and PTX of a flags string: 'sm_80 sm_90a compute_90' -> (('8.0', '9.0'), ('9.0',))."""
+    """Split a flags string into machine code and PTX: 'sm_80 sm_90a compute_90' -> (('8.0', '9.0'), ('9.0',))."""
     words = flags.split()
     return _dotted(words, "sm_"), _dotted(words, "compute_")
 
@@ -170,7 +170,7 @@ def _dotted(words: list[str], prefix: str) -> tuple[str, ...]:
 
 
 def arch_table(quoted: Quoted) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The table of the releases' compute capabilities: (CUDA, machine) -> capabilities; other shapes are left out."""
+    """Return the table of compute capabilities by (CUDA, machine); entries of another shape are left out."""
     table: dict[tuple[str, str], tuple[str, ...]] = {}
     if not isinstance(quoted.value, dict):
         return table
@@ -184,4 +184,4 @@ def arch_table(quoted: Quoted) -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def _refused(label: str, why: str) -> IntegrityError:
-    return IntegrityError(f"{label} is refused: {why}", hint=_HOW)
+    return IntegrityError(f"{label} is refused: {why}", hint=_HINT)

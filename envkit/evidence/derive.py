@@ -1,4 +1,4 @@
-"""From what files say to values of rows: the evidence of one torch release. Pure."""
+"""Derive the evidence for the rows of one torch release from its files. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PARTNERS = ("torchvision", "torchaudio")
 _FAMILY = {"cudnn": "nvidia-cudnn-cu[0-9]+", "nccl": "nvidia-nccl-cu[0-9]+"}
 _OLD_TAGS = {"manylinux1": "2.17", "manylinux2010": "2.17", "manylinux2014": "2.17", "linux": None}
-Row = tuple[str, Evidence]  # a table of the facts, and evidence for one of its rows
+Row = tuple[str, Evidence]  # a table of the facts and evidence for one of its rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +33,16 @@ class Release:
 
     torch: str
     source: str  # 'pypi' for the index's own wheels, 'pytorch' for a file with a local version
-    files: FileList | None  # torch's list; None for a file of this machine
+    files: FileList | None  # file list of torch; None for a local file
     wheels: Mapping[str, Proofs]  # by platform
-    partners: Mapping[str, Proofs]  # the partner's wheel by name
+    partners: Mapping[str, Proofs]  # by name
     partner_files: Mapping[str, FileList]
-    list_sha256: Mapping[str, str]  # of the lists, by package
-    pulled: Mapping[str, Pulled]  # by platform; without those that the index does not say
+    list_sha256: Mapping[str, str]  # of the file lists, by package
+    pulled: Mapping[str, Pulled]  # by platform, if the index has the sizes
 
 
 def platform_of(tag: str) -> str | None:
-    """The platform of a wheel's tag, 'linux-64' or 'linux-aarch64'; None for other systems."""
+    """Return the platform of a wheel's tag, 'linux-64' or 'linux-aarch64'; None for other systems."""
     first = tag.partition(".")[0]
     if not first.startswith(("manylinux", "linux")):
         return None
@@ -50,7 +50,7 @@ def platform_of(tag: str) -> str | None:
 
 
 def glibc_of(tag: str) -> str | None:
-    """The lowest glibc that a platform tag admits, as the facts have it: tags before manylinux2014 count as 2.17."""
+    """Return the lowest glibc of a platform tag; as in the facts, tags before manylinux2014 count as 2.17."""
     versions: list[str] = []
     for part in tag.split("."):
         words = part.split("_")
@@ -62,13 +62,13 @@ def glibc_of(tag: str) -> str | None:
 
 
 def pythons_of(files: Iterable[WheelFile], platform: str) -> tuple[str, ...]:
-    """Pythons with a wheel for a platform, ascending, without free-threaded ones."""
+    """Return the Pythons with a wheel for a platform, ascending, without free-threaded ones."""
     pythons = {python for file in files if platform_of(file.tag) == platform for python in file.pythons}
     return tuple(sorted((python for python in pythons if not python.endswith("t")), key=key))
 
 
 def largest(files: Iterable[WheelFile], platform: str) -> WheelFile | None:
-    """The largest wheel for a platform, free-threaded ones aside; None where the size of one is not listed."""
+    """Return the largest wheel for a platform, without free-threaded ones; None if a size is missing."""
     own = [
         file for file in files
         if platform_of(file.tag) == platform and any(not python.endswith("t") for python in file.pythons)
@@ -79,12 +79,12 @@ def largest(files: Iterable[WheelFile], platform: str) -> WheelFile | None:
 
 
 def any_python(files: Iterable[WheelFile]) -> bool:
-    """Whether one of the wheels is for every Python."""
+    """Return whether one of the wheels is for any Python."""
     return any(not file.pythons for file in files)
 
 
 def evidence_of(release: Release) -> list[Row]:
-    """The evidence for the rows of a release, in the order of the tables."""
+    """Return the evidence for the rows of a release, in the order of the tables."""
     rows: list[Row] = []
     x86 = release.wheels.get("linux-64")
     if x86 is not None:
@@ -95,7 +95,7 @@ def evidence_of(release: Release) -> list[Row]:
 
 
 def row_key(release: Release, platform: str, proofs: Proofs) -> str:
-    """The key of the build that a wheel is."""
+    """Return the key of a wheel's row in the builds table."""
     return f"{release.torch} {proofs.text('cuda') or 'cpu'} {release.source} {platform}"
 
 
@@ -140,9 +140,9 @@ def _build(release: Release, platform: str, proofs: Proofs) -> Iterable[Evidence
             if evidence.field == field:
                 yield replace(evidence, row=name)
     for field, pattern in _FAMILY.items():
-        for wanted in meta.matching(pattern):
-            if (version := _pin(wanted)) is not None and _applies(wanted, platform):
-                yield _required(proofs, name, field, version, wanted)
+        for requirement in meta.matching(pattern):
+            if (version := _pin(requirement)) is not None and _applies(requirement, platform):
+                yield _required(proofs, name, field, version, requirement)
     triton = _triton_requirement(meta.requires)
     applies = triton is not None and _applies(triton, platform)
     yield _required(proofs, name, "triton", _range(triton) if triton and applies else None, triton)
@@ -166,15 +166,15 @@ def _partner(release: Release, row: str, platform: str, partner: str, pythons: t
 
 
 def _sizes(release: Release, row: str, platform: str) -> Iterable[Evidence]:
-    """The bytes of the wheel, and of everything that is downloaded with it."""
+    """Yield the evidence for the size of the wheel and of everything that is downloaded with it."""
     files = release.files.of(release.torch) if release.files is not None else ()
     if (file := largest(files, platform)) is not None:
         yield Evidence(row=row, field="wheel_size", value=file.size, kind=FILE_LIST, file=file.name, sha256=file.sha256,
                        quote=f"{file.size} bytes", date=file.uploaded)  # fmt: skip
     if (pulled := release.pulled.get(platform)) is not None:
-        said = f"{len(pulled.wheels)} wheels for Python {pulled.python}, newest of {pulled.day}"
-        yield Evidence(row=row, field="pulled_size", value=pulled.size, kind=FILE_LIST, file=said, sha256=pulled.sha256,
-                       quote=pulled.quote, date=pulled.day)  # fmt: skip
+        wheels = f"{len(pulled.wheels)} wheels for Python {pulled.python}, newest of {pulled.day}"
+        yield Evidence(row=row, field="pulled_size", value=pulled.size, kind=FILE_LIST, file=wheels,
+                       sha256=pulled.sha256, quote=pulled.quote, date=pulled.day)  # fmt: skip
 
 
 def _triton_requirement(requires: Sequence[Requirement]) -> Requirement | None:
@@ -189,13 +189,13 @@ def _triton_requirement(requires: Sequence[Requirement]) -> Requirement | None:
 
 
 def _applies(requirement: Requirement, platform: str) -> bool:
-    """Whether a requirement's marker holds on a platform; its Python is one that the wheel is made for."""
+    """Return whether the marker of a requirement is true on a platform, for any Python."""
     if requirement.marker is None:
         return True
     machine = platform_named(platform).machine
     environment = {"platform_system": "Linux", "sys_platform": "linux", "platform_machine": machine, "os_name": "posix",
                    "extra": ""}  # fmt: skip
-    # Any Python that meets it counts: triton's upper limit is not a property of the build.
+    # The marker of triton has an upper limit on Python, which is not a property of the build.
     versions = [f"3.{number}" for number in range(6, 30)]
     return any(requirement.marker.evaluate({**environment, "python_version": version}) for version in versions)
 
@@ -211,7 +211,7 @@ def _pin(requirement: Requirement | None) -> str | None:
 
 
 def _range(requirement: Requirement) -> str | None:
-    """'3.3.1' for ==3.3.1, '3.8.*' for ~=3.8.0, None for anything else."""
+    """Return '3.3.1' for ==3.3.1, '3.8.*' for ~=3.8.0, None for anything else."""
     specifiers = list(requirement.specifier)
     if len(specifiers) != 1:
         return None
@@ -219,8 +219,8 @@ def _range(requirement: Requirement) -> str | None:
     return f"{minor(specifier.version)}.*" if specifier.operator == "~=" else _pin(requirement)
 
 
-def _of(proofs: Proofs, said: str, *, row: str, field: str) -> Evidence:
-    evidence = proofs.first(said)
+def _of(proofs: Proofs, proof_field: str, *, row: str, field: str) -> Evidence:
+    evidence = proofs.first(proof_field)
     assert evidence is not None
     return replace(evidence, row=row, field=field)
 

@@ -1,8 +1,8 @@
-"""What the beginning of a shared library tells: its symbol versions, and the GPU code in it.
+"""Read the symbol versions and the GPU code of a shared library from its beginning.
 
-A library is read as a stream, so nothing that stands at its end (section headers, the dynamic segment) is used, and
-nothing in it is decompressed or executed. Layouts: the ELF specification and the gABI's symbol versioning; the fat
-binaries of CUDA have a header of 16 bytes and in it one header per program, none of them compressed.
+A library is read as a stream, so nothing at its end (section headers, the dynamic segment) is used, and nothing in it
+is decompressed or executed. Layouts: the ELF specification and the gABI's symbol versioning. A fat binary of CUDA has
+a header of 16 bytes, then for each program a header and its code; the headers are not compressed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _LOAD = 1  # PT_LOAD
 _CLASS64, _LITTLE = 2, 1
-_PROGRAMS_MAX = 64  # libraries have about ten; the file is foreign
+_PROGRAMS_MAX = 64  # libraries have about ten; the file is untrusted
 _SEGMENT_MAX = 64 << 20  # bytes of a first segment; libtorch_cpu.so of torch 2.15.0 has 28 MB
 _NEEDS_MAX = 64 << 10  # bytes of .gnu.version_r; libtorch_python.so has 600
 _AUX = struct.Struct("<IHHII")  # Elf64_Vernaux: hash, flags, other, name, next
-_NEWEST_GLIBC, _NEWEST_GLIBCXX = 60, 50
+_NEWEST_GLIBC, _NEWEST_GLIBCXX = 60, 50  # minor versions; higher than any that exists
 
 _FAT_MAGIC = b"\x50\xed\x55\xba"
-_FAT = struct.Struct("<IHHQ")  # magic, version, header size, size of what follows
-_CODE = struct.Struct("<HHIQ12xI")  # kind, version, header size, size of what follows; at 28 the capability
+_FAT = struct.Struct("<IHHQ")  # magic, version, header size, size of the rest
+_CODE = struct.Struct("<HHIQ12xI")  # kind, version, header size, size of the code; at 28 the capability
 _PTX, _MACHINE = 1, 2
 _FAT_MAX = 1 << 30  # bytes
 _HEADER_MAX = 4096  # bytes; the known ones have 64 and a few more
@@ -38,7 +38,7 @@ _CAPABILITIES = range(20, 1000)  # 2.0 to 99.9
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """GPU code: compute capabilities with machine code and with PTX, of so many fat binaries."""
+    """GPU code: compute capabilities with machine code and with PTX, and the number of fat binaries read."""
 
     machine: tuple[str, ...]
     ptx: tuple[str, ...]
@@ -47,18 +47,18 @@ class Code:
 
 
 def first_segment(name: str, stream: Iterable[bytes]) -> bytes:
-    """The first loaded segment of a library, from the beginning of the file to behind its symbol versions.
+    """Return the first loaded segment of a library, at most up to the end of its symbol versions.
 
-    They stand before the code, which libraries of old linkers have in the same segment (15 MB of it).
+    They come before the code, which old linkers put into the same segment (15 MB).
 
     Raises:
-        IntegrityError: the stream is no 64-bit little-endian ELF file, or is cut.
+        IntegrityError: the stream is not a 64-bit little-endian ELF file, or is truncated.
     """
     data, wanted = bytearray(), _HEADER.size
     known, searched = False, 0
     for piece in stream:
         data += piece
-        if not known and len(data) >= 4096:  # noqa: PLR2004 - a page: the program headers stand at the beginning
+        if not known and len(data) >= 4096:  # noqa: PLR2004 - a page: the program headers are at the beginning
             wanted, known = _segment_end(name, data), True
         need = _first_need(data, searched)
         if need >= 0:
@@ -74,16 +74,16 @@ def first_segment(name: str, stream: Iterable[bytes]) -> bytes:
 
 
 def _first_need(data: bytearray, start: int) -> int:
-    """Where the first Elf64_Vernaux of GLIBC or GLIBCXX stands from an offset on; -1 = nowhere."""
+    """Return the offset of the first Elf64_Vernaux of GLIBC or GLIBCXX at or after `start`; -1 if there is none."""
     offsets = (_need(data, hashed, start) for names in (_GLIBC, _GLIBCXX) for hashed in names.values())
     return min((at for at in offsets if at >= 0), default=-1)
 
 
 def _need(data: bytes | bytearray, hashed: int, start: int = 0) -> int:
-    """Where an Elf64_Vernaux with this hash stands from an offset on; -1 = nowhere."""
+    """Return the offset of an Elf64_Vernaux with this hash at or after `start`; -1 if there is none."""
     pattern = struct.pack("<I", hashed)
     at = data.find(pattern, start)
-    # The words of a table are aligned to four bytes; anywhere else these are other data.
+    # Entries are aligned to four bytes, so a match at another offset is other data.
     while at >= 0 and (at % 4 or not _is_need(data, at)):
         at = data.find(pattern, at + 1)
     return at
@@ -96,7 +96,7 @@ def _segment_end(name: str, data: bytes | bytearray) -> int:
         raise _refused(name, "it is not a 64-bit little-endian ELF file")
     _, _, _, _, _, table, _, _, _, size, count, _, _, _ = _HEADER.unpack_from(data)
     if size != _PROGRAM.size or not 0 < count <= _PROGRAMS_MAX or table + size * count > len(data):
-        # A patched library has its program headers at the end; its first segment still begins the file.
+        # Tools such as patchelf move the program headers to the end; the first segment is still at the beginning.
         return min(_SEGMENT_MAX, max(len(data), 4 << 20))
     for number in range(count):
         kind, _, offset, _, _, length, _, _ = _PROGRAM.unpack_from(data, table + number * size)
@@ -108,10 +108,10 @@ def _segment_end(name: str, data: bytes | bytearray) -> int:
 
 
 def symbol_versions(segment: bytes) -> tuple[str | None, str | None]:
-    """The newest GLIBC and GLIBCXX symbol version that a library needs: ('2.28', '3.4.22').
+    """Return the newest GLIBC and GLIBCXX symbol version that a library needs: ('2.28', '3.4.22'); None if it has none.
 
-    Found by the hashes of the names in `.gnu.version_r`: a tool that patches a library moves the names themselves to
-    its end. None where it needs none.
+    The versions are found by the hashes of their names in `.gnu.version_r`, because tools that patch a library move
+    the names themselves to its end.
     """
     return _newest(segment, _GLIBC), _newest(segment, _GLIBCXX)
 
@@ -121,7 +121,7 @@ def _newest(segment: bytes, names: dict[str, int]) -> str | None:
 
 
 def _is_need(segment: bytes | bytearray, at: int) -> bool:
-    """Whether an Elf64_Vernaux stands there: the flags, the index and the distance to the next one have few values."""
+    """Return whether the data at an offset can be an Elf64_Vernaux: its flags, index and next have few valid values."""
     if at + _AUX.size > len(segment):
         return False
     _, flags, other, name, following = _AUX.unpack_from(segment, at)
@@ -129,7 +129,7 @@ def _is_need(segment: bytes | bytearray, at: int) -> bool:
 
 
 def _hash(name: str) -> int:
-    """The ELF hash of a name (gABI, "Hash Table")."""
+    """Return the ELF hash of a name (gABI, "Hash Table")."""
     value = 0
     for byte in name.encode():
         value = (value << 4) + byte
@@ -147,14 +147,14 @@ _GLIBCXX = {f"3.4.{n}": _hash(f"GLIBCXX_3.4.{n}") for n in range(_NEWEST_GLIBCXX
 
 @dataclass(slots=True)
 class _Window:
-    """A stream that is read forwards, with the part around the current place."""
+    """A buffer over a stream that is read forwards."""
 
     stream: Iterator[bytes]
     start: int = 0  # offset of the first byte of `data`
     data: bytearray = field(default_factory=bytearray)
 
     def reach(self, offset: int) -> bool:
-        """Read until the byte before `offset` is there; False where the stream ends earlier."""
+        """Read up to `offset`; return False if the stream ends earlier."""
         while self.start + len(self.data) < offset:
             piece = next(self.stream, None)
             if piece is None:
@@ -163,7 +163,7 @@ class _Window:
         return True
 
     def drop(self, offset: int) -> bool:
-        """Forget what stands before `offset`, reading up to it; False where the stream ends earlier."""
+        """Read up to `offset` and discard the bytes before it; return False if the stream ends earlier."""
         while self.start + len(self.data) < offset:
             self.start += len(self.data)
             self.data.clear()
@@ -179,15 +179,15 @@ class _Window:
 def gpu_code(
     name: str, stream: Iterator[bytes], *, least: int, most: int = _BINARIES_MAX, wanted: frozenset[str] = frozenset()
 ) -> Code:
-    """The GPU code in the first fat binaries of a library.
+    """Return the GPU code in the first fat binaries of a library.
 
     Args:
-        name: of the library's file, for messages.
-        stream: its contents.
-        least: fat binaries that are read in any case.
-        most: fat binaries that are read if some of `wanted` were not met yet. A source file may be compiled for a part
-            of the capabilities, and libtorch_cuda.so for aarch64 begins with several for 10.0 alone.
-        wanted: capabilities with machine code that are looked for.
+        name: the file name, for messages.
+        stream: the contents of the library.
+        least: the number of fat binaries to read in any case.
+        most: the number of fat binaries to read while some of `wanted` are missing. A source file may be compiled for
+            only some capabilities, and libtorch_cuda.so for aarch64 begins with several for 10.0 only.
+        wanted: the capabilities with machine code to look for.
 
     Raises:
         IntegrityError: a length in a fat binary points outside of it.
@@ -210,7 +210,7 @@ def gpu_code(
             break
         _, version, header, size = _FAT.unpack_from(window.data)
         if (version, header) != (1, _FAT.size):
-            window.drop(offset + 1)  # the same four bytes elsewhere
+            window.drop(offset + 1)  # the same four bytes in other data
             continue
         if size > _FAT_MAX:
             raise _refused(name, f"the fat binary at {offset} claims {size} bytes")
@@ -240,4 +240,4 @@ def _named(numbers: set[int]) -> tuple[str, ...]:
 
 
 def _refused(name: str, why: str) -> IntegrityError:
-    return IntegrityError(f"{name} is refused: {why}", hint="it is not a sound library; use the file of another index")
+    return IntegrityError(f"{name} is refused: {why}", hint="the library is invalid; use the file of another index")

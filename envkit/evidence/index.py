@@ -1,4 +1,4 @@
-"""The file lists of a package index: JSON where it is served (PEP 691, 700), else HTML (PEP 503, 592)."""
+"""The file lists of a package index: JSON if the index has it (PEP 691, 700), else HTML (PEP 503, 592)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGES = frozenset({
     "torch", "torchvision", "torchaudio", "triton", "cuda-toolkit",
     *(f"nvidia-{part}-cu{major}" for part in ("cudnn", "nccl") for major in (11, 12, 13)),
 })  # fmt: skip
-"""The packages that are ever asked for; a name that a file names is not one more."""
+"""The only packages that are requested; names from untrusted files are never added."""
 LIST_MAX = 64 << 20  # bytes; torch's has 0.4 MB
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _HINT = "envkit config shows the index; ENVKIT_PYTHON_INDEX=URL sets another one"
@@ -36,12 +36,12 @@ _OK, _UNAUTHORIZED = 200, (401, 403)
 _BUILD = re.compile(r"(\d+)(.*)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-_DAY = timedelta(days=1)  # clocks of two machines may differ, and so may their time zones
+_DAY = timedelta(days=1)  # tolerance for clocks and time zones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelFile:
-    """One wheel in a file list."""
+    """A wheel in a file list."""
 
     name: str
     url: str
@@ -57,7 +57,7 @@ class WheelFile:
 
     @property
     def build_order(self) -> tuple[int, str]:
-        """What builds of one wheel are sorted by, as in the specification: '1a' -> (1, 'a'); no tag comes first."""
+        """The sort key of build tags, as specified for wheels: '1a' -> (1, 'a'); no tag comes first."""
         match = _BUILD.fullmatch(self.build or "")
         return (int(match[1]), match[2]) if match else (-1, "")
 
@@ -69,37 +69,37 @@ class FileList:
     package: str
     url: str
     files: tuple[WheelFile, ...]
-    today: date  # by the Date header of the index, else by this machine's clock; UTC
+    today: date  # UTC; from the Date header of the index, else from this machine's clock
 
     def of(self, version: str) -> tuple[WheelFile, ...]:
-        """The wheels of one release that are not yanked."""
+        """Return the wheels of a release, without yanked ones."""
         return tuple(file for file in self.files if file.version == version and not file.yanked)
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """Every release with a wheel that is not yanked, in the order of the list."""
+        """The releases with a wheel that is not yanked, in the order of the list."""
         return tuple(dict.fromkeys(file.version for file in self.files if not file.yanked))
 
     def is_future(self, day: str) -> bool:
-        """Whether an ISO day is later than today, in whichever time zone it was written."""
+        """Return whether an ISO day is later than today in every time zone."""
         return date.fromisoformat(day) > self.today + _DAY
 
 
 @dataclass(slots=True, kw_only=True)
 class Index:
-    """One package index, asked through one transport. Lists are kept for the length of a run."""
+    """A package index. File lists are cached for the run."""
 
-    url: str  # its simple index; may hold a login
+    url: str  # of the simple index; may contain a login
     transport: Transport
     traffic: Traffic
     ca_bundle: str | None = None  # PEM file, for other clients of the same index
     _lists: dict[str, FileList] = field(default_factory=dict)
 
     def files(self, package: str) -> FileList:
-        """The file list of a package.
+        """Return the file list of a package.
 
         Raises:
-            EnvironmentProblem: the index does not answer, refuses, or answers something else than a file list.
+            EnvironmentProblem: the index does not answer, refuses, or its answer is not a file list.
             IntegrityError: the list contradicts itself.
         """
         if package not in PACKAGES:
@@ -109,7 +109,7 @@ class Index:
         return self._lists[package]
 
     def remote(self, file: WheelFile) -> RemoteFile:
-        """A wheel of a file list, for reading parts of it."""
+        """Return a wheel of a file list as a file that can be read in parts."""
         return RemoteFile(
             transport=self.transport, name=file.name, url=file.url, traffic=self.traffic,
             led_by=without_login(self.url), authorization=authorization(file.url, self.url), expected=file.size,
@@ -140,7 +140,7 @@ class Index:
             if host(answer.url) != host(plain):
                 raise EnvironmentProblem(
                     f"{host(plain)} redirects to {host(answer.url)}",
-                    hint="if that is your index, name it: ENVKIT_PYTHON_INDEX=URL",
+                    hint="if that is your index, set ENVKIT_PYTHON_INDEX=URL",
                 )
             if answer.status in _UNAUTHORIZED:
                 raise EnvironmentProblem(
@@ -168,7 +168,7 @@ def _unzipped(data: bytes, url: str) -> bytes:
 
 
 def _today(sent: str | None) -> date:
-    """The day of a Date header, else of this machine's clock."""
+    """Return the day of a Date header, else of this machine's clock."""
     try:
         return parsedate_to_datetime(sent or "").astimezone(UTC).date()
     except (ValueError, OverflowError):
@@ -176,16 +176,16 @@ def _today(sent: str | None) -> date:
 
 
 def _check_days(files: FileList) -> None:
-    """Refuse a list with files of the future: the days of releases come from it.
+    """Refuse a list with upload times in the future, because release dates come from it.
 
     Raises:
-        IntegrityError: it has one.
+        IntegrityError: an upload time is in the future.
     """
     late = next((file for file in files.files if file.uploaded and files.is_future(file.uploaded)), None)
     if late is not None:
         raise IntegrityError(
             f"{files.url} lists {neutral(late.name)} as uploaded on {late.uploaded}, and today is {files.today}",
-            # The clock of this machine counts only for an index without a Date header.
+            # The clock of this machine is used only for an index without a Date header.
             hint="use another index: ENVKIT_PYTHON_INDEX=URL; or correct its clock and that of this machine (date -u)",
         )
 
@@ -241,8 +241,8 @@ def _wheels(package: str, rows: list[Row], url: str) -> tuple[WheelFile, ...]:
         file = _wheel(package, row)
         if file is None:
             continue
-        before = wheels.setdefault(file.name, file)
-        if before.sha256 != file.sha256:
+        first = wheels.setdefault(file.name, file)
+        if first.sha256 != file.sha256:
             raise IntegrityError(
                 f"{shown(url)} lists {neutral(file.name)} twice with different hashes", hint="use another index"
             )
@@ -250,7 +250,7 @@ def _wheels(package: str, rows: list[Row], url: str) -> tuple[WheelFile, ...]:
 
 
 def _wheel(package: str, row: Row) -> WheelFile | None:
-    """A wheel of the package; None for other files and for names that no installer would take."""
+    """Return a wheel of the package; None for other files and for names that installers ignore."""
     name = row["name"]
     if not isinstance(name, str) or not name.endswith(".whl"):
         return None
@@ -277,18 +277,18 @@ def _wheel(package: str, row: Row) -> WheelFile | None:
     )
 
 
-def _day(moment: object) -> str | None:
-    """The day of an upload time; None where it is not a date."""
-    if not isinstance(moment, str) or not _DATE.match(moment):
+def _day(timestamp: object) -> str | None:
+    """Return the day of an upload time; None if it is not a date."""
+    if not isinstance(timestamp, str) or not _DATE.match(timestamp):
         return None
     try:
-        return date.fromisoformat(moment[:10]).isoformat()
+        return date.fromisoformat(timestamp[:10]).isoformat()
     except ValueError:
         return None
 
 
 def _python(interpreter: str, abi: str) -> str | None:
-    """'3.13t' for (cp313, cp313t); None for a wheel of any Python."""
+    """Return '3.13t' for (cp313, cp313t); None for a wheel for any Python."""
     match = re.fullmatch(r"cp(3)(\d+)", interpreter)
     if match is None:
         return None

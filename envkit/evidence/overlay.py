@@ -1,4 +1,4 @@
-"""Proved rows as a YAML file for `--facts`, so a wheel that the facts do not know can be resolved."""
+"""Write proved rows as a YAML file for `--facts`, so that a wheel that is not in the facts can be resolved."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
 
 SOURCE = "proved_files"
-_NUMPY2 = (2, 3)  # from 2.3 on torch is built against the numpy 2 interface
-_HEAD = """# Rows that files prove (envkit matrix prove --as-overlay), for --facts FILE.
-# `null  # ask: ...` is what no file says.
+_NUMPY2 = (2, 3)  # since 2.3, torch is built against the numpy 2 interface
+_HEAD = """# Rows proved by files (envkit matrix prove --as-overlay), for --facts FILE.
+# `null  # ask: ...` marks values that are in no file.
 """
 
 
 def text_of(releases: Sequence[Release], rows: Iterable[Row], facts: Facts) -> str:
-    """The overlay of releases: their builds, and the releases themselves where the facts lack them."""
+    """Return the overlay of releases: their builds, and the releases themselves if the facts do not have them."""
     proved: dict[str, dict[str, Any]] = {}
     for _, evidence in rows:
         proved.setdefault(evidence.row, {}).setdefault(evidence.field, evidence.value)
-    what = "; ".join(f"Files of torch {release.torch}: {_names(release)}" for release in releases)
-    tree: dict[str, Any] = {"sources": {SOURCE: {"kind": "package index", "what": what}}}
+    files = "; ".join(f"Files of torch {release.torch}: {_names(release)}" for release in releases)
+    tree: dict[str, Any] = {"sources": {SOURCE: {"kind": "package index", "what": files}}}
     new = [release for release in releases if release.torch not in facts.releases]
     if new:
         tree["releases"] = [_plain(_release(release, proved.get(release.torch, {}))) for release in new]
@@ -68,17 +68,18 @@ def _build(release: Release, platform: str, proved: dict[str, dict[str, Any]], f
     known = tables.BY_NAME["builds"]
     old = next((row for row in facts.builds if name_of(known, row) == name), None)
     values = {column: getattr(old, column) for column in known.columns} if old is not None else {}
-    said = proved.get(name, {})
-    tag = "cpu" if said.get("cuda") is None else "cu" + str(said["cuda"]).replace(".", "")
-    base = {"torch": release.torch, "cuda": said.get("cuda") or "cpu", "source": release.source, "platform": platform}
+    measured = proved.get(name, {})
+    cuda = measured.get("cuda")
+    tag = "cpu" if cuda is None else "cu" + str(cuda).replace(".", "")
+    base = {"torch": release.torch, "cuda": cuda or "cpu", "source": release.source, "platform": platform}
     if release.source == "pytorch" and not values:
         values = {"index": f"{_index_root(facts)}/{tag}", "local_version": f"+{tag}"}
     if not values or values.get("pythons") is None:
-        own = release.wheels[platform].name.split("-")
-        values["pythons"] = (f"{own[-3][2]}.{own[-3][3:]}",) if own[-3].startswith("cp") else None
+        python_tag = release.wheels[platform].name.split("-")[-3]
+        values["pythons"] = (f"{python_tag[2]}.{python_tag[3:]}",) if python_tag.startswith("cp") else None
     stated = facts.releases.get(release.torch)
     partners = {name: getattr(stated, name) for name in PARTNERS} if stated is not None else {}
-    values = {**partners, "advertised": True, **values, **said, **base}
+    values = {**partners, "advertised": True, **values, **measured, **base}
     allowed = [field.name for field in fields(model.Build) if field.name not in ("confidence", "note", "refs")]
     return {**{name: values.get(name) for name in allowed}, "refs": [SOURCE]}
 
@@ -88,7 +89,7 @@ def _index_root(facts: Facts) -> str:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Only fields with a value; tuples as lists. An empty list of PTX is what a file proves."""
+    """Return only fields with a value, with lists for tuples; an empty list of `archs` is kept."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in row.items()

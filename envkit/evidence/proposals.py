@@ -1,7 +1,8 @@
-"""Rows that files prove beside a release's own: other CUDA variants, cuDNN releases, toolkits. Pure.
+"""Propose rows that a release's files suggest: other CUDA variants, cuDNN releases, toolkits. Pure.
 
-The table of a torch says which machine code its releases have, not that such a wheel was published; a cuDNN says what
-it runs on, not which driver it needs; a file list says that a toolkit exists. The rest is asked for.
+The files prove only a part of each row. The architecture table of torch has the machine code of its other wheels, but
+not whether they were published; a cuDNN library has the GPUs that it supports, but not the driver that it needs; a
+file list has the versions of a toolkit. The other fields become questions.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PARTS = 3  # of the version of a cuDNN or a toolkit in the facts: '9.26.0' for 
 
 
 def tabled(proofs: Proofs) -> dict[tuple[str, str], Evidence]:
-    """What the table of a torch wheel says of each CUDA: (CUDA, platform) -> architectures."""
+    """Return the architecture table of a torch wheel by (CUDA, platform)."""
     platforms = {platform_named(name).machine: name for name in PLATFORMS}
     table = {}
     for item in proofs.items:
@@ -44,14 +45,14 @@ def tabled(proofs: Proofs) -> dict[tuple[str, str], Evidence]:
 
 
 def variant_evidence(release: Release, facts: Facts) -> list[Row]:
-    """Evidence for the architectures of the wheels of other CUDA versions that the facts have."""
+    """Return evidence for the architectures of the release's wheels for other CUDA versions in the facts."""
     x86 = release.wheels.get(_X86)
-    said = tabled(x86) if x86 is not None else {}
+    table = tabled(x86) if x86 is not None else {}
     return [
         ("builds", replace(evidence, row=_name(build), field="archs"))
         for build in facts.builds
         if build.torch == release.torch and build.source == "pytorch"
-        and (evidence := said.get((build.cuda or "cpu", build.platform))) is not None
+        and (evidence := table.get((build.cuda or "cpu", build.platform))) is not None
     ]  # fmt: skip
 
 
@@ -60,16 +61,16 @@ def _name(build: Any) -> str:
 
 
 def architectures(release: Release) -> dict[str, dict[str, list[str]]]:
-    """The fields `arch` and `arch_aarch64` of variant rows, by CUDA."""
-    made: dict[str, dict[str, list[str]]] = {}
+    """Return the fields `arch` and `arch_aarch64` of variant rows, by CUDA."""
+    by_cuda: dict[str, dict[str, list[str]]] = {}
     x86 = release.wheels.get(_X86)
     for (cuda, platform), evidence in (tabled(x86) if x86 is not None else {}).items():
-        made.setdefault(cuda, {})["arch" if platform == _X86 else "arch_aarch64"] = list(evidence.value)
-    return made
+        by_cuda.setdefault(cuda, {})["arch" if platform == _X86 else "arch_aarch64"] = list(evidence.value)
+    return by_cuda
 
 
 def variant_rows(release: Release, known: Container[str], index_root: str) -> list[dict[str, Any]]:
-    """Rows for the CUDA versions of a release's table that are not among the known ones."""
+    """Return rows for the CUDA versions of a release's architecture table that are not in `known`."""
     return [
         _variant(release.torch, cuda, archs, index_root)
         for cuda, archs in sorted(architectures(release).items(), key=lambda item: key(item[0]))
@@ -92,29 +93,29 @@ def _variant(torch: str, cuda: str, archs: Mapping[str, list[str]], index_root: 
 
 
 def cudnn_of(release: Release) -> tuple[str, str] | None:
-    """The cuDNN package that a release's default wheel requires, with its version; None where it bundles one."""
+    """Return name and version of the cuDNN package that a release's default wheel requires; None if it bundles one."""
     x86 = release.wheels.get(_X86)
     for requirement in x86.metadata.matching(_CUDNN.pattern) if x86 is not None else ():
-        for wanted in requirement.specifier:
-            if wanted.operator == "==":
-                return requirement.name, wanted.version
+        for specifier in requirement.specifier:
+            if specifier.operator == "==":
+                return requirement.name, specifier.version
     return None
 
 
 def cudnn_key(package: str, version: str) -> tuple[str, str]:
-    """Version and CUDA major of the row of cudnn_cuda: ('9.26.0', '13')."""
+    """Return version and CUDA major of a row of cudnn_cuda: ('9.26.0', '13')."""
     match = _CUDNN.fullmatch(package)
     assert match is not None
     return short(version), match[1]
 
 
 def short(version: str) -> str:
-    """The first three numbers of a version, as the facts name cuDNN and toolkits."""
+    """Return the first three numbers of a version, as the facts have for cuDNN and toolkits."""
     return ".".join(str(number) for number in (*Version(version).release, 0, 0)[:_PARTS])
 
 
 def cudnn_row(package: str, version: str, cuda: str, proofs: Proofs) -> tuple[dict[str, Any], Evidence | None]:
-    """The row of a cuDNN from the machine code in its library, with the evidence."""
+    """Return the row of a cuDNN from the machine code in its library, with the evidence."""
     cudnn, major = cudnn_key(package, version)
     code = proofs.first("archs", MACHINE_CODE)
     lowest = [f"{code.value[0]}+"] if code is not None and code.value else []
@@ -130,11 +131,14 @@ def cudnn_row(package: str, version: str, cuda: str, proofs: Proofs) -> tuple[di
 
 
 def toolkit_rows(files: FileList, known: Iterable[str]) -> list[dict[str, Any]]:
-    """Rows for the toolkits of a file list that the facts lack, newest first; older ones than theirs are left out."""
-    have = set(known)
-    oldest = min(have, key=key)
+    """Return rows for the toolkits of a file list that are not in `known`, newest first.
+
+    Toolkits older than the oldest known one are left out.
+    """
+    known_toolkits = set(known)
+    oldest = min(known_toolkits, key=key)
     versions = {short(version) for version in files.versions if not Version(version).is_prerelease}
-    new = sorted((cuda for cuda in versions - have if key(cuda) > key(oldest)), key=key, reverse=True)
+    new = sorted((cuda for cuda in versions - known_toolkits if key(cuda) > key(oldest)), key=key, reverse=True)
     return [
         {
             "toolkit": cuda, "linux_min": Ask(f"which driver do the release notes of CUDA {cuda} name for Linux?"),

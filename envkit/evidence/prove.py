@@ -1,4 +1,4 @@
-"""Read a torch release, or a wheel of this machine, and hold it against the facts."""
+"""Read the files of a torch release, or a local wheel, as evidence for the facts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from envkit.evidence.index import FileList, Index, WheelFile
     from envkit.facts.model import Facts
 
-_NEWEST = 6  # partner releases that are looked at for a torch that the facts do not know
+_NEWEST = 6  # partner releases to try for a torch that is not in the facts
 _HINT = "envkit matrix prove torch==2.7.1"
 
 
@@ -38,10 +38,10 @@ class Proved:
 
 
 def release_named(requirement: str) -> str:
-    """The version of `torch==2.15.0`.
+    """Return the version of a requirement such as `torch==2.15.0`.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the text is not such a requirement.
     """
     name, separator, version = requirement.partition("==")
     parts = version.split(".")
@@ -61,20 +61,20 @@ def prove_release(
     cache: Path | None = None,
     refused: list[IntegrityError] | None = None,
 ) -> Proved:
-    """Read what the index's wheels of a release prove, one for each platform, and its partners' pins.
+    """Read one wheel of a release per platform, and the wheels of its partners (torchvision, torchaudio).
 
     Args:
-        index: where the files are.
+        index: the package index.
         torch: the release.
-        facts: which partner is compatible with it.
-        level: how much is read.
-        cache: folder where what was read is kept; None = nowhere.
-        refused: gets the errors of files that are refused, which are left out; None = the first one is raised.
+        facts: have the compatible partner releases.
+        level: how much to read.
+        cache: folder for the results; None: not cached.
+        refused: receives the errors of refused files, which are left out; None: the first error is raised.
 
     Raises:
         UsageError: the index has no wheel of that release.
         EnvironmentProblem: the index does not answer.
-        IntegrityError: a file is not what the index lists, or not sound.
+        IntegrityError: a file differs from the index or is invalid.
     """
     files = index.files("torch")
     chosen = _chosen(files.of(torch))
@@ -88,8 +88,8 @@ def prove_release(
             proofs = _read(index, file, level, cache)
             _check_names(proofs, torch, platform)
             wheels[platform] = proofs
-            if (beside := read_pulled(index, file, platform, cache=cache)) is not None:
-                pulled[platform] = beside
+            if (dependencies := read_pulled(index, file, platform, cache=cache)) is not None:
+                pulled[platform] = dependencies
     for name in PARTNERS:
         lists[name] = index.files(name)
         with _collected(refused):
@@ -107,7 +107,7 @@ def prove_release(
 
 
 def prove_cudnn(index: Index, package: str, version: str, cache: Path | None = None) -> Proofs | None:
-    """Read the machine code in the library of a cuDNN; None where the index has no such wheel for linux-64.
+    """Read the machine code in the library of a cuDNN; None if the index has no such wheel for linux-64.
 
     Raises: as `prove_release`.
     """
@@ -117,7 +117,7 @@ def prove_cudnn(index: Index, package: str, version: str, cache: Path | None = N
 
 @contextmanager
 def _collected(refused: list[IntegrityError] | None) -> Iterator[None]:
-    """Put the error of a refused file into a list, if there is one."""
+    """Add the error of a refused file to a list; without a list, raise it."""
     try:
         yield
     except IntegrityError as error:
@@ -127,12 +127,12 @@ def _collected(refused: list[IntegrityError] | None) -> Iterator[None]:
 
 
 def prove_file(path: Path, level: Level) -> Proved:
-    """Read what a wheel of this machine proves.
+    """Read a local wheel.
 
     Raises:
-        UsageError: it is not named as a Linux wheel of torch.
-        EnvironmentProblem: it cannot be read.
-        IntegrityError: it is not a sound wheel.
+        UsageError: the file name is not that of a Linux wheel of torch.
+        EnvironmentProblem: the file cannot be read.
+        IntegrityError: the wheel is invalid.
     """
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
@@ -144,7 +144,8 @@ def prove_file(path: Path, level: Level) -> Proved:
     proofs = read_local(path, level)
     if proofs.text("name") != "torch" or proofs.text("version") != str(version):
         raise IntegrityError(
-            f"{path.name} is refused: it holds {proofs.text('name')} {proofs.text('version')}", hint="rename the file"
+            f"{path.name} is refused: it contains {proofs.text('name')} {proofs.text('version')}",
+            hint="rename the file",
         )
     release = Release(
         torch=version.public, source="pytorch" if version.local else "pypi", files=None, wheels={platform: proofs},
@@ -154,9 +155,9 @@ def prove_file(path: Path, level: Level) -> Proved:
 
 
 def _chosen(files: tuple[WheelFile, ...]) -> dict[str, WheelFile]:
-    """One wheel for each platform: that of the oldest Python, which every release has for both.
+    """Return one wheel per platform: that of the oldest Python, which every release has for both platforms.
 
-    Of several builds of one wheel it is the one with the highest build tag, which installers take.
+    If a wheel has several builds, the one with the highest build tag is used, as installers do.
     """
     chosen: dict[str, WheelFile] = {}
     newest = sorted(files, key=lambda wheel: wheel.build_order, reverse=True)
@@ -170,50 +171,51 @@ def _chosen(files: tuple[WheelFile, ...]) -> dict[str, WheelFile]:
 def _read(index: Index, file: WheelFile, level: Level, cache: Path | None) -> Proofs:
     if file.sha256 is None:
         raise EnvironmentProblem(
-            f"the index has no SHA-256 for {file.name}, so it proves nothing", hint="ENVKIT_PYTHON_INDEX=URL"
+            f"the index has no SHA-256 for {file.name}, so the file cannot be used as evidence",
+            hint="use another index: ENVKIT_PYTHON_INDEX=URL",
         )
     return read_wheel(file.name, index.remote(file), level, sha256=file.sha256, date=file.uploaded, cache=cache)
 
 
 def _check_names(proofs: Proofs, torch: str, platform: str) -> None:
-    """The file has to be the torch that its name says."""
+    """Check that a file contains the torch of its file name."""
     version = (proofs.text("version") or "").partition("+")[0]
     if proofs.text("name") != "torch" or version != torch or proofs.first("cuda") is None:
         raise IntegrityError(
-            f"{proofs.name} is refused: it holds {proofs.text('name')} {proofs.text('version')} for {platform}",
+            f"{proofs.name} is refused: it contains {proofs.text('name')} {proofs.text('version')} for {platform}",
             hint="use another index: ENVKIT_PYTHON_INDEX=URL",
         )
 
 
 def _partner(index: Index, files: FileList, torch: str, facts: Facts, cache: Path | None) -> Proofs | None:
-    """The partner's release for this torch: the facts' own, else the one whose requirement names it."""
+    """Return the partner release for a torch: the one in the facts, otherwise one that requires this torch."""
     row = facts.releases.get(torch)
     stated = getattr(row, files.package) if row is not None else None
-    versions = [stated] if stated in files.versions else _near(index, files, torch)
+    versions = [stated] if stated in files.versions else _candidates(index, files, torch)
     for version in versions:
         own = files.of(version)
         file = next(iter((*_chosen(own).values(), *own)), None)
         if file is None:
             continue
         proofs = _read(index, file, METADATA_ONLY, cache)
-        if stated is not None or _names(proofs, torch):
+        if stated is not None or _accepts(proofs, torch):
             return proofs
     return None
 
 
-def _near(index: Index, files: FileList, torch: str) -> list[str]:
-    """Partner releases with a file of the month of torch or of a later one, oldest first, and the newest of before."""
+def _candidates(index: Index, files: FileList, torch: str) -> list[str]:
+    """Return partner releases from the month of torch on, oldest first, then the newest release before that month."""
     days = [file.uploaded for file in index.files("torch").of(torch) if file.uploaded]
-    first = min(days, default="")[:7]
-    # A file without a day counts as late: only its requirement can tell.
-    late = {file.version for file in files.files if not file.yanked and (file.uploaded or "9")[:7] >= first}
-    newest = sorted({file.version for file in files.files if not file.yanked} - late, key=key)[-1:]
-    return [*sorted(late, key=key)[:_NEWEST], *newest]  # a partner that ended fits every later torch
+    month = min(days, default="")[:7]
+    # A file without an upload time counts as later; its requirement decides.
+    later = {file.version for file in files.files if not file.yanked and (file.uploaded or "9")[:7] >= month}
+    newest = sorted({file.version for file in files.files if not file.yanked} - later, key=key)[-1:]
+    return [*sorted(later, key=key)[:_NEWEST], *newest]  # a discontinued partner accepts every later torch
 
 
-def _names(proofs: Proofs, torch: str) -> bool:
-    wanted = proofs.metadata.requirement("torch")
-    return wanted is None or wanted.specifier.contains(torch, prereleases=True)
+def _accepts(proofs: Proofs, torch: str) -> bool:
+    requirement = proofs.metadata.requirement("torch")
+    return requirement is None or requirement.specifier.contains(torch, prereleases=True)
 
 
 def _version(proofs: Proofs | None) -> str | None:
@@ -221,6 +223,6 @@ def _version(proofs: Proofs | None) -> str | None:
 
 
 def _digest(files: FileList, version: str | None) -> str:
-    """SHA-256 of a release's part of a file list: names and hashes, so a later upload elsewhere changes nothing."""
+    """Return the SHA-256 of a release's file names and hashes; uploads of other releases do not change it."""
     rows: list[tuple[str, str | None]] = sorted((file.name, file.sha256) for file in files.of(version or ""))
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""What pip downloads with a wheel of torch: everything that it requires, as on the day of its release.
+"""The wheels that pip downloads with a wheel of torch, as on the day of its release.
 
-Some requirements name no exact version (sympy, triton from 2.14 on), so the day decides: the same wheel has the same
-answer for ever. uv solves it, as it solves locks.
+Some requirements have no exact version (sympy, triton since 2.14), so they are solved as of the release date: the
+result for a wheel never changes. uv solves them, as it solves locks.
 """
 
 from __future__ import annotations
@@ -22,65 +22,63 @@ if TYPE_CHECKING:
     from envkit.evidence.index import Index, WheelFile
 
 SCHEMA = "envkit.pulled-evidence/1"
-_GLIBC = "2.36"  # of debian12, the default OS; wheels that need less are taken as well
+_GLIBC = "2.36"  # of debian12, the default OS; wheels that need an older one are compatible too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
     """The wheels that are installed with a wheel of torch."""
 
-    python: str  # that they were chosen for: '3.11'
-    day: str  # newer files were not considered
+    python: str  # the Python for which they were chosen: '3.11'
+    day: str  # newer files were ignored
     wheels: tuple[IndexWheel, ...]  # sorted by name, all with a size
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """Bytes of all wheels."""
         return sum(wheel.size or 0 for wheel in self.wheels)
 
     @property
     def sha256(self) -> str:
-        """Of their names, versions, hashes and sizes."""
+        """SHA-256 of the names, versions, hashes and sizes."""
         rows = [(wheel.name, wheel.version, wheel.sha256, wheel.size) for wheel in self.wheels]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     @property
     def quote(self) -> str:
-        """Each wheel with its bytes."""
+        """Each wheel with its size in bytes."""
         return "; ".join(f"{wheel.name} {wheel.version} {wheel.size}" for wheel in self.wheels)
 
 
 def read_pulled(index: Index, file: WheelFile, platform: str, *, cache: Path | None = None) -> Pulled | None:
-    """Solve what a wheel of torch pulls; None where the index does not say it.
-
-    An index says it if it has every package, with sizes and upload times.
+    """Solve the requirements of a wheel of torch; None if the index lacks a package, a size or an upload time.
 
     Args:
-        index: where the files are.
+        index: the package index.
         file: a wheel of torch.
-        platform: of the wheel, 'linux-64'.
-        cache: folder where the answer is kept by the wheel's SHA-256; None = nowhere.
+        platform: the platform of the wheel, such as 'linux-64'.
+        cache: folder for the results by the wheel's SHA-256; None: not cached.
 
     Raises:
         EnvironmentProblem: uv is missing, or the index does not answer.
-        TimeLimitError: no end in time.
+        TimeLimitError: uv did not finish in time.
     """
     if None in (file.sha256, file.size, file.uploaded) or not file.pythons:
         return None
     key = f"{file.sha256}-pulled"
-    kept = None if cache is None else json_cache.read(cache, key, SCHEMA)
-    if kept is None:
-        kept = _solved(index, file, platform)
-        if kept is not None and cache is not None:
-            json_cache.write(cache, key, SCHEMA, kept)
-    if kept is None:
+    rows = None if cache is None else json_cache.read(cache, key, SCHEMA)
+    if rows is None:
+        rows = _solved(index, file, platform)
+        if rows is not None and cache is not None:
+            json_cache.write(cache, key, SCHEMA, rows)
+    if rows is None:
         return None
-    return Pulled(python=file.pythons[0], day=file.uploaded or "", wheels=tuple(IndexWheel(**row) for row in kept))
+    return Pulled(python=file.pythons[0], day=file.uploaded or "", wheels=tuple(IndexWheel(**row) for row in rows))
 
 
 def _solved(index: Index, file: WheelFile, platform: str) -> list[dict[str, Any]] | None:
     python = file.pythons[0].removesuffix("t")
-    # Requires-Python may name a patch release (>=3.6.2), which a version without one does not satisfy.
+    # Requires-Python may have a patch release (>=3.6.2), which '3.6' alone would not satisfy.
     target = uv.Target(platform=platform, glibc=_GLIBC, python=f"{python}.99")
     try:
         text, _ = uv.compile_wheels(
@@ -93,5 +91,5 @@ def _solved(index: Index, file: WheelFile, platform: str) -> list[dict[str, Any]
     if any(wheel.size is None for wheel in wheels):
         return None
     rest = [wheel for wheel in wheels if wheel.name != "torch"]
-    # The answer is about this very wheel only if it is the one that uv chose.
+    # The result is for this wheel only if uv chose exactly this file of torch.
     return [asdict(wheel) for wheel in rest] if file.sha256 in {wheel.sha256 for wheel in wheels} else None

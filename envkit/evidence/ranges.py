@@ -1,6 +1,6 @@
-"""Parts of a file: on this machine, or behind a server that serves ranges (RFC 9110, section 14).
+"""Read parts of a file, local or on a server with range requests (RFC 9110, section 14).
 
-A part has to be exactly what was asked for, and all parts have to be of one file.
+A part must be exactly the requested range, and all parts must come from the same version of the file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from envkit.registry.transport import Answer, Transport
 
 PIECE = 1 << 20
-"""Bytes of one request while a file is read from front to back."""
+"""Bytes of one request while a file is read sequentially."""
 PATIENCE = Policy(tries=3, first_s=0.5, longest_s=10.0, total_s=90.0, silence_s=20.0)
-"""Limits of a transport that reads indexes: a person waits for the answer."""
-_TAIL = 72 << 10  # holds the end records of a zip file with the longest comment
-_WHOLE_MAX = 1 << 20  # a server without ranges may send a file of this size whole
+"""Retry limits for reading indexes; short, because a person waits for the result."""
+_TAIL = 72 << 10  # bytes; enough for the end records of a zip file with the longest comment
+_WHOLE_MAX = 1 << 20  # bytes; a server without ranges may send a file up to this size
 _PARTIAL, _WHOLE = 206, 200
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _ENV_INDEX = "use an index that serves ranges of its files: ENVKIT_PYTHON_INDEX=URL"
@@ -35,28 +35,28 @@ _ENV_INDEX = "use an index that serves ranges of its files: ENVKIT_PYTHON_INDEX=
 
 @dataclass(slots=True)
 class Traffic:
-    """What was asked and received so far, and the most that may be received."""
+    """The requests and bytes so far, and the limit of bytes."""
 
     limit: int  # bytes
     requests: int = 0
     received: int = 0  # bytes
 
     def check(self, what: str, size: int) -> None:
-        """Refuse a request that would exceed the limit.
+        """Check that another `size` bytes are within the limit.
 
         Raises:
-            EnvironmentProblem: it would.
+            EnvironmentProblem: they are not.
         """
         if self.received + size > self.limit:
             raise EnvironmentProblem(
-                f"{what}: reading on would take more than {self.limit / 1e6:.0f} MB",
-                hint="name one release: --torch V; or read less: without --deep",
+                f"{what}: the download would exceed {self.limit / 1e6:.0f} MB",
+                hint="select one release with --torch V, or read less without --deep",
             )
 
 
 @contextmanager
 def as_environment() -> Iterator[None]:
-    """Raise what a server does wrong as an environment problem, which is what it is for a reader of facts.
+    """Raise errors of a server as environment problems.
 
     Raises:
         EnvironmentProblem: the server refuses, is overloaded, or is silent.
@@ -70,10 +70,10 @@ def as_environment() -> Iterator[None]:
 
 @contextmanager
 def local_file(path: Path) -> Iterator[Source]:
-    """Open a file of this machine.
+    """Open a local file.
 
     Raises:
-        EnvironmentProblem: it cannot be read.
+        EnvironmentProblem: the file cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -87,18 +87,18 @@ def local_file(path: Path) -> Iterator[Source]:
 
 @dataclass(slots=True, kw_only=True)
 class RemoteFile:
-    """A file behind a server. Its end is read first and kept; that request also tells its size."""
+    """A file on a server. The first request reads and keeps its end, and also gives its size."""
 
     transport: Transport
     name: str  # for messages
     url: str
     traffic: Traffic
-    led_by: str | None = None  # the index that named the URL
+    led_by: str | None = None  # the index with the link to the file
     authorization: str | None = None
-    expected: int | None = None  # bytes, as the index has it
+    expected: int | None = None  # size in bytes according to the index
     _size: int = -1
     _validator: str | None = None
-    _kept: bytes = b""  # of the end
+    _kept: bytes = b""  # the end of the file
     _policy: Policy = field(default_factory=lambda: PATIENCE)
 
     @property
@@ -106,19 +106,19 @@ class RemoteFile:
         """Bytes of the whole file.
 
         Raises:
-            EnvironmentProblem: the server cannot be asked, or serves no ranges.
-            IntegrityError: the index has another size.
+            EnvironmentProblem: the server is unreachable or does not support range requests.
+            IntegrityError: the size differs from that of the index.
         """
         if self._size < 0:
             self._open()
         return self._size
 
     def read(self, offset: int, length: int) -> bytes:
-        """The bytes from an offset on, fewer at the end of the file.
+        """Return bytes from an offset on, fewer at the end of the file.
 
         Raises:
-            EnvironmentProblem: the server cannot be asked, or more was read than is allowed.
-            IntegrityError: it sends another part or another file than was asked for.
+            EnvironmentProblem: the server is unreachable, or the download limit is reached.
+            IntegrityError: the server sends another part or another file.
         """
         end = min(offset + length, self.size)
         kept_at = self.size - len(self._kept)
@@ -129,16 +129,19 @@ class RemoteFile:
         return self._part(f"bytes={offset}-{end - 1}", offset, end - offset)
 
     def _open(self) -> None:
-        ask = f"bytes=-{_TAIL}" if self.expected is None or self.expected > _TAIL else f"bytes=0-{self.expected - 1}"
-        self._kept = self._part(ask, None, _TAIL)
+        if self.expected is None or self.expected > _TAIL:
+            range_header = f"bytes=-{_TAIL}"
+        else:
+            range_header = f"bytes=0-{self.expected - 1}"
+        self._kept = self._part(range_header, None, _TAIL)
 
-    def _part(self, asked: str, offset: int | None, length: int) -> bytes:
+    def _part(self, range_header: str, offset: int | None, length: int) -> bytes:
         self.traffic.check(self.name, length)
         with as_environment():
-            return persist(lambda: self._once(asked, offset, length), self._policy)
+            return persist(lambda: self._once(range_header, offset, length), self._policy)
 
-    def _once(self, asked: str, offset: int | None, length: int) -> bytes:
-        headers = {"Range": asked} | ({"If-Range": self._validator} if self._validator else {})
+    def _once(self, range_header: str, offset: int | None, length: int) -> bytes:
+        headers = {"Range": range_header} | ({"If-Range": self._validator} if self._validator else {})
         self.traffic.requests += 1
         with self.transport.send(
             "GET", self.url, headers=headers, authorization=self.authorization, led_by=self.led_by
@@ -158,12 +161,12 @@ class RemoteFile:
             self.traffic.received += len(data)
             if len(data) != size:
                 raise TransientError(self._other(f"{len(data)} of {size} bytes"))
-            # Not before the part is there: a first part that breaks off is asked for again as the first.
+            # Set only after the part is complete: if the first request fails, its retry is also a first request.
             self._size, self._validator = total, _validator(answer)
             return data
 
     def _check(self, answer: Answer, offset: int | None, length: int) -> tuple[int, int]:
-        """The sizes of the file and of the part that is sent, which has to be the requested one of the same file."""
+        """Check that the answer is the requested part of the same file; return the sizes of the file and the part."""
         text = answer.headers.get("content-range", "")
         match = _RANGE.fullmatch(text.strip())
         if match is None:
@@ -182,11 +185,11 @@ class RemoteFile:
         return total, length
 
     def _whole(self, answer: Answer, offset: int | None, length: int) -> bytes:
-        """A server that ignores ranges; a small file may come whole."""
+        """Return the requested part from the answer of a server that ignores ranges, if the file is small."""
         if self._validator is not None:
             raise self._changed()
-        promised = answer.headers.get("content-length", "")
-        size = int(promised) if promised.isdigit() else self.expected
+        declared = answer.headers.get("content-length", "")
+        size = int(declared) if declared.isdigit() else self.expected
         if size is None or size > _WHOLE_MAX:
             raise EnvironmentProblem(
                 f"{self.name}: {shown(self.url)} does not serve ranges, and the whole file is "
@@ -210,13 +213,13 @@ class RemoteFile:
 
 
 def _validator(answer: Answer) -> str | None:
-    """What tells that two parts are of one file: a strong ETag, else the date of the last change."""
+    """Return the validator that all parts of one file share: a strong ETag, else the modification date."""
     tag = answer.headers.get("etag")
     return tag if tag and not tag.startswith("W/") else answer.headers.get("last-modified")
 
 
 def pieces(source: Source, offset: int, length: int) -> Iterator[bytes]:
-    """A stretch of a file in pieces of at most 1 MiB. Raises as `read` of the source."""
+    """Yield a section of a file in pieces of at most 1 MiB. Raises as `read` of the source."""
     end = offset + length
     while offset < end:
         piece = source.read(offset, min(PIECE, end - offset))

@@ -1,6 +1,6 @@
-"""Read what one wheel proves, with as few bytes as possible; what was read is kept by the wheel's SHA-256.
+"""Read the evidence in a wheel, with as few bytes as possible; results are cached by the wheel's SHA-256.
 
-A wheel never changes under its hash, so a second run reads only file lists.
+A wheel with a given hash never changes, so a second run reads only file lists.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from envkit.evidence import contents, elf
 from envkit.evidence.ranges import local_file, pieces
-from envkit.evidence.wheel import Wheel, open_wheel
 from envkit.facts.evidence import (
     ARCH_STRING,
     ARCH_TABLE,
@@ -24,29 +23,103 @@ from envkit.facts.evidence import (
 )
 from envkit.ground import json_cache
 from envkit.ground.errors import IntegrityError
+from envkit.image.deflate import DamagedError, Inflater, check_crc, crc32
+from envkit.image.zip_entries import Listed, Source, listed, located
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
-
-    from envkit.image.zip_entries import Source
 
 SCHEMA = "envkit.wheel-evidence/1"
 CUDNN_LIBRARY = "nvidia/cudnn/lib/libcudnn_cnn.so.9"
-_BINARIES = 13  # fat binaries of libtorch_cuda.so that are looked at; each is a source file's code for all targets
+_BINARIES = 13  # fat binaries of libtorch_cuda.so to read; each has the code of one source file
+_MEMBER_MAX = 1 << 20  # bytes of a text member; METADATA of torch has 30 kB
 _INIT_MAX = 4 << 20  # bytes of torch/cuda/__init__.py
 
 
 @dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel's directory; members are read one by one, without the rest of the file."""
+
+    name: str  # the file name
+    source: Source
+    members: Mapping[str, Listed]
+
+    def text(self, member: str, limit: int = _MEMBER_MAX) -> bytes:
+        """Return the contents of a small member, checked against its CRC-32.
+
+        Raises:
+            IntegrityError: the member is missing, damaged or larger than `limit` bytes.
+            EnvironmentProblem: the file cannot be read.
+        """
+        row = self.members.get(member)
+        if row is None:
+            self._refuse(f"it has no {member}")
+        if row.entry.size > limit:
+            self._refuse(f"{member} has {row.entry.size} bytes")
+        return b"".join(self.inflated(member))
+
+    def inflated(self, member: str) -> Iterator[bytes]:
+        """Yield the contents of a member in pieces of at most 1 MiB; the caller may stop early.
+
+        Raises:
+            IntegrityError: the member is missing or damaged, or inflates past its size.
+            EnvironmentProblem: the file cannot be read.
+        """
+        row = self.members.get(member)
+        if row is None:
+            self._refuse(f"it has no {member}")
+        entry = located(self.source, self.name, row)
+        packed = pieces(self.source, entry.offset, entry.packed)
+        try:
+            if not entry.deflated:
+                crc = 0
+                for piece in packed:
+                    crc = crc32(piece, crc)
+                    yield piece
+                check_crc(crc, entry.crc)
+                return
+            inflater = Inflater(entry.size)
+            for piece in packed:
+                yield from inflater.feed(piece)
+            inflater.finish(entry.crc)
+        except DamagedError as error:
+            self._refuse(f"{member} is damaged: {error}", error)
+
+    def metadata(self) -> tuple[str, bytes]:
+        """Return the name and the contents of METADATA. Raises as `text`."""
+        names = [name for name in self.members if name.endswith(".dist-info/METADATA") and name.count("/") == 1]
+        if len(names) != 1:
+            self._refuse(f"it has {len(names)} METADATA files, not one")
+        return names[0], self.text(names[0])
+
+    def _refuse(self, why: str, cause: Exception | None = None) -> NoReturn:
+        raise IntegrityError(
+            f"{self.name} is refused: {why}", hint="the wheel is invalid; use the file of another index"
+        ) from cause
+
+
+def open_wheel(name: str, source: Source) -> Wheel:
+    """Read the directory of a wheel.
+
+    Raises:
+        IntegrityError: the file is truncated, is not a zip file, or has names that a package must not have.
+        EnvironmentProblem: the file cannot be read.
+    """
+    rows = listed(source, name)
+    return Wheel(name, source, {row.entry.name: row for row in rows})
+
+
+@dataclass(frozen=True, slots=True)
 class Level:
-    """How much of a wheel is read."""
+    """How much of a wheel to read."""
 
     libraries: bool = True  # the architecture string and the symbol versions
     deep: bool = False  # the machine code
 
     @property
     def name(self) -> str:
-        """What the cache calls it."""
+        """The name of the level in cache keys."""
         return "deep" if self.deep else "libraries" if self.libraries else "metadata"
 
 
@@ -55,24 +128,24 @@ METADATA_ONLY = Level(libraries=False)
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What one wheel says, as evidence that is not of a row yet."""
+    """The evidence in a wheel; not yet assigned to rows."""
 
     name: str
     sha256: str | None
     items: tuple[Evidence, ...]
 
     def first(self, field: str, kind: str | None = None) -> Evidence | None:
-        """The evidence for a field, None where the wheel says nothing."""
+        """Return the first evidence for a field; None if there is none."""
         return next((item for item in self.items if item.field == field and kind in (None, item.kind)), None)
 
     def text(self, field: str) -> str | None:
-        """A value that is text."""
+        """Return the value of a field if it is text, else None."""
         evidence = self.first(field)
         return evidence.value if evidence is not None and isinstance(evidence.value, str) else None
 
     @property
     def metadata(self) -> contents.Metadata:
-        """The requirements."""
+        """The metadata with the requirements, rebuilt from the evidence."""
         requires = self.first("requires")
         lines = "".join(f"Requires-Dist: {line}\n" for line in (requires.value if requires else ()))
         head = f"Metadata-Version: 2.1\nName: {self.text('name')}\nVersion: {self.text('version')}\n"
@@ -82,25 +155,25 @@ class Proofs:
 def read_wheel(
     name: str, source: Source, level: Level, *, sha256: str | None, date: str | None = None, cache: Path | None = None
 ) -> Proofs:
-    """What a wheel proves at a level.
+    """Read the evidence in a wheel.
 
     Args:
-        name: of the file.
-        source: its bytes.
-        level: how much is read.
-        sha256: of the file, as the index has it; None = not known, and nothing is proved.
-        date: the day it was published, for the evidence.
-        cache: folder where what was read is kept; None = nowhere.
+        name: the file name.
+        source: the file.
+        level: how much to read.
+        sha256: SHA-256 of the file according to the index; None: unknown, so the result proves nothing.
+        date: the day of publication, for the evidence.
+        cache: folder for the results; None: not cached.
 
     Raises:
-        IntegrityError: the wheel or a member is damaged, or says what it cannot say.
-        EnvironmentProblem: it cannot be read.
+        IntegrityError: the wheel or a member is damaged or inconsistent.
+        EnvironmentProblem: the file cannot be read.
     """
     key = f"{sha256}-{level.name}"
     if cache is not None and sha256 is not None:
-        kept = json_cache.read(cache, key, SCHEMA)
-        if kept is not None:
-            return _proofs(name, sha256, date, (_revived(tree) for tree in kept))
+        cached = json_cache.read(cache, key, SCHEMA)
+        if cached is not None:
+            return _proofs(name, sha256, date, (_from_json(tree) for tree in cached))
     wheel = open_wheel(name, source)
     items = list(_items(wheel, level))
     if cache is not None and sha256 is not None:
@@ -109,7 +182,7 @@ def read_wheel(
 
 
 def read_local(path: Path, level: Level) -> Proofs:
-    """What a wheel of this machine proves. Raises as `read_wheel`."""
+    """Read the evidence in a local wheel. Raises as `read_wheel`."""
     with local_file(path) as source:
         digest = hashlib.sha256()
         for piece in pieces(source, 0, source.size):
@@ -121,7 +194,7 @@ def _proofs(name: str, sha256: str | None, date: str | None, items: Iterable[Evi
     return Proofs(name, sha256, tuple(replace(item, file=name, sha256=sha256, date=date) for item in items))
 
 
-def _revived(tree: dict[str, object]) -> Evidence:
+def _from_json(tree: dict[str, object]) -> Evidence:
     value = tree["value"]
     return Evidence(**{**tree, "value": tuple(value) if isinstance(value, list) else value})  # type: ignore[arg-type]
 
@@ -142,14 +215,14 @@ def _items(wheel: Wheel, level: Level) -> Iterator[Evidence]:
 
 
 def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
-    said = contents.constants(
+    versions = contents.constants(
         wheel.name, contents.VERSION_PY, wheel.text(contents.VERSION_PY), ("__version__", "cuda", "hip")
     )
     for name, field in (("__version__", "local_version"), ("cuda", "cuda"), ("hip", "hip")):
-        if name in said and (said[name].value is None or isinstance(said[name].value, str)):
-            quoted = said[name]
+        if name in versions and (versions[name].value is None or isinstance(versions[name].value, str)):
+            quoted = versions[name]
             yield _item(field, quoted.value, VERSION_PY, contents.VERSION_PY, quoted.quote, offset=quoted.offset)
-    cuda = said["cuda"].value if "cuda" in said else None
+    cuda = versions["cuda"].value if "cuda" in versions else None
     if contents.CUDA_INIT in wheel.members and cuda:
         text = wheel.text(contents.CUDA_INIT, _INIT_MAX)
         table = contents.constants(wheel.name, contents.CUDA_INIT, text, (contents.ARCH_TABLE,))
@@ -160,15 +233,15 @@ def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
             )
     if not level.libraries or contents.PYTHON_LIBRARY not in wheel.members:
         return
-    seen, library = list[bytes](), wheel.inflated(contents.PYTHON_LIBRARY)
-    segment = elf.first_segment(wheel.name, _kept(library, seen))
+    begin, library = list[bytes](), wheel.inflated(contents.PYTHON_LIBRARY)
+    segment = elf.first_segment(wheel.name, _recorded(library, begin))
     glibc, glibcxx = elf.symbol_versions(segment)
     for field, prefix, version in (("glibc_symbols", "GLIBC", glibc), ("glibcxx_symbols", "GLIBCXX", glibcxx)):
         if version is not None:
             yield _item(field, version, SYMBOL_VERSIONS, contents.PYTHON_LIBRARY, f"{prefix}_{version}")
     if not cuda:
         return
-    flags = contents.arch_flags(wheel.name, contents.PYTHON_LIBRARY, chain(seen, library))
+    flags = contents.arch_flags(wheel.name, contents.PYTHON_LIBRARY, chain(begin, library))
     machine_code, ptx = contents.capabilities(flags.value)
     yield _item("archs", machine_code, ARCH_STRING, contents.PYTHON_LIBRARY, flags.quote, offset=flags.offset)
     yield _item("ptx", ptx, ARCH_STRING, contents.PYTHON_LIBRARY, flags.quote, offset=flags.offset)
@@ -176,10 +249,10 @@ def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
         yield from _code(wheel, contents.CUDA_LIBRARY, machine_code)
 
 
-def _kept(stream: Iterable[bytes], seen: list[bytes]) -> Iterator[bytes]:
-    """The pieces of a stream, which are also put into a list: what was downloaded is not asked for again."""
+def _recorded(stream: Iterable[bytes], record: list[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a stream and also append them to a list, so that they need not be downloaded again."""
     for piece in stream:
-        seen.append(piece)
+        record.append(piece)
         yield piece
 
 
@@ -188,7 +261,7 @@ def _table(constants: dict[str, contents.Quoted]) -> dict[tuple[str, str], tuple
 
 
 def _code(wheel: Wheel, member: str, stated: tuple[str, ...] = ()) -> Iterator[Evidence]:
-    """The machine code of a library, where all of the stated capabilities were met: a part of them proves no list."""
+    """Yield the machine code of a library, unless only some of the stated capabilities were read."""
     if member not in wheel.members:
         return
     code = elf.gpu_code(wheel.name, wheel.inflated(member), least=_BINARIES, wanted=frozenset(stated))

@@ -1,4 +1,4 @@
-"""The YAML rows of a torch release from what its files prove, and the changed texts of the tables. Pure."""
+"""Turn the evidence of torch releases into YAML rows and new texts of the tables. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
-from envkit.evidence import edit, proposals
+from envkit.evidence import proposals, yamltext
 from envkit.evidence.derive import PARTNERS, largest, platform_of, pythons_of
-from envkit.evidence.yamltext import Ask
 from envkit.facts import evidence
-from envkit.facts.check_evidence import same_days
+from envkit.facts.evidence import same_days
 from envkit.ground import strictyaml
 from envkit.ground.versions import key
 
@@ -26,37 +25,37 @@ if TYPE_CHECKING:
 
 RELEASES, VARIANTS = "torch_releases", "torch_cuda_variants"
 TOOLKITS, CUDNNS = "cuda_drivers", "cudnn_cuda"
-_NUMPY2 = (2, 3)  # from 2.3 on torch is built against the numpy 2 interface
+_NUMPY2 = (2, 3)  # since 2.3, torch is built against the numpy 2 interface
 _REFS = ("pypi_simple", "pypi_partners", "pypi_wheel")
 _X86, _ARM = "linux-64", "linux-aarch64"
 
 
-def changed_tables(found: Iterable[Proved], texts: Mapping[str, str], index_root: str) -> dict[str, str]:
-    """The texts of the two tables of torch with the proved values in place; those that stay are left out.
+def changed_tables(releases: Iterable[Proved], texts: Mapping[str, str], index_root: str) -> dict[str, str]:
+    """Return the new texts of the two torch tables with the proved values; unchanged tables are left out.
 
-    A release that the tables lack also gets a row for each other CUDA of its table of architectures, with questions.
+    A new release also gets a row, with questions, for each other CUDA version in its architecture table.
 
     Args:
-        found: what was proved, release by release.
-        texts: the tables as they are, by name.
+        releases: the evidence, release by release.
+        texts: the current tables by name.
         index_root: URL above the folders `cu126` and `cpu` of the PyTorch wheel index.
     """
-    made = {name: texts[name] for name in (RELEASES, VARIANTS)}
-    for proved in found:
+    updated = {name: texts[name] for name in (RELEASES, VARIANTS)}
+    for proved in releases:
         release = proved.release
         if _X86 not in release.wheels:
             continue
         row, variant = release_row(release), variant_row(release, index_root)
-        new = all(other["torch"] != release.torch for other in _rows(made[RELEASES], RELEASES))
-        made[RELEASES] = _put(made[RELEASES], RELEASES, row, ("torch",), edit.release_before(release.torch))
-        made[VARIANTS] = _put(
-            made[VARIANTS], VARIANTS, variant, ("torch", "cuda", "source"),
-            edit.variant_before(release.torch, variant["cuda"]),
+        is_new = all(other["torch"] != release.torch for other in _rows(updated[RELEASES], RELEASES))
+        updated[RELEASES] = _put(updated[RELEASES], RELEASES, row, ("torch",), yamltext.release_before(release.torch))
+        updated[VARIANTS] = _put(
+            updated[VARIANTS], VARIANTS, variant, ("torch", "cuda", "source"),
+            yamltext.variant_before(release.torch, variant["cuda"]),
         )  # fmt: skip
-        made[VARIANTS] = _with_architectures(made[VARIANTS], release, variant["cuda"])
-        if new:
-            made[VARIANTS] = _with_variants(made[VARIANTS], release, index_root)
-    return {name: text for name, text in made.items() if text != texts[name]}
+        updated[VARIANTS] = _with_architectures(updated[VARIANTS], release, variant["cuda"])
+        if is_new:
+            updated[VARIANTS] = _with_variants(updated[VARIANTS], release, index_root)
+    return {name: text for name, text in updated.items() if text != texts[name]}
 
 
 def _rows(text: str, name: str) -> list[dict[str, Any]]:
@@ -67,35 +66,35 @@ def _rows(text: str, name: str) -> list[dict[str, Any]]:
 
 
 def _with_architectures(text: str, release: Release, default: str) -> str:
-    """The variants with the architectures that the release's own table has for wheels of another CUDA."""
+    """Set the architectures of the variants for other CUDA versions from the release's architecture table."""
     for cuda, archs in proposals.architectures(release).items():
         for position, row in enumerate(_rows(text, VARIANTS)):
             if (row["torch"], row["cuda"], row["source"]) != (release.torch, cuda, "pytorch") or cuda == default:
                 continue
             platforms = {platform_of(tag) for tag in row["files"] or {}}
             for field, value in archs.items():
-                served = (_X86 if field == "arch" else _ARM) in platforms
-                if served and row.get(field) != value:
+                has_wheel = (_X86 if field == "arch" else _ARM) in platforms
+                if has_wheel and row.get(field) != value:
                     refs = list(dict.fromkeys([*row.get(f"{field}_refs", ()), "pypi_wheel"]))
-                    text = edit.set_fields(text, VARIANTS, position, {field: value, f"{field}_refs": refs})
+                    text = yamltext.set_fields(text, VARIANTS, position, {field: value, f"{field}_refs": refs})
     return text
 
 
 def _with_variants(text: str, release: Release, index_root: str) -> str:
-    """The variants with proposed rows for the CUDA versions that they lack."""
+    """Add proposed rows for the CUDA versions that the variants do not have."""
     known = {
         row["cuda"] for row in _rows(text, VARIANTS) if (row["torch"], row["source"]) == (release.torch, "pytorch")
     }
     for row in proposals.variant_rows(release, known, index_root):
-        before = edit.variant_before(release.torch, row["cuda"], advertised=False)
-        text = edit.insert(text, VARIANTS, row, before)
+        before = yamltext.variant_before(release.torch, row["cuda"], advertised=False)
+        text = yamltext.insert(text, VARIANTS, row, before)
     return text
 
 
 def with_toolkits(text: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    """The text of cuda_drivers with more toolkits; the newest is the first."""
+    """Add toolkits to the text of cuda_drivers, which is sorted newest first."""
     for row in rows:
-        text = edit.insert(text, TOOLKITS, row, _newer_than(row["toolkit"]), rows="toolkits")
+        text = yamltext.insert(text, TOOLKITS, row, _newer_than(row["toolkit"]), rows="toolkits")
     return text
 
 
@@ -104,9 +103,9 @@ def _newer_than(toolkit: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def with_cudnns(text: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    """The text of cudnn_cuda with more releases; the newest is the last."""
+    """Add releases to the text of cudnn_cuda, which is sorted oldest first."""
     for row in rows:
-        text = edit.insert(text, CUDNNS, row, _not_above(row["cudnn"]))
+        text = yamltext.insert(text, CUDNNS, row, _not_above(row["cudnn"]))
     return text
 
 
@@ -119,19 +118,19 @@ def _put(text: str, name: str, row: dict[str, Any], names: tuple[str, ...], befo
     assert isinstance(tree, dict)
     same = [n for n, other in enumerate(tree["rows"]) if all(other.get(field) == row[field] for field in names)]
     if not same:
-        return edit.insert(text, name, row, before)
-    # What people decided stays: confidence, references, notes, and the day that was announced.
-    stay = {"refs", "confidence", "note", "advertised", "index", "local_version", "arch_refs", "cudnn_refs", "files",
+        return yamltext.insert(text, name, row, before)
+    # Keep what people decided: confidence, references, notes, and the announced day.
+    keep = {"refs", "confidence", "note", "advertised", "index", "local_version", "arch_refs", "cudnn_refs", "files",
             "arch_aarch64_refs", "matrix_live", "numpy2_ok", "pypi_default"}  # fmt: skip
     old = tree["rows"][same[0]]
     announced = old.get("released") or old.get("matrix_live")
     if announced and row.get("released") and same_days(announced, row["released"]):
-        stay.add("released")
-    return edit.set_fields(text, name, same[0], {field: value for field, value in row.items() if field not in stay})
+        keep.add("released")
+    return yamltext.set_fields(text, name, same[0], {field: value for field, value in row.items() if field not in keep})
 
 
 def release_row(release: Release) -> dict[str, Any]:
-    """The row of torch_releases: what the wheels of the Python index carry."""
+    """Return the row of torch_releases, from the wheels of the Python index."""
     x86 = release.wheels[_X86]
     meta = x86.metadata
     days = [file.uploaded for file in release.files.of(release.torch) if file.uploaded] if release.files else []
@@ -144,7 +143,9 @@ def release_row(release: Release) -> dict[str, Any]:
     }
     for partner in PARTNERS:
         wheel = release.partners.get(partner)
-        row[partner] = wheel.metadata.version if wheel else Ask(f"which {partner} goes with torch {release.torch}?")
+        row[partner] = (
+            wheel.metadata.version if wheel else yamltext.Ask(f"which {partner} goes with torch {release.torch}?")
+        )
     row |= {"triton": _pin(_triton(meta)), "setuptools": _pin(meta.requirement("setuptools"))}
     row["numpy2_ok"] = key(release.torch) >= _NUMPY2
     row["pypi"] = {
@@ -161,7 +162,7 @@ def release_row(release: Release) -> dict[str, Any]:
 
 
 def variant_row(release: Release, index_root: str) -> dict[str, Any]:
-    """The row of torch_cuda_variants for the wheel that the Python index gives on linux-64."""
+    """Return the row of torch_cuda_variants for the wheel on the Python index for linux-64."""
     x86, arm = release.wheels[_X86], release.wheels.get(_ARM)
     cuda = x86.text("cuda")
     tag = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
@@ -191,21 +192,21 @@ def variant_row(release: Release, index_root: str) -> dict[str, Any]:
 
 
 def evidence_texts(
-    found: Iterable[Proved], kept: Mapping[str, tuple[evidence.Evidence, ...]], more: Iterable[Row] = ()
+    releases: Iterable[Proved], existing: Mapping[str, tuple[evidence.Evidence, ...]], more: Iterable[Row] = ()
 ) -> dict[str, str]:
-    """The evidence files by table: new lines for the rows that were proved, the others as they are.
+    """Return the evidence files by table: `existing` with the lines of `releases` and `more` added or replaced.
 
-    Machine code that was read before stays where it was not read this time.
+    Machine code from an earlier `--deep` run stays if it was not read this time.
     """
     new: dict[str, list[evidence.Evidence]] = {}
-    for table, piece in (*(row for proved in found for row in proved.rows), *more):
-        new.setdefault(table, []).append(piece)
-    made = {}
+    for table, entry in (*(row for proved in releases for row in proved.rows), *more):
+        new.setdefault(table, []).append(entry)
+    texts = {}
     for table, rows in new.items():
-        again = {(item.row, item.field, item.kind) for item in rows}
-        older = [item for item in kept.get(table, ()) if (item.row, item.field, item.kind) not in again]
-        made[table] = evidence.text_of([*older, *rows])
-    return made
+        replaced = {(item.row, item.field, item.kind) for item in rows}
+        older = [item for item in existing.get(table, ()) if (item.row, item.field, item.kind) not in replaced]
+        texts[table] = evidence.text_of([*older, *rows])
+    return texts
 
 
 def _file(release: Release, platform: str, proofs: Proofs) -> dict[str, Any]:
@@ -228,7 +229,7 @@ def _file(release: Release, platform: str, proofs: Proofs) -> dict[str, Any]:
 
 
 def _sizes(release: Release, platform: str) -> dict[str, str]:
-    """Bytes as text, as the tables have numbers; what is not known is left out."""
+    """Return sizes in bytes, as text like all numbers of the tables; unknown sizes are left out."""
     file = largest(release.files.of(release.torch) if release.files else (), platform)
     pulled = release.pulled.get(platform)
     return {
@@ -238,7 +239,7 @@ def _sizes(release: Release, platform: str) -> dict[str, str]:
 
 
 def _pythons(release: Release, platform: str) -> list[str]:
-    """All Pythons with a wheel, free-threaded ones behind their version."""
+    """Return all Pythons with a wheel; a free-threaded one follows its version."""
     assert release.files is not None
     files = release.files.of(release.torch)
     pythons = {python for file in files if platform_of(file.tag) == platform for python in file.pythons}
@@ -281,7 +282,7 @@ def _runtime(meta: Metadata) -> str | None:
     return f"cuda-toolkit{toolkit.specifier}" if toolkit else _pinned(meta, "nvidia-cuda-runtime(-cu[0-9]+)?")
 
 
-def asked(text: str, before: str = "") -> list[str]:
-    """The questions that a text asks and that it did not ask before: what only a document knows."""
+def questions(text: str, before: str = "") -> list[str]:
+    """Return the questions (`# ask: ...`) in a text that were not in it before."""
     old = set(before.splitlines())
     return [line.partition("# ask: ")[2] for line in text.splitlines() if "# ask: " in line and line not in old]

@@ -1,1 +1,1 @@
-"""The compatibility facts: YAML tables with sources, the snapshot made from them, its loader and its checks."""
+"""The compatibility facts: YAML tables with sources, the snapshot of them, its loader and its checks."""

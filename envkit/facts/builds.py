@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def build_rows() -> tuple[Build, ...]:
-    """All builds, sorted by torch, CUDA, source and platform."""
+    """Return all builds, sorted by torch, CUDA, source and platform."""
     releases = {row["torch"]: row for row in edited.rows("torch_releases")}
     table = edited.read("torch_cuda_variants")
     variants: list[Row] = table["rows"]
@@ -41,12 +41,12 @@ def build_rows() -> tuple[Build, ...]:
 
 
 def sort_key(build: Build) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
-    """Order of the builds table; CPU before CUDA."""
+    """Return the sort key of the builds table; CPU comes before CUDA."""
     return key(build.torch), key(build.cuda) if build.cuda else (), build.source, build.platform
 
 
 def _index_builds(row: Row, release: Row, tags: dict[str, Row]) -> Iterator[Build]:
-    """Builds of the PyTorch wheel index: one per platform, its tags taken together."""
+    """Yield the builds of the PyTorch wheel index: one per platform, for all its tags."""
     cuda = _cuda(row["cuda"])
     for platform, files in _by_platform(row["files"] or {}, tags).items():
         x86 = platform == "linux-64"
@@ -74,7 +74,7 @@ def _index_builds(row: Row, release: Row, tags: dict[str, Row]) -> Iterator[Buil
             torchaudio=row.get("torchaudio", release["torchaudio"]),
             torchvision_pythons=_partner(release, platform, "torchvision"),
             torchaudio_pythons=_partner(release, platform, "torchaudio"),
-            wheel_size=None,  # files of the PyTorch index were not read
+            wheel_size=None,  # sizes are not read from the PyTorch index
             pulled_size=None,
             advertised=row["advertised"],
             confidence=_worst(confidence, parts),
@@ -84,7 +84,7 @@ def _index_builds(row: Row, release: Row, tags: dict[str, Row]) -> Iterator[Buil
 
 
 def _pypi_builds(release: Row, same_file: Row, tags: dict[str, Row]) -> Iterator[Build]:
-    """Builds of the Python package index: its default wheel, measured; `same_file` is that wheel's variant row."""
+    """Yield the builds of the Python package index, from its default wheel; `same_file` is that wheel's variant row."""
     default = release["pypi"]
     for platform, file in default["files"].items():
         cuda = _cuda(file["cuda"])
@@ -186,7 +186,7 @@ def _by_platform(files: dict[str, Any], tags: dict[str, Row]) -> dict[str, dict[
 
 
 def _glibc(files: dict[str, Any], row: Row, tags: dict[str, Row]) -> str | None:
-    """The lowest glibc any of the platform's files admits; None when no tag says."""
+    """Return the lowest glibc of a platform's files; None if no tag has one."""
     own = row.get("glibc", {})
     known = [value for tag in files if (value := own.get(tag, tags[tag]["glibc"]))]
     return min(known, key=key) if known else None
@@ -203,16 +203,16 @@ def _archs(archs: list[str] | None, cuda: str | None) -> tuple[str, ...] | None:
 
 
 def _pythons(pythons: list[str] | None) -> tuple[str, ...] | None:
-    """Without free-threaded variants, ascending."""
+    """Sort Pythons, without free-threaded variants."""
     if pythons is None:
         return None
     return tuple(sorted((python for python in pythons if not python.endswith("t")), key=key))
 
 
 def _partner(release: Row, platform: str, name: str) -> tuple[str, ...] | None:
-    """Pythons a partner package has a file for, None where they are those of torch.
+    """Return the Pythons for which a partner package has a file; None if they are those of torch.
 
-    The PyTorch index builds both packages in the same run as the Python index, so one list applies to both.
+    The files on the PyTorch index and on the Python index come from the same builds, so one list applies to both.
     """
     return _pythons(release["pypi"]["files"].get(platform, {}).get(name))
 
@@ -222,13 +222,13 @@ def _union(files: dict[str, list[str] | None]) -> tuple[str, ...] | None:
 
 
 def _triton(release: Row, platform: str, cuda: str | None) -> str | None:
-    """What the wheel's metadata asks for: '3.3.1', or '3.8.*' where a range of patch releases is allowed."""
-    wanted = release["triton"]
-    if cuda is None or wanted is None:
+    """Return the triton that the wheel's metadata requires: '3.3.1', or '3.8.*' if it allows all patch releases."""
+    requirement = release["triton"]
+    if cuda is None or requirement is None:
         return None
-    if platform != "linux-64" and "x86_64" in wanted["marker"]:
+    if platform != "linux-64" and "x86_64" in requirement["marker"]:
         return None
-    pin: str = wanted["pin"]
+    pin: str = requirement["pin"]
     if pin.startswith("~="):
         return pin[2:].rsplit(".", 1)[0] + ".*"
     return pin.removeprefix("==")

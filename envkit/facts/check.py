@@ -1,4 +1,4 @@
-"""Checks every invariant of the facts; a finding names the table, the row, the field and the value."""
+"""Check every invariant of the facts; a finding has the table, the row, the field and the value."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One broken invariant. `row` is the row's key as text, None when the whole table is meant."""
+    """A broken invariant. `row` is the row's key as text; None for the whole table."""
 
     table: str
     row: str | None
@@ -74,7 +74,7 @@ class Finding:
 
 
 def name_of(table: tables.Table, row: Any) -> str:
-    """A row's key as one word per field; `cpu` for a build without CUDA, `-` for what is absent."""
+    """Return a row's key with one word per field; `cpu` for a build without CUDA, `-` for other missing values."""
     absent = {"cuda": "cpu"}
     return " ".join(
         str(absent.get(field, "-") if value is None else value)
@@ -83,13 +83,13 @@ def name_of(table: tables.Table, row: Any) -> str:
 
 
 def rows_of(facts: Facts, table: tables.Table) -> tuple[Any, ...]:
-    """The rows of one table."""
+    """Return the rows of a table."""
     rows = getattr(facts, table.name)
     return tuple(rows.values()) if isinstance(rows, dict) else rows
 
 
 def check(facts: Facts) -> list[Finding]:
-    """Every broken invariant, in table order; an empty list when the facts are sound."""
+    """Return every broken invariant, in table order; an empty list if the facts are valid."""
     findings: list[Finding] = []
     for table in tables.TABLES:
         seen: set[tuple[Any, ...]] = set()
@@ -241,7 +241,7 @@ def _compiles(cuda: str, gpu: Gpu) -> bool:
     return key(cuda) >= key(gpu.first_cuda) and (gpu.last_cuda is None or major(cuda) <= major(gpu.last_cuda))
 
 
-# What only one table has to keep.
+# Invariants of single tables.
 _OWN: dict[str, Callable[[Facts, Any], Iterator[tuple[str, str]]]] = {
     "releases": _release,
     "builds": _build,
@@ -256,12 +256,12 @@ _OWN: dict[str, Callable[[Facts, Any], Iterator[tuple[str, str]]]] = {
 
 
 def _floors(facts: Facts) -> Iterator[Finding]:
-    """Later toolkits never ask for an older driver."""
+    """Check that later toolkits do not require an older driver than earlier ones."""
     toolkits = [(row.toolkit, row.linux_min) for row in facts.toolkits if row.linux_min]
     compat = [(str(row.cuda_major), row.linux_min) for row in facts.compat if row.linux_min]
     for table, rows in (("toolkits", toolkits), ("compat", compat)):
-        sound = [row for row in rows if is_version(row[0]) and is_version(row[1])]
-        ordered = sorted(sound, key=lambda row: key(row[0]))
+        readable = [row for row in rows if is_version(row[0]) and is_version(row[1])]
+        ordered = sorted(readable, key=lambda row: key(row[0]))
         for (before, lower), (name, driver) in pairwise(ordered):
             if key(driver) < key(lower):
                 yield Finding(table, name, "linux_min", f"{driver} is older than the {lower} of {before}")

@@ -1,4 +1,4 @@
-"""Checks the edited YAML tables for what the snapshot no longer shows."""
+"""Check the edited YAML tables for errors that are not visible in the snapshot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEYS = {
     "cudnn_cuda": ("cudnn", "cuda_major", "linux_min_driver"),
     "traps": ("id",),
 }
-# Rows of these lists: fields they have to have, and fields they may have.
+# (table, list) -> the required fields and the optional fields of its rows.
 _FIELDS = {
     ("torch_releases", "rows"): (
         "torch released matrix_live requires_python torchvision torchaudio triton setuptools numpy2_ok pypi refs",
@@ -54,7 +54,7 @@ Tree = dict[str, Any]
 
 
 def check_tables() -> list[Finding]:
-    """Every broken invariant of the YAML tables, and whether the snapshot is made from them."""
+    """Return every broken invariant of the YAML tables; also a finding if the snapshot is out of date."""
     known = edited.read("sources")["sources"]
     findings: list[Finding] = []
     for name in edited.NAMES:
@@ -64,18 +64,18 @@ def check_tables() -> list[Finding]:
     findings.extend(_aliases(known))
     if not findings:
         findings.extend(_variants())
-    if not findings and not _in_step():
+    if not findings and not _snapshot_is_current():
         findings.append(Finding("snapshot.json", None, None, "is out of date; run python -m envkit.facts.snapshot"))
     return findings
 
 
-def _in_step() -> bool:
-    made = snapshot.text(snapshot.tree())
-    return snapshot.PATH.exists() and snapshot.PATH.read_text(encoding="utf-8") == made
+def _snapshot_is_current() -> bool:
+    text = snapshot.text(snapshot.tree())
+    return snapshot.PATH.exists() and snapshot.PATH.read_text(encoding="utf-8") == text
 
 
 def _fields() -> Iterator[Finding]:
-    """No row lacks a field or has one that nothing reads."""
+    """Check that no row lacks a required field or has an unknown one."""
     for (name, rows), (needed, possible) in _FIELDS.items():
         for index, row in enumerate(edited.read(name)[rows]):
             row_path = f"{rows}.{index}"
@@ -87,14 +87,14 @@ def _fields() -> Iterator[Finding]:
 
 
 def _walk(name: str, value: Any, path: tuple[str, ...], known: Tree) -> Iterator[Finding]:
-    """Every table in a list carries sources; every source is known; every confidence is one of the levels."""
+    """Check that every row has sources, that every source is known, and that every confidence is a valid level."""
     row_path = ".".join(path) or None
     if isinstance(value, list):
         for index, item in enumerate(value):
-            here = (*path, str(index))
+            item_path = (*path, str(index))
             if isinstance(item, dict) and not item.get("refs"):
-                yield Finding(name, ".".join(here), "refs", "the row has no source")
-            yield from _walk(name, item, here, known)
+                yield Finding(name, ".".join(item_path), "refs", "the row has no source")
+            yield from _walk(name, item, item_path, known)
     elif isinstance(value, dict):
         for field, item in value.items():
             if field == "refs" or field.endswith("_refs"):
@@ -133,7 +133,7 @@ def _aliases(known: Tree) -> Iterator[Finding]:
 
 
 def _variants() -> Iterator[Finding]:
-    """Variant rows name known tags and sources, and agree with the measured default wheel of their release."""
+    """Check that variant rows have known tags and sources and match the measured default wheel of their release."""
     table = edited.read("torch_cuda_variants")
     releases = {row["torch"]: row for row in edited.rows("torch_releases")}
     defaults: dict[str, int] = dict.fromkeys(releases, 0)

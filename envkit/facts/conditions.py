@@ -1,4 +1,4 @@
-"""The `when` of a trap: which keys it may have, how their values are read, and what they concern."""
+"""The `when` of a trap: its valid keys, the syntax of their values, and the test whether a value meets them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ VERSION_KEYS = frozenset(
     | {"numpy", "setuptools", "mkl", "triton", "torchvision"}
 )
 NAME_KEYS: Mapping[str, tuple[str, ...] | None] = {"source": SOURCES, "platform": PLATFORMS, "os": None}
-IN_WORDS = "at"  # circumstances no program can see
+IN_WORDS = "at"  # circumstances in words, which no program can check
 
 
 def alternatives(text: str) -> tuple[str, ...]:
-    """The parts between " | "."""
+    """Split a text at " | "."""
     return tuple(part.strip() for part in text.split(" | "))
 
 
 def check_when(when: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with a `when`."""
+    """Yield the errors of a `when`."""
     if not when:
         yield "is empty"
     for name, text in when.items():
@@ -43,7 +43,7 @@ def check_when(when: Mapping[str, str]) -> Iterator[str]:
 
 
 def concerns(when: Mapping[str, str], name: str, value: str) -> bool:
-    """Whether a trap has a condition on `name` and `value` meets it."""
+    """Return whether a trap has a condition on `name` that `value` meets."""
     if name not in when:
         return False
     parts = alternatives(when[name])

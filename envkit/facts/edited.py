@@ -1,4 +1,4 @@
-"""Reads the YAML tables that people edit (`envkit/facts/data/`)."""
+"""Read the YAML tables that people edit (`envkit/facts/data/`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = (
 
 @cache
 def read(name: str) -> dict[str, Any]:
-    """One edited table as a tree; every scalar is text, true, false or null.
+    """Return an edited table as a tree; every scalar is text, true, false or null.
 
     Raises:
         UsageError: the file is not strict YAML or is not a table of schema 1.
@@ -44,7 +44,7 @@ def read(name: str) -> dict[str, Any]:
 
 @contextmanager
 def reading_from(folder: Path) -> Iterator[None]:
-    """Read the tables of another folder for the length of a `with`: those that are about to be written."""
+    """Read the tables from another folder inside the `with`, to check tables before they are written."""
     global DATA  # noqa: PLW0603 - every reader of the tables goes through this module
     before = DATA
     DATA = folder
@@ -57,7 +57,7 @@ def reading_from(folder: Path) -> Iterator[None]:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """The `rows` of an edited table."""
+    """Return the `rows` of an edited table."""
     table_rows = read(name)["rows"]
     assert isinstance(table_rows, list)
     return table_rows

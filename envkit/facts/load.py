@@ -1,4 +1,4 @@
-"""Read the snapshot, and add the user's own rows."""
+"""Load the snapshot, and add the rows of plug-ins and of the user."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ SNAPSHOT = Path(__file__).parent / "snapshot.json"
 
 
 def load(overlay: Path | None = None) -> Facts:
-    """The facts of this installation, with the rows of plug-ins and of `overlay` added or put in place of the same key.
+    """Return the facts of this installation with the rows of plug-ins and of `overlay`.
 
-    Takes about 10 ms without added rows. The digest covers them. Of two rows with one key, that of `overlay` counts.
+    A row with the key of an existing row replaces it; `overlay` overrides plug-ins. The digest covers all rows. Takes
+    about 10 ms without added rows.
 
     Raises:
-        EnvironmentProblem: the installation's snapshot is missing or of another version.
-        IntegrityError: the snapshot is not the one that was made.
-        EnvironmentProblem: a plug-in cannot be loaded, or holds a row that is not sound.
-        UsageError: the overlay cannot be read or holds a row that is not sound; all its faults come at once.
+        EnvironmentProblem: the snapshot is missing or has another version, or a plug-in cannot be loaded or has an
+            invalid row.
+        IntegrityError: the snapshot was modified.
+        UsageError: the overlay cannot be read or has invalid rows; all its errors are reported at once.
     """
     facts, added = _snapshot(), plugins.of(plugins.FACTS)
     if overlay is None and not added:
         return facts
-    from envkit.facts.overlay import apply  # noqa: PLC0415 - YAML and checks are loaded only where rows are added
+    from envkit.facts.overlay import apply  # noqa: PLC0415 - YAML and checks are slow to import and seldom needed
 
     for plugin in added:
         try:
@@ -48,16 +49,16 @@ def _snapshot() -> Facts:
         ) from error
     if content.get("schema") != tables.SCHEMA:
         raise EnvironmentProblem(
-            f"{SNAPSHOT} has schema {content.get('schema')!r}, this envkit reads {tables.SCHEMA!r}",
+            f"{SNAPSHOT} has schema {content.get('schema')!r}, but this envkit needs {tables.SCHEMA!r}",
             hint="pip install --force-reinstall envkit",
         )
-    stated, made = content.get("checksum"), tables.checksum(text.partition(b"\n")[2])
-    if made != stated:
+    stated, actual = content.get("checksum"), tables.checksum(text.partition(b"\n")[2])
+    if actual != stated:
         raise IntegrityError(
-            f"{SNAPSHOT} was modified: its checksum is {made}, but it states {stated!r:.14}",
+            f"{SNAPSHOT} was modified: its checksum is {actual}, but it states {stated!r:.14}",
             hint="put your own rows into a file: --facts FILE (envkit help facts); "
             "pip install --force-reinstall envkit restores the file; "
-            "in a checkout, python -m envkit.facts.snapshot makes it from the tables",
+            "in a checkout, python -m envkit.facts.snapshot generates it from the tables",
         )
     rows = {table.name: tables.decode(table, content["tables"][table.name]) for table in tables.TABLES}
     return Facts(

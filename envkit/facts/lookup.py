@@ -31,7 +31,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Rows of one table that a name means, with the builds and traps that concern them."""
+    """The rows of one table that match a name, with related builds and traps."""
 
     table: str
     rows: tuple[Any, ...]
@@ -40,18 +40,18 @@ class Entry:
     traps: tuple[Trap, ...] = ()
 
     def title(self, row: Any) -> str:
-        """Heading of one of the rows."""
+        """Return the heading of a row."""
         return _TITLES[self.table].format(row)
 
     @property
     def refs(self) -> tuple[str, ...]:
-        """Source ids of all rows, builds and traps, in order, each once."""
-        every = (*self.rows, *self.builds, *self.traps)
-        return tuple(dict.fromkeys(ref for row in every for ref in getattr(row, "refs", ())))
+        """The source IDs of all rows, builds and traps, in order, without duplicates."""
+        all_rows = (*self.rows, *self.builds, *self.traps)
+        return tuple(dict.fromkeys(ref for row in all_rows for ref in getattr(row, "refs", ())))
 
 
 def find(facts: Facts, name: str) -> list[Entry]:
-    """What `name` means, table by table; empty when nothing is known of it."""
+    """Return the rows that match `name`, table by table; empty if there are none."""
     text = name.strip()
     entries = [
         _release(facts, text),
@@ -68,7 +68,7 @@ def find(facts: Facts, name: str) -> list[Entry]:
 
 
 def nearest(facts: Facts, name: str) -> list[str]:
-    """Up to three known names close to one that is not."""
+    """Return up to three known names that are similar to an unknown one."""
     known = [
         *facts.releases,
         *(row.toolkit for row in facts.toolkits),
@@ -97,13 +97,13 @@ def _release(facts: Facts, text: str) -> Entry | None:
 
 
 def _cuda(facts: Facts, text: str) -> list[Entry]:
-    """A toolkit release, or all of a CUDA minor, with its builds, its driver floor and its images."""
+    """Return a toolkit release, or all releases of a CUDA minor version, with builds, minimum drivers and images."""
     toolkits = tuple(row for row in facts.toolkits if text in (row.toolkit, minor(row.toolkit)))
     if not is_version(text) or not toolkits:
         return []
-    whole = all(row.toolkit != text for row in toolkits)
+    is_minor = all(row.toolkit != text for row in toolkits)
     builds = tuple(build for build in facts.builds if build.cuda == minor(text))
-    newest = {(build.source, build.platform): build for build in builds}  # builds are sorted by torch
+    newest = {(build.source, build.platform): build for build in builds}  # the last one wins: sorted by torch
     floors = tuple(row for row in facts.compat if row.cuda_major == major(text))
     forward = tuple(row for row in facts.forward if text in (row.toolkit, minor(row.toolkit)))
     images = tuple(row for row in facts.cuda_images if text in (row.cuda, minor(row.cuda)))
@@ -111,13 +111,13 @@ def _cuda(facts: Facts, text: str) -> list[Entry]:
         Entry(
             table="toolkits",
             rows=toolkits,
-            builds=builds if whole else tuple(newest.values()),
-            builds_title=f"{'' if whole else 'newest '}builds with CUDA {minor(text)}",
+            builds=builds if is_minor else tuple(newest.values()),
+            builds_title=f"{'' if is_minor else 'newest '}builds with CUDA {minor(text)}",
             traps=tuple(trap for trap in facts.traps if concerns(trap.when, "cuda", text)),
         )
     ]
-    beside = (("compat", floors), ("forward", forward), ("cuda_images", images))
-    return [*entries, *(Entry(table=name, rows=rows) for name, rows in beside if rows)]
+    related = (("compat", floors), ("forward", forward), ("cuda_images", images))
+    return [*entries, *(Entry(table=name, rows=rows) for name, rows in related if rows)]
 
 
 def _gpu(facts: Facts, text: str) -> Entry | None:
@@ -132,16 +132,16 @@ def _gpu(facts: Facts, text: str) -> Entry | None:
 
 
 def _find_gpu(facts: Facts, text: str) -> Gpu | None:
-    wanted = _bare(text)
-    capability = _capability(wanted)
+    product_name = _bare(text)
+    capability = _capability(product_name)
     for gpu in facts.gpus:
-        if gpu.capability in (text, capability) or wanted in {_bare(product) for product in gpu.products}:
+        if gpu.capability in (text, capability) or product_name in {_bare(product) for product in gpu.products}:
             return gpu
     return None
 
 
 def _capability(bare: str) -> str | None:
-    """`sm_86` -> `8.6`."""
+    """Return `8.6` for `sm_86`; None for another text."""
     digits = bare.removeprefix("sm_")
     return f"{digits[:-1]}.{digits[-1]}" if digits != bare and digits.isdigit() and len(digits) > 1 else None
 

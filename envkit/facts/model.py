@@ -1,7 +1,7 @@
-"""The compatibility facts as frozen values. Versions are text, absent facts are None, never guessed.
+"""The compatibility facts as frozen values. Versions are text; unknown values are None, never guessed.
 
-`Build` is what the resolver joins on: one row per (torch, CUDA, source, platform), made from the edited YAML
-tables by `envkit.facts.snapshot`. Every row carries the ids of its sources (`Facts.sources`).
+The resolver chooses a `Build`: one row per (torch, CUDA, source, platform), generated from the edited YAML tables by
+`envkit.facts.snapshot`. Every row has the IDs of its sources (`Facts.sources`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """One installable torch: a wheel or a conda package for one platform."""
+    """An installable torch: a wheel or a conda package for one platform."""
 
     torch: str  # '2.7.1'
     cuda: str | None  # CUDA runtime, 'major.minor'; None = CPU build
     source: str  # 'pytorch' | 'pypi' | 'conda-forge' | 'conda-pytorch'
     platform: str  # 'linux-64' | 'linux-aarch64'
-    pythons: tuple[str, ...] | None  # ('3.9', '3.10', ...) without free-threaded variants; None = not known
-    archs: tuple[str, ...] | None  # compute capabilities with cubins: ('7.0', '8.0'); None = not known
+    pythons: tuple[str, ...] | None  # ('3.9', '3.10', ...) without free-threaded variants; None = unknown
+    archs: tuple[str, ...] | None  # compute capabilities with cubins: ('7.0', '8.0'); None = unknown
     ptx: tuple[str, ...]  # compute capabilities also shipped as PTX
     cudnn: str | None
     nccl: str | None
@@ -27,22 +27,22 @@ class Build:
     index: str | None  # wheel index URL; None for pypi (the client's own index) and for conda sources
     channels: tuple[str, ...]  # conda channels; empty for wheels
     selector: str | None  # conda-pytorch: 'pytorch-cuda=11.8' or 'cudatoolkit=11.3'
-    local_version: str | None  # '+cu118', '+cpu'; None where the file name carries none
-    glibc: str | None  # lowest glibc the file's manylinux tag admits: '2.17', '2.28'
+    local_version: str | None  # '+cu118', '+cpu'; None if the file name has none
+    glibc: str | None  # lowest glibc of the file's manylinux tag: '2.17', '2.28'
     torchvision: str | None
     torchaudio: str | None
-    torchvision_pythons: tuple[str, ...] | None  # Pythons its torchvision has a file for; None = the same as torch
+    torchvision_pythons: tuple[str, ...] | None  # Pythons with a file of torchvision; None = the same as torch
     torchaudio_pythons: tuple[str, ...] | None
-    wheel_size: int | None  # bytes of the torch wheel, the largest of its Pythons; None = not known
-    pulled_size: int | None  # bytes of everything that pip downloads with it, as on the day of the release
+    wheel_size: int | None  # bytes of the torch wheel, the largest of its Pythons; None = unknown
+    pulled_size: int | None  # bytes of everything else that pip downloads, as on the day of the release
     advertised: bool
     confidence: str | None  # None = sourced
     note: str | None
-    refs: tuple[str, ...]  # source ids
+    refs: tuple[str, ...]  # source IDs
 
     @property
     def download_size(self) -> int | None:
-        """Bytes of the wheel and of everything that is downloaded with it; None where one of both is not known."""
+        """Bytes of the wheel and everything that is downloaded with it; None if either is unknown."""
         if self.wheel_size is None or self.pulled_size is None:
             return None
         return self.wheel_size + self.pulled_size
@@ -50,7 +50,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One torch release, whatever its builds."""
+    """A torch release: what all its builds have in common."""
 
     torch: str
     released: str | None
@@ -60,24 +60,24 @@ class Release:
     setuptools: str | None  # pin such as '<82' or '>=77.0.3', None = none
     numpy2_ok: bool
     compile_max_python: str | None
-    default_cuda: str | None  # what the Python index's default wheel carries on linux-64
+    default_cuda: str | None  # CUDA of the Python index's default wheel on linux-64
     note: str | None
     refs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolkitDriver:
-    """Lowest Linux driver shipped for a toolkit release: what runs it natively."""
+    """The lowest Linux driver that runs a toolkit release natively."""
 
     toolkit: str  # '12.6.3'
-    linux_min: str | None  # None = not established
+    linux_min: str | None  # None = unknown
     confidence: str | None
     refs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinorCompat:
-    """Lowest Linux driver that runs any toolkit of one CUDA major by minor-version compatibility."""
+    """The lowest Linux driver that runs any toolkit of a CUDA major by minor-version compatibility."""
 
     cuda_major: int
     linux_min: str | None  # None: the major has no minor-version compatibility
@@ -86,7 +86,7 @@ class MinorCompat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardCompat:
-    """The driver branches whose CUDA the forward compatibility package of a toolkit release replaces."""
+    """The driver branches that the forward compatibility package of a toolkit release supports."""
 
     toolkit: str  # '12.8.1'
     branches: tuple[str, ...]  # ('535', '550')
@@ -95,7 +95,7 @@ class ForwardCompat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSeries:
-    """One minor version of Python: until when python.org publishes fixes for it."""
+    """A minor version of Python and the end of its bug fixes and security fixes."""
 
     python: str  # '3.12'
     bugfix_until: str  # ISO date; from this day on security fixes only
@@ -105,7 +105,7 @@ class PythonSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One compute capability and the products that have it."""
+    """A compute capability and the products that have it."""
 
     capability: str  # '8.6'
     family: str
@@ -115,8 +115,8 @@ class Gpu:
     min_driver_branch: int | None  # 570
     last_driver_branch: int | None  # 580; None = ongoing
     amp: dict[str, bool]
-    inferred: tuple[str, ...]  # fields whose value was concluded: they may warn, they refuse nothing
-    integrated: bool  # on a Jetson module: code for another capability of the major does not run on it
+    inferred: tuple[str, ...]  # fields with an inferred value, which may warn but never refuses a request
+    integrated: bool  # on a Jetson module, which does not run code for other capabilities of the same major
     data_center: tuple[str, ...]  # the products that NVIDIA lists as data center GPUs
     note: str | None
     refs: tuple[str, ...]
@@ -124,26 +124,26 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Os:
-    """One operating system an image can be based on."""
+    """An operating system for images."""
 
     id: str  # 'debian12'
     title: str
     family: str  # 'deb' | 'rpm'
     glibc: str
-    pythons: tuple[str, ...]  # minor versions its own packages give, first = the default python3
+    pythons: tuple[str, ...]  # minor versions of its own packages; the first is the default python3
     image: str  # 'docker.io/library/debian:bookworm-slim'
     codename: str | None
     cuda_image_suffix: str | None  # 'ubuntu22.04' in nvidia/cuda tags; None = no such tags
     eol: str | None
     platforms: tuple[str, ...]
     aliases: tuple[str, ...]  # other names: 'rhel9' for ubi9
-    mirrors_ended: bool  # its list of mirrors is offline: packages come from an archive
+    mirrors_ended: bool  # its mirror list is offline, so packages come from an archive
     refs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cudnn:
-    """One cuDNN release: CUDA majors/minors, lowest driver and compute capabilities as its matrix states them."""
+    """A cuDNN release for a CUDA major: lowest driver and compute capabilities, from its support matrix."""
 
     cudnn: str
     cuda_major: str
@@ -156,7 +156,7 @@ class Cudnn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaImage:
-    """The nvidia/cuda tags of one toolkit release."""
+    """The nvidia/cuda tags of a toolkit release."""
 
     cuda: str  # '12.6.3'
     cudnn_tag_part: str | None  # 'cudnn8' | 'cudnn9' | 'cudnn'
@@ -168,7 +168,7 @@ class CudaImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installer:
-    """One Miniconda installer with its SHA-256."""
+    """A Miniconda installer with its SHA-256."""
 
     file: str
     url: str
@@ -181,7 +181,7 @@ class Installer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trap:
-    """A known trap: when it springs, what it does and the way out."""
+    """A combination that looks valid but fails: its conditions, effect and fix."""
 
     id: str
     title: str
@@ -195,7 +195,7 @@ class Trap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything known, read once and never changed."""
+    """All facts; immutable after loading."""
 
     collected: str  # date of the data, ISO
     digest: str  # sha256 of the canonical snapshot, hex
@@ -213,4 +213,4 @@ class Facts:
     installers: tuple[Installer, ...]
     traps: tuple[Trap, ...]
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
-    capabilities_left_out: tuple[str, ...] = ()  # named by arch lists, without a Gpu row (Jetson)
+    capabilities_left_out: tuple[str, ...] = ()  # in arch lists, but without a Gpu row (Jetson)

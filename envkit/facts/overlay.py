@@ -1,4 +1,4 @@
-"""Rows of the user: a YAML file that adds to or overrides the facts, row by row.
+"""The user's own rows: a YAML file that adds rows to the facts or replaces them.
 
     schema: 1
     sources:
@@ -10,8 +10,8 @@
         ...
         refs: [our-index]
 
-Tables and fields are those of `envkit.facts.model`; a field that may be absent may be left out. A row whose key is
-already there replaces it whole, any other is added.
+Tables and fields are those of `envkit.facts.model`; optional fields may be left out. A row with the key of an existing
+row replaces it completely; any other row is added.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from envkit.ground.errors import UsageError, shown
 
 _HINT = "`envkit help facts` shows an overlay; `envkit matrix list builds --json` shows the fields"
 _ABSENT: dict[str, Any] = {"advertised": True, "integrated": False, "mirrors_ended": False}
-_SHOWN = 60  # characters of a foreign value in a message
+_SHOWN = 60  # characters of a value in a message
 
 
 def apply(facts: Facts, path: Path) -> Facts:
-    """The facts with the rows of the overlay file at `path`.
+    """Return the facts with the rows of the overlay file at `path`.
 
     Raises:
-        UsageError: the file cannot be read, is not strict YAML, or has rows that are not sound; the first fault is the
-            message, the others are the details.
+        UsageError: the file cannot be read, is not strict YAML, or has invalid rows; the first error is the message,
+            the others are the details.
     """
     tree = strictyaml.read_file(path)
     faults: list[str] = []
-    read = _Reader(faults)
-    rows = read.tables(tree)
-    merged = _merge(facts, rows, read.sources(tree), tree)
+    reader = _Reader(faults)
+    rows = reader.tables(tree)
+    merged = _merge(facts, rows, reader.sources(tree), tree)
     if not faults:
-        faults.extend(_unsound(merged, rows))
+        faults.extend(_invalid(merged, rows))
     if faults:
-        placed = [f"{path}: {fault}" for fault in faults]
-        raise UsageError(placed[0], hint=_HINT, details=shown(placed[1:]))
+        messages = [f"{path}: {fault}" for fault in faults]
+        raise UsageError(messages[0], hint=_HINT, details=shown(messages[1:]))
     return replace(merged, builds=tuple(sorted(merged.builds, key=sort_key)))
 
 
-def version_beside(path: Path) -> int:
-    """Return the version of the facts that an overlay was made beside; 0 where the file is missing or has none."""
+def version_of(path: Path) -> int:
+    """Return the version of the facts for which an overlay was generated; 0 if the file is missing or has none."""
     try:
         tree = strictyaml.read_file(path)
     except UsageError:
@@ -82,16 +82,16 @@ def _merge(facts: Facts, rows: dict[str, dict[int, Any]], sources: dict[str, Any
     return replace(facts, digest=digest, sources={**facts.sources, **sources}, **changed)
 
 
-def _unsound(facts: Facts, rows: dict[str, dict[int, Any]]) -> list[str]:
-    """Findings about the overlay's own rows, by their place in the file."""
-    places = {
+def _invalid(facts: Facts, rows: dict[str, dict[int, Any]]) -> list[str]:
+    """Return the findings about the overlay's own rows, in the order of the file."""
+    paths = {
         (name, name_of(tables.BY_NAME[name], row)): f"{name}[{index}]"
         for name, added in rows.items()
         for index, row in added.items()
     }
-    by_row: dict[str, list[str]] = {path: [] for path in places.values()}
+    by_row: dict[str, list[str]] = {path: [] for path in paths.values()}
     for finding in check(facts):
-        row_path = places.get((finding.table, finding.row or ""))
+        row_path = paths.get((finding.table, finding.row or ""))
         if row_path:
             by_row[row_path].append(
                 f"{row_path}.{finding.field}: {finding.what}" if finding.field else f"{row_path}: {finding.what}"
@@ -100,13 +100,13 @@ def _unsound(facts: Facts, rows: dict[str, dict[int, Any]]) -> list[str]:
 
 
 class _Reader:
-    """Turns the YAML tree into rows and gathers what is wrong with it."""
+    """Converts the YAML tree into rows and collects its errors."""
 
     def __init__(self, faults: list[str]) -> None:
         self._faults = faults
 
     def tables(self, tree: Any) -> dict[str, dict[int, Any]]:
-        """Rows by table and by their index in the file; rows with faults are left out."""
+        """Return rows by table and by their index in the file; invalid rows are left out."""
         if not isinstance(tree, dict):
             self._faults.append("the file must contain tables such as builds: and sources:")
             return {}
@@ -120,7 +120,7 @@ class _Reader:
         return by_table
 
     def sources(self, tree: Any) -> dict[str, Any]:
-        """The overlay's own source rows."""
+        """Return the overlay's own source rows."""
         sources = tree.get("sources", {}) if isinstance(tree, dict) else {}
         if not isinstance(sources, dict):
             self._faults.append("sources: is not a table of id: {kind: ..., what: ...}")
@@ -141,9 +141,9 @@ class _Reader:
             row = self._row(table, f"{name}[{index}]", entry)
             if row is None:
                 continue
-            before = seen.setdefault(table.key_of(row), index)
-            if before != index:
-                self._faults.append(f"{name}[{index}]: has the same key as {name}[{before}]")
+            first = seen.setdefault(table.key_of(row), index)
+            if first != index:
+                self._faults.append(f"{name}[{index}]: has the same key as {name}[{first}]")
             rows[index] = row
         return rows
 
@@ -181,8 +181,8 @@ class _Reader:
         for name in entry:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
-                near = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
-                self._faults.append(f"{prefix}{name}: unknown{near}")
+                suggestion = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+                self._faults.append(f"{prefix}{name}: unknown{suggestion}")
 
 
 def _is_text(value: Any) -> bool:
@@ -209,7 +209,7 @@ def _is_bool_table(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(item, bool) for item in value.values())
 
 
-# Type of a field in the model -> how a message calls it, what the YAML has to hold, what becomes of it.
+# Type of a field in the model -> its name in messages, the test of the YAML value, the conversion.
 _KINDS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "str": ("text", _is_text, str),
     "bool": ("true or false", _is_bool, bool),

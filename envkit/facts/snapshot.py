@@ -1,7 +1,7 @@
-"""Makes the snapshot that envkit loads from the YAML tables that people edit.
+"""Generate the snapshot that envkit loads, from the YAML tables that people edit.
 
-    python -m envkit.facts.snapshot            writes envkit/facts/snapshot.json; changed facts get the next version
-    python -m envkit.facts.snapshot --check    exit 1 when it is not in step with the YAML
+    python -m envkit.facts.snapshot            write envkit/facts/snapshot.json; changed facts get the next version
+    python -m envkit.facts.snapshot --check    exit 1 if it is out of date
 
 The same tables always give the same bytes.
 """
@@ -23,25 +23,25 @@ from envkit.ground.versions import key
 PATH = Path(__file__).parent / "snapshot.json"
 
 HEAD = "torch_releases"
-"""The table whose head has the version and the date of all tables."""
+"""The table whose header has the version and the date of all tables."""
 _VERSION = re.compile(r"(?m)^version: '([0-9]{1,9})'$")
 
 Row = dict[str, Any]
 
 
 def version_of(text: str) -> int:
-    """The version of all tables, from the text of the table with the head; 0 where it has none."""
+    """Return the version of all tables from the text of the `HEAD` table; 0 if it has none."""
     match = _VERSION.search(text)
     return int(match.group(1)) if match else 0
 
 
 def with_version(text: str, version: int) -> str:
-    """The text of the table with the head, with another version."""
+    """Return the text of the `HEAD` table with another version."""
     return _VERSION.sub(f"version: '{version}'", text, count=1)
 
 
 def tree() -> dict[str, Any]:
-    """The normalized tables as a JSON-ready tree."""
+    """Return the normalized tables as a JSON-ready tree."""
     rows = {
         "releases": release_rows(),
         "builds": build_rows(),
@@ -67,13 +67,13 @@ def tree() -> dict[str, Any]:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of the canonical JSON of a snapshot's rows and sources: without its version."""
+    """Return the SHA-256 (hex) of the canonical JSON of a snapshot without its version."""
     content = {name: value for name, value in content.items() if name != "version"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def text(content: dict[str, Any]) -> str:
-    """The snapshot's text: JSON with one row per line, its checksum on the first and its digest on the second."""
+    """Return the snapshot's text: JSON with one row per line, the checksum on line 1 and the digest on line 2."""
     lines = [f'"digest":"{digest(content)}",', f'"schema":{_json(content["schema"])},']
     lines.append(f'"version":{_json(content["version"])},')
     lines.append(f'"collected":{_json(content["collected"])},')
@@ -100,7 +100,7 @@ def _comma(lines: list[str]) -> list[str]:
 
 
 def release_rows() -> tuple[model.Release, ...]:
-    """One row per torch release."""
+    """Return one row per torch release."""
     rows = [
         model.Release(
             torch=row["torch"],
@@ -121,7 +121,7 @@ def release_rows() -> tuple[model.Release, ...]:
 
 
 def _released(row: Row) -> str | None:
-    """The announced day; where only a month was announced, the day its build matrix went live."""
+    """Return the announced day; if only a month was announced, the day on which its build matrix went live."""
     announced: str | None = row["released"]
     if announced and len(announced) == len("2025-06-03"):
         return announced
@@ -129,7 +129,7 @@ def _released(row: Row) -> str | None:
 
 
 def toolkit_rows() -> tuple[model.ToolkitDriver, ...]:
-    """Toolkits by version."""
+    """Return toolkits by version."""
     rows = [
         model.ToolkitDriver(
             toolkit=row["toolkit"],
@@ -143,7 +143,7 @@ def toolkit_rows() -> tuple[model.ToolkitDriver, ...]:
 
 
 def compat_rows() -> tuple[model.MinorCompat, ...]:
-    """Floors of minor-version compatibility by CUDA major."""
+    """Return the minimum drivers of minor-version compatibility by CUDA major."""
     rows = [
         model.MinorCompat(cuda_major=int(row["cuda_major"]), linux_min=row["linux_min"], refs=tuple(row["refs"]))
         for row in edited.read("cuda_drivers")["minor_compat"]
@@ -152,7 +152,7 @@ def compat_rows() -> tuple[model.MinorCompat, ...]:
 
 
 def forward_rows() -> tuple[model.ForwardCompat, ...]:
-    """Forward compatibility packages by toolkit."""
+    """Return forward compatibility packages by toolkit."""
     table = edited.read("cuda_drivers")["forward_compat"]
     rows = [
         model.ForwardCompat(
@@ -166,7 +166,7 @@ def forward_rows() -> tuple[model.ForwardCompat, ...]:
 
 
 def gpu_rows() -> tuple[model.Gpu, ...]:
-    """Compute capabilities, ascending."""
+    """Return compute capabilities, ascending."""
     rows = [
         model.Gpu(
             capability=row["capability"],
@@ -189,7 +189,7 @@ def gpu_rows() -> tuple[model.Gpu, ...]:
 
 
 def os_rows() -> tuple[model.Os, ...]:
-    """Operating systems in the order of the file: the first is the usual choice."""
+    """Return operating systems in the order of the file; the first is the default."""
     return tuple(
         model.Os(
             id=row["id"],
@@ -211,7 +211,7 @@ def os_rows() -> tuple[model.Os, ...]:
 
 
 def python_rows() -> tuple[model.PythonSeries, ...]:
-    """Minor versions of Python, ascending."""
+    """Return minor versions of Python, ascending."""
     rows = [
         model.PythonSeries(
             python=row["python"], bugfix_until=row["bugfix_until"], eol=row["eol"], refs=tuple(row["refs"])
@@ -222,7 +222,7 @@ def python_rows() -> tuple[model.PythonSeries, ...]:
 
 
 def cudnn_rows() -> tuple[model.Cudnn, ...]:
-    """Support matrix rows of cuDNN by version, CUDA major and driver."""
+    """Return rows of cuDNN's support matrix by version, CUDA major and driver."""
     rows = [
         model.Cudnn(
             cudnn=row["cudnn"],
@@ -239,7 +239,7 @@ def cudnn_rows() -> tuple[model.Cudnn, ...]:
 
 
 def image_rows() -> tuple[model.CudaImage, ...]:
-    """nvidia/cuda images by toolkit, with the explicit tags of each."""
+    """Return nvidia/cuda images by toolkit, with their explicit tags."""
     listed = edited.read("docker_tag_list")
     tags: dict[str, list[str]] = {}
     for tag in (*listed["supported"], *listed["unsupported"]):
@@ -259,7 +259,7 @@ def image_rows() -> tuple[model.CudaImage, ...]:
 
 
 def installer_rows() -> tuple[model.Installer, ...]:
-    """Miniconda installers by conda version, Python and machine."""
+    """Return Miniconda installers by conda version, Python and architecture."""
     table = edited.read("conda_installers")["miniconda"]
     rows = [
         model.Installer(
@@ -277,13 +277,13 @@ def installer_rows() -> tuple[model.Installer, ...]:
 
 
 def conda_key(conda: str) -> tuple[tuple[int, ...], int]:
-    """Sort key of an installer's conda version with its build number: '26.5.3-1'."""
+    """Return the sort key of an installer's conda version with its build number: '26.5.3-1'."""
     version, _, build = conda.partition("-")
     return key(version), int(build or 0)
 
 
 def trap_rows() -> tuple[model.Trap, ...]:
-    """Known traps by id."""
+    """Return known traps by ID."""
     rows = [
         model.Trap(
             id=row["id"],
@@ -304,45 +304,45 @@ def _inferred(row: Row) -> tuple[str, ...]:
     return tuple(sorted(part for part, level in row.get("confidence", {}).items() if level == "inferred"))
 
 
-def _number(text_or_none: str | None) -> int | None:
-    return None if text_or_none is None else int(text_or_none)
+def _number(value: str | None) -> int | None:
+    return None if value is None else int(value)
 
 
-def _raised() -> str | None:
-    """The snapshot with a raised version, which the table gets as well; None where the version may stay.
+def _with_raised_version() -> str | None:
+    """Raise the version in the `HEAD` table if the facts changed, and return the new snapshot; None if it can stay.
 
-    Facts that differ from those of the snapshot have a higher version than it, so that two sets of facts with the same
-    version are the same.
+    Changed facts need a higher version than the existing snapshot, so that facts with the same version are the same.
     """
     try:
-        before = json.loads(PATH.read_bytes())
-        was, digested = int(before["version"]), before["digest"]
+        existing = json.loads(PATH.read_bytes())
+        version, existing_digest = int(existing["version"]), existing["digest"]
     except (OSError, ValueError, KeyError):
         return None
     content = tree()
-    least = was if digested == digest(content) else was + 1
-    if content["version"] >= least:
+    needed = version if existing_digest == digest(content) else version + 1
+    if content["version"] >= needed:
         return None
     head = edited.DATA / f"{HEAD}.yaml"
-    head.write_text(with_version(head.read_text(encoding="utf-8"), least), encoding="utf-8", newline="\n")
+    head.write_text(with_version(head.read_text(encoding="utf-8"), needed), encoding="utf-8", newline="\n")
     edited.read.cache_clear()
-    sys.stdout.write(f"{head.name}: version {least}\n")
+    sys.stdout.write(f"{head.name}: version {needed}\n")
     return text(tree())
 
 
 def main(arguments: list[str]) -> int:
-    """Write the snapshot, or with `--check` compare it; returns the exit code."""
-    made = text(tree())
+    """Write the snapshot, or compare it with `--check`; return the exit code."""
+    new_text = text(tree())
     if arguments == ["--check"]:
-        same = PATH.exists() and PATH.read_text(encoding="utf-8") == made
-        sys.stdout.write("in step\n" if same else f"{PATH.name} is stale: run python -m envkit.facts.snapshot\n")
-        return 0 if same else 1
+        is_current = PATH.exists() and PATH.read_text(encoding="utf-8") == new_text
+        stale = f"{PATH.name} is out of date: run python -m envkit.facts.snapshot\n"
+        sys.stdout.write(f"{PATH.name} is up to date\n" if is_current else stale)
+        return 0 if is_current else 1
     if arguments:
         sys.stderr.write("usage: python -m envkit.facts.snapshot [--check]\n")
         return 2
-    made = _raised() or made
-    PATH.write_text(made, encoding="utf-8", newline="\n")
-    sys.stdout.write(f"{PATH.name}: {len(made)} bytes\n")
+    new_text = _with_raised_version() or new_text
+    PATH.write_text(new_text, encoding="utf-8", newline="\n")
+    sys.stdout.write(f"{PATH.name}: {len(new_text)} bytes\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Source ids: an id stands for itself, or a shape such as `testinfra:<commit>` stands for many."""
+"""Source IDs. A source's ID may have a placeholder: `testinfra:<commit>` stands for all IDs of that form."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 
 def find(sources: Mapping[str, Mapping[str, Any]], ref: str) -> tuple[str, Mapping[str, Any]] | None:
-    """The source row a reference means, with its id; None when there is none."""
+    """Return the ID and the row of the source that a reference refers to; None if there is none."""
     if ref in sources:
         return ref, sources[ref]
     for name, source in sources.items():
-        if "<" in name and _shape(name).fullmatch(ref):
+        if "<" in name and _pattern(name).fullmatch(ref):
             return name, source
     return None
 
 
 def describe(source: Mapping[str, Any], ref: str) -> str:
-    """A source in one line: where it is, and what it says."""
+    """Return a source in one line: its location and its contents."""
     commits = source.get("branch_commits", {})
-    revision = source.get("commit") or commits.get(ref.partition(":")[2]) or _varying(ref)
+    revision = source.get("commit") or commits.get(ref.partition(":")[2]) or _commit(ref)
     parts: list[str] = []
     if "repo" in source:
         parts.append(" ".join(part for part in (source["repo"], revision, source.get("path")) if part))
@@ -37,11 +37,11 @@ def describe(source: Mapping[str, Any], ref: str) -> str:
 
 
 @cache
-def _shape(name: str) -> re.Pattern[str]:
+def _pattern(name: str) -> re.Pattern[str]:
     parts = re.split(r"(<[^>]+>)", name)
     return re.compile("".join(r"\S+" if part.startswith("<") else re.escape(part) for part in parts))
 
 
-def _varying(ref: str) -> str | None:
+def _commit(ref: str) -> str | None:
     match = re.search(r"[@:]([0-9a-f]{7,40})", ref)
     return match.group(1) if match else None

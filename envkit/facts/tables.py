@@ -1,4 +1,4 @@
-"""The tables of the snapshot: which row class each holds, what makes a row unique, and its JSON form."""
+"""The tables of the snapshot: their row classes, keys and JSON form."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ CONFIDENCES = (None, "inferred", "conflict", "unknown")  # None = sourced
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of `Facts`: its field name there, its row class and the fields that identify a row."""
+    """A table of `Facts`: its field name there, its row class and the fields that identify a row."""
 
     name: str
     row: type[Any]
     key: tuple[str, ...]
 
     def key_of(self, row: Any) -> tuple[Any, ...]:
-        """What identifies `row` in this table."""
+        """Return the key of `row`."""
         return tuple(getattr(row, name) for name in self.key)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Field names of the row class, in order."""
+        """The field names of the row class, in order."""
         return tuple(field.name for field in fields(self.row))
 
 
@@ -51,13 +51,13 @@ BY_NAME: Mapping[str, Table] = {table.name: table for table in TABLES}
 
 
 def encode(table: Table, rows: Iterable[Any]) -> dict[str, Any]:
-    """A table as column names and rows of values; tuples become lists."""
+    """Return a table as column names and rows of values; tuples become lists."""
     columns = table.columns
     return {"columns": list(columns), "rows": [[getattr(row, name) for name in columns] for row in rows]}
 
 
 def decode(table: Table, encoded: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The rows of an encoded table; lists become tuples."""
+    """Return the rows of an encoded table; lists become tuples."""
     columns, row = encoded["columns"], table.row
     return tuple(
         row(
@@ -71,9 +71,9 @@ def decode(table: Table, encoded: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def checksum(rest: bytes) -> str:
-    """CRC-32 (hex) of a snapshot's text after its first line: whether somebody edited it by hand.
+    """Return the CRC-32 (hex) of a snapshot's text after its first line, which detects edits by hand.
 
-    Not a SHA-256: that takes OpenSSL, which is 5 MB of memory and 3 ms of every `envkit resolve`, and an
-    attacker can write any sum beside the text.
+    SHA-256 would load OpenSSL (5 MB of memory and 3 ms in every `envkit resolve`) without more security: whoever can
+    change the text can also change the checksum next to it.
     """
     return f"{zlib.crc32(rest):08x}"

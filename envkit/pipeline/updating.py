@@ -112,7 +112,7 @@ def find_update(
     changed = _files(proved, additions, facts)
     return Update(
         releases=tuple(sorted(versions, key=key)), proved=tuple(proved), files=changed, replaces=facts.version,
-        asked=tuple(line for path, text in changed.items() for line in update.asked(text, _text(path))),
+        asked=tuple(line for path, text in changed.items() for line in update.questions(text, _text(path))),
         requests=traffic.requests, received=traffic.received,
     )  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""One record in, many formats out. Nothing here runs or judges."""
+"""Write a record as text, JSON, JUnit, Markdown, HTML or SARIF. Nothing here runs an image or judges."""

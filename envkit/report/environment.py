@@ -1,4 +1,4 @@
-"""Where an image ran, as labels with units, and records without the identifiers of GPUs."""
+"""The environment of a run as labels and values with units, and records without GPU identifiers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from envkit.checks.reading import Tree, is_number, mapping, sequence
 
 HIDDEN = "hidden"
 _IDENTIFIER = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_FEWEST = 8  # characters; what is shorter is not an identifier
+_FEWEST = 8  # characters; replacing a shorter text would change unrelated words
 
 # Field -> label and unit.
 _HOST = {
@@ -35,7 +35,7 @@ _GPU = {
     "uuid": ("UUID", ""),
     "cc": ("Compute capability", ""),
     "mem_mib": ("Memory", "MiB"),
-    "torch_mem_mib": ("Memory that torch sees", "MiB"),
+    "torch_mem_mib": ("Memory visible to torch", "MiB"),
     "sms": ("Multiprocessors", ""),
     "driver": ("Driver", ""),
     "mig": ("MIG", ""),
@@ -79,7 +79,7 @@ _RUN = {
     "duration_s": ("Duration", "s"),
     "tier": ("Tier", ""),
     "runner": ("Runner", ""),
-    "gpus": ("GPUs asked for", ""),
+    "gpus": ("GPUs requested", ""),
     "argv": ("Command", ""),
     "selected": ("Checks", ""),
     "suite_version": ("Version of the checks", ""),
@@ -91,7 +91,7 @@ _BINARY = {"bytes": ((1 << 30, "GiB"), (1 << 20, "MiB")), "MiB": ((1 << 10, "GiB
 
 
 def parts(record: Tree) -> list[tuple[str, Tree, bool]]:
-    """Return where the image ran and what was found there: a title, labels and values, whether it is open."""
+    """Return the sections of the environment: title, labels with values, and whether the page shows it unfolded."""
     env, run = record["env"], record["run"]
     cards = [mapping(card) for card in sequence(env["gpu"])]
     sections = {
@@ -118,11 +118,11 @@ def _link(generation: object, width: object) -> str:
 
 
 def _labeled(part: Any, labels: dict[str, tuple[str, str]]) -> Tree:
-    """Return the values by their labels: the known fields first, the others by their own names."""
+    """Return the values by label: known fields first, then the others with their field name as label."""
     tree = mapping(part)
     order = [*(key for key in labels if key in tree), *(key for key in tree if key not in labels)]
-    named = ((*labels.get(key, (str(key).replace("_", " "), "")), tree[key]) for key in order)
-    return {name: _with_unit(value, unit) for name, unit, value in named}
+    rows = ((*labels.get(key, (str(key).replace("_", " "), "")), tree[key]) for key in order)
+    return {name: _with_unit(value, unit) for name, unit, value in rows}
 
 
 def _with_unit(value: Any, unit: str) -> Any:
@@ -135,7 +135,7 @@ def _with_unit(value: Any, unit: str) -> Any:
 
 
 def without_identifiers(tree: Tree) -> Tree:
-    """Return a record in which the UUIDs of GPUs and MIG slices are replaced, wherever they stand."""
+    """Return a record in which all UUIDs of GPUs and MIG slices are replaced."""
     known = sorted({identifier for identifier in _uuids(tree) if len(identifier) >= _FEWEST}, key=len, reverse=True)
     replaced: Tree = _replaced(tree, known)
     return replaced

@@ -1,4 +1,4 @@
-"""The formats a report can be written in. Each is one function: a record's tree in, bytes out, nothing else touched."""
+"""The formats of a report. Each is a pure function from a record to bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from envkit.checks.reading import Tree
 
-# Kind -> module and function, imported when asked for: most runs write none of them.
+# Kind -> module and function, imported on use, because most runs write none of them.
 _WRITERS = {
     "json": ("envkit.report.formats", "render_json"),
     "junit": ("envkit.report.junit", "render_junit"),
@@ -23,17 +23,17 @@ KINDS = tuple(_WRITERS)
 
 
 def render(kind: str, record: Tree) -> bytes:
-    """A record (`envkit.verify/1`) in the format `kind`, one of `KINDS`. The same record gives the same bytes."""
+    """Render a record (`envkit.verify/1`) in a format of `KINDS`. The same record gives the same bytes."""
     module, name = _WRITERS[kind]
     writer: Callable[[Tree], bytes] = getattr(import_module(module), name)
     return writer(record)
 
 
 def pretty(tree: Tree) -> str:
-    """Indented JSON without a final newline.
+    """Return indented JSON without a final newline.
 
-    What no reader should meet raw (controls, bidirectional marks, lone surrogates, and `##`, after which Azure looks
-    for a command anywhere in a line) is written as an escape, which means the same.
+    Control characters, bidirectional marks, lone surrogates and `##` are written as JSON escapes. Azure Pipelines
+    runs what follows `##` anywhere in a line as a command.
     """
     text = json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
     text = text.replace("##", "#\\u0023")
@@ -41,18 +41,18 @@ def pretty(tree: Tree) -> str:
 
 
 def render_json(record: Tree) -> bytes:
-    """The record itself as UTF-8 JSON with a final newline."""
+    """Return the record as UTF-8 JSON with a final newline."""
     return (pretty(record) + "\n").encode()
 
 
 def readable_json(tree: Tree) -> str:
-    """The same for an element of a page."""
+    """Return indented JSON, escaped for an HTML element."""
     return html.escape(pretty(tree), quote=False)
 
 
 def _escape(char: str) -> str:
     code = ord(char)
-    if code <= 0xFFFF:  # noqa: PLR2004 - the end of the basic plane
+    if code <= 0xFFFF:  # noqa: PLR2004 - the last code point of the basic multilingual plane
         return f"\\u{code:04x}"
     high, low = divmod(code - 0x10000, 0x400)
     return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"

@@ -1,4 +1,4 @@
-"""The record as JUnit XML, for the test views of CI systems. There is no standard; this is the part they all read."""
+"""The record as JUnit XML, for the test views of CI systems. There is no standard; this is the subset that all read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TROUBLE = {"FAIL": "failure", "ERROR": "error", "SKIP": "skipped"}
 
 
 def render_junit(record: Tree) -> bytes:
-    """One suite: a case for the verdict on the image, then one for each finding.
+    """Return one suite: a case for the verdict on the image, then one for each finding.
 
-    FAIL is a failure, ERROR and a fault of the machine an error, SKIP skipped. What only informs or cannot be trusted
-    passes, with its text as output and its verdict as a property. The first case fails with the exit code, so that the
-    view is red where the run was.
+    FAIL is a failure, ERROR and a machine fault are errors, SKIP is skipped. Findings that are informational or
+    unreliable pass, with their text as output and their verdict as a property. The first case fails if the exit code
+    is not 0, so that the CI system shows the run as failed.
     """
     run, checks = record["run"], record["checks"]
     name, image = title_of(record)

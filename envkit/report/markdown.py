@@ -35,14 +35,15 @@ _ICONS = {
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|~])")
 _MENTION = re.compile(r"(?<!\w)@")
-_CUT = "\n\n*The rest was cut off: size limit.*\n"
+_CUT = "\n\n*Cut off at the size limit.*\n"
 _CELL = 400  # characters of a table's cell
 
 
 def render_markdown(record: Tree, *, limit: int | None = None) -> bytes:
-    """The verdict, what is wrong with its advice, what was measured, every check.
+    """Return the verdict, the problems with advice, the measurements, and the list of checks.
 
-    With `limit`, at most that many bytes: first the list of checks goes, then the numbers, then the end is cut off.
+    With `limit`, at most that many bytes: the list of checks is dropped first, then the measurements, then the end is
+    cut off.
     """
     parts: list[Callable[[Tree], list[str]]] = [_head, _problems, _numbers, _checks]
     while True:
@@ -50,7 +51,7 @@ def render_markdown(record: Tree, *, limit: int | None = None) -> bytes:
         data = ("\n".join(lines).rstrip("\n") + "\n").encode()
         if limit is None or len(data) <= limit:
             return data
-        if len(parts) <= 2:  # noqa: PLR2004 - the verdict and what is wrong
+        if len(parts) <= 2:  # noqa: PLR2004 - the verdict and the problems always stay
             room = max(limit - len(_CUT.encode()), 0)
             kept = data[:room].decode(errors="ignore").rpartition("\n")[0]
             return (kept + _CUT).encode()[:limit]
@@ -122,7 +123,7 @@ def _checks(record: Tree) -> list[str]:
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int | None = None) -> list[str]:
-    """A table whose first `left` columns, all without it, are text and the others numbers."""
+    """Return a table; the first `left` columns are text, the others numbers; without `left` all are text."""
     if not rows:
         return []
     lines = [f"**{title}**", ""] if title else []
@@ -132,7 +133,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, lef
 
 
 def text_only(text: object) -> str:
-    """A foreign text that is only text: no markup, no link, no mention, no row of a table. Backticks hold code."""
+    """Escape a text so that it contains no markup, link, mention or table cell; text in backticks becomes code."""
     parts = clean(text).split("`")
     if len(parts) % 2 == 0:
         return _plain(clean(text))
@@ -140,9 +141,9 @@ def text_only(text: object) -> str:
 
 
 def _plain(text: str) -> str:
-    # GitHub looks for mentions after escapes are gone, so an invisible character parts them.
-    parted = _MENTION.sub("@\u200b", html.escape(text, quote=False))
-    return _SPECIAL.sub(r"\\\1", parted)
+    # GitHub looks for mentions after it resolves escapes, so a zero-width space follows the @.
+    without_mentions = _MENTION.sub("@\u200b", html.escape(text, quote=False))
+    return _SPECIAL.sub(r"\\\1", without_mentions)
 
 
 def _code(text: str) -> str:

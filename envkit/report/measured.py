@@ -1,4 +1,4 @@
-"""The measured part of a report: what each check shows, and the spread of all samples."""
+"""The measurements of a report: tables and figures of each check, and the spread of all samples."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from envkit.checks.shown import Sheet, Shown, Spread, Strips, short, tables
 from envkit.ground.text import clean
 from envkit.report.reading import by_check
 
-BUSY = "The machine was busy during some of these measurements; treat them as a hint."
+BUSY = "The machine was busy during some of these measurements; they may be inaccurate."
 
 _FEWEST_SAMPLES = 4  # fewer have no quartiles
 
 
 def measured(checks: Sequence[Tree]) -> list[tuple[CheckEntry, Shown]]:
-    """Return what each check shows that has something to show, in the order the checks run."""
+    """Return the tables and figures of each check, in the order in which checks run."""
     groups, entries = by_check(checks), {entry.id: entry for entry in catalog()}
     return [(entries[check], show(groups.get(check, []))) for check, show in shows().items()]
 
 
 def sheets(checks: Sequence[Tree]) -> list[Sheet]:
-    """Return every table that has a row, in the order of a report."""
+    """Return every table that has rows, in the order of a report."""
     return [sheet for _, shown in measured(checks) for sheet in shown.sheets]
 
 
 def samples(checks: Sequence[Tree]) -> Shown:
-    """Show how the samples of each timed finding spread."""
+    """Return figures and a table of the samples of each timed finding."""
     groups = spreads(checks)
     rows = [_row(item) for group in groups.values() for item in group]
     head = ("Finding", "Samples", "Unit", "Minimum", "Median", "Maximum", "Busy")
     noisy = any(item.noisy for group in groups.values() for item in group)
     return Shown(
         ident="samples",
-        title="How the samples spread",
+        title="Spread of the samples",
         figures=tuple(_strips(check, group) for check, group in groups.items()),
         details=tables(Sheet("Samples of every timed finding", head, rows, noisy=noisy)),
-        remark="Each dot is a sample, the box holds the middle half, the bar is the median; a ring at the edge"
-        " lies beyond the scale.",
+        remark="Each dot is a sample, the box is the middle half, the bar is the median; a ring at the edge is a"
+        " sample beyond the scale.",
     )
 
 
 def spreads(checks: Sequence[Tree]) -> dict[str, list[Spread]]:
-    """The samples of each check whose findings have enough of them to show."""
+    """Return the samples by check, for findings with enough of them."""
     groups: dict[str, list[Spread]] = {}
     for check in checks:
         samples = mapping(check.get("samples"))
@@ -56,7 +56,7 @@ def spreads(checks: Sequence[Tree]) -> dict[str, list[Spread]]:
 
 def _strips(check: str, group: Sequence[Spread]) -> Strips:
     widest = max(group, key=lambda item: quantile(item.values, 0.75) / quantile(item.values, 0.25))
-    summary = f"{len(group)} findings; {widest.id} spreads most. The table below has the numbers."
+    summary = f"{len(group)} findings; {widest.id} has the widest spread. The table below has the numbers."
     return Strips(f"samples-{check.lower()}", f"Samples of {check}", summary, group)
 
 
@@ -72,7 +72,7 @@ def _row(item: Spread) -> list[str]:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The value below which `part` (0..1) of the values lie, linear between neighbors."""
+    """Return the quantile `part` (0 to 1) of the values, interpolated linearly."""
     ordered = sorted(values)
     position = (len(ordered) - 1) * part
     low = int(position)

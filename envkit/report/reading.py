@@ -1,4 +1,4 @@
-"""What all formats read from a record in the same way: groups of findings, their weight, names."""
+"""Read from a record what all formats show: groups of findings, verdicts, names, environment."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from envkit.checks.reading import Tree, check_of, is_number, mapping
 from envkit.ground.text import clean
 
-# Worst first; the order also sorts the findings within one check.
+# Most severe first; the order also sorts the findings of one check.
 VERDICTS = ("FAIL", "ERROR", "INCONCLUSIVE", "WARN", "PASS", "SKIP")
-# Where a document's word is not a reader's.
+# Values of documents that people should read differently.
 WORDS = {"NOT_VERIFIED": "NOT VERIFIED", "unproved": "not verified", "present": "already there"}
 MACHINE = "MACHINE FAULT"
 # One finding with the verdict, and several.
@@ -25,27 +25,27 @@ NOT_PROMISED = "the plan does not specify it; the value found is in the record"
 
 
 def word(verdict: object) -> str:
-    """A verdict, or what became of an image, as people read it."""
+    """Return a verdict, or the status of an image, as people read it."""
     return WORDS.get(str(verdict), str(verdict))
 
 
 def headline(summary: Tree) -> str:
-    """The verdict on the whole run as people read it; a faulty machine is not the image's failure."""
+    """Return the verdict on the run as people read it; a machine fault is not a failure of the image."""
     return MACHINE if blames_machine(summary) else word(summary["verdict"])
 
 
 def blames_machine(item: Tree) -> bool:
-    """Whether a finding or a summary says that the machine is faulty. Records before 0.3 say nothing of it."""
+    """Return whether a finding or summary blames the machine. Records before 0.3 have no such field."""
     return item.get("blames") == "machine"
 
 
 def code_of(item: Tree) -> str:
-    """The reason code of a finding, with the machine where that is faulty: `XID (machine)`."""
+    """Return the reason code of a finding; for a machine fault as `XID (machine)`."""
     return f"{item['reason_code']} (machine)" if blames_machine(item) else str(item["reason_code"])
 
 
 def by_check(checks: Iterable[Tree]) -> dict[str, list[Tree]]:
-    """The findings of each check, in the order of the record."""
+    """Return the findings by check, in the order of the record."""
     groups: dict[str, list[Tree]] = {}
     for check in checks:
         groups.setdefault(check_of(check["id"]), []).append(check)
@@ -53,23 +53,23 @@ def by_check(checks: Iterable[Tree]) -> dict[str, list[Tree]]:
 
 
 def neutral(item: Tree) -> bool:
-    """Whether a finding is an unreliable number that nothing depends on."""
+    """Return whether a finding is inconclusive and does not count for the verdict."""
     return item["verdict"] == "INCONCLUSIVE" and not item["gates"]
 
 
 def weight(item: Tree) -> str:
-    """Return the verdict a finding counts as: one that informs warns at most."""
+    """Return the verdict that a finding counts as: an informational one is at most a warning."""
     return "WARN" if item["verdict"] in ("FAIL", "ERROR") and not item["gates"] else str(item["verdict"])
 
 
 def worst(group: Iterable[Tree]) -> str:
-    """The verdict of a check: the worst of its findings that count."""
+    """Return the verdict of a check: the most severe of its findings that count."""
     verdicts = {weight(item) for item in group if not neutral(item)} or {"INCONCLUSIVE"}
     return next(verdict for verdict in VERDICTS if verdict in verdicts)
 
 
 def wrong(group: Sequence[Tree]) -> list[Tree]:
-    """Return the findings of a check besides PASS and SKIP, the worst first."""
+    """Return the findings of a check other than PASS and SKIP, most severe first."""
     findings = (item for item in group if item["verdict"] not in ("PASS", "SKIP") and not neutral(item))
     return sorted(findings, key=lambda item: VERDICTS.index(weight(item)))
 
@@ -84,7 +84,7 @@ def title_of(record: Tree) -> tuple[str, str]:
 
 
 def environment(env: Tree) -> list[str]:
-    """Torch, CUDA runtime, Python, GPUs and processor, each in a few words."""
+    """Return torch, CUDA runtime, Python, GPUs and CPU in short form."""
     software, host = mapping(env.get("sw")), mapping(env.get("host"))
     facts = []
     if software.get("torch"):
@@ -103,7 +103,7 @@ def environment(env: Tree) -> list[str]:
 
 
 def ran_by(run: Tree) -> list[str]:
-    """Return the runner, and the isolation it lacks, if any."""
+    """Return the runner and, if its isolation is not strong, what is missing."""
     isolation = mapping(run.get("isolation"))
     facts = [f"runner {run['runner']}"]
     if isolation.get("level") not in (None, "strong"):
@@ -113,7 +113,7 @@ def ran_by(run: Tree) -> list[str]:
 
 
 def not_checked(checks: Iterable[Tree]) -> dict[tuple[str, str], list[str]]:
-    """The findings that are missing or were skipped, by reason code and message."""
+    """Return the IDs of findings that are missing or were skipped, by reason code and message."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for check in checks:
         if check["verdict"] == "SKIP" or check["reason_code"] == "NOT_OBSERVED":
@@ -124,6 +124,6 @@ def not_checked(checks: Iterable[Tree]) -> dict[tuple[str, str], list[str]]:
 
 
 def counted(summary: Tree) -> str:
-    """Return how many findings have each verdict, the most severe first: `1 failed, 48 passed`."""
+    """Return the number of findings per verdict, most severe first: `1 failed, 48 passed`."""
     counts = {verdict: summary["counts"].get(verdict) or 0 for verdict in VERDICTS}
     return ", ".join(f"{count} {_COUNTED[verdict][count > 1]}" for verdict, count in counts.items() if count)

@@ -1,4 +1,4 @@
-"""The record as SARIF 2.1.0, for code-scanning views. What passed or does not apply is not a result."""
+"""The record as SARIF 2.1.0, for code scanning views. Passed and skipped findings are left out."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SUMMARY = "verdict"
 
 
 def render_sarif(record: Tree) -> bytes:
-    """One run: a rule for each check, a result for each finding that is worth a look."""
+    """Return one SARIF run: a rule for each check, a result for each finding with a problem."""
     checks, summary = record["checks"], record["summary"]
     groups = by_check(checks)
-    places = _places(record)
-    results = [_result(check, places) for check in checks if weight(check) in _LEVELS]
+    locations = _locations(record)
+    results = [_result(check, locations) for check in checks if weight(check) in _LEVELS]
     if summary["exit_code"] and not any(result["level"] == "error" for result in results):
-        results.insert(0, _verdict(record, places))
+        results.insert(0, _verdict(record, locations))
     rules = [_rule(_SUMMARY, "the verdict on the image")]
     rules += [_rule(check, str(group[0]["title"])) for check, group in groups.items()]
     name, image = title_of(record)
@@ -38,7 +38,7 @@ def render_sarif(record: Tree) -> bytes:
         "rules": rules,
     }
     invocation = {
-        # The run itself succeeded; its findings are the results.
+        # Describes whether the tool ran, not whether the image passed.
         "executionSuccessful": True,
         "exitCode": summary["exit_code"],
         "startTimeUtc": clean(record["run"]["started"]),
@@ -58,12 +58,12 @@ def _rule(check: str, title: str) -> dict[str, Any]:
     return {"id": clean(check), "name": clean(check), "shortDescription": {"text": clean(title)}}
 
 
-def _result(check: Tree, places: Tree) -> dict[str, Any]:
+def _result(check: Tree, locations: Tree) -> dict[str, Any]:
     check_id = str(check["id"])
     lines = [f"{code_of(check)}: {check['message']}", *(str(line) for line in check["advice"])]
     level = "note" if neutral(check) else _LEVELS[weight(check)]
     return {
-        **_said(check_id.partition(".")[0], level, lines, places, check_id),
+        **_message(check_id.partition(".")[0], level, lines, locations, check_id),
         "properties": {
             "finding": clean(check_id),
             "subject": clean(check["subject"]),
@@ -75,28 +75,28 @@ def _result(check: Tree, places: Tree) -> dict[str, Any]:
     }
 
 
-def _verdict(record: Tree, places: Tree) -> dict[str, Any]:
-    """Return the result `verdict`: a run that is not verified has no failed check and would look clean without it."""
+def _verdict(record: Tree, locations: Tree) -> dict[str, Any]:
+    """Return the result `verdict`: a run that is not verified has no failed check and would otherwise look clean."""
     summary = record["summary"]
     lines = [f"{headline(summary)}, exit code {summary['exit_code']}"]
     for reason in summary["reasons"]:
         lines += [f"{reason['code']}: {reason['message']}", *([reason["advice"]] if reason["advice"] else [])]
-    result = _said(_SUMMARY, "error", lines, places, _SUMMARY)
+    result = _message(_SUMMARY, "error", lines, locations, _SUMMARY)
     return {**result, "partialFingerprints": {"finding/v1": _digest(_SUMMARY, summary["verdict"])}}
 
 
-def _said(rule: str, level: str, lines: Sequence[str], places: Tree, name: str) -> dict[str, Any]:
-    logical = {"name": clean(name), "fullyQualifiedName": f"{places['image']}/{clean(name)}", "kind": "resource"}
-    location = {**places["physical"], "logicalLocations": [logical]}
-    # A message may hold links in square brackets; a foreign text is kept from making one.
+def _message(rule: str, level: str, lines: Sequence[str], locations: Tree, name: str) -> dict[str, Any]:
+    logical = {"name": clean(name), "fullyQualifiedName": f"{locations['image']}/{clean(name)}", "kind": "resource"}
+    location = {**locations["physical"], "logicalLocations": [logical]}
+    # SARIF messages have links in square brackets; escape them, because the text comes from the image.
     text = "\n".join(clean(line).replace("\\", "\\\\").replace("[", "\\[") for line in lines)
     return {"ruleId": clean(rule), "level": level, "message": {"text": text}, "locations": [location]}
 
 
-def _places(record: Tree) -> dict[str, Any]:
-    """Return where a result is shown: at the plan or definition of the command line, relative to the checkout.
+def _locations(record: Tree) -> dict[str, Any]:
+    """Return the locations of results: the plan or definition of the command line, relative to the checkout, if any.
 
-    Without one there is only the image.
+    Without one, results have only the logical location in the image.
     """
     physical: dict[str, Any] = {}
     source = _source([str(word) for word in sequence(record["run"]["argv"])])
@@ -107,13 +107,13 @@ def _places(record: Tree) -> dict[str, Any]:
 
 
 def _source(argv: Sequence[str]) -> str | None:
-    """The plan or definition among the arguments, where it is a relative path."""
-    named = [
+    """Return the plan or definition among the arguments if it is a relative path."""
+    candidates = [
         value.partition("=")[2] if value.startswith("--plan=") else value
         for before, value in zip(("", *argv), argv, strict=False)
         if before == "--plan" or value.startswith("--plan=") or not (before.startswith("-") or value.startswith("-"))
     ]
-    for value in named[1:]:
+    for value in candidates[1:]:  # the first one is the command `verify`
         path = PurePosixPath(clean(value))
         if path.suffix in _SOURCES and not path.is_absolute() and ".." not in path.parts:
             return str(path)

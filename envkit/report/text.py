@@ -1,4 +1,4 @@
-"""The report that people read, as text: with color for a terminal, without for everything else.
+"""The report as text, with color for a terminal.
 
 The verdict comes first, then every check, then what was measured and what was not. Widths are in terminal cells.
 """
@@ -44,7 +44,7 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of text and the name of its style; the style adds nothing that the text does not say."""
+    """A piece of text and the name of its style. Styles carry no information of their own."""
 
     text: str
     style: str = ""
@@ -53,12 +53,12 @@ class Span:
 Line = tuple[Span, ...]
 
 
-def render_text(record: Mapping[str, Any], *, width: int = 80, color: bool = False, place: str | None = None) -> str:
-    """A record (`envkit.verify/1`) as text of at most `width` columns, with a final newline.
+def render_text(record: Mapping[str, Any], *, width: int = 80, color: bool = False, path: str | None = None) -> str:
+    """Return a record (`envkit.verify/1`) as text of at most `width` columns, with a final newline.
 
-    Color only repeats what the words say. `place` is where the record is kept, for the last line.
+    `path` is the path of the record, for the last line.
     """
-    lines = report_lines(record, width=width, place=place)
+    lines = report_lines(record, width=width, path=path)
     if not color:
         return "\n".join(plain(line) for line in lines) + "\n"
     return _colored(lines)
@@ -81,8 +81,8 @@ def _colored(lines: list[Line]) -> str:
     return buffer.getvalue()
 
 
-def report_lines(record: Tree, *, width: int, place: str | None = None) -> list[Line]:
-    """Lay a record (`envkit.verify/1`) out for `width` columns; `place` says where the record is kept."""
+def report_lines(record: Tree, *, width: int, path: str | None = None) -> list[Line]:
+    """Lay out a record (`envkit.verify/1`) for `width` columns; `path` is the path of the record."""
     checks: Sequence[Tree] = record["checks"]
     return [
         *_head(record, width),
@@ -92,7 +92,7 @@ def report_lines(record: Tree, *, width: int, place: str | None = None) -> list[
         *_not_checked(checks, width),
         *_stderr(record["run"], width),
         (),
-        *_foot(record, place, width),
+        *_foot(record, path, width),
     ]
 
 
@@ -106,9 +106,9 @@ def _head(record: Tree, width: int) -> list[Line]:
     if subject.get("size_bytes"):
         facts.append(f"{subject['size_bytes'] / _MB:.0f} MB")
     lines += wrapped(", ".join(clean(fact) for fact in facts), width, first="  ", style="dim")
-    around = environment(env)
-    if around:
-        lines += wrapped(", ".join(around), width, first="  ", style="dim")
+    software_and_hardware = environment(env)
+    if software_and_hardware:
+        lines += wrapped(", ".join(software_and_hardware), width, first="  ", style="dim")
     return lines
 
 
@@ -122,7 +122,7 @@ def _reasons(summary: Tree, width: int) -> list[Line]:
 
 
 def _checks(checks: Sequence[Tree], width: int) -> list[Line]:
-    """One line per check; findings of it that are not PASS follow in full, with their advice."""
+    """Return one line per check, followed by its findings other than PASS with their advice."""
     groups = by_check(check for check in checks if check["reason_code"] != "NOT_OBSERVED")
     word_width = max((cells(worst(group)) for group in groups.values()), default=4)
     lines: list[Line] = [(), (Span("Checks", "bold"),)]
@@ -136,7 +136,7 @@ def _checks(checks: Sequence[Tree], width: int) -> list[Line]:
 
 
 def _findings(group: Sequence[Tree], verdict: str, hang: str, width: int) -> list[Line]:
-    """Return the findings of a check besides PASS in full, each advice once."""
+    """Return the findings of a check other than PASS; each advice is shown once."""
     lines: list[Line] = []
     findings = wrong(group)
     for index, item in enumerate(findings):
@@ -163,12 +163,12 @@ def _group_line(check_id: str, group: Sequence[Tree], verdict: str, word_width: 
         messages = [clean(item["message"]) for item in ran]
         tail = messages[0] if len(messages) == 1 else f"{len(messages)} findings: {'; '.join(messages)}"
     room = width - cells(start) - cells(head) - 2
-    shown = fitted(tail, room) if tail and room >= 12 else ""  # noqa: PLR2004 - less says nothing
+    shown = fitted(tail, room) if tail and room >= 12 else ""  # noqa: PLR2004 - less is not readable
     return (Span(start[:2]), Span(start[2:], verdict), Span(head), Span("  " + shown if shown else "", "dim"))
 
 
 def _measured(checks: Sequence[Tree], width: int) -> list[Line]:
-    """Every sheet that has a row, each under its heading."""
+    """Return every table that has rows, each under its heading."""
     lines: list[Line] = []
     for sheet in sheets(checks):
         rows = [[clean(cell) for cell in row] for row in sheet.rows]
@@ -213,16 +213,16 @@ def _foot(record: Tree, path: str | None, width: int) -> list[Line]:
 
 
 def plain(line: Line) -> str:
-    """The line's text, without trailing blanks."""
+    """Return the text of a line without trailing blanks."""
     return "".join(span.text for span in line).rstrip()
 
 
 def wrapped(
     text: object, width: int, *, first: str, rest: str | None = None, style: str = "", first_style: str = ""
 ) -> list[Line]:
-    """A paragraph: `first` opens its first line, `rest` (blanks by default) the others.
+    """Wrap a paragraph; `first` begins its first line, `rest` (blanks by default) the others.
 
-    A CI system reads lines that begin with `::` or `##` as commands, so no continued line begins with them.
+    CI systems run lines that begin with `::` or `##` as commands, so such lines get a bar in front.
     """
     hang = " " * cells(first) if rest is None else rest
     room = max(width, MIN_WIDTH)
@@ -236,7 +236,7 @@ def wrapped(
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str, left: int = 1) -> list[Line]:
-    """Aligned columns: the first `left` columns to the left, numbers to the right."""
+    """Return aligned columns: the first `left` columns are left-aligned, the others right-aligned."""
     columns = [[cell[column] for cell in (head, *rows)] for column in range(len(head))]
     widths = [max(cells(cell) for cell in column) for column in columns]
 

@@ -26,7 +26,7 @@ from in_toto_attestation.v1.statement_pb2 import Statement as Message
 from envkit.attest import dsse
 from envkit.attest.attached import ARTIFACT, Attestation, Status, artifact, read_attached
 from envkit.attest.keys import PrivateKey, PublicKey, read_private, read_public
-from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, state
+from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, statement_bytes
 from envkit.attest.subject import Subject, find_subject
 from envkit.image import spec
 from envkit.image.reference import parse_reference
@@ -269,7 +269,7 @@ def test_changed_words_under_an_old_signature(
 ) -> None:
     lied = resealed({**predicate(said["verify"]), "baseline": {"changed": True}})
     tree = json.loads(dsse.seal(said["verify"].payload, team))
-    other = json.loads(dsse.seal(state(subject, VERIFY, lied), team))
+    other = json.loads(dsse.seal(statement_bytes(subject, VERIFY, lied), team))
     instead(json.dumps({**tree, "payload": other["payload"]}).encode(), dsse.MEDIA_TYPE)
     done = made.envkit("inspect", made.name, "--key", "team.key.pub")
     assert done.returncode == 10
@@ -282,7 +282,7 @@ def test_a_record_that_was_edited_before_it_was_signed(
 ) -> None:
     record = predicate(said["verify"])
     record["summary"] = {**record["summary"], "verdict": "PASS", "counts": {}}
-    instead(dsse.seal(state(subject, VERIFY, record), team), dsse.MEDIA_TYPE)
+    instead(dsse.seal(statement_bytes(subject, VERIFY, record), team), dsse.MEDIA_TYPE)
     done = made.envkit("inspect", made.name, "--key", "team.key.pub")
     assert done.returncode == 10
     assert "the record was changed after it was written" in done.stderr
@@ -365,7 +365,7 @@ def test_a_registry_with_the_referrers_api_keeps_the_list_itself(made: Made, tea
         modern = Registry(host, transport, {})
         push(image_of(tmp_path, salt="modern"), reference, modern, Heard())
         image = find_subject(reference, modern)
-        payloads = [state(image, NOTE, {"number": number}) for number in range(5)]
+        payloads = [statement_bytes(image, NOTE, {"number": number}) for number in range(5)]
         for payload in payloads:
             done = attach(
                 modern, image.reference, image.descriptor,
@@ -386,7 +386,7 @@ def test_many_may_attach_to_one_image_at_the_same_time(
     reference = parse_reference(made.name.replace("/team/cpu", "/team/crowd"))
     push(image_of(tmp_path, salt="crowd"), reference, to, Heard())
     image = find_subject(reference, to)
-    payloads = [state(image, NOTE, {"number": number}) for number in range(6)]
+    payloads = [statement_bytes(image, NOTE, {"number": number}) for number in range(6)]
 
     def one(payload: bytes) -> str:
         return attach(

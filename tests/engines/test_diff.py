@@ -108,7 +108,7 @@ def test_the_lock_says_what_the_layers_hold(images: tuple[str, str]) -> None:
     for name in images:
         opened = Access().open(name)
         assert opened is not None
-        seen = packages.Seen()
+        seen = packages.PackageFiles()
         for place in reversed(range(len(opened.layers))):
             seen.add(functools.partial(opened.tar, place))
         assert {_heart(one) for one in packages.installed(seen, None)} == rows(read_content(name, Access()))

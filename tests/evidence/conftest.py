@@ -76,7 +76,7 @@ class Bent(Handler):
             self._send(302, b"", "text/plain", Location=self.site.url.replace("127.0.0.1", "localhost") + self.path)
         elif how == "no ranges":
             self._send(200, data + b"\0" * (2 << 20))
-        elif how == "drips":
+        elif how == "sends too slowly":
             self._head(200, len(data), "application/json")
             for at in range(len(data)):
                 if self.silence.wait(0.05):

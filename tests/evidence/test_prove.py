@@ -169,14 +169,14 @@ def test_an_overlay_makes_an_unknown_wheel_resolvable(capsys: pytest.CaptureFixt
 # Fault -> part of the path, and what the server does with it. Message, exit code and bytes are those of docs/facts.md.
 BENT = {
     "answers HTML": ("/simple/torch/", "html"),
-    "wants a login": ("/simple/torch/", "login"),
+    "requires a login": ("/simple/torch/", "login"),
     "redirects to another host": ("/simple/torch/", "elsewhere"),
     "stays silent": ("/simple/torch/", "silent"),
     "ignores ranges": ("x86_64.whl", "no ranges"),
     "sends another range": ("x86_64.whl", "other range"),
     "sends another length": ("x86_64.whl", "other size"),
-    "wants a login for a wheel": ("x86_64.whl", "login"),
-    "drips": ("/simple/torch/", "drips"),
+    "requires a login for a wheel": ("x86_64.whl", "login"),
+    "sends too slowly": ("/simple/torch/", "sends too slowly"),
     "sends other bytes": ("x86_64.whl", "other bytes"),
     "sends more bytes": ("x86_64.whl", "more bytes"),
     "sends fewer bytes": ("x86_64.whl", "fewer bytes"),
@@ -185,10 +185,10 @@ BENT = {
 LISTED = {
     "yanks the release": release(yanked=True) + release("2.14.1"),
     "has only invalid build tags": release(build="x1") + release("2.14.1"),
-    "lists an upload of the future": release(uploaded="2099-01-01T00:00:00Z"),
+    "lists an upload in the future": release(uploaded="2099-01-01T00:00:00Z"),
 }
 # Fault -> the days between which the index's certificate is valid.
-CLOCKS = {"has a certificate of the future": (30, 60), "has a certificate of the past": (-60, -30)}
+CLOCKS = {"has a certificate that is not valid yet": (30, 60), "has an expired certificate": (-60, -30)}
 OTHERS = {
     "is down", "changes between two parts", "lists a wheel twice",
     "is older than `--since`", "fills the disk while tables are written", "is terminated while tables are written",
@@ -269,16 +269,16 @@ HEAD = b"Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\n"
 PYTHON_LIBRARY = "torch/lib/libtorch_python.so"
 # Fault -> the bytes of the wheel.
 BAD = {
-    "is cut": TorchWheel().data()[:-30],
+    "is truncated": TorchWheel().data()[:-30],
     "is not a zip file": b"hello" * 99,
     "has 1,000,000 names": raw_zip([Raw(name="a", data=b"1")], zip64=True, count=10**6),
-    "has two members of one name": raw_zip([Raw(name="a", data=b"1"), Raw(name="a", data=b"2")]),
+    "has two members with the same name": raw_zip([Raw(name="a", data=b"1"), Raw(name="a", data=b"2")]),
     "has no METADATA": _zip(a=b"1"),
     "has METADATA of another package": _with(METADATA, HEAD.replace(b"torch", b"jax")),
     "has METADATA of 5 MB": _with(METADATA, HEAD + b"\n" + b"ab " * 1_700_000),
     "has METADATA in Latin-1": _with(METADATA, HEAD + b"Requires-Dist: caf\xe9\n"),
     "has METADATA with a CR": _with(METADATA, HEAD + b"Requires-Dist: a\rRequires-Dist: b\n"),
-    "requires what does not parse": _with(METADATA, HEAD + b"Requires-Dist: a b\n"),
+    "has an invalid requirement": _with(METADATA, HEAD + b"Requires-Dist: a b\n"),
     "has a member that inflates past its size": raw_zip([Raw(name=METADATA, data=b"Name: torch\n" * 99, size=100)]),
     "has a member with another CRC": raw_zip([Raw(name=METADATA, data=b"Name: torch\n" * 99, crc=1)]),
     "has a 32-bit library": _with(PYTHON_LIBRARY, b"\x7fELF\1\1" + b"\0" * 9999),

@@ -9,6 +9,6 @@ def reports() -> dict[str, bytes]:
     """Return the kept reports by file name: a GPU run with every table, and a run that measured nothing."""
     found: dict[str, bytes] = {}
     for name, record in (("gpu", gpu_record()), ("cpu", cpu_record())):
-        found[f"{name}.txt"] = render_text(record, width=100, place="record.json").encode()
+        found[f"{name}.txt"] = render_text(record, width=100, path="record.json").encode()
         found[f"{name}.md"] = render("md", record)
     return found

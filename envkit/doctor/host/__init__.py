@@ -1,1 +1,1 @@
-"""Diagnosis of this machine: sections that read files and ask programs, each within a time limit."""
+"""Diagnosis of this machine: sections that read files and run programs, each with a time limit."""

@@ -14,8 +14,8 @@ _TERMS = ("pytorch/xla#9661", "mlrun/mlrun#8322", "ReproNim/neurodocker#676")
 
 
 def section(view: View) -> Section:
-    """Every .condarc that counts here, and where conda is."""
-    files = {name: text for name in places(view) if (text := view.text(name))}
+    """Return the findings about every .condarc that conda reads here, and where conda is installed."""
+    files = {name: text for name in condarc_paths(view) if (text := view.text(name))}
     prefix = view.environ.get("CONDA_PREFIX", "")
     installed = view.environ.get("CONDA_EXE") or next(
         (name for name in ("/opt/conda/bin/conda", f"{view.home()}/miniconda3/bin/conda") if view.exists(name)), ""
@@ -33,10 +33,10 @@ def section(view: View) -> Section:
     return Section(id="conda", title="conda", facts=facts, findings=tuple(findings))
 
 
-def places(view: View) -> tuple[str, ...]:
-    """Where conda looks for its configuration, in its order; see its documentation of .condarc."""
-    named = [view.environ.get(name, "") for name in ("CONDA_ROOT", "CONDA_PREFIX")]
-    below = [f"{folder}/{name}" for folder in named if folder for name in (".condarc", "condarc")]
+def condarc_paths(view: View) -> tuple[str, ...]:
+    """Return the paths where conda looks for its configuration, in the order of its documentation."""
+    prefixes = [view.environ.get(name, "") for name in ("CONDA_ROOT", "CONDA_PREFIX")]
+    below = [f"{folder}/{name}" for folder in prefixes if folder for name in (".condarc", "condarc")]
     home = [f"{view.home()}/{name}" for name in (".config/conda/.condarc", ".conda/.condarc", ".condarc")]
     own = view.environ.get("CONDARC", "")
     system = ("/etc/conda/.condarc", "/etc/conda/condarc", "/opt/conda/.condarc")
@@ -44,7 +44,7 @@ def places(view: View) -> tuple[str, ...]:
 
 
 def of_condarc(name: str, text: str) -> Iterator[Finding]:
-    """What one file of configuration brings about."""
+    """Return the findings about one configuration file."""
     try:
         tree = mapping(strictyaml.read(text, name))
     except UsageError as error:
@@ -82,9 +82,10 @@ def of_condarc(name: str, text: str) -> Iterator[Finding]:
 
 
 def shown(channel: str) -> str:
-    """A channel without what may be a token or a password in it."""
+    """Return a channel's URL without the token or password that it may contain."""
     scheme, sign, rest = channel.rpartition("://")
     rest = rest.rpartition("@")[2]
+    # anaconda.org and its mirrors put a token into the path: /t/TOKEN/channel.
     words = [
         "***" if before == "t" else word for before, word in zip(["", *rest.split("/")], rest.split("/"), strict=False)
     ]

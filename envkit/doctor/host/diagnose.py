@@ -26,45 +26,44 @@ from envkit.ground.progress import Reporter
 from envkit.run import runners as run_runners
 
 LIMIT_S = 30.0
-"""Seconds after which a section is given up. Every program it asks has a shorter limit of its own."""
+"""Seconds after which a section is abandoned. Every program that it runs has a shorter limit of its own."""
 _RUNNERS = tuple(name for name in run_runners.NAMES if name != "host")  # the host runs no image
 
-_PROBE_S = LIMIT_S - 5
+_PROBE_S = LIMIT_S - 5  # so that the section can still report the engines that did answer
 T = TypeVar("T")
 
 
 def diagnose_host(
     view: View, reporter: Reporter, *, state: Path, docker_cli: str = "docker", python: str | None = None
 ) -> Diagnosis:
-    """Everything about this machine; takes at most `LIMIT_S` and ten seconds, and needs neither root, GPU nor engine.
+    """Diagnose this machine in at most `LIMIT_S` plus ten seconds; no root, GPU or engine is needed.
 
-    The exit code is 9 where something makes envkit's own work impossible: nothing builds, nothing runs an image, or
-    its folders are full or cannot be written. Anything else, errors of the GPU included, is 0: images can be resolved,
-    built and verified for other machines here.
+    The exit code is 9 if envkit itself cannot work: no engine builds, no runner runs images, or envkit's folders are
+    full or not writable. Everything else, GPU errors included, is 0, because images for other machines can still be
+    resolved and built here.
     """
     docker = view.ask(["docker", "info", "--format", "{{json .}}"])
-    said = docker.out if docker is not None and docker.code == 0 else ""
+    docker_info = docker.out if docker is not None and docker.code == 0 else ""
     facts = load()
     host = host_facts.read()
-    works: dict[str, tuple[str, Callable[[], Section]]] = {
+    tasks: dict[str, tuple[str, Callable[[], Section]]] = {
         "gpu": ("GPU and driver", lambda: gpu.section(view, facts)),
         "torch": ("torch", lambda: torch.section(view, facts, python)),
-        "wiring": ("GPUs in containers", lambda: wiring.section(view, said)),
-        "engines": ("Engines", lambda: engines_section(docker_cli, state, said)),
+        "wiring": ("GPUs in containers", lambda: wiring.section(view, docker_info)),
+        "engines": ("Engines", lambda: engines_section(docker_cli, state, docker_info)),
         "limits": ("Limits", lambda: limits.section(view)),
-        "disks": ("Disks", lambda: disks.section(places(state, said))),
+        "disks": ("Disks", lambda: disks.section(data_folders(state, docker_info))),
         "system": ("System", lambda: system.section(view, host, uid=os.geteuid(), user=_user())),
         "conda": ("conda", lambda: conda.section(view)),
         "libraries": ("Libraries and variables", lambda: libraries.section(view)),
         "network": ("Proxies and certificates", lambda: network.section(view)),
     }
     reporter.step("checking this machine")
-    sections = together(works, LIMIT_S)
-    return conclude(sections)
+    return conclude(run_sections(tasks, LIMIT_S))
 
 
 def conclude(sections: tuple[Section, ...]) -> Diagnosis:
-    """The exit code and one sentence for all sections."""
+    """Combine the sections into a diagnosis with an exit code and a one-sentence conclusion."""
     findings = [finding for section in sections for finding in section.findings]
     blocked = [finding for finding in findings if finding.blocks]
     number = counts(findings)
@@ -82,31 +81,31 @@ def conclude(sections: tuple[Section, ...]) -> Diagnosis:
     return Diagnosis(subject="host", name="this machine", sections=sections, exit_code=code, conclusion=conclusion)
 
 
-def together(works: Mapping[str, tuple[str, Callable[[], Section]]], limit_s: float) -> tuple[Section, ...]:
-    """Every section's answer, at the same time; one that fails or takes too long says so in its place."""
+def run_sections(tasks: Mapping[str, tuple[str, Callable[[], Section]]], limit_s: float) -> tuple[Section, ...]:
+    """Run all sections in parallel; a section that fails or takes too long is replaced by a warning."""
 
-    def safe(name: str, title: str, work: Callable[[], Section]) -> Section:
+    def safe(name: str, title: str, task: Callable[[], Section]) -> Section:
         try:
-            return work()
+            return task()
         except (EnvkitError, OSError, ValueError) as error:
             return _unanswered(name, title, str(error))
 
-    answers = at_once({name: partial(safe, name, title, work) for name, (title, work) in works.items()}, limit_s)
+    answers = run_parallel({name: partial(safe, name, title, task) for name, (title, task) in tasks.items()}, limit_s)
     late = f"no answer within {limit_s:g} s"
-    return tuple(answers.get(name) or _unanswered(name, title, late) for name, (title, _) in works.items())
+    return tuple(answers.get(name) or _unanswered(name, title, late) for name, (title, _) in tasks.items())
 
 
-def at_once(works: Mapping[str, Callable[[], T]], limit_s: float) -> dict[str, T]:
-    """What functions return that run at the same time; those that are not done in time are missing.
+def run_parallel(tasks: Mapping[str, Callable[[], T]], limit_s: float) -> dict[str, T]:
+    """Run functions in parallel and return their results; those that take longer than `limit_s` are left out.
 
     The threads are daemons: one that hangs in the kernel (a dead NFS server) does not keep the process alive.
     """
     answers: dict[str, T] = {}
 
-    def run(name: str, work: Callable[[], T]) -> None:
-        answers[name] = work()
+    def run(name: str, task: Callable[[], T]) -> None:
+        answers[name] = task()
 
-    threads = [threading.Thread(target=run, args=(name, work), daemon=True) for name, work in works.items()]
+    threads = [threading.Thread(target=run, args=(name, task), daemon=True) for name, task in tasks.items()]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + limit_s
@@ -116,19 +115,19 @@ def at_once(works: Mapping[str, Callable[[], T]], limit_s: float) -> dict[str, T
 
 
 def engines_section(docker_cli: str, state: Path, docker: str) -> Section:
-    """Every engine and runner asked at the same time."""
-    asked: dict[str, Callable[[], Probe | str]] = {
+    """Probe all engines and runners in parallel; `docker` is what `docker info` printed as JSON."""
+    probes: dict[str, Callable[[], Probe | str]] = {
         f"builds {name}": partial(_probe, make, docker_cli) for name, make in ENGINES.items()
     }
-    asked[f"builds {EMBEDDED}"] = EmbeddedBuilder(state=state).probe
-    asked |= {f"runs {name}": partial(_reason, name) for name in _RUNNERS}
-    answers = at_once(asked, _PROBE_S)
+    probes[f"builds {EMBEDDED}"] = EmbeddedBuilder(state=state).probe
+    probes |= {f"runs {name}": partial(_reason, name) for name in _RUNNERS}
+    answers = run_parallel(probes, _PROBE_S)
     late = f"no answer within {_PROBE_S:g} s"
     builders: dict[str, Probe] = {}
     runners: dict[str, str | None] = {}
-    for what in asked:
-        kind, _, name = what.partition(" ")
-        answer = answers.get(what, late)
+    for label in probes:
+        kind, _, name = label.partition(" ")
+        answer = answers.get(label, late)
         if kind == "builds":
             silent = Probe(name=name, available=False, detail=f"{name}: {late}")
             builders[name] = answer if isinstance(answer, Probe) else silent
@@ -149,12 +148,12 @@ def _probe(make: Callable[[str], Engine], docker_cli: str) -> Probe:
 
 
 def _reason(name: str) -> str:
-    """Why a runner does not work; empty where it does."""
+    """Return why a runner does not work, or "" if it does."""
     return run_runners.make(name).probe() or ""
 
 
-def places(state: Path, docker: str) -> dict[str, Path]:
-    """Where data is kept: envkit's folders, temporary files, and Docker's root where it is on this machine."""
+def data_folders(state: Path, docker: str) -> dict[str, Path]:
+    """Return the folders to check: envkit's own, temporary files, and Docker's root if it is on this machine."""
     folders = {"state": state, "cache": cache_dir(), "temporary files": Path(os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108 - the system's own
     marker = '"DockerRootDir":"'
     _, sign, rest = docker.partition(marker)

@@ -1,4 +1,4 @@
-"""The engines and runners on this machine, found in the same way as for builds and runs."""
+"""The engines and runners on this machine, detected as builds and runs detect them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _RUNNER_HINTS = {
 
 
 def section(builders: Mapping[str, Probe], runners: Mapping[str, str | None], docker: str) -> Section:
-    """The engines with their answers; nothing that builds, or nothing that runs, makes envkit's work impossible.
+    """Summarize the engines and runners; without a working engine, or a working runner, envkit cannot work.
 
     Args:
-        builders: what each engine answered.
+        builders: the probe of each engine.
         runners: for each runner None, or why it does not work.
         docker: what `docker info --format '{{json .}}'` printed, empty without an engine.
     """
@@ -70,5 +70,5 @@ def _of_docker(text: str) -> Iterator[Finding]:
             yield Finding(
                 id="docker-limits", severity=Severity.INFO, title="Docker cannot enforce some limits here",
                 evidence=(Evidence(text=warning[:300]),),
-                cause="The control groups of this machine do not have the controller.", fix=(),
+                cause="The kernel's control groups here lack the needed controller.",
             )  # fmt: skip

@@ -17,7 +17,7 @@ _FIELDS = (
     "pcie.link.width.current", "pcie.link.width.max", "pstate", "persistence_mode", "compute_mode",
     "ecc.errors.uncorrected.volatile.total",
 )  # fmt: skip
-# What every driver knows; one that lacks a field of the above refuses them all.
+# Fields that every driver has. A driver that does not know one of the fields above rejects the whole query.
 _FEW = ("index", "name", "driver_version", "memory.total")
 _UNKNOWN = "[N/A]"
 _NVIDIA = "0x10de"
@@ -27,10 +27,10 @@ _HERE = "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --
 
 
 def section(view: View, facts: Facts) -> Section:
-    """What the driver says, and where it is silent what the kernel says."""
+    """Describe the GPUs with nvidia-smi's output, or with sysfs if there is none."""
     module = parse_module(view.text("/proc/driver/nvidia/version"))
     cards = _cards(view)
-    answer, fields = _asked(view)
+    answer, fields = _query(view)
     rows = _rows(answer.out, fields) if answer is not None and answer.code == 0 else []
     driver = next((row["driver_version"] for row in rows if is_version(row["driver_version"])), module)
     known: list[tuple[str, str]] = [("driver", driver or "none")]
@@ -39,13 +39,13 @@ def section(view: View, facts: Facts) -> Section:
     known += [(f"GPU {row['index']}", _described(row)) for row in rows]
     if not rows:
         for name, folder in cards:
-            words = (f"NVIDIA device {view.text(f'{folder}/device').strip()}", sysfs_link(view, folder))
-            known.append((f"PCI {name}", ", ".join(filter(None, words))))
+            parts = (f"NVIDIA device {view.text(f'{folder}/device').strip()}", sysfs_link(view, folder))
+            known.append((f"PCI {name}", ", ".join(filter(None, parts))))
     if not cards and not rows:
         known.append(("GPUs", "none"))
     findings: list[Finding] = []
     if answer is not None and answer.code != 0:
-        findings.append(_silent(answer.code, f"{answer.err} {answer.out}".strip()))
+        findings.append(_smi_failed(answer.code, f"{answer.err} {answer.out}".strip()))
     elif cards and driver is None:
         findings.append(_no_driver(view, cards))
     elif rows or module:
@@ -58,7 +58,7 @@ def section(view: View, facts: Facts) -> Section:
 
 
 def driver(view: View) -> str | None:
-    """The driver's version, from the kernel module, else from nvidia-smi; None where there is none."""
+    """Return the driver's version from the kernel module, else from nvidia-smi; None without a driver."""
     module = parse_module(view.text("/proc/driver/nvidia/version"))
     if module is not None:
         return module
@@ -68,7 +68,7 @@ def driver(view: View) -> str | None:
 
 
 def runs(driver: str, facts: Facts) -> str:
-    """Which CUDA runtimes a driver runs: `up to 12.2 natively, 12.x and 11.x in compatibility`."""
+    """Return the CUDA runtimes that a driver runs: `up to 12.2 natively; all of 12.x, 11.x by minor-version ...`."""
     known = [(row.toolkit, row.linux_min) for row in facts.toolkits if row.linux_min and is_version(row.linux_min)]
     native = [toolkit for toolkit, lowest in known if key(lowest) <= key(driver)]
     compatible = [row.cuda_major for row in facts.compat if row.linux_min and key(row.linux_min) <= key(driver)]
@@ -78,7 +78,8 @@ def runs(driver: str, facts: Facts) -> str:
     return f"{first}; all of {majors} by minor-version compatibility" if majors else first
 
 
-def _asked(view: View) -> tuple[Answer | None, Sequence[str]]:
+def _query(view: View) -> tuple[Answer | None, Sequence[str]]:
+    """Return nvidia-smi's answer and the fields that it has."""
     answer: Answer | None = None
     for fields in (_FIELDS, _FEW):
         answer = view.ask(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
@@ -103,7 +104,7 @@ def _described(row: dict[str, str]) -> str:
 
 
 def _cards(view: View) -> list[tuple[str, str]]:
-    """PCI addresses of NVIDIA display controllers with their sysfs folders."""
+    """Return the PCI addresses of NVIDIA display controllers with their sysfs folders."""
     cards = []
     for name in view.names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{name}"
@@ -112,20 +113,20 @@ def _cards(view: View) -> list[tuple[str, str]]:
     return cards
 
 
-def _silent(code: int, said: str) -> Finding:
-    words = " ".join(said.split())[:300]
-    if "Driver/library version mismatch" in words:
+def _smi_failed(code: int, output: str) -> Finding:
+    text = " ".join(output.split())[:300]
+    if "Driver/library version mismatch" in text:
         return Finding(
             id="driver-library-mismatch", severity=Severity.ERROR,
             title="the kernel module and the driver's libraries have different versions",
-            evidence=(Evidence(text=words),),
+            evidence=(Evidence(text=text),),
             check=("cat /proc/driver/nvidia/version; modinfo nvidia | grep ^version",),
             fix=("Restart the machine, or unload and load the nvidia modules.",),
         )  # fmt: skip
-    what = "did not respond in time; the GPU or the driver hangs" if code < 0 else f"fails with code {code}"
+    outcome = "did not respond in time; the GPU or the driver hangs" if code < 0 else f"fails with code {code}"
     return Finding(
-        id="nvidia-smi-fails", severity=Severity.ERROR, title=f"nvidia-smi {what}",
-        evidence=(Evidence(text=words or "no output"),),
+        id="nvidia-smi-fails", severity=Severity.ERROR, title=f"nvidia-smi {outcome}",
+        evidence=(Evidence(text=text or "no output"),),
         check=('dmesg | grep -i -E "nvrm|xid"',),
         fix=("Restart the machine; if the error remains, look for Xid numbers in the kernel log.",),
     )  # fmt: skip
@@ -164,7 +165,7 @@ def _nothing(view: View) -> Finding:
 
 
 def _devices(view: View) -> Iterator[Finding]:
-    if view.exists("/dev/dxg"):
+    if view.exists("/dev/dxg"):  # WSL has this device instead of /dev/nvidia*
         return
     names = view.names("/dev")
     missing = [name for name in ("nvidiactl", "nvidia-uvm") if name not in names]
@@ -225,7 +226,7 @@ def _row_findings(row: dict[str, str]) -> Iterator[Finding]:
 
 
 def sysfs_link(view: View, folder: str) -> str:
-    """A device's link from sysfs: `PCIe 3x8 now, 4x16 at most`; empty where the kernel does not tell."""
+    """Return a device's link from sysfs: `PCIe 3x8 now, 4x16 at most`; empty if the kernel does not report it."""
 
     def read(which: str) -> str | None:
         speed, _, _ = view.text(f"{folder}/{which}_link_speed").partition(" ")

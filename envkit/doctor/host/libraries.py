@@ -1,4 +1,4 @@
-"""CUDA toolkits, cuDNNs and variables of the environment that lead programs to the wrong library."""
+"""CUDA toolkits, cuDNN libraries, and environment variables that make programs load the wrong library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envkit.doctor.model import Evidence, Finding, Section, Severity
 
 _SHADOW = ("pytorch/pytorch#111469", "pytorch/pytorch#134929", "pytorch/pytorch#152783")
 _CACHE = re.compile(r"^\s+(libcudnn\.so\.\d+)\b.* => (/\S+)$", re.MULTILINE)
-# Variables that make CUDA or torch slow, blind or different, with what they do.
+# Variables that slow CUDA or torch down or change their results: the value that does, and its effect.
 _ODD = {
     "CUDA_LAUNCH_BLOCKING": ("1", "waits for every kernel; only for debugging"),
     "CUDA_CACHE_DISABLE": ("1", "kernels compiled from PTX are compiled again in each process"),
@@ -24,7 +24,7 @@ _ODD = {
 
 
 def section(view: View) -> Section:
-    """What a program of this machine would load."""
+    """Describe which CUDA libraries a program on this machine would load."""
     toolkits = [name for name in view.names("/usr/local") if re.fullmatch(r"cuda-\d+\.\d+", name)]
     path = view.environ.get("LD_LIBRARY_PATH", "")
     cudnn_files = cudnns(view)
@@ -39,15 +39,15 @@ def section(view: View) -> Section:
 
 
 def cudnns(view: View) -> tuple[str, ...]:
-    """Files of libcudnn.so.N that the loader would find: on LD_LIBRARY_PATH, and in its cache; links are followed."""
-    places: list[str] = []
+    """Return the libcudnn.so.N files on LD_LIBRARY_PATH and in the loader's cache; links to one file count once."""
+    paths: list[str] = []
     for folder in filter(None, view.environ.get("LD_LIBRARY_PATH", "").split(":")):
-        places += [f"{folder}/{name}" for name in view.names(folder) if re.fullmatch(r"libcudnn\.so\.\d+", name)]
+        paths += [f"{folder}/{name}" for name in view.names(folder) if re.fullmatch(r"libcudnn\.so\.\d+", name)]
     answer = view.ask(["ldconfig", "-p"])
     if answer is not None and answer.code == 0:
-        places += [cached for _, cached in _CACHE.findall(answer.out)]
+        paths += [cached for _, cached in _CACHE.findall(answer.out)]
     real: dict[str, str] = {}
-    for path in places:
+    for path in paths:
         try:
             real.setdefault(str(view.path(path).resolve()), path)
         except OSError:
@@ -68,7 +68,7 @@ def _of_path(view: View, path: str) -> Iterator[Finding]:
             title="LD_LIBRARY_PATH puts this machine's CUDA libraries before those of torch",
             evidence=tuple(Evidence(text=folder) for folder in shadowing),
             cause=(
-                "Wheels include their own CUDA. If another minor version is found first, the import fails or "
+                "Wheels bundle CUDA. If another minor version is loaded instead, the import fails or "
                 "results are wrong."
             ),
             check=("envkit verify --runner host --only C02",),

@@ -19,7 +19,7 @@ _MOUNT = "/dev/shm"  # noqa: S108 - the mount itself is the subject
 
 
 def section(view: View) -> Section:
-    """The limits of this process, which containers started by an engine's daemon need not share."""
+    """Describe the limits of this process; containers of an engine's daemon may have others."""
     shm = _size(view, _MOUNT)
     memlock, files = _limit(resource.RLIMIT_MEMLOCK), _limit(resource.RLIMIT_NOFILE)
     affinity = len(os.sched_getaffinity(0))
@@ -46,9 +46,10 @@ def section(view: View) -> Section:
 
 
 def cpu_quota(view: View) -> float | None:
-    """The tightest CPU quota on the way up, in CPUs; None where there is none."""
+    """Return the lowest CPU quota of this process's control group and its parents, in CPUs; None without a quota."""
     quotas = []
     for folder in control_groups(view.root, "cpu"):
+        # cpu.max is the file of cgroup v2, cpu.cfs_* those of v1.
         quota, _, period = view.text(f"{folder}/cpu.max").strip().partition(" ")
         quota = quota or view.text(f"{folder}/cpu.cfs_quota_us").strip()
         period = period or view.text(f"{folder}/cpu.cfs_period_us").strip()
@@ -58,7 +59,7 @@ def cpu_quota(view: View) -> float | None:
 
 
 def cpu_pressure(text: str) -> float | None:
-    """Percent of the last minute in which something waited for a CPU, from /proc/pressure/cpu."""
+    """Return the percentage of the last minute in which a task waited for a CPU, from /proc/pressure/cpu."""
     for line in text.splitlines():
         if line.startswith("some "):
             values = dict(part.partition("=")[::2] for part in line.split()[1:])

@@ -1,4 +1,4 @@
-"""Proxies and certificates in the environment; makes no connection."""
+"""Proxies and certificates in the environment variables; opens no connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DOCS = ("https://docs.docker.com/engine/cli/proxy/",)
 
 
 def section(view: View) -> Section:
-    """The variables, with credentials left out."""
+    """Describe the proxy and certificate variables, without credentials."""
     env = view.environ
     proxies = {name: value for name in _PROXIES for name, value in _both(env, name)}
     facts = [(name, without_password(value)) for name, value in proxies.items()]
@@ -25,12 +25,12 @@ def section(view: View) -> Section:
 
 
 def without_password(value: str) -> str:
-    """A proxy's address without user and password; text that is not an address is not shown at all."""
+    """Return a proxy's address without user and password; other text is not shown, because it may be a password."""
     try:
         parts = urlsplit(value if "//" in value else f"//{value}")
         host = f"{parts.hostname or ''}" + (f":{parts.port}" if parts.port else "")
     except ValueError:
-        return "no address"
+        return "not an address"
     hidden = "***@" if parts.username or parts.password else ""
     return f"{parts.scheme}://{hidden}{host}" if parts.scheme else f"{hidden}{host}"
 
@@ -43,8 +43,8 @@ def _both(env: Mapping[str, str], name: str) -> Iterator[tuple[str, str]]:
 
 def _of_proxies(env: Mapping[str, str], proxies: Mapping[str, str]) -> Iterator[Finding]:
     for name in _PROXIES:
-        small, large = env.get(name), env.get(name.upper())
-        if small and large and small != large:
+        lower, upper = env.get(name), env.get(name.upper())
+        if lower and upper and lower != upper:
             yield Finding(
                 id="proxy-contradiction", severity=Severity.WARN, title=f"{name} and {name.upper()} differ",
                 evidence=tuple(
@@ -57,8 +57,8 @@ def _of_proxies(env: Mapping[str, str], proxies: Mapping[str, str]) -> Iterator[
     local = (env.get("no_proxy") or env.get("NO_PROXY") or "").split(",")
     if proxies and not {"localhost", "127.0.0.1", "*"} & {host.strip() for host in local}:
         yield Finding(
-            id="no-proxy", severity=Severity.WARN, title="the proxy is also used for this machine",
-            evidence=(Evidence(text="no_proxy does not name localhost or 127.0.0.1"),),
+            id="no-proxy", severity=Severity.WARN, title="the proxy is also used for localhost",
+            evidence=(Evidence(text="no_proxy does not contain localhost or 127.0.0.1"),),
             cause="Requests to a registry or mirror on loopback go to the proxy, which cannot reach it.",
             fix=("set no_proxy=localhost,127.0.0.1, and NO_PROXY to the same value",), sources=_DOCS,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The machine itself: kernel, WSL, containers around this process, user namespaces, NUMA."""
+"""The system: kernel, WSL, the container around this process, user namespaces, NUMA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _USERNS_DOCS = ("https://docs.kernel.org/admin-guide/sysctl/user.html",)
 
 
 def section(view: View, host: Host, *, uid: int, user: str) -> Section:
-    """What the kernel says; `uid` and `user` are those that run envkit."""
+    """Describe the system; `uid` and `user` are the user that runs envkit."""
     kernel = view.text("/proc/sys/kernel/osrelease").strip()
     wsl = is_wsl(kernel)
     nodes = numa_nodes(view)
@@ -40,12 +40,12 @@ def section(view: View, host: Host, *, uid: int, user: str) -> Section:
 
 
 def is_wsl(kernel: str) -> bool:
-    """Whether a kernel release is that of the Windows Subsystem for Linux."""
+    """Return whether a kernel release is from the Windows Subsystem for Linux."""
     return "microsoft" in kernel.lower()
 
 
 def inside(view: View) -> str | None:
-    """The engine of the container this process is in, None outside."""
+    """Return the engine of the container that this process runs in; None outside a container."""
     for name, engine in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
         if view.exists(name):
             return engine
@@ -55,7 +55,7 @@ def inside(view: View) -> str | None:
 
 
 def numa_nodes(view: View) -> tuple[tuple[str, str], ...]:
-    """Node names with their CPU lists."""
+    """Return the names of the NUMA nodes with their CPU lists, such as `0-15`."""
     folder = "/sys/devices/system/node"
     names = [name for name in view.names(folder) if re.fullmatch(r"node\d+", name)]
     return tuple((name, view.text(f"{folder}/{name}/cpulist").strip()) for name in names)
@@ -92,7 +92,7 @@ def _of_wsl(*, wsl: bool) -> Iterator[Finding]:
 
 def _of_namespaces(view: View, uid: int) -> Iterator[Finding]:
     state = _namespaces(view)
-    # Root needs no permission for them. What the kernel does not tell is not a finding: most kernels allow them.
+    # Root may always create them. An unknown state is not a finding, because most kernels allow them.
     if uid == 0 or state.startswith(("available", "unknown")):
         return
     evidence = tuple(
@@ -113,16 +113,16 @@ def _of_namespaces(view: View, uid: int) -> Iterator[Finding]:
 
 
 def _of_ids(view: View, uid: int, user: str) -> Iterator[Finding]:
-    """Rootless podman maps the ids of an image onto a range of the user's own."""
+    """Check the subordinate ID ranges onto which rootless podman maps the IDs of an image."""
     if uid == 0 or not view.exists("/usr/bin/podman"):
         return
     files = ("/etc/subuid", "/etc/subgid")
     owners = {name: {line.partition(":")[0] for line in view.text(name).splitlines()} for name in files}
-    lacking = [name for name, users in owners.items() if not {user, str(uid)} & users]
-    if lacking:
+    missing = [name for name, users in owners.items() if not {user, str(uid)} & users]
+    if missing:
         yield Finding(
             id="subuid", severity=Severity.WARN, title=f"{user} has no subordinate ID range for rootless podman",
-            evidence=tuple(Evidence(text=f"{name} has no line for {user}") for name in lacking),
+            evidence=tuple(Evidence(text=f"{name} has no line for {user}") for name in missing),
             cause="Most images have files of several users; podman cannot unpack them without a range.",
             check=("podman unshare cat /proc/self/uid_map",),
             fix=(f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}",),
@@ -137,7 +137,7 @@ def _of_numa(view: View, nodes: tuple[tuple[str, str], ...]) -> Iterator[Finding
     allowed = os.sched_getaffinity(0)
     for name in view.names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{name}"
-        # NVIDIA's vendor id, and the PCI class of display controllers: boards have an audio function as well.
+        # NVIDIA's vendor ID and the PCI class of display controllers; graphics cards also have an audio function.
         if view.text(f"{folder}/vendor").strip() != "0x10de" or not view.text(f"{folder}/class").startswith("0x03"):
             continue
         node = view.text(f"{folder}/numa_node").strip()
@@ -146,7 +146,7 @@ def _of_numa(view: View, nodes: tuple[tuple[str, str], ...]) -> Iterator[Finding
             yield Finding(
                 id="numa-remote", severity=Severity.WARN, title=f"this process may not use a CPU near the GPU {name}",
                 evidence=(
-                    Evidence(text=f"GPU at node {node}, CPUs {dict(nodes)[f'node{node}']}; only others are allowed"),
+                    Evidence(text=f"the GPU is at node {node}; its CPUs {dict(nodes)[f'node{node}']} are not allowed"),
                 ),
                 cause="In one measurement, copies through the other socket reached a third of the bandwidth.",
                 fix=(f"numactl --cpunodebind={node} --membind={node} COMMAND, or --cpuset-cpus for containers",),
@@ -155,7 +155,7 @@ def _of_numa(view: View, nodes: tuple[tuple[str, str], ...]) -> Iterator[Finding
 
 
 def cpu_set(text: str) -> set[int]:
-    """The numbers of a kernel list such as `0-3,8`."""
+    """Parse a kernel CPU list such as `0-3,8`."""
     cpus: set[int] = set()
     for part in text.split(","):
         low, _, high = part.partition("-")

@@ -1,4 +1,4 @@
-"""The torch of the active environment: what it is built for, whether it sees a GPU, and if not, why."""
+"""The torch of the active environment: its CUDA version, whether it sees a GPU and, if not, the reason."""
 
 from __future__ import annotations
 
@@ -17,63 +17,63 @@ from envkit.ground.versions import key
 
 _PATIENCE_S = 25.0  # importing torch from a cold disk takes most of it
 _MARK = "envkit-doctor:"
-# Python 3.8 and any torch. The current folder is not searched: a torch.py there is not what is asked about.
+# Runs on Python 3.8 and later with any torch. The current folder is not searched, as it may contain a torch.py.
 _PROBE = f"""
 import sys
 if sys.path and sys.path[0] in ("", "."): del sys.path[0]
 import json, platform, warnings
-found = {{"python": platform.python_version(), "path": sys.executable}}
+report = {{"python": platform.python_version(), "path": sys.executable}}
 try:
     import torch
-    found.update(torch=str(torch.__version__), cuda=torch.version.cuda, hip=getattr(torch.version, "hip", None))
-    with warnings.catch_warnings(record=True) as heard:
+    report.update(torch=str(torch.__version__), cuda=torch.version.cuda, hip=getattr(torch.version, "hip", None))
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found["available"] = bool(torch.cuda.is_available())
-        found["count"] = int(torch.cuda.device_count())
-        if found["cuda"] and not found["available"]:
+        report["available"] = bool(torch.cuda.is_available())
+        report["count"] = int(torch.cuda.device_count())
+        if report["cuda"] and not report["available"]:
             try:
                 torch.cuda.init()
             except Exception as error:
-                found["why"] = str(error)
-    found["warnings"] = [str(one.message) for one in heard][:5]
+                report["why"] = str(error)
+    report["warnings"] = [str(warning.message) for warning in caught][:5]
 except Exception as error:
-    found["error"] = type(error).__name__ + ": " + str(error)
-print({_MARK!r} + json.dumps(found))
+    report["error"] = type(error).__name__ + ": " + str(error)
+print({_MARK!r} + json.dumps(report))
 """
-_INSTALL = "envkit resolve --here   # which build is compatible with this machine"
+_INSTALL = "envkit resolve --here   # finds a build for this machine"
 _HIDDEN = ("", "-1", "none", "None", "void", "NoDevFiles")
 
 
 def section(view: View, facts: Facts, python: str | None) -> Section:
-    """The torch of `python`; None = of the active environment, else of the first Python on PATH."""
-    interpreter, whose = _interpreter(view, python)
+    """Check the torch of `python`; None means the active environment, else the first Python on PATH."""
+    interpreter, origin = _interpreter(view, python)
     answer = None if interpreter is None else view.ask([interpreter, "-c", _PROBE], _PATIENCE_S)
     if answer is None:
         return _section([("Python", "none" if interpreter is None else f"{interpreter} cannot be run")], ())
     report_line = next((line for line in answer.out.splitlines() if line.startswith(_MARK)), None)
     if report_line is None:
-        said = (answer.err or answer.out).strip()[-300:] or f"it ended with code {answer.code}"
+        output = (answer.err or answer.out).strip()[-300:] or f"it ended with code {answer.code}"
         finding = Finding(
             id="torch-unanswered", severity=Severity.WARN, title="importing torch failed",
-            evidence=(Evidence(text=said),), check=(f"{interpreter} -c 'import torch'",),
+            evidence=(Evidence(text=output),), check=(f"{interpreter} -c 'import torch'",),
         )  # fmt: skip
-        return _section([("Python", f"{interpreter} ({whose})")], (finding,))
+        return _section([("Python", f"{interpreter} ({origin})")], (finding,))
     report = mapping(json.loads(report_line.removeprefix(_MARK)))
-    known = [("Python", f"{report.get('python')}, {report.get('path') or interpreter} ({whose})")]
-    known.append(("torch", str(report.get("torch") or "none")))
+    rows = [("Python", f"{report.get('python')}, {report.get('path') or interpreter} ({origin})")]
+    rows.append(("torch", str(report.get("torch") or "none")))
     if report.get("torch"):
-        known.append(("built for CUDA", str(report.get("cuda") or "no, it is a CPU build")))
-        known.append(("sees GPUs", str(report.get("count")) if report.get("available") else "no"))
-    finding_ = _finding(report, view, facts)
-    return _section(known, () if finding_ is None else (finding_,))
+        rows.append(("built for CUDA", str(report.get("cuda") or "no, it is a CPU build")))
+        rows.append(("sees GPUs", str(report.get("count")) if report.get("available") else "no"))
+    problem = _finding(report, view, facts)
+    return _section(rows, () if problem is None else (problem,))
 
 
-def _section(known: list[tuple[str, str]], findings: tuple[Finding, ...]) -> Section:
-    return Section(id="torch", title="torch", facts=tuple(known), findings=findings)
+def _section(rows: list[tuple[str, str]], findings: tuple[Finding, ...]) -> Section:
+    return Section(id="torch", title="torch", facts=tuple(rows), findings=findings)
 
 
 def _interpreter(view: View, python: str | None) -> tuple[str | None, str]:
-    """The Python to ask, and whose it is."""
+    """Return the Python to run and what selected it: `--python`, a variable, or PATH."""
     if python is not None:
         return python, "--python"
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -99,10 +99,10 @@ def _finding(report: Mapping[str, Any], view: View, facts: Facts) -> Finding | N
 
 
 def _unseen(report: Mapping[str, Any], driver: str | None, view: View, facts: Facts) -> Finding:
-    """Why a CUDA build sees no GPU."""
+    """Return the finding that explains why a CUDA build sees no GPU."""
     version, cuda = report.get("torch"), report.get("cuda")
-    said = [str(text) for text in (report.get("why"), *report.get("warnings", ())) if text]
-    evidence = tuple(Evidence(text=" ".join(text.split())[:300]) for text in said[:2])
+    messages = [str(text) for text in (report.get("why"), *report.get("warnings", ())) if text]
+    evidence = tuple(Evidence(text=" ".join(text.split())[:300]) for text in messages[:2])
     title = f"torch {version} for CUDA {cuda} sees no GPU: "
     hidden = view.environ.get("CUDA_VISIBLE_DEVICES")
     if driver is None:
@@ -126,12 +126,11 @@ def _unseen(report: Mapping[str, Any], driver: str | None, view: View, facts: Fa
             title=f"{title}CUDA_VISIBLE_DEVICES={hidden} hides them all", evidence=evidence,
             fix=("unset CUDA_VISIBLE_DEVICES",),
         )  # fmt: skip
-    known = _known("\n".join(said))
+    known = _known("\n".join(messages))
     reason = known.title if known is not None else "CUDA does not start"
     return Finding(
         id="torch-sees-no-gpu", severity=Severity.ERROR, title=f"{title}{reason}",
         evidence=evidence, cause=known.cause if known else "", check=known.check if known else ("nvidia-smi",),
-
         fix=known.fix if known else ("In a container, start it with --gpus all. Or restart after a driver update.",),
         sources=known.sources if known else (),
     )  # fmt: skip
@@ -139,7 +138,7 @@ def _unseen(report: Mapping[str, Any], driver: str | None, view: View, facts: Fa
 
 def _no_torch(error: str, driver: str | None) -> Finding:
     if "No module named 'torch'" in error:
-        install = "envkit resolve --cpu   # which build is compatible with this machine" if driver is None else _INSTALL
+        install = "envkit resolve --cpu   # finds a build for this machine" if driver is None else _INSTALL
         return Finding(
             id="torch-missing", severity=Severity.INFO, title="the active Python has no torch",
             evidence=(Evidence(text=error),),
@@ -164,7 +163,7 @@ def _cpu_build(version: str, driver: str | None, *, rocm: bool) -> Finding:
     return Finding(
         id="torch-cpu-build", severity=Severity.INFO if driver is None else Severity.ERROR,
         title=f"torch {version} is a CPU build, so it sees no GPU",
-        cause="torch.version.cuda is None: only another build of torch changes that.",
+        cause="torch.version.cuda is None; only a different build of torch can use GPUs.",
         fix=(
             ("On the machine with the GPU: " if driver is None else "") + _INSTALL,
             "Then install that build from its index: pip install torch==VERSION+cuXXX --index-url URL",
@@ -174,12 +173,12 @@ def _cpu_build(version: str, driver: str | None, *, rocm: bool) -> Finding:
 
 
 def _known(text: str) -> Finding | None:
-    """The row of the knowledge base that an error's text shows."""
+    """Return the known failure that an error message shows."""
     findings = diagnose_log(io.BufferedReader(io.BytesIO(text.encode())), "torch").findings
     return findings[0] if findings else None
 
 
 def _lowest_driver(cuda: str, facts: Facts) -> str | None:
-    """The driver from which on a CUDA major runs."""
+    """Return the lowest driver version that runs the major version of `cuda`."""
     major = cuda.partition(".")[0]
     return next((row.linux_min for row in facts.compat if str(row.cuda_major) == major), None)

@@ -1,4 +1,4 @@
-"""GPU access from containers: the toolkit, and CDI specifications that match the driver."""
+"""GPU access from containers: the container toolkit, and CDI specifications that match the driver."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _BROKEN_LABEL = "1.19.1"
 
 
 def section(view: View, docker: str = "") -> Section:
-    """The toolkit and the specifications; without a driver there is nothing to be given and nothing is missed.
+    """Check the toolkit and the CDI specifications; without a driver, nothing is reported as missing.
 
     `docker` is what `docker info --format '{{json .}}'` printed, empty without an engine.
     """
     driver = parse_module(view.text("/proc/driver/nvidia/version"))
-    needed = driver is not None or view.exists("/dev/dxg")
+    needed = driver is not None or view.exists("/dev/dxg")  # the latter is WSL's GPU device
     answer = view.ask(["nvidia-ctk", "--version"])
     match = _TOOLKIT.search(answer.out) if answer is not None else None
     toolkit = match.group(1) if match else ("present" if answer is not None else "none")
@@ -82,13 +82,13 @@ def _of_specs(view: View, specs: list[str], driver: str | None, *, needed: bool)
             fix=(_GENERATE,), sources=(_DOCS,),
         )  # fmt: skip
     for spec in specs:
-        named = sorted(set(_LIBCUDA.findall(view.text(spec))))
-        if driver and named and driver not in [version.rstrip(".") for version in named]:
+        versions = sorted(set(_LIBCUDA.findall(view.text(spec))))
+        if driver and versions and driver not in [version.rstrip(".") for version in versions]:
             yield Finding(
                 id="stale-cdi", severity=Severity.ERROR, title="a CDI specification is for another driver version",
-                evidence=(Evidence(text=f"{spec} names libcuda.so.{named[0]}; the driver is {driver}"),),
+                evidence=(Evidence(text=f"{spec} lists libcuda.so.{versions[0]}; the driver is {driver}"),),
                 cause=(
-                    "The driver was updated after the specification was generated, so the named files "
+                    "The driver was updated after the specification was generated, so the listed files "
                     "no longer exist."
                 ),
                 fix=(_GENERATE,), sources=(_DOCS,),

@@ -1,7 +1,7 @@
-"""What is in an image's layers, as far as diagnosis needs it: read as streams, nothing is unpacked.
+"""Read from an image's layers what diagnosis needs; the layers are streamed, not unpacked.
 
-Layers are read bottom first and what a later one removes is taken out again, so the answer is what a container would
-see. Files that hold credentials are noted in whichever layer they are, because removing them later hides nothing.
+Layers are read bottom first and whiteouts are applied, so the result is what a container would see. Files with
+credentials are recorded from every layer, because deleting them in a later layer does not hide them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_TEXT = 64 << 10  # bytes of a file that is read as text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSize:
-    """A layer's tar and its blob, in bytes."""
+    """The size of a layer in bytes: uncompressed (`tar`) and as stored (`blob`)."""
 
     diff_id: str
     tar: int
@@ -46,14 +46,14 @@ class LayerSize:
 
 @dataclass(slots=True)
 class Contents:
-    """What was found; paths are without a leading slash."""
+    """The relevant files of an image; paths have no leading slash."""
 
     paths: dict[str, Node] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
     layers: list[LayerSize] = field(default_factory=list)
 
     def libraries(self, prefix: str) -> dict[str, Node]:
-        """Library files (no links, no package caches) whose name begins with `prefix`."""
+        """Return library files (no links, no package caches) whose name begins with `prefix`."""
         return {
             path: node
             for path, node in self.paths.items()
@@ -64,7 +64,7 @@ class Contents:
         }
 
     def packages(self) -> dict[str, str]:
-        """Installed Python and conda packages by name, in small letters; conda's `pytorch` is torch here.
+        """Return the versions of installed Python and conda packages by lowercase name; conda's `pytorch` is torch.
 
         Versions keep their local part, and a conda build for CPUs gets one: `2.5.1+cpu`.
         """
@@ -75,11 +75,12 @@ class Contents:
                 name = {"pytorch": "torch"}.get(package.name, package.name)
                 local = "+cpu" if name == "torch" and "cpu" in (package.build or "") else ""
                 versions.setdefault(name.lower(), package.version + local)
-        # A conda package of Python has dist-info, too, and a wheel over it replaces that: it tells what is imported.
+        # Python packages from conda have dist-info too, and a wheel installed over them replaces it, so dist-info
+        # shows what is imported.
         return versions | {row.name: row.version for row in rows if row.kind == PYPI}
 
     def caches(self) -> dict[str, int]:
-        """Bytes of left-over caches by kind."""
+        """Return the bytes of leftover caches by kind."""
         sizes = dict.fromkeys(_CACHES, 0)
         for path, node in self.paths.items():
             for name, pattern in _CACHES.items():
@@ -88,19 +89,19 @@ class Contents:
         return {name: size for name, size in sizes.items() if size}
 
     def condarcs(self) -> dict[str, str]:
-        """Texts of conda's configuration."""
+        """Return the texts of conda's configuration files by path."""
         return {path: node.value for path, node in self.paths.items() if _CONDARC.search(path) and node.value}
 
 
 def read_contents(opened: Opened, reporter: Reporter) -> Contents:
-    """Go through every layer once.
+    """Read every layer once.
 
     Raises:
-        As `envkit.image.opening.Opened.tar`.
+        EnvkitError: as `envkit.image.opening.Opened.tar`.
     """
     contents, tree = Contents(), Tree()
     interest = Interest(
-        keeps=_matters,
+        keeps=_is_relevant,
         reads=lambda path, _mode: bool(_CONDARC.search(path)),
         value=lambda _path, data: data.decode(errors="replace"),
         most=_MOST_TEXT,
@@ -124,7 +125,7 @@ def _note_secrets(contents: Contents, changes: Changes) -> None:
             contents.secrets.append(path)
 
 
-def _matters(path: str) -> bool:
+def _is_relevant(path: str) -> bool:
     if _LIBRARY.fullmatch(posixpath.basename(path)) or _SECRET.search(path) or _CONDARC.search(path):
         return True
     if path.endswith(("/METADATA", ".json")) and named(path) is not None:

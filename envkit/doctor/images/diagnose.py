@@ -1,4 +1,4 @@
-"""An image looked at without running it: through its engine, or through its own files."""
+"""Diagnose an image without running it, from its files or from what its engine reports."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from envkit.verify.static import ImageFacts, image_facts, static_checks
 
 _BASE = "org.opencontainers.image.base.name"
 _SEVERITIES = {Verdict.FAIL: Severity.ERROR, Verdict.WARN: Severity.WARN, Verdict.ERROR: Severity.ERROR}
-# What the rules here say in more detail.
-_SAID_HERE = frozenset({"ENV_SHADOWS"})
+# Checks for which `rules` has a more detailed finding.
+_DETAILED_IN_RULES = frozenset({"ENV_SHADOWS"})
 
 
 def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis:
-    """The diagnosis of an image; the exit code is 6 if something is wrong, else 0.
+    """Diagnose an image; the exit code is 6 if there are errors, else 0.
 
-    Layers are read of `oci:DIR` and `docker-archive:FILE`; of an engine's image only what the engine tells.
+    Layers are read for `oci:DIR` and `docker-archive:FILE`; for an image in an engine, only its configuration.
 
     Raises:
         EngineError: the image does not exist.
-        IntegrityError: its files are not what their digests promise.
-        EnvironmentProblem: no engine answers that could have it.
-        UsageError: the reference names no image, or several.
+        IntegrityError: the image's files do not match their digests.
+        EnvironmentProblem: no engine answers.
+        UsageError: the reference is empty or matches several images.
     """
     if not reference.strip():
-        raise UsageError("--image names no image", hint="envkit doctor --image NAME:TAG")
+        raise UsageError("--image is empty", hint="envkit doctor --image NAME:TAG")
     file = parse_file(reference) or parse_file(stored(reference, runner))
     contents: Contents | None = None
     if file is not None:
@@ -48,7 +48,7 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
 
 
 def diagnosis_of(facts: ImageFacts, contents: Contents | None, name: str) -> Diagnosis:
-    """The diagnosis of what was read."""
+    """Diagnose an image from its configuration and, if they were read, the contents of its layers."""
     packages = contents.packages() if contents is not None else {}
     cuda = is_cuda(facts, packages)
     findings = [*_static(facts), *of_configuration(facts, cuda=cuda)]
@@ -76,12 +76,12 @@ def _facts(
         "base",
         facts.labels.get(_BASE)
         or facts.labels.get(f"{LABEL_PREFIX}.base")
-        or ("nvidia/cuda" if facts.env.get("NV_CUDA_CUDART_VERSION") else "not told"),
+        or ("nvidia/cuda" if facts.env.get("NV_CUDA_CUDART_VERSION") else "unknown"),
     )
     yield "user", facts.user or "root"
     yield "architecture", facts.architecture or "unknown"
     yield "size", f"{facts.size / 1e9:.2f} GB unpacked" if facts.size else "unknown"
-    yield "made for", "CUDA" if cuda else "CPUs, as far as can be told"
+    yield "made for", "CUDA" if cuda else "CPUs (no sign of CUDA)"
     if contents is not None:
         yield (
             "layers",
@@ -99,7 +99,7 @@ def _static(facts: ImageFacts) -> Iterator[Finding]:
     for judged in static_checks(facts, None):
         finding = judged.finding
         severity = _SEVERITIES.get(finding.verdict)
-        if severity is not None and finding.reason_code not in _SAID_HERE:
+        if severity is not None and finding.reason_code not in _DETAILED_IN_RULES:
             yield Finding(
                 id=str(finding.reason_code).lower().replace("_", "-"),
                 severity=severity,
@@ -107,6 +107,7 @@ def _static(facts: ImageFacts) -> Iterator[Finding]:
                 evidence=(Evidence(text=f"{judged.id}: {judged.title}"),),
                 fix=finding.advice,
             )
+        # `rules` reports folders with CUDA in their name, so this is the finding for all others.
         elif severity is not None and not any("cuda" in value.lower() for value in _shadowing(facts).values()):
             shadowing = tuple(Evidence(text=f"{name}={value}") for name, value in _shadowing(facts).items())
             yield Finding(
@@ -123,6 +124,6 @@ def _layers_unread(name: str) -> Finding:
     return Finding(
         id="layers-unread",
         severity=Severity.INFO,
-        title="the layers were not read, so two cuDNNs, caches and versions were not looked for",
+        title="the layers were not read, so duplicate cuDNNs, caches and package versions were not checked",
         fix=(f"docker save -o image.tar {name} && envkit doctor --image docker-archive:image.tar",),
     )

@@ -1,4 +1,4 @@
-"""The figures of a report as SVG: bars, lines, dots and strips. Lengths are in user units."""
+"""The figures of a report as SVG: bars, lines, dots and strips. Lengths are in SVG user units."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from envkit.ground.text import fitted
 from envkit.report.html.markup import Markup, el
 from envkit.report.measured import quantile
 
-WIDTH = 380  # of a figure on a phone, in the units of SVG
+WIDTH = 380  # of a figure on a phone
 WIDE = 760  # of a figure in a wide column
 # Series differ by marker and dashes as well as by color.
 _MARKERS = ("circle", "square", "triangle", "diamond")
@@ -34,7 +34,7 @@ _LEGEND_ROW = 18
 _BAR_LEFT, _BAR_RIGHT, _BAR_ROW = 118, 50, 24
 _BAR_ROOM = WIDTH - _BAR_LEFT - _BAR_RIGHT
 _LINES_LEFT, _LINES_RIGHT, _LINES_PLOT = 44, 14, 190
-_LINES_FLOOR = 16  # half the width of a floor
+_LINES_FLOOR = 16  # half the width of a floor's mark
 _STRIP_EDGE, _STRIP_ROW = 12, 42
 _ROW_GAP = 8
 _TREEMAP, _TILE_LINE, _TILE_NAME = 360, 42, 7
@@ -47,14 +47,14 @@ _SCALES = (
     (0.5, 0.75, 1.0, 1.25, 1.5),
     (0.5, 1.0, 1.5, 2.0),
 )
-_SHOWN = 0.92  # share of the samples within the scale; outliers are drawn at its edge
+_SHOWN = 0.92  # share of the samples that must be within the scale; outliers are drawn at its edge
 _LEAST_SPAN = 1e-8
 # Characters of a row's name that leave room for its median.
 _STRIP_NAME = 24
 
 
 def draw(figure: Figure) -> Markup:
-    """Return a figure as SVG, with its title and what it shows in words. The same figure gives the same bytes."""
+    """Return a figure as SVG with a title and a text description. The same figure gives the same bytes."""
     match figure:
         case Lines():
             drawn = _line(figure)
@@ -120,13 +120,13 @@ def _line(figure: Lines) -> Markup:
         parts += [line(left, y_of(value), right, y_of(value), "floor")]
         parts += [label(right, y_of(value) - 6, name, anchor="end", kind="strong")]
     for index, (_, points) in enumerate(figure.series):
-        places = [(x_of(step), y_of(points[step])) for step in figure.steps if step in points]
-        parts += [path(index, places), *(marker(index, x, y) for x, y in places)]
+        coordinates = [(x_of(step), y_of(points[step])) for step in figure.steps if step in points]
+        parts += [path(index, coordinates), *(marker(index, x, y) for x, y in coordinates)]
     return picture(figure, bottom + 44, *parts)
 
 
 def _grid(largest: float, top: float, bottom: float) -> tuple[Callable[[float], float], list[object]]:
-    """Where a value lies on a scale from 0, and the scale's lines and numbers."""
+    """Return the function from a value to its x on a scale from 0, and the lines and numbers of the scale."""
     scale = ticks(largest, 4)
 
     def x_of(value: float) -> float:
@@ -150,7 +150,7 @@ def _value(figure: Values) -> Markup:
 def _bars(
     figure: Ratios | Values, limits: Sequence[tuple[str, float]], form: Callable[[float], str], unit: str
 ) -> Markup:
-    """Return one bar per row, the limits as lines across all rows, and the floors as marks in theirs."""
+    """Draw one bar per row, the limits as lines across all rows, and the floors as marks in their rows."""
     top = 26 if limits else 6
     bottom = top + _BAR_ROW * len(figure.rows)
     most = [value for _, value in (*figure.rows, *limits)] + [value for _, _, value in figure.floors]
@@ -161,14 +161,14 @@ def _bars(
         parts += [bar(_BAR_LEFT, y + 3, x_of(value) - _BAR_LEFT, 16, f"fill {_fill(figure, index)}")]
     for name, value in limits:
         parts += [line(x_of(value), top - 8, x_of(value), bottom, "limit")]
-        # Near the right edge the name moves left, so that it is not cut off.
+        # Near the right edge, move the name left so that it is not cut off.
         parts += [label(min(x_of(value), WIDTH - 4 * len(name)), 14, name, anchor="middle", kind="quiet")]
     for row, _, value in figure.floors:
         parts += [line(x_of(value), top + _BAR_ROW * row, x_of(value), top + _BAR_ROW * (row + 1) - 2, "floor")]
     for index, (_, value) in enumerate(figure.rows):
         text = form(value)
         after = x_of(value)
-        # A floor that would cross the number stands before it.
+        # If a floor's mark would cross the number, put the number after it.
         crossing = [
             x_of(floor) for row, _, floor in figure.floors if row == index and 0 <= x_of(floor) - after < 8 * len(text)
         ]
@@ -220,7 +220,7 @@ def _parts(figure: Parts) -> Markup:
     y = 6.0
     for name, parts in figure.rows:
         drawn += [label(left, y + 13, name, kind="strong")]
-        # Short, so that no line of the scale crosses the words below the bar.
+        # Short lines, so that the scale does not cross the text below the bar.
         drawn += [line(x_of(value), y + 17, x_of(value), y + 45, "grid") for value in scale]
         begin = 0.0
         for index, (part, value, kind) in enumerate(parts):
@@ -284,7 +284,7 @@ def _intervals(figure: Intervals) -> Markup:
 
 
 def _intervals_at(figure: Intervals, width: float) -> tuple[float, list[object]]:
-    """Return the height and the parts; in the narrow form, a row's verdict stands below its name."""
+    """Return the height and the parts; in the narrow form, a row's verdict is below its name."""
     ends = [end for row in figure.rows for end in (row.low, row.high, 1 / (1 + row.least), 1 + row.least)]
     marks = span(min([1.0, *ends]), max([1.0, *ends]), 6 if width == WIDE else 4)
     below = 0 if width == WIDE else _LEGEND_ROW
@@ -301,7 +301,7 @@ def _intervals_at(figure: Intervals, width: float) -> tuple[float, list[object]]
     for index, row in enumerate(figure.rows):
         top = 22 + high * index
         y = top + 30 + below
-        # Behind this row alone: no line crosses a name.
+        # Draw the scale's lines only behind this row, so that they do not cross a name.
         parts += [line(x_of(value), y - 11, x_of(value), y + 11, "grid") for value in marks]
         parts += [line(x_of(1), y - 11, x_of(1), y + 11, "limit")]
         left, right = x_of(1 / (1 + row.least)), x_of(1 + row.least)
@@ -355,7 +355,7 @@ def _treemap_at(figure: Treemap, width: float) -> tuple[float, list[object]]:
     rows = sorted(figure.rows, key=lambda row: -row.value)
     for row, (x, y, wide, high) in zip(rows, areas([row.value for row in rows], width, _TREEMAP), strict=True):
         color = f"t{groups.index(row.group) % 4}" if row.group else "rest" if groups else "t0"
-        # A rectangle says its name to a pointer; the table below says all of them to everybody.
+        # The title is a tooltip for rectangles without a label; the table below the figure lists all names.
         parts += [el("rect", el("title", f"{row.name}: {row.told}"), x=at(x), y=at(top + y), width=at(wide),
                      height=at(high), class_=f"tile {color}")]  # fmt: skip
         room = int((wide - 12) / 7.5)
@@ -366,7 +366,7 @@ def _treemap_at(figure: Treemap, width: float) -> tuple[float, list[object]]:
 
 
 def areas(values: Sequence[float], width: float, height: float) -> list[tuple[float, float, float, float]]:
-    """Return x, y, width and height for each of falling positive values: strips whose rectangles are near squares."""
+    """Return x, y, width and height for each of the descending positive values (squarified treemap)."""
     rectangles: list[tuple[float, float, float, float]] = []
     x, y, wide, high = 0.0, 0.0, float(width), float(height)
     rest = list(values)
@@ -375,18 +375,17 @@ def areas(values: Sequence[float], width: float, height: float) -> list[tuple[fl
         count = min(range(1, len(rest) + 1), key=lambda many: _worst(rest[:many], side, scale))
         row, rest = rest[:count], rest[count:]
         deep = sum(row) * scale / side
-        at_side = 0.0
+        offset = 0.0
         for value in row:
             length = value * scale / deep
-            across = wide >= high
-            rectangles.append((x, y + at_side, deep, length) if across else (x + at_side, y, length, deep))
-            at_side += length
+            rectangles.append((x, y + offset, deep, length) if wide >= high else (x + offset, y, length, deep))
+            offset += length
         x, y, wide, high = (x + deep, y, wide - deep, high) if wide >= high else (x, y + deep, wide, high - deep)
     return rectangles
 
 
 def _worst(row: Sequence[float], side: float, scale: float) -> float:
-    """Return the longest rectangle of a strip, as its length over its width or the other way round."""
+    """Return the worst aspect ratio of the rectangles in a strip (1 or more)."""
     deep = sum(row) * scale / side
     lengths = [value * scale / deep for value in (row[0], row[-1])]
     return max(max(length / deep, deep / length) for length in lengths)
@@ -399,12 +398,12 @@ def _scale(rows: Sequence[Spread]) -> tuple[float, ...]:
 
 
 def at(value: float) -> str:
-    """A coordinate with one decimal, so that the same record gives the same bytes."""
+    """Format a coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def ticks(top: float, count: int = 5) -> list[float]:
-    """Round values from 0 to the first one at or above `top`, about `count` of them."""
+    """Return about `count` round values from 0 to the first one at or above `top`."""
     rough = (top if top > 0 else 1.0) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
@@ -413,8 +412,8 @@ def ticks(top: float, count: int = 5) -> list[float]:
 
 
 def span(low: float, high: float, count: int) -> list[float]:
-    """Round values, about `count` of them, from one at or below `low` to one at or above `high`."""
-    # `ticks` rounds to ten digits, so the step of values that hardly differ would be 0.
+    """Return about `count` round values from one at or below `low` to one at or above `high`."""
+    # `ticks` rounds to ten digits, so the step between nearly equal values would be 0.
     step = ticks(high - low if high - low > _LEAST_SPAN else max(abs(high), _LEAST_SPAN), count)[1]
     first = math.floor(low / step + 1e-9)
     last = max(math.ceil(high / step - 1e-9), first + 1)
@@ -422,14 +421,14 @@ def span(low: float, high: float, count: int) -> list[float]:
 
 
 def picture(figure: Figure, height: float, *parts: object) -> Markup:
-    """A figure: its name and direction, and the picture with what it shows in words for those who do not see it."""
+    """Return a figure with its caption; the SVG has a text description for screen readers."""
     return el("figure", _caption(figure), _drawn(figure, WIDTH, height, parts))
 
 
 def both_widths(figure: Titled, draw_at: Callable[[float], tuple[float, Sequence[object]]]) -> Markup:
-    """A figure in two forms, of which a page shows the one that fits the screen, so that none has to be scrolled.
+    """Return a figure in two widths; the page shows the one that fits the screen.
 
-    `draw_at` returns the height and the parts of the picture for a width, which is `WIDE` or `WIDTH`.
+    `draw_at` returns the height and the parts of the picture for a width, `WIDE` or `WIDTH`.
     """
     forms = [_drawn(figure, width, *draw_at(width), form=form) for width, form in ((WIDE, "wide"), (WIDTH, "narrow"))]
     return el("figure", _caption(figure), *forms, class_="wide")
@@ -441,7 +440,7 @@ def _caption(figure: Titled) -> Markup:
 
 
 def _drawn(figure: Titled, width: float, height: float, parts: Sequence[object], *, form: str = "") -> Markup:
-    """Return the picture; `form` is empty where it is the only one of its figure."""
+    """Return the SVG; `form` is empty if the figure has only one."""
     ident = f"{figure.ident}-{form}" if form else figure.ident
     return el(
         "svg",
@@ -457,22 +456,22 @@ def _drawn(figure: Titled, width: float, height: float, parts: Sequence[object],
 
 
 def label(x: float, y: float, text: str, *, anchor: str | None = None, kind: str | None = None) -> Markup:
-    """A piece of text; `anchor` is start (the default), middle or end."""
+    """Return a text; `anchor` is start (the default), middle or end."""
     return el("text", text, x=at(x), y=at(y), text_anchor=anchor, class_=kind)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
-    """A straight line."""
+    """Return a straight line."""
     return el("line", x1=at(x1), y1=at(y1), x2=at(x2), y2=at(y2), class_=kind)
 
 
 def bar(x: float, y: float, width: float, height: float, kind: str) -> Markup:
-    """A rectangle."""
+    """Return a rectangle; a negative width or height becomes 0."""
     return el("rect", x=at(x), y=at(y), width=at(max(width, 0)), height=at(height), class_=kind)
 
 
 def marker(index: int, x: float, y: float, size: float = 4.5) -> Markup:
-    """The marker of a series."""
+    """Return the marker of a series."""
     kind = f"mark s{index % len(_MARKERS)}"
     shape = _MARKERS[index % len(_MARKERS)]
     if shape == "circle":
@@ -487,14 +486,14 @@ def marker(index: int, x: float, y: float, size: float = 4.5) -> Markup:
 
 
 def path(index: int, points: Sequence[tuple[float, float]]) -> Markup:
-    """The line of a series through its points."""
-    places = " ".join(f"{at(x)},{at(y)}" for x, y in points)
+    """Return the line of a series through its points."""
+    coordinates = " ".join(f"{at(x)},{at(y)}" for x, y in points)
     dashes = _DASHES[index % len(_DASHES)]
-    return el("polyline", points=places, class_=f"path s{index % len(_MARKERS)}", stroke_dasharray=dashes)
+    return el("polyline", points=coordinates, class_=f"path s{index % len(_MARKERS)}", stroke_dasharray=dashes)
 
 
 def legend(names: Sequence[str], top: float) -> list[Markup]:
-    """One line per series: its marker on a piece of its line, and its name."""
+    """Return one row per series: its marker on its line, and its name."""
     rows = []
     for index, name in enumerate(names):
         y = top + 18 * index

@@ -1,4 +1,4 @@
-"""The page of a comparison (`envkit.compare/1`): every metric's interval, and the launches of both sides."""
+"""The page of a comparison (`envkit.compare/1`): the interval of every metric, and the launches of both images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KINDS = {
 }
 _MEANINGS = {
     "REGRESSION": "B is slower than A",
-    "INCONCLUSIVE": "the launches do not show whether B is slower than A",
+    "INCONCLUSIVE": "the launches cannot show whether B is slower than A",
     "IMPROVEMENT": "B is faster than A, and nothing is slower",
     "SAME": "B is not slower than A",
 }
@@ -47,7 +47,7 @@ def render_html(tree: Tree) -> bytes:
         sections=SECTIONS,
         document=tree,
         verdict=_KINDS.get(verdict, ("ERROR", ""))[0],
-        said=verdict,
+        verdict_text=verdict,
         meaning=_MEANINGS.get(verdict, "A and B"),
         names=[tree["first"]["name"], tree["second"]["name"]],
         facts=_facts(tree),
@@ -71,10 +71,10 @@ def _name(row: Tree) -> str:
 
 
 def _facts(tree: Tree) -> list[str]:
-    turns = "launches took turns" if tree["interleaved"] else "launches did not take turns"
-    reached = f"smallest p that can be reached {tree['smallest_p']:.4f}" if is_number(tree["smallest_p"]) else ""
-    required = f"required {mapping(tree['rule']).get('level')} (Holm)"
-    return [f"exit code {tree['exit_code']}", turns, *([reached] if reached else []), required]
+    order = "launches alternated" if tree["interleaved"] else "launches did not alternate"
+    smallest = f"smallest possible p {tree['smallest_p']:.4f}" if is_number(tree["smallest_p"]) else ""
+    required = f"required p {mapping(tree['rule']).get('level')} (Holm)"
+    return [f"exit code {tree['exit_code']}", order, *([smallest] if smallest else []), required]
 
 
 def _tiles(tree: Tree, rows: Sequence[Tree]) -> list[Tile]:
@@ -89,7 +89,7 @@ def _tiles(tree: Tree, rows: Sequence[Tree]) -> list[Tile]:
 
 
 def _slower(row: Tree) -> float:
-    """Return how many times slower B is by a metric."""
+    """Return how many times slower B is than A by a metric."""
     estimate = float(row["interval"]["estimate"])
     return estimate if row["better"] == "lower" else 1 / estimate
 

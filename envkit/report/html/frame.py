@@ -1,4 +1,4 @@
-"""The frame of every page: one template, style and script, and the values that all pages have."""
+"""The frame of all pages: base template, style, script and common values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envkit.report.reading import weight, word
 
 _ABOUT = "M4.4 9c1.2-2 2.4-2 3.6-1s2.4 1 3.6-1"  # a tilde; a question mark in a diamond is U+FFFD, a broken character
 _HALF = "M8 1a7 7 0 100 14A7 7 0 008 1zM8 3a5 5 0 010 10z"  # a ring whose left half is full
-# Each verdict has a shape of its own, drawn on 16 x 16; the word always stands beside it.
+# Each verdict has its own shape in a 16 x 16 view box, so that color is not needed; the word is always next to it.
 SHAPES = {
     "PASS": ("M8 1a7 7 0 100 14A7 7 0 008 1z", "M4.5 8.3l2.4 2.4 4.6-5"),
     "WARN": ("M8 1.2l7.2 13.3H.8z", "M8 6v4M8 11.6v1"),
@@ -29,16 +29,16 @@ SHAPES = {
     "SKIP": ("M8 1a7 7 0 100 14A7 7 0 008 1z", "M4.8 8h6.4"),
     "NOT_VERIFIED": (_HALF, ""),
 }
-_DEEPEST = 6  # levels of a foreign document; deeper ones are shown as text
-_WHOLE = 1e15  # from here on a float has no digits behind its point
+_DEEPEST = 6  # levels of a nested value; deeper ones are shown as text
+_WHOLE = 1e15  # larger floats have no exact fraction
 
 
 def render_page(
     template: str, *, title: str, brand: str, sections: Mapping[str, str], document: Tree, **view: Any
 ) -> bytes:
-    """Return a page: `template` extends base.html. The same values give the same bytes.
+    """Render a page; `template` extends base.html. The same values give the same bytes.
 
-    `sections` are the contents, by the ids of the sections. `document` is the JSON that the page offers to save.
+    `sections` has the titles for the table of contents by section ID. `document` is the JSON that the page can save.
     """
     style, script = _asset("report.css"), _asset("report.js")
     frame = {
@@ -68,19 +68,19 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"breakable": breakable, "prose": prose, "scalar": _scalar}
-    environment.tests |= {"said": _said, "nested": _nested}
+    environment.tests |= {"filled": _filled, "nested": _nested}
     known: Callable[[str], str] = lambda verdict: verdict if verdict in SHAPES else "ERROR"  # noqa: E731
     environment.globals |= {"DEEPEST": _DEEPEST, "known": known, "weight": weight, "word": word}
     return environment
 
 
 def _printed(value: Any) -> Any:
-    """Return what stands in the page for a value of the template: markup as it is, anything else escaped."""
+    """Return markup unchanged and any other value of the template escaped."""
     return value if hasattr(value, "__html__") else escaped(value)
 
 
-def _said(value: Any) -> bool:
-    """Whether there is something to show."""
+def _filled(value: Any) -> bool:
+    """Return whether there is something to show; 0 and False are shown."""
     return value is not None and value not in ("", [], {})
 
 
@@ -99,12 +99,12 @@ def _scalar(value: Any) -> str:
 
 
 def _asset(name: str) -> str:
-    """Return a file shipped beside this module: no part of it comes from a record."""
+    """Return the text of a file in this package."""
     return (resources.files("envkit.report.html") / name).read_text(encoding="utf-8")
 
 
 def _policy(style: str, script: str) -> str:
-    """Return the content security policy of a page with this style and this script inside."""
+    """Return a content security policy that allows only this inline style and script."""
     return "; ".join(
         (
             "default-src 'none'",

@@ -1,4 +1,4 @@
-"""The page of an image (`envkit.inspect/1`): its layers by size, its packages, where it was verified."""
+"""The page of an image (`envkit.inspect/1`): its layers and packages by size, and where it was verified."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECTIONS = {
     "record": "Record",
 }
 _KINDS = {"conda": "conda", "pypi": "Python", "deb": "Debian", "rpm": "RPM"}
-# Verdict of an inspection -> the badge's verdict and its words.
+# Verdict of an inspection -> the verdict and the text of the badge.
 _VERDICTS = {
     "proved": ("PASS", "VERIFIED"),
     "failed": ("FAIL", "FAILED"),
@@ -31,24 +31,24 @@ _VERDICTS = {
 _KB, _MB, _GB = 1e3, 1e6, 1e9
 _LAST = ("tier", "runner", "signature")
 _MADE_BY = 160  # characters of the command that made a layer
-_MOST_AREAS = 80  # of a treemap; the smallest of them have a few pixels
+_MOST_AREAS = 80  # in a treemap; smaller ones would have only a few pixels
 
 
 def render_html(tree: Tree) -> bytes:
     """Return an inspection as one self-contained page. The same inspection gives the same bytes."""
-    verdict, said = _VERDICTS.get(str(tree["verdict"]), ("ERROR", clean(tree["verdict"])))
+    verdict, verdict_text = _VERDICTS.get(str(tree["verdict"]), ("ERROR", clean(tree["verdict"])))
     listing = mapping(tree["listing"])
     layers = [mapping(layer) for layer in sequence(listing.get("layers"))]
     packages = [mapping(package) for package in sequence(listing.get("packages"))]
     sized = [package for package in packages if number(package.get("unpacked"))]
     return render_page(
         "image.html",
-        title=f"{tree['image']}: what is inside",
+        title=f"{tree['image']}: contents",
         brand="envkit image report",
         sections=SECTIONS,
         document=tree,
         verdict=verdict,
-        said=said,
+        verdict_text=verdict_text,
         image=tree["image"],
         name=tree["title"] or tree["image"],
         facts=[f"{name} {value}" for name, value in mapping(tree["stack"]).items() if isinstance(value, str) and value],
@@ -78,7 +78,7 @@ def _tiles(tree: Tree, layers: Sequence[Tree], packages: Sequence[Tree]) -> list
     tiles, size = [], number(tree["size_bytes"])
     unpacked = [number(layer.get("unpacked")) for layer in layers]
     if size is not None:
-        note = "all layers as they are transferred"
+        note = "all layers as stored"
         known = [value for value in unpacked if value is not None]
         if layers and len(known) == len(layers):
             note += f"; {_size(sum(known))} unpacked"
@@ -90,21 +90,21 @@ def _tiles(tree: Tree, layers: Sequence[Tree], packages: Sequence[Tree]) -> list
         by_kind = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in counts.items())
         tiles.append(Tile("Packages", str(sum(counts.values())), by_kind))
     if packages:
-        named = len({package["license"] for package in packages if package.get("license")})
+        licenses = len({package["license"] for package in packages if package.get("license")})
         without = sum(not package.get("license") for package in packages)
-        tiles.append(Tile("Licenses", str(named), f"{counted(without, 'package')} without one"))
+        tiles.append(Tile("Licenses", str(licenses), f"{counted(without, 'package')} without one"))
     return tiles
 
 
 def _largest(layers: Sequence[Tree]) -> str:
     if not layers:
-        return "from the lowest to the highest"
-    most = max(layers, key=lambda layer: layer["size"])
-    return f"the largest is layer {most['number']} with {_size(most['size'])}"
+        return "sizes unknown"
+    largest = max(layers, key=lambda layer: layer["size"])
+    return f"the largest is layer {largest['number']} with {_size(largest['size'])}"
 
 
 def _unpacked(entry: Tree) -> str:
-    """Return the size of a layer or package on disk, a dash where it is unknown."""
+    """Return the unpacked size of a layer or package; a dash if it is unknown."""
     value = number(entry.get("unpacked"))
     return "-" if value is None else _size(value)
 
@@ -136,7 +136,7 @@ def _packages_by_size(packages: Sequence[Tree]) -> Any:
 
 
 def _treemap(ident: str, title: str, noun: str, rows: Sequence[Area]) -> Any:
-    """Return the treemap of the largest rows, with one rectangle for all others; None without rows."""
+    """Return a treemap of the largest rows and one rectangle for all others; None without rows."""
     if not rows:
         return None
     ranked = sorted(rows, key=lambda row: -row.value)
@@ -165,13 +165,13 @@ def _layers(layers: Sequence[Tree]) -> Sheet | None:
 
 
 def _packages(packages: Sequence[Tree]) -> list[Sheet]:
-    """Return one table for each kind of package."""
+    """Return one table per kind of package."""
     kinds = dict.fromkeys(str(package["kind"]) for package in packages)
     return [_kind(kind, [package for package in packages if package["kind"] == kind]) for kind in kinds]
 
 
 def _kind(kind: str, packages: Sequence[Tree]) -> Sheet:
-    ranked = sorted(packages, key=lambda package: -(number(package.get("unpacked")) or 0))  # those of one size by name
+    ranked = sorted(packages, key=lambda package: -(number(package.get("unpacked")) or 0))  # stable: then by name
     rows = [
         [*(clean(package[name] or "") for name in ("name", "version", "license")), _unpacked(package)]
         for package in ranked
@@ -181,15 +181,15 @@ def _kind(kind: str, packages: Sequence[Tree]) -> Sheet:
 
 
 def _licenses(packages: Sequence[Tree]) -> Sheet | None:
-    named: dict[str, list[str]] = {}
+    by_license: dict[str, list[str]] = {}
     for package in packages:
-        named.setdefault(clean(package["license"] or "none recorded"), []).append(clean(package["name"]))
+        by_license.setdefault(clean(package["license"] or "none recorded"), []).append(clean(package["name"]))
     rows = [
-        [name, ", ".join(names), str(len(names))] for name, names in sorted(named.items(), key=lambda row: -len(row[1]))
+        [name, ", ".join(names), str(len(names))]
+        for name, names in sorted(by_license.items(), key=lambda row: -len(row[1]))
     ]
-    return (
-        Sheet("Packages by license, as they name it", ("License", "Packages", "Count"), rows, left=2) if rows else None
-    )
+    head = ("License", "Packages", "Count")
+    return Sheet("Packages by license, from package metadata", head, rows, left=2) if rows else None
 
 
 def _verifications(verifications: Sequence[Tree]) -> Sheet | None:

@@ -13,21 +13,21 @@ _OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]{1,30}(?:=[\w.]{1,12})?)")
 
 
 class Markup(str):
-    """Text that is HTML already and is taken as it is."""
+    """Text that is already HTML and is not escaped again."""
 
     __slots__ = ()
 
     def __html__(self) -> str:
-        """Return itself: what Jinja asks a text that it must not escape."""
+        """Return itself; Jinja calls this method on text that must not be escaped."""
         return self
 
 
 def el(name: str, /, *children: object, **attributes: object) -> Markup:
-    """One element.
+    """Return an element.
 
-    A child that is a `Markup` stays, a list is laid end to end, None is nothing, everything else is text and escaped.
-    An attribute's trailing underscore goes and the others become hyphens: `class_`, `aria_label`. None and False
-    leave an attribute out, True writes it without a value.
+    `Markup` children are inserted unchanged, lists are joined, None is skipped, anything else is escaped text. In
+    attribute names, a trailing underscore is removed and others become hyphens: `class_`, `aria_label`. None and False
+    omit an attribute; True writes it without a value.
     """
     opened = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _VOID:
@@ -36,12 +36,12 @@ def el(name: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def join(children: Iterable[object]) -> Markup:
-    """Children end to end."""
+    """Join children without a separator."""
     return Markup("".join(_child(child) for child in children))
 
 
 def escaped(text: object) -> Markup:
-    """Return a foreign text on one line, escaped for an element or an attribute."""
+    """Return a text on one line, escaped for an element or an attribute."""
     return Markup(html.escape(clean(text), quote=True))
 
 
@@ -52,7 +52,7 @@ def _child(child: object) -> str:
         return child
     if isinstance(child, list | tuple):
         return join(child)
-    # Blanks at the ends part a text from its neighbors; `clean` would take them.
+    # Keep a space at either end, which separates the text from its neighbors; `clean` would remove it.
     text = str(child)
     return f"{' ' * text.startswith(' ')}{escaped(text)}{' ' * (text.endswith(' ') and text != ' ')}"
 
@@ -65,7 +65,7 @@ def _attribute(key: str, value: object) -> str:
 
 
 def prose(text: object) -> Markup:
-    """A sentence whose parts in backticks are commands or names; a backtick without its partner is only that."""
+    """Return a sentence with the parts in backticks as code; with an odd number of backticks, all is plain text."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
         return el("span", text)
@@ -73,12 +73,12 @@ def prose(text: object) -> Markup:
 
 
 def _options(text: str) -> Iterable[object]:
-    """Keep an option such as `--shm-size=512m` on one line: browsers break lines after hyphens."""
+    """Keep an option such as `--shm-size=512m` on one line, because browsers break lines after hyphens."""
     return [el("span", part, class_="option") if index % 2 else part for index, part in enumerate(_OPTION.split(text))]
 
 
 def breakable(text: object) -> Markup:
-    """A text that may break after the characters that join a path, a name or a version."""
+    """Return a text that may break after the separators of a path, name or version."""
     shown = str(escaped(text))
-    # The slash of an entity does not exist, so only real ones are met.
+    # HTML entities contain none of these characters, so no entity is broken.
     return Markup(shown.replace("/", "/<wbr>").replace("_", "_<wbr>").replace(":", ":<wbr>"))

@@ -14,21 +14,21 @@ from envkit.report.environment import without_identifiers
 from envkit.report.html.frame import render_page
 from envkit.report.reading import VERDICTS, counted, headline, word, wrong
 
-SECTIONS = {"verdict": "Summary", "matrix": "Matrix", "remarks": "What went wrong", "record": "Record"}
-_MOST = 8  # findings named of one image on one machine
-# What became of a build -> the badge's verdict.
+SECTIONS = {"verdict": "Summary", "matrix": "Matrix", "remarks": "Problems", "record": "Record"}
+_MOST = 8  # findings listed per image and machine
+# Status of a build -> the verdict of the badge.
 _BUILT = {"built": "PASS", "present": "PASS", "unproved": "NOT_VERIFIED", "failed": "FAIL", "stopped": "SKIP"}
 _ORDER = ("FAIL", "ERROR", "INCONCLUSIVE", "NOT_VERIFIED", "WARN", "PASS", "SKIP")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One image on one machine, or one built image. `lines` are why it is not a plain success."""
+    """An image on a machine, or a built image. `lines` explain why it is not a plain success."""
 
     row: str
     column: str
     verdict: str
-    said: str  # the verdict in words
+    text: str  # the verdict as people read it
     note: str = ""
     lines: Sequence[str] = ()
     advice: Sequence[str] = ()
@@ -51,7 +51,7 @@ def render_html(tree: Tree) -> bytes:
         sections=SECTIONS,
         document=_short(tree),
         verdict=next((kind for kind in _ORDER if counts[kind]), "SKIP"),
-        said=_said(tree, cells, verified=verified),
+        scope=_scope(tree, cells, verified=verified),
         facts=[f"exit code {tree['exit_code']}"],
         shortened=verified,
         counts=[(kind, counts[kind]) for kind in _ORDER if counts[kind]],
@@ -63,7 +63,7 @@ def render_html(tree: Tree) -> bytes:
     )
 
 
-def _said(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> str:
+def _scope(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> str:
     if verified:
         images, machines = (len(sequence(tree[name])) for name in ("images", "machines"))
         return f"{counted_as(images, 'image')} on {counted_as(machines, 'machine')}"
@@ -71,7 +71,7 @@ def _said(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> str:
 
 
 def _short(tree: Any) -> Any:
-    """Return the matrix with the summaries of its records alone: a hundred whole records are too much for a page."""
+    """Return the matrix with only the summaries of its records; a hundred complete records are too large for a page."""
     if isinstance(tree, Mapping):
         return {
             key: {"summary": value["summary"]} if key == "record" and isinstance(value, Mapping) else _short(value)
@@ -85,8 +85,9 @@ def _fields(cell: Cell) -> dict[str, Any]:
 
 
 def _rows(cells: Sequence[Cell], columns: Sequence[str]) -> list[tuple[str, list[Cell | None]]]:
-    by_place = {(cell.row, cell.column): cell for cell in cells}
-    return [(row, [by_place.get((row, name)) for name in columns]) for row in dict.fromkeys(cell.row for cell in cells)]
+    by_position = {(cell.row, cell.column): cell for cell in cells}
+    names = dict.fromkeys(cell.row for cell in cells)
+    return [(row, [by_position.get((row, column)) for column in columns]) for row in names]
 
 
 def _hardware(tree: Tree, machine: str) -> str:
@@ -107,7 +108,7 @@ def _verification(verification: Tree) -> Cell:
             row=verification["image"],
             column=verification["machine"],
             verdict=verdict,
-            said=word(verdict),
+            text=word(verdict),
             note=took,
             lines=_texts(verification, "error"),
             advice=_texts(verification, "hint"),
@@ -120,31 +121,31 @@ def _verification(verification: Tree) -> Cell:
         row=verification["image"],
         column=verification["machine"],
         verdict=verdict,
-        said=headline(record["summary"]),
+        text=headline(record["summary"]),
         note=f"{counted(record['summary'])}; {took}",
         lines=lines,
     )
 
 
 def _built(tree: Tree) -> list[Cell]:
-    """Return built and impossible images: the last axis across, the others and the image down."""
+    """Return built and impossible images, with the last axis as columns and all others as rows."""
     images = [mapping(entry) for entry in sequence(tree["images"])]
     impossible = [mapping(entry) for entry in sequence(tree["impossible"])]
     last = _last_axis([*images, *impossible])
     cells = []
     for image in images:
-        row, column = _place(image, last)
+        row, column = _position(image, last)
         failure, checked = mapping(image["failure"]), mapping(image["verification"])
         verdict = _BUILT.get(str(image["status"]), "ERROR")
         prefix = f"verified: {word(checked['verdict'])}; " if checked.get("verdict") else ""
         note = f"{prefix}{image['duration_s']:.0f}\u00a0s"
-        said = word(image["status"])
+        text = word(image["status"])
         lines, advice = _texts(failure, "message"), _texts(failure, "hint")
-        cells.append(Cell(row=row, column=column, verdict=verdict, said=said, note=note, lines=lines, advice=advice))
+        cells.append(Cell(row=row, column=column, verdict=verdict, text=text, note=note, lines=lines, advice=advice))
     for combination in impossible:
-        row, column = _place(combination, last)
+        row, column = _position(combination, last)
         lines, advice = _texts(combination, "reason"), _texts(combination, "hint")
-        cells.append(Cell(row=row, column=column, verdict="SKIP", said="impossible", lines=lines, advice=advice))
+        cells.append(Cell(row=row, column=column, verdict="SKIP", text="impossible", lines=lines, advice=advice))
     return cells
 
 
@@ -153,16 +154,17 @@ def _texts(entry: Tree, name: str) -> list[str]:
 
 
 def _last_axis(images: Sequence[Tree]) -> str:
-    """Return the last axis whose values and the rest of the name tell all images apart; empty where none does."""
+    """Return the last axis that gives each image its own row and column; "" if there is none."""
     names = list(dict.fromkeys(axis for image in images for axis in mapping(image["axes"])))
     for name in reversed(names):
-        places = {_place(image, name) for image in images}
-        if all(name in mapping(image["axes"]) for image in images) and len(places) == len(images):
+        positions = {_position(image, name) for image in images}
+        if all(name in mapping(image["axes"]) for image in images) and len(positions) == len(images):
             return name
     return ""
 
 
-def _place(entry: Tree, last: str) -> tuple[str, str]:
+def _position(entry: Tree, last: str) -> tuple[str, str]:
+    """Return the row and column of an image."""
     axes: Mapping[str, str] = mapping(entry["axes"])
     if not last:
         return str(entry["name"]), "outcome"
@@ -176,7 +178,7 @@ def _tiles(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> list[Tile]:
         Tile(
             "Verified" if verified else "Built",
             f"{good} of {len(cells)}",
-            "pairs of image and machine" if verified else "images",
+            "image and machine pairs" if verified else "images",
         )
     ]
     if verified:
@@ -184,5 +186,5 @@ def _tiles(tree: Tree, cells: Sequence[Cell], *, verified: bool) -> list[Tile]:
         tiles.append(Tile("Machines", str(len(sequence(tree["machines"]))), "columns of the matrix"))
     else:
         tiles.append(Tile("Time", f"{tree['duration_s']:.0f} s", "all images together", LOWER))
-        tiles.append(Tile("Impossible", str(len(sequence(tree["impossible"]))), "no versions fit"))
+        tiles.append(Tile("Impossible", str(len(sequence(tree["impossible"]))), "no compatible versions"))
     return tiles

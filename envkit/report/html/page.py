@@ -1,4 +1,4 @@
-"""The page of one verification: what `page.html` lays out and escapes."""
+"""The page of one verification: the values for `page.html`, which lays them out and escapes them."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _MACHINE = "This machine or its driver is faulty; the image is not verified."
 _RULE_WORDS = ("type", "unit", "gates", "source", "judgement")
 _OTHER = "Other checks"
 _MB = 1e6
-_NAMED = 3  # ids in a row; more are a count
+_NAMED = 3  # IDs listed in a row; more are counted
 
 
 def render_html(record: Tree) -> bytes:
-    """Return a record (`envkit.verify/1`) as one self-contained page, without identifiers of GPUs.
+    """Return a record (`envkit.verify/1`) as one self-contained page, without the UUIDs of GPUs.
 
     The same record gives the same bytes.
     """
@@ -63,7 +63,7 @@ def render_html(record: Tree) -> bytes:
 
 
 def render_html_full(record: Tree) -> bytes:
-    """Return the same page with the UUIDs of GPUs that the record has."""
+    """Return the same page with the UUIDs of GPUs."""
     name, image = title_of(record)
     return render_page(
         "page.html",
@@ -122,7 +122,7 @@ def _group(check: str, items: Sequence[Tree], shown: Sequence[Tree]) -> tuple[st
 
 
 def _problems(record: Tree) -> list[tuple[str, str, str, Sequence[Tree]]]:
-    """Return what failed, the worst first."""
+    """Return the checks with problems, most severe first."""
     groups = [(check, items) for check, items in by_check(record["checks"]).items() if wrong(items)]
     groups.sort(key=lambda group: VERDICTS.index(worst(group[1])))
     return [_group(check, items, wrong(items)) for check, items in groups]
@@ -133,7 +133,7 @@ def _measured(shown: Shown) -> bool:
 
 
 def _absent(record: Tree, measurements: Sequence[tuple[CheckEntry, Shown]]) -> dict[str, list[str]]:
-    """Return the titles of what was not measured, by what it needs."""
+    """Return the titles of the checks that measured nothing, by what they need."""
     by_need: dict[str, list[str]] = {}
     for entry, shown in measurements:
         if not _measured(shown):
@@ -150,7 +150,7 @@ def _need(record: Tree, entry: CheckEntry) -> str:
 
 
 def _by_topic(record: Tree) -> list[tuple[str, list[tuple[str, str, str, Sequence[Tree]]]]]:
-    """Return the checks below the headings of their topics: what failed comes first, in and among the topics."""
+    """Return the checks by topic; topics, and the checks of each, are sorted by severity."""
     topics = {entry.id: entry.topic for entry in catalog()}
     groups: dict[str, list[tuple[str, str, str, Sequence[Tree]]]] = {}
     for check, items in by_check(record["checks"]).items():
@@ -179,9 +179,9 @@ def _topic(shown: Shown) -> dict[str, Any]:
 
 
 def _evidence(item: Tree) -> dict[str, Any]:
-    """Return how a finding was judged, by name."""
+    """Return the values from which a finding was judged, by name."""
     controls = {
-        control.get("name", "control"): f"{'held' if control.get('held') is True else 'did not hold'}"
+        control.get("name", "control"): f"{'passed' if control.get('held') is True else 'failed'}"
         f"{': ' + str(control['detail']) if control.get('detail') else ''}"
         for control in map(mapping, sequence(item["controls"]))
     }
@@ -206,12 +206,12 @@ def _gate(item: Tree) -> Any:
 
 
 def _rules(record: Tree) -> list[dict[str, Any]]:
-    """Return each rule that was applied, once, with its findings and where its numbers come from."""
+    """Return each applied rule once, with its findings and the sources of its numbers."""
     by_rule: dict[str, list[Tree]] = {}
     for item in record["checks"]:
         if item["rule"]:
             by_rule.setdefault(json.dumps(item["rule"], sort_keys=True), []).append(item)
-    # Older records lack the table; their rules still name its rows.
+    # Older records have no table of thresholds, but their rules name its rows.
     rows = mapping(mapping(mapping(record.get("judge")).get("thresholds")).get("rules"))
     return [_rule(items, rows) for items in by_rule.values()]
 
@@ -232,7 +232,7 @@ def _rule(items: Sequence[Tree], rows: Tree) -> dict[str, Any]:
 
 
 def _named(ids: Sequence[str]) -> str:
-    """Return the findings, or what they have in common where they are many."""
+    """Return the finding IDs; if there are many, their number and common prefix."""
     if len(ids) <= _NAMED:
         return ", ".join(ids)
     shared = takewhile(lambda words: len(set(words)) == 1, zip(*(ident.split(".") for ident in ids), strict=False))

@@ -24,12 +24,12 @@
   });
   save.hidden = false;
 
-  // A link to a folded part opens it, and paper shows everything.
+  // A link to a folded part opens it; printing opens all of them.
   const open = () => {
     const target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
     for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   };
   addEventListener("hashchange", open);
-  addEventListener("beforeprint", () => document.querySelectorAll(".topic details, #thresholds details").forEach((one) => (one.open = true)));
+  addEventListener("beforeprint", () => document.querySelectorAll(".topic details, #thresholds details").forEach((details) => (details.open = true)));
   open();
 })();

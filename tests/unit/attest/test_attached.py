@@ -3,10 +3,10 @@ import json
 import pytest
 
 from envkit.attest import dsse
-from envkit.attest.attached import ARTIFACT, Status, artifact, judged
+from envkit.attest.attached import ARTIFACT, Status, artifact, check_document
 from envkit.attest.keys import PrivateKey
 from envkit.attest.provenance import provenance
-from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, state
+from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, statement_bytes
 from envkit.attest.subject import Subject
 from envkit.ground.errors import IntegrityError
 from tests.support.attestations import key, record, subject
@@ -26,12 +26,12 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
 
 
 def said(of: Subject | None = None) -> bytes:
-    return state(of or subject(), VERIFY, record())
+    return statement_bytes(of or subject(), VERIFY, record())
 
 
 def test_a_signature_by_a_given_key_is_valid(team: PrivateKey, stranger: PrivateKey) -> None:
     sealed = dsse.seal(said(), team)
-    found = judged(DIGEST, dsse.MEDIA_TYPE, sealed, subject(), [stranger.public, team.public])
+    found = check_document(DIGEST, dsse.MEDIA_TYPE, sealed, subject(), [stranger.public, team.public])
     assert (found.status, found.kind, found.keyid) == (Status.VALID, "verify", team.public.id)
     assert found.payload == said()
 
@@ -39,18 +39,18 @@ def test_a_signature_by_a_given_key_is_valid(team: PrivateKey, stranger: Private
 def test_a_signature_by_another_key_is_told_with_the_key_it_names(team: PrivateKey, stranger: PrivateKey) -> None:
     sealed = dsse.seal(said(), stranger)
     for keys in ([], [team.public]):
-        found = judged(DIGEST, dsse.MEDIA_TYPE, sealed, subject(), keys)
+        found = check_document(DIGEST, dsse.MEDIA_TYPE, sealed, subject(), keys)
         assert (found.status, found.keyid) == (Status.UNKNOWN_KEY, stranger.public.id)
 
 
 def test_a_bare_statement_is_unsigned(team: PrivateKey) -> None:
-    found = judged(DIGEST, dsse.IN_TOTO, said(), subject(), [team.public])
+    found = check_document(DIGEST, dsse.IN_TOTO, said(), subject(), [team.public])
     assert (found.status, found.keyid) == (Status.UNSIGNED, None)
 
 
 def test_a_statement_of_another_kind_keeps_its_type() -> None:
-    payload = state(subject(), "https://example.com/note/v1", {"a": 1})
-    assert judged(DIGEST, dsse.IN_TOTO, payload, subject(), []).kind == "https://example.com/note/v1"
+    payload = statement_bytes(subject(), "https://example.com/note/v1", {"a": 1})
+    assert check_document(DIGEST, dsse.IN_TOTO, payload, subject(), []).kind == "https://example.com/note/v1"
 
 
 def test_what_is_broken_is_refused_whoever_signed_it(team: PrivateKey) -> None:
@@ -58,22 +58,26 @@ def test_what_is_broken_is_refused_whoever_signed_it(team: PrivateKey) -> None:
     plan = shipped_plan()
     other = provenance(subject(), plan, None)
     for image, payload, why in (
-        (subject(), state(subject(), VERIFY, edited), "changed after it was written"),
-        (subject(plan=f"sha256:{'9' * 64}"), state(subject(), PROVENANCE, other), "the provenance is of the plan"),
+        (subject(), statement_bytes(subject(), VERIFY, edited), "changed after it was written"),
+        (
+            subject(plan=f"sha256:{'9' * 64}"),
+            statement_bytes(subject(), PROVENANCE, other),
+            "the provenance is of the plan",
+        ),
         (subject(), b"{}", "not a statement"),
-        (subject(), state(subject(), SBOM, {"components": 7}), "the SBOM has no list of components"),
+        (subject(), statement_bytes(subject(), SBOM, {"components": 7}), "the SBOM has no list of components"),
     ):
         with pytest.raises(IntegrityError, match=why):
-            judged(DIGEST, dsse.MEDIA_TYPE, dsse.seal(payload, team), image, [team.public])
+            check_document(DIGEST, dsse.MEDIA_TYPE, dsse.seal(payload, team), image, [team.public])
     with pytest.raises(IntegrityError, match="which is not an attestation"):
-        judged(DIGEST, "text/plain", said(), subject(), [])
+        check_document(DIGEST, "text/plain", said(), subject(), [])
 
 
 def test_a_provenance_of_the_images_plan_is_taken(team: PrivateKey) -> None:
     plan = shipped_plan()
     image = subject(plan=plan.digest)
-    payload = state(image, PROVENANCE, provenance(image, plan, None))
-    assert judged(DIGEST, dsse.MEDIA_TYPE, dsse.seal(payload, team), image, [team.public]).kind == "provenance"
+    payload = statement_bytes(image, PROVENANCE, provenance(image, plan, None))
+    assert check_document(DIGEST, dsse.MEDIA_TYPE, dsse.seal(payload, team), image, [team.public]).kind == "provenance"
 
 
 def test_what_is_attached_names_the_image_and_what_it_says(team: PrivateKey) -> None:

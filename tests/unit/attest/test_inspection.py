@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from envkit.attest import dsse
-from envkit.attest.attached import Attachments, Attestation, Status, judged
-from envkit.attest.inspection import Inspection, Looked, inspection
+from envkit.attest.attached import Attachments, Attestation, Status, check_document
+from envkit.attest.inspection import InspectedImage, Inspection, inspection
 from envkit.attest.keys import PrivateKey, PublicKey
 from envkit.attest.sbom import bill
-from envkit.attest.statement import SBOM, VERIFY, state
-from envkit.attest.telling import lines
+from envkit.attest.statement import SBOM, VERIFY, statement_bytes
+from envkit.attest.text import lines
 from envkit.ground.errors import IntegrityError, NotVerifiedError, VerificationError
 from tests.support.attestations import key, record, resealed, subject
 from tests.support.plans import facts
@@ -30,17 +30,17 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
 
 
 def signed(kind: str, predicate: dict[str, Any], by: PrivateKey | None, *keys: PrivateKey) -> Attestation:
-    """One attestation, as it is judged where these keys are trusted."""
-    payload = state(subject(), kind, predicate)
+    """One attestation, as it is check_document where these keys are trusted."""
+    payload = statement_bytes(subject(), kind, predicate)
     name = f"sha256:{hash((kind, str(predicate), id(by))) % 16**8:064x}"
     if by is None:
-        return judged(name, dsse.IN_TOTO, payload, subject(), [])
-    return judged(name, dsse.MEDIA_TYPE, dsse.seal(payload, by), subject(), [one.public for one in keys])
+        return check_document(name, dsse.IN_TOTO, payload, subject(), [])
+    return check_document(name, dsse.MEDIA_TYPE, dsse.seal(payload, by), subject(), [one.public for one in keys])
 
 
-def looked(rows: Iterable[Attestation] | None, others: tuple[tuple[str, str], ...] = ()) -> Looked:
+def inspected(rows: Iterable[Attestation] | None, others: tuple[tuple[str, str], ...] = ()) -> InspectedImage:
     image = subject()
-    return Looked(
+    return InspectedImage(
         name="registry.example.com/team/train:1",
         digest=image.digest,
         id=image.id,
@@ -52,7 +52,7 @@ def looked(rows: Iterable[Attestation] | None, others: tuple[tuple[str, str], ..
 
 
 def seen(*rows: Attestation, keys: tuple[PublicKey, ...] = ()) -> Inspection:
-    return inspection(looked(rows), [one.id for one in keys])
+    return inspection(inspected(rows), [one.id for one in keys])
 
 
 def test_a_verification_signed_by_the_key(team: PrivateKey) -> None:
@@ -138,7 +138,7 @@ def test_the_text_tells_it_to_a_person(team: PrivateKey) -> None:
         signed(SBOM, bill(subject(), PACKAGES, system=("debian", None)), team, team),
     ]
     others = ((f"sha256:{'7' * 64}", "application/vnd.example.signature"),)
-    text = "\n".join(lines(inspection(looked(rows, others), [team.public.id]), facts().gpus, NOW))
+    text = "\n".join(lines(inspection(inspected(rows, others), [team.public.id]), facts().gpus, NOW))
     assert text.startswith(
         "registry.example.com/team/train:1\n"
         "  torch 2.7.1, CUDA 12.6, cuDNN 9.5.1, Python 3.12 on docker.io/library/debian:bookworm-slim\n"
@@ -181,8 +181,8 @@ def test_a_record_that_nobody_signed_does_not_read_as_a_verification(team: Priva
 
 
 def test_the_text_of_a_folder_and_of_broken_and_unchecked_things(team: PrivateKey) -> None:
-    text = "\n".join(lines(inspection(looked(None), []), (), NOW))
-    assert "not verified here: only an image in a registry has attached records" in text
+    text = "\n".join(lines(inspection(inspected(None), []), (), NOW))
+    assert "verification unknown: only images in a registry have attached records" in text
     assert "never verified\n  on sm_80\n  on sm_90\n  on sm_120\n" in text
     broken = Attestation(digest=f"sha256:{'0' * 64}", status=Status.BROKEN, kind="unknown", why="a\x1b[2Jb")
     text = "\n".join(lines(seen(broken, signed(VERIFY, record(), team)), (), NOW))
@@ -193,12 +193,12 @@ def test_the_text_of_a_folder_and_of_broken_and_unchecked_things(team: PrivateKe
 
 
 @pytest.mark.parametrize(
-    ("created", "told"), [("2026-11-01T10:00:00Z", ", 18 days ago"), ("yesterday", "made yesterday")]
+    ("created", "told"), [("2026-11-01T10:00:00Z", ", 18 days ago"), ("yesterday", "created yesterday")]
 )
 def test_the_age(created: str, told: str) -> None:
-    old = looked(())
-    image = Looked(
-        **{name: getattr(old, name) for name in Looked.__dataclass_fields__} | {"config": {"created": created}}
+    old = inspected(())
+    image = InspectedImage(
+        **{name: getattr(old, name) for name in InspectedImage.__dataclass_fields__} | {"config": {"created": created}}
     )
     assert told in "\n".join(lines(inspection(image, []), (), NOW))
 

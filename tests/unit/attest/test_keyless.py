@@ -6,9 +6,9 @@ import pytest
 from sigstore.verify import Verifier
 
 from envkit.attest import dsse
-from envkit.attest.attached import Status, judged
+from envkit.attest.attached import Status, check_document
 from envkit.attest.keyless import MEDIA_TYPE, Identity, envelope_of, require, signer_of
-from envkit.attest.statement import VERIFY, state
+from envkit.attest.statement import VERIFY, statement_bytes
 from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from tests.support.attestations import key, record, subject
 
@@ -17,14 +17,14 @@ WORKFLOW = Identity("https://ci.example.com/team/train", "https://login.example.
 
 def bundle(folder: Path) -> bytes:
     """A bundle whose envelope is sound and whose certificate is nothing."""
-    envelope = json.loads(dsse.seal(state(subject(), VERIFY, record()), key(folder)))
+    envelope = json.loads(dsse.seal(statement_bytes(subject(), VERIFY, record()), key(folder)))
     del envelope["signatures"][0]["keyid"]
     material = {"certificate": {"rawBytes": "AAAA"}, "tlogEntries": []}
     return json.dumps({"mediaType": MEDIA_TYPE, "verificationMaterial": material, "dsseEnvelope": envelope}).encode()
 
 
 def test_without_an_identity_a_bundle_is_by_somebody(tmp_path: Path) -> None:
-    found = judged(f"sha256:{'e' * 64}", MEDIA_TYPE, bundle(tmp_path), subject(), [])
+    found = check_document(f"sha256:{'e' * 64}", MEDIA_TYPE, bundle(tmp_path), subject(), [])
     assert (found.status, found.kind, found.keyid) == (Status.UNKNOWN_KEY, "verify", None)
 
 

@@ -55,7 +55,7 @@ def test_a_passphrase_encrypts_and_is_needed(tmp_path: Path) -> None:
     with pytest.raises(PassphraseNeededError, match="k is encrypted") as caught:
         read_private(tmp_path / "k", None)
     assert caught.value.hint == "--passphrase-file FILE"
-    with pytest.raises(UsageError, match="the passphrase is wrong, or the file damaged"):
+    with pytest.raises(UsageError, match="wrong passphrase, or the file is damaged"):
         read_private(tmp_path / "k", b"open")
 
 
@@ -100,8 +100,8 @@ def test_other_kinds_are_refused(tmp_path: Path, made: object) -> None:
     ("text", "said"),
     [
         ("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cosign's format"),
-        ("not a key\n", "it contains no private key"),
-        ("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n", "passphrase is wrong"),
+        ("not a key\n", "the file contains no private key"),
+        ("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n", "wrong passphrase"),
     ],
 )
 def test_files_that_hold_no_private_key(tmp_path: Path, text: str, said: str) -> None:

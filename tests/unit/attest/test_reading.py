@@ -88,18 +88,18 @@ def test_an_opaque_folder_hides_what_lies_below(tmp_path: Path) -> None:
 
 def test_packages_of_rpm_are_said_to_be_missing(tmp_path: Path) -> None:
     found = read(layout(tmp_path, files({"var/lib/rpm/rpmdb.sqlite": b"x"}), named={}))
-    assert found.notes == (f"oci:{tmp_path}: its database of RPM packages cannot be read, so they are not listed",)
+    assert found.notes == (f"oci:{tmp_path}: the database of its RPM packages cannot be read, so they are not listed",)
 
 
 def test_a_lock_that_the_label_does_not_promise_is_refused(tmp_path: Path) -> None:
     other = replace(lock(), as_of="2026-01-01T00:00:00Z")
-    with pytest.raises(IntegrityError, match=r"/usr/share/envkit/envkit\.lock has the digest sha256:.* promises"):
+    with pytest.raises(IntegrityError, match=r"/usr/share/envkit/envkit\.lock has the digest sha256:.*, but the label"):
         read(layout(tmp_path, own(other)))
 
 
 def test_a_lock_that_cannot_be_read_is_a_note(tmp_path: Path) -> None:
     found = read(layout(tmp_path, base(), files({"usr/share/envkit/envkit.lock": b"{}"})))
-    assert found.notes[0].endswith(": left out")
+    assert found.notes[0].endswith("; it is ignored")
     assert found.packages_from == "layers"
 
 
@@ -127,10 +127,10 @@ def test_locks_and_plans_are_read_by_what_they_are(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="is neither a lock") as caught:
         read(str(tmp_path / "c"))
-    assert caught.value.hint == f"an image in an archive of `docker save` is named docker-archive:{tmp_path / 'c'}"
+    assert caught.value.hint == f"for an archive of `docker save` use docker-archive:{tmp_path / 'c'}"
     with pytest.raises(UsageError, match="is a folder") as caught:
         read(str(tmp_path))
-    assert caught.value.hint == f"an OCI layout is named oci:{tmp_path}"
+    assert caught.value.hint == f"for an OCI layout use oci:{tmp_path}"
 
 
 def test_a_layout_that_is_not_there(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from google.protobuf import json_format
 from in_toto_attestation.v1.statement import Statement as TheirStatement
 from in_toto_attestation.v1.statement_pb2 import Statement as Message
 
-from envkit.attest.statement import VERIFY, read_statement, require_subject, state
+from envkit.attest.statement import VERIFY, read_statement, require_subject, statement_bytes
 from envkit.ground.errors import IntegrityError
 from tests.support.attestations import CONFIG_DIGEST, MANIFEST_DIGEST, record, subject
 
 
 def test_a_statement_is_one_for_in_totos_own_library() -> None:
-    data = state(subject(), VERIFY, record())
+    data = statement_bytes(subject(), VERIFY, record())
     message = json_format.Parse(data, Message())
     TheirStatement.copy_from_pb(message).validate()
     assert [one.digest["sha256"] for one in message.subject] == [MANIFEST_DIGEST[7:], CONFIG_DIGEST[7:]]
@@ -19,8 +19,8 @@ def test_a_statement_is_one_for_in_totos_own_library() -> None:
 
 
 def test_a_statement_comes_back_and_equal_ones_are_equal_bytes() -> None:
-    data = state(subject(), VERIFY, {"b": 1, "a": "é"})
-    assert data == state(subject(), VERIFY, {"a": "é", "b": 1})
+    data = statement_bytes(subject(), VERIFY, {"b": 1, "a": "é"})
+    assert data == statement_bytes(subject(), VERIFY, {"a": "é", "b": 1})
     found = read_statement(data)
     assert (found.predicate_type, dict(found.predicate)) == (VERIFY, {"a": "é", "b": 1})
     require_subject(found, subject())
@@ -28,7 +28,7 @@ def test_a_statement_comes_back_and_equal_ones_are_equal_bytes() -> None:
 
 @pytest.mark.parametrize("digests", [[CONFIG_DIGEST], [MANIFEST_DIGEST, f"sha256:{'c' * 64}"], [f"sha256:{'c' * 64}"]])
 def test_a_statement_about_another_image_is_refused(digests: list[str]) -> None:
-    tree = json.loads(state(subject(), VERIFY, {"a": 1}))
+    tree = json.loads(statement_bytes(subject(), VERIFY, {"a": 1}))
     tree["subject"] = [{"digest": {"sha256": one[7:]}} for one in digests]
     with pytest.raises(IntegrityError, match="not about this image"):
         require_subject(read_statement(json.dumps(tree).encode()), subject())

@@ -27,7 +27,7 @@ def test_a_folder_tells_what_its_labels_say(layout: str, capsys: pytest.CaptureF
         f"{layout}\n  torch 2.7.1, CUDA 12.6, cuDNN 9.5.1, Python 3.12 on docker.io/library/debian:bookworm-slim\n"
         in out
     )
-    assert "not verified here: only an image in a registry has attached records" in out
+    assert "verification unknown: only images in a registry have attached records" in out
     assert "  on sm_120  (" in out
 
 
@@ -113,7 +113,7 @@ def test_every_package_is_listed_with_its_license(full: str, capsys: pytest.Capt
 def test_packages_by_license(full: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["inspect", full, "--licenses", "-q"], capsys)
     assert code == 0
-    assert out.startswith("5 licenses of 5 packages, as the packages name them\n")
+    assert out.startswith("5 licenses of 5 packages, from package metadata\n")
     assert "  BSD-3-Clause        1         torch\n" in out
 
 

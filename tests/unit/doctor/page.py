@@ -13,12 +13,12 @@ TITLES = {
     "kernels": "Kernels, cuDNN and cuBLAS",
     "libraries": "Libraries at import",
     "install": "Solving, installing, compiling",
-    "engine": "Engines and limits of the kernel",
+    "engine": "Engines and kernel limits",
     "network": "Registries, mirrors, proxies",
     "loader": "Data loading",
     "training": "Training code",
-    "distributed": "Several processes",
-    "ends": "Last words",
+    "distributed": "Multi-process training",
+    "ends": "Final errors",
 }
 
 

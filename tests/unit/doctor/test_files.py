@@ -86,7 +86,7 @@ def test_a_compose_file(text: str, wanted: dict[str, str], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("train.py", "", "is neither a Dockerfile nor a Compose file"),
+        ("train.py", "", "is not named like a Dockerfile or a Compose file"),
         ("compose.yaml", "a: 1\n", "has no services"),
         ("compose.yaml", "services: [\n", "compose.yaml:"),
     ],

@@ -66,7 +66,7 @@ def test_a_section_that_hangs_or_fails_does_not_keep_the_others() -> None:
 
     works = {"a": ("A", hang), "b": ("B", fail), "c": ("C", lambda: Section(id="c", title="C"))}
     with before(60):
-        found = diagnose.together(works, 0.5)
+        found = diagnose.run_sections(works, 0.5)
     released.set()
     assert [section.id for section in found] == ["a", "b", "c"]
     assert [one.evidence[0].text for section in found for one in section.findings] == [
@@ -265,11 +265,11 @@ def test_proxies_are_compared_and_their_passwords_hidden(tmp_path: Path) -> None
     assert dict(found.facts)["http_proxy"] == "http://***@proxy.example.com:3128"
     sound = {"https_proxy": "http://proxy.example.com", "no_proxy": "localhost,127.0.0.1"}
     assert network.section(machine(tmp_path, environ=sound)).findings == ()
-    assert network.without_password("http://[bad") == "no address"
+    assert network.without_password("http://[bad") == "not an address"
 
 
 def test_every_runner_of_images_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(diagnose, "at_once", lambda *_: {})
+    monkeypatch.setattr(diagnose, "run_parallel", lambda *_: {})
     found = diagnose.engines_section("docker", tmp_path, "")
     asked = {name.removeprefix("runs: ") for name, _ in found.facts if name.startswith("runs: ")}
     assert asked == {*runners.NAMES} - {"host"}

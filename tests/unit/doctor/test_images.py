@@ -176,13 +176,13 @@ def test_size_is_explained(tmp_path: Path) -> None:
     contents.layers.append(LayerSize(diff_id="sha256:" + "a" * 64, tar=1, blob=LARGE_LAYER + 1))
     found = list(of_contents(contents, cuda=False))
     assert [one.id for one in found] == ["cuda-twice", "caches-left", "large-layer"]
-    assert found[0].title == "CUDA is in the image twice: 60 MB more"
-    assert found[1].title == "left-over caches take 60 MB"
+    assert found[0].title == "CUDA is in the image twice, which takes 60 MB"
+    assert found[1].title == "leftover caches take 60 MB"
 
 
 @pytest.mark.parametrize("name", ["", " "])
 def test_a_name_that_is_none_asks_no_engine(name: str) -> None:
-    with pytest.raises(UsageError, match="--image names no image"):
+    with pytest.raises(UsageError, match="--image is empty"):
         diagnose_image(name, "auto", Silent())
 
 

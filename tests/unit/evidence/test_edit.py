@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from envkit.evidence import edit
+from envkit.evidence import yamltext
 from envkit.facts import edited
 from envkit.ground import strictyaml
 
@@ -29,7 +29,7 @@ other:
 
 
 def changed(row: dict[str, object]) -> list[str]:
-    text = edit.set_fields(TEXT, "t.yaml", 0, row)
+    text = yamltext.set_fields(TEXT, "t.yaml", 0, row)
     old = TEXT.splitlines()
     return [line for line in text.splitlines() if line not in old]
 
@@ -51,7 +51,7 @@ def test_only_the_field_that_differs_changes(row: dict[str, object], lines: list
 
 
 def test_a_field_that_is_replaced_twice_reads_back() -> None:
-    text = edit.set_fields(TEXT, "t.yaml", 0, {"pypi": {"arch": ["7.5"]}, "refs": ["b", "c"]})
+    text = yamltext.set_fields(TEXT, "t.yaml", 0, {"pypi": {"arch": ["7.5"]}, "refs": ["b", "c"]})
     tree = strictyaml.read(text, "t.yaml")
     assert isinstance(tree, dict)
     assert (tree["rows"][0]["pypi"]["arch"], tree["rows"][0]["refs"]) == (["7.5"], ["b", "c"])
@@ -61,7 +61,7 @@ def test_a_field_that_is_replaced_twice_reads_back() -> None:
     ("torch", "after"), [("0.9.0", "rows:"), ("1.5.0", "    refs: [a]"), ("3.0.0", "    refs: [a]")]
 )
 def test_a_row_is_inserted_in_its_place(torch: str, after: str) -> None:
-    text = edit.insert(TEXT, "t.yaml", {"torch": torch, "refs": ["x"]}, edit.release_before(torch))
+    text = yamltext.insert(TEXT, "t.yaml", {"torch": torch, "refs": ["x"]}, yamltext.release_before(torch))
     lines = text.splitlines()
     assert lines[lines.index(f"  - torch: {torch}") - 1] == after
     assert text.replace(f"  - torch: {torch}\n    refs: [x]\n", "") == TEXT
@@ -73,7 +73,7 @@ def test_every_default_wheel_goes_back_to_its_place() -> None:
     order = re.findall(r"(?m)^  - torch: (\S+)\n    cuda: (\S+)\n    source: (\S+)", text)
     for row in [row for row in edited.rows("torch_cuda_variants") if row.get("pypi_default")]:
         rest = [one for one in edited.rows("torch_cuda_variants") if one is not row]
-        before = edit.variant_before(row["torch"], row["cuda"])
+        before = yamltext.variant_before(row["torch"], row["cuda"])
         place = max((n for n, one in enumerate(rest) if before(one)), default=-1) + 1
         assert order[place][0] == row["torch"], row["torch"]
         assert order[place][1].strip("'") == row["cuda"], row["torch"]

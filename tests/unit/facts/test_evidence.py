@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from envkit.facts import edited, evidence
-from envkit.facts.check_evidence import agrees, check_evidence, rows_by_name, same_days
-from envkit.facts.evidence import Evidence, grade_of
+from envkit.facts.evidence import Evidence, agrees, check_evidence, grade_of, rows_by_name, same_days
 from envkit.facts.load import SNAPSHOT, load
 
 PROVED = Evidence(row="2.15.0", field="triton", value="==1", kind="metadata", file="a.whl", sha256="0" * 64)

@@ -59,7 +59,7 @@ def test_the_systems_people_ask_for_are_known() -> None:
     [
         (None, "cannot be read"),
         ("{", "cannot be read"),
-        ('{"schema": "envkit.facts/0"}', "has schema 'envkit.facts/0', this envkit reads 'envkit.facts/1'"),
+        ('{"schema": "envkit.facts/0"}', "has schema 'envkit.facts/0', but this envkit needs 'envkit.facts/1'"),
     ],
 )
 def test_a_broken_installation_says_so(

@@ -107,4 +107,4 @@ def test_wrong_arguments_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert snapshot.main(["--nonsense"]) == 2
     assert "usage: python -m envkit.facts.snapshot [--check]" in capsys.readouterr().err
     assert snapshot.main(["--check"]) == 0
-    assert capsys.readouterr().out == "in step\n"
+    assert capsys.readouterr().out == "snapshot.json is up to date\n"

@@ -139,7 +139,7 @@ def test_a_matrix_of_builds_has_its_last_axis_across() -> None:
 
 def test_an_image_shows_layers_packages_and_verifications() -> None:
     page = Page("image")
-    assert "Size 1.74 GB all layers as they are transferred; 3.49 GB unpacked" in page.section("verdict")
+    assert "Size 1.74 GB all layers as stored; 3.49 GB unpacked" in page.section("verdict")
     listing = image_tree()["listing"]
     for ident, rows in (("layers", listing["layers"]), ("packages", listing["packages"])):
         drawn = pages()["image"].decode().partition(f'<section id="{ident}"')[2].partition("</section>")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envkit.attest.attached import Attestation, Status
 from envkit.attest.coverage import MINOR
@@ -34,47 +34,47 @@ _SIGNED = {
     Status.UNSIGNED: "unsigned",
     Status.BROKEN: "BROKEN",
 }
-_PRODUCTS = 3  # names that are told of each kind
-_MOST_NAMES = 5  # packages that are named beside a license
-_WIDTH = 60  # characters of a license in the table by licenses; JSON has all of it
+_PRODUCTS = 3  # GPU names shown per architecture
+_MOST_NAMES = 5  # package names shown per license
+_WIDTH = 60  # characters of a license in the table by license; JSON has all of it
 _MADE_BY = 90  # characters of the command that made a layer, and of other values
-_LARGEST = 5  # layers that are shown unless all are asked for
+_LARGEST = 5  # layers shown without --layers
 
 
-def lines(found: Inspection, gpus: Sequence[Gpu], now: datetime) -> list[str]:
-    """The whole answer; foreign text in it is made harmless to a terminal.
+def lines(inspection: Inspection, gpus: Sequence[Gpu], now: datetime) -> list[str]:
+    """Return the lines of an inspection; control characters from the image are escaped.
 
     Args:
-        found: what was found.
-        gpus: which products have which compute capability.
-        now: for the image's age.
+        inspection: the inspection.
+        gpus: the products of each compute capability.
+        now: the current time, for the age of the image.
     """
-    answer = [
-        found.looked.name,
-        *_indented(_contents(found, now)),
+    text_lines = [
+        inspection.image.name,
+        *(f"  {line}" for line in _contents(inspection, now)),
         "",
-        *_largest(found),
-        *_labels(found),
-        *_verifications(found),
-        *_never(found, gpus),
-        *_attached(found),
+        *_largest(inspection),
+        *_labels(inspection),
+        *_verifications(inspection),
+        *_never(inspection, gpus),
+        *_attached(inspection),
     ]
-    return [neutral(line) for line in answer]
+    return [neutral(line) for line in text_lines]
 
 
-def listed(found: Listing, *, packages: bool, layers: bool, licenses: bool) -> Iterator[str]:
-    """The lists that were asked for, each with a line that counts it; foreign text is made harmless."""
+def listed(listing: Listing, *, packages: bool, layers: bool, licenses: bool) -> Iterator[str]:
+    """Yield the requested lists, each with a line that counts it; control characters are escaped."""
     parts: list[list[str]] = []
-    rows = found.packages or ()
+    rows = listing.packages or ()
     if packages:
         table = [(package.kind, package.name, _exact(package), package.license or "") for package in rows]
         parts.append([counted(len(rows), "package"), *_table(("kind", "name", "version", "license"), table)])
     if licenses:
         parts.append(_licenses(rows))
-    if (packages or licenses) and found.unlisted_rpm:
+    if (packages or licenses) and listing.unlisted_rpm:
         parts.append(["note: RPM packages are not listed: their database cannot be read"])
     if layers:
-        ranked = sorted(found.layers, key=lambda layer: (-layer.size, layer.number))
+        ranked = sorted(listing.layers, key=lambda layer: (-layer.size, layer.number))
         total = shown_size(sum(layer.size for layer in ranked))
         parts.append([f"{counted(len(ranked), 'layer')}, {total}; 1 is the lowest", *_layer_table(ranked)])
     for number, part in enumerate(parts):
@@ -83,14 +83,14 @@ def listed(found: Listing, *, packages: bool, layers: bool, licenses: bool) -> I
 
 
 def _licenses(rows: Sequence[Installed]) -> list[str]:
-    """Packages by the license that each names."""
-    named: dict[str, list[str]] = {}
+    """Return packages by license, most packages first; packages without a license come last."""
+    by_license: dict[str, list[str]] = {}
     for package in rows:
-        named.setdefault(package.license or "", []).append(package.name)
-    ranked = sorted(named.items(), key=lambda row: (not row[0], -len(row[1]), row[0]))
+        by_license.setdefault(package.license or "", []).append(package.name)
+    ranked = sorted(by_license.items(), key=lambda row: (not row[0], -len(row[1]), row[0]))
     table = [(fitted(name, _WIDTH) or "(none recorded)", str(len(names)), _some(names)) for name, names in ranked]
-    known = sum(bool(name) for name in named)
-    return [f"{counted(known, 'license')} of {counted(len(rows), 'package')}, as the packages name them",
+    known = sum(bool(name) for name in by_license)
+    return [f"{counted(known, 'license')} of {counted(len(rows), 'package')}, from package metadata",
             *_table(("license", "packages", "names"), table)]  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def _layer_table(rows: Sequence[ListedLayer]) -> Iterator[str]:
             shown_size(layer.size),
             shown_size(layer.unpacked) if layer.unpacked is not None else "",
             (layer.digest or layer.diff_id)[7:19],
-            fitted(clean(layer.made_by), _MADE_BY) or "not told",
+            fitted(clean(layer.made_by), _MADE_BY) or "unknown",
         )
         for layer in rows
     ]
@@ -118,31 +118,31 @@ def _layer_table(rows: Sequence[ListedLayer]) -> Iterator[str]:
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows under their column names; a column that is empty everywhere is left out."""
-    kept = [column for column in range(len(names)) if any(row[column] for row in rows)]
-    cells = [[row[column] for column in kept] for row in [names, *rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(kept))]
+    """Yield rows under their column names; empty columns are left out."""
+    columns = [column for column in range(len(names)) if any(row[column] for row in rows)]
+    cells = [[row[column] for column in columns] for row in [names, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(columns))]
     for row in cells if rows else ():
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _largest(inspection: Inspection) -> Iterator[str]:
-    """The largest layers, where their sizes are known."""
-    layers = [row for row in inspection.looked.content.layers or () if row.size is not None]
+    """Yield the largest layers if sizes are known."""
+    layers = [row for row in inspection.image.content.layers or () if row.size is not None]
     if not layers:
         return
     ranked = sorted(layers, key=lambda row: -(row.size or 0))
     rest = len(ranked) - _LARGEST
     yield "largest layers" + (f" (of {len(ranked)}; --layers lists all)" if rest > 0 else "")
     for layer in ranked[:_LARGEST]:
-        yield f"  {shown_size(layer.size or 0):>8}  {fitted(clean(layer.made_by), _MADE_BY) or 'not told'}"
+        yield f"  {shown_size(layer.size or 0):>8}  {fitted(clean(layer.made_by), _MADE_BY) or 'unknown'}"
     yield ""
 
 
 def _labels(inspection: Inspection) -> Iterator[str]:
-    """The labels that envkit does not compute itself."""
+    """Yield the labels that envkit does not generate."""
     computed = (f"{LABEL_PREFIX}.", _OCI)
-    own = {key: value for key, value in sorted(inspection.looked.labels.items()) if not key.startswith(computed)}
+    own = {key: value for key, value in sorted(inspection.image.labels.items()) if not key.startswith(computed)}
     if own:
         yield "labels"
         yield from (f"  {clean(key)} = {fitted(clean(value), _MADE_BY)}" for key, value in own.items())
@@ -150,22 +150,22 @@ def _labels(inspection: Inspection) -> Iterator[str]:
 
 
 def _contents(inspection: Inspection, now: datetime) -> Iterator[str]:
-    labels = inspection.looked.labels
-    # Labels first: they are what the image promises. An image of another builder has its packages.
-    versions = stack(inspection.looked.content)
+    labels = inspection.image.labels
+    # Labels are exact and cheap to read. Images of other builders have none, so their packages are used.
+    versions = stack(inspection.image.content)
     rows = {
         shown: labels.get(f"{LABEL_PREFIX}.{name}") or versions.get(name)
         for name, shown in (("torch", "torch"), ("cuda", "CUDA"), ("cudnn", "cuDNN"), ("nccl", "NCCL"),
                             ("python", "Python"))
     }  # fmt: skip
-    what = ", ".join("no CUDA" if value == "none" else f"{name} {value}" for name, value in rows.items() if value)
+    summary = ", ".join("no CUDA" if value == "none" else f"{name} {value}" for name, value in rows.items() if value)
     base = labels.get(f"{_OCI}base.name") or labels.get(f"{LABEL_PREFIX}.base")
-    if what or base:
-        yield f"{what or 'not built by envkit'}{f' on {base}' if base else ''}"
+    if summary or base:
+        yield f"{summary or 'not built by envkit'}{f' on {base}' if base else ''}"
     version = labels.get(f"{LABEL_PREFIX}.version")
     yield "; ".join(
         [
-            f"{shown_size(inspection.looked.size or 0)} in {counted(inspection.looked.layer_count, 'layer')}",
+            f"{shown_size(inspection.image.size or 0)} in {counted(inspection.image.layer_count, 'layer')}",
             _made(inspection, now),
             *([f"envkit {version}"] if version else []),
         ]
@@ -177,11 +177,11 @@ def _contents(inspection: Inspection, now: datetime) -> Iterator[str]:
         origin = _ORIGINS.get(inspection.packages_from or "")
         number = f"{sum(inspection.packages.values())} packages{f': {kinds}' if kinds else ''}"
         yield f"{number} ({origin})" if origin else number
-    yield from _start(inspection.looked.content)
-    yield from (f"note: {note}" for note in inspection.looked.content.notes)
+    yield from _start(inspection.image.content)
+    yield from (f"note: {note}" for note in inspection.image.content.notes)
     for name, value in (
-        ("manifest", inspection.looked.digest),
-        ("image id", inspection.looked.id),
+        ("manifest", inspection.image.digest),
+        ("image id", inspection.image.id),
         ("plan", labels.get(f"{LABEL_PREFIX}.plan")),
         ("lock", labels.get(f"{LABEL_PREFIX}.lock")),
         ("base", labels.get(f"{_OCI}base.digest")),
@@ -191,44 +191,44 @@ def _contents(inspection: Inspection, now: datetime) -> Iterator[str]:
 
 
 def _start(content: Content) -> Iterator[str]:
-    """What a container of it starts with."""
+    """Yield user, folder, command and ports of a container."""
     if not content.kind:
         return
-    words = shlex.join(content.cmd) or shlex.join(content.entrypoint)
+    command = shlex.join(content.cmd) or shlex.join(content.entrypoint)
     yield "; ".join(
         [
             f"user {content.user or 'root'}",
             *([f"folder {content.workdir}"] if content.workdir else []),
-            *([f"command {fitted(words, _MADE_BY)}"] if words else []),
+            *([f"command {fitted(command, _MADE_BY)}"] if command else []),
             *([f"ports {', '.join(content.ports)}"] if content.ports else []),
         ]
     )
 
 
 def _made(inspection: Inspection, now: datetime) -> str:
-    timestamp = created(inspection.looked)
+    timestamp = created(inspection.image)
     if timestamp is None:
         return "creation date not recorded (reproducible build)"
     try:
-        moment = datetime.fromisoformat(timestamp)
+        made = datetime.fromisoformat(timestamp)
     except ValueError:
-        return f"made {timestamp}"
-    days = (now - (moment if moment.tzinfo else moment.replace(tzinfo=UTC))).days
-    return f"made {timestamp[:10]}" + (f", {days} days ago" if days > 0 else "")
+        return f"created {timestamp}"
+    days = (now - (made if made.tzinfo else made.replace(tzinfo=UTC))).days
+    return f"created {timestamp[:10]}" + (f", {counted(days, 'day')} ago" if days > 0 else "")
 
 
 def _verifications(inspection: Inspection) -> Iterator[str]:
     if not inspection.evidence:
         yield (
             "not verified: no record is attached"
-            if inspection.looked.attached is not None
-            else ("not verified here: only an image in a registry has attached records; push it and inspect it there")
+            if inspection.image.attached is not None
+            else "verification unknown: only images in a registry have attached records; push it and inspect it there"
         )
         yield ""
         return
     machines = {evidence.verification.cards or evidence.verification.cpu for evidence in inspection.verifications}
     since = inspection.verifications[0].verification.started[:10] if inspection.verifications else ""
-    kinds = f"{len(machines)} kind{'s' if len(machines) != 1 else ''} of machine"
+    kinds = f"{counted(len(machines), 'kind')} of machine"
     yield {
         "proved": f"verified since {since} on {kinds}"
         if inspection.signed
@@ -252,10 +252,9 @@ def _unsigned(inspection: Inspection, since: str) -> str:
 
 def _row(evidence: Evidence) -> tuple[str, ...]:
     run = evidence.verification
-    counted = {card: run.cards.count(card) for card in run.cards}
     cards = [
         f"{f'{number} x ' if number > 1 else ''}{card.name} ({_sm(card.capability)}, driver {card.driver or 'unknown'})"
-        for card, number in counted.items()
+        for card, number in {card: run.cards.count(card) for card in run.cards}.items()
     ]
     if run.gpu == "absent":
         cards = ["no GPU"]
@@ -263,8 +262,8 @@ def _row(evidence: Evidence) -> tuple[str, ...]:
     suite = f"suite {run.suite or run.suite_sha256[:12]}, {run.tier}"
     signed = _SIGNED[evidence.attestation.status] + ("" if evidence.counts else ", does not count")
     verdict = run.verdict.replace("_", " ")
-    said = f"{verdict} (machine)" if run.blames == "machine" else verdict
-    return (said, machine, suite, run.started[:10], signed)
+    outcome = f"{verdict} (machine)" if run.blames == "machine" else verdict
+    return (outcome, machine, suite, run.started[:10], signed)
 
 
 def _never(inspection: Inspection, gpus: Sequence[Gpu]) -> Iterator[str]:
@@ -274,8 +273,8 @@ def _never(inspection: Inspection, gpus: Sequence[Gpu]) -> Iterator[str]:
     yield "never verified"
     for arch in cover.never:
         products = next((gpu.products for gpu in gpus if gpu.capability == capability(arch)), ())
-        some = ", ".join(products[:_PRODUCTS]) + (", ..." if len(products) > _PRODUCTS else "")
-        yield f"  on {_sm(arch) if '.' in arch else arch}{f'  ({some})' if some else ''}"
+        examples = ", ".join(products[:_PRODUCTS]) + (", ..." if len(products) > _PRODUCTS else "")
+        yield f"  on {_sm(arch) if '.' in arch else arch}{f'  ({examples})' if examples else ''}"
     for name in cover.never_drivers:
         mode = "minor-version compatibility" if name == MINOR else "all features"
         yield f"  with a driver {cover.drivers[name]}  ({mode})"
@@ -283,7 +282,7 @@ def _never(inspection: Inspection, gpus: Sequence[Gpu]) -> Iterator[str]:
 
 
 def _attached(inspection: Inspection) -> Iterator[str]:
-    attached = inspection.looked.attached
+    attached = inspection.image.attached
     if attached is None or not (attached.attestations or attached.others):
         return
     yield "attached"
@@ -303,10 +302,5 @@ def _signature(attestation: Attestation) -> str:
     return f"{_SIGNED[attestation.status]}{key}"
 
 
-def _sm(card: str | None) -> str:
-    return f"sm_{card.replace('.', '')}" if card else "unknown architecture"
-
-
-def _indented(rows: Iterator[Any]) -> Iterator[str]:
-    for row in rows:
-        yield f"  {row}"
+def _sm(arch: str | None) -> str:
+    return f"sm_{arch.replace('.', '')}" if arch else "unknown architecture"
