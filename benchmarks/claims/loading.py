@@ -1,4 +1,4 @@
-"""What the sweeps of C12 say about rules for the DataLoader's options."""
+"""Figures about the DataLoader's options, from the sweeps of C12."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ BOUND = {"cpu": "decoding", "io": "waiting 4 ms for storage"}
 CORE_SHARE = 0.75  # the middle of 70 to 80 %
 
 
-def pin_effect(found: Findings) -> Iterator[Part]:
-    """Samples per second with pin_memory over without."""
-    return _effect(found, "pin_memory")
+def pin_effect(findings: Findings) -> Iterator[Part]:
+    """Yield the throughput with pin_memory over the throughput without."""
+    return _effect(findings, "pin_memory")
 
 
-def persistent_effect(found: Findings) -> Iterator[Part]:
-    """Samples per second with persistent workers over restarted ones."""
-    return _effect(found, "persistent_workers")
+def persistent_effect(findings: Findings) -> Iterator[Part]:
+    """Yield the throughput with persistent workers over that with restarted ones."""
+    return _effect(findings, "persistent_workers")
 
 
-def prefetch_effect(found: Findings) -> Iterator[Part]:
-    """Samples per second with the larger prefetch_factor over the smaller."""
-    return _effect(found, "prefetch_factor")
+def prefetch_effect(findings: Findings) -> Iterator[Part]:
+    """Yield the throughput with the larger prefetch_factor over that with the smaller one."""
+    return _effect(findings, "prefetch_factor")
 
 
-def workers_per_gpu(found: Findings) -> Iterator[Part]:
-    """The rate of four workers for each GPU, of the best; a machine without a GPU counts as one with."""
-    cards = len(sequence(found.record["env"]["gpu"])) or 1
-    return _rule(found, 4 * cards)
+def workers_per_gpu(findings: Findings) -> Iterator[Part]:
+    """Yield the throughput of four workers per GPU over the best. A machine without a GPU counts as one GPU."""
+    cards = len(sequence(findings.record["env"]["gpu"])) or 1
+    return _rule(findings, 4 * cards)
 
 
-def workers_per_core(found: Findings) -> Iterator[Part]:
-    """The rate of three workers for four logical cores, of the best."""
-    logical = mapping(found.record["env"]["host"]).get("logical")
-    return _rule(found, int(CORE_SHARE * logical)) if is_number(logical) else iter(())
+def workers_per_core(findings: Findings) -> Iterator[Part]:
+    """Yield the throughput of CORE_SHARE workers per logical core over the best."""
+    logical = mapping(findings.record["env"]["host"]).get("logical")
+    return _rule(findings, int(CORE_SHARE * logical)) if is_number(logical) else iter(())
 
 
-def _sweeps(found: Findings) -> Iterator[tuple[str, list[Tree], str]]:
-    """Each workload's cells, from the whole matrix where it ran, and why they prove nothing, if so."""
+def _sweeps(findings: Findings) -> Iterator[tuple[str, list[Tree], str]]:
+    """Yield each workload's name, its cells (of the whole matrix if it ran) and why they cannot be used, or ''."""
     for name, bound in BOUND.items():
-        items = [*found.like(f"C12.matrix.{name}"), *found.like(f"C12.throughput.{name}")]
+        items = [*findings.like(f"C12.matrix.{name}"), *findings.like(f"C12.throughput.{name}")]
         if items:
             cells = [mapping(cell) for cell in sequence(mapping(items[0]["observed"]).get("cells"))]
             yield bound, [cell for cell in cells if is_number(cell.get("samples_per_s"))], doubt(items[0])
 
 
-def _effect(found: Findings, option: str) -> Iterator[Part]:
+def _effect(findings: Findings, option: str) -> Iterator[Part]:
     rest = [name for name in AXES if name != option]
-    for bound, cells, why in _sweeps(found):
+    for bound, cells, why in _sweeps(findings):
         ratios = [
             more["samples_per_s"] / less["samples_per_s"]
             for more in cells
@@ -66,9 +66,9 @@ def _effect(found: Findings, option: str) -> Iterator[Part]:
             yield Part(label=f"{label}, {len(ratios)} pairs", value=middle, spread=(min(ratios), max(ratios)))
 
 
-def _rule(found: Findings, workers: int) -> Iterator[Part]:
-    for bound, cells, why in _sweeps(found):
-        label = f"bound by {bound}, {workers} workers"
+def _rule(findings: Findings, workers: int) -> Iterator[Part]:
+    for bound, cells, why in _sweeps(findings):
+        label = f"bound by {bound}, {workers} worker{'s' * (workers != 1)}"
         rates = [cell for cell in cells if cell["num_workers"] == workers]
         if why:
             yield Part(label=label, why=why)
