@@ -92,23 +92,23 @@ def _build(
     return layout
 
 
-def difference(one: Path, two: Path) -> str:
-    """Return the first difference of two layouts."""
-    manifests = [_manifest(layout) for layout in (one, two)]
+def difference(left: Path, right: Path) -> str:
+    """Return the first difference of right layouts."""
+    manifests = [_manifest(layout) for layout in (left, right)]
     pairs = itertools.zip_longest(*(manifest["layers"] for manifest in manifests))
     for number, pair in enumerate(pairs, 1):
         if None in pair:
-            return f"layer {number} is in only one image"
+            return f"layer {number} is in only left image"
         if pair[0]["digest"] == pair[1]["digest"]:
             continue
-        blobs = (_blob(layout, layer["digest"]) for layout, layer in zip((one, two), pair, strict=True))
+        blobs = (_blob(layout, layer["digest"]) for layout, layer in zip((left, right), pair, strict=True))
         for first, second in itertools.zip_longest(*(_members(blob) for blob in blobs)):
             if first != second:
                 return f"layer {number}: {first} and {second}"
         return f"layer {number}: equal members, packed differently"
     configs = [
         json.loads(_blob(layout, manifest["config"]["digest"]).read_text())
-        for layout, manifest in zip((one, two), manifests, strict=True)
+        for layout, manifest in zip((left, right), manifests, strict=True)
     ]
     for key in sorted(set(configs[0]) | set(configs[1])):
         if configs[0].get(key) != configs[1].get(key):

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks._report import Figure, finish, tell
-from benchmarks.peers.model import OWN, Question, Result, load, well_placed
+from benchmarks.peers.model import OWN, Question, Result, load, well_ranked
 from benchmarks.peers.page import Run, page
 from benchmarks.peers.runner import bench
 
@@ -38,7 +38,7 @@ def main() -> int:
         tree = {"date": run.date, "versions": run.versions, "results": run.results}
         RESULTS.write_text(json.dumps(tree, default=asdict, indent=2, ensure_ascii=False) + "\n")
         _write(run)
-    good = well_placed(list(run.places().values()))
+    good = well_ranked(list(run.ranks().values()))
     against = f"{len(run.versions) - 1} tools, {len(run.results)} questions"
     return finish(
         "peers", [Figure(name="first or equal", figure=good, unit="", better="higher", goal=GOAL, against=against)]
@@ -55,7 +55,7 @@ def _run(only: list[str] | None) -> Run:
             _tell(question, results[question.id])
     run = Run(date=dt.datetime.now(dt.UTC).date().isoformat(), versions=versions, results=results)
     for question in asked:
-        tell(f"{question.id:<14} {OWN}: {run.places()[question.id]}")
+        tell(f"{question.id:<14} {OWN}: {run.ranks()[question.id]}")
     return run
 
 

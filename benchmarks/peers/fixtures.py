@@ -20,14 +20,14 @@ _SITE = "opt/env/lib/python3.11/site-packages"
 _SMI = """#!{python}
 import sys
 row = {row!r}
-query = [one.partition("=")[2] for one in sys.argv if one.startswith("--query-gpu=")]
+query = [word.partition("=")[2] for word in sys.argv if word.startswith("--query-gpu=")]
 if not query:
     print("| NVIDIA-SMI {driver}   Driver Version: {driver}   CUDA Version: {cuda} |")
 else:
     names = query[0].split(",")
-    if not any("noheader" in one for one in sys.argv):
+    if not any("noheader" in word for word in sys.argv):
         print(", ".join(names))
-    bare = any("nounits" in one for one in sys.argv)
+    bare = any("nounits" in word for word in sys.argv)
     print(", ".join(row.get(name.strip(), "[N/A]").removesuffix(" MiB" if bare else "\\n") for name in names))
 """
 _RESERVED = """    deploy:

@@ -98,7 +98,7 @@ def _answer(row: Mapping[str, Any]) -> Answer:
     return Answer(**lists, env=row.get("env", {}), unrun=row.get("unrun", ""), note=row.get("note", ""))
 
 
-def place(results: Mapping[str, Result]) -> str:
+def rank(results: Mapping[str, Result]) -> str:
     """Return envkit's rank among the right answers: 'alone', 'first', 'equal', 'behind', or 'nobody'.
 
     Fewer commands win. With equally many, seconds decide if a person notices the difference.
@@ -121,6 +121,6 @@ def _slower(result: Result, other: Result) -> bool:
     return result.seconds > _SLOWER_BY * other.seconds and result.seconds > other.seconds + _SLOWER_S
 
 
-def well_placed(places: Sequence[str]) -> int:
+def well_ranked(ranks: Sequence[str]) -> int:
     """Return the number of questions in which envkit is first or equal."""
-    return sum(rank in {"alone", "first", "equal"} for rank in places)
+    return sum(rank in {"alone", "first", "equal"} for rank in ranks)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.peers import fixtures
-from benchmarks.peers.model import OWN, Answer, Question, Result, Tool, place, well_placed
+from benchmarks.peers.model import OWN, Answer, Question, Result, Tool, rank, well_ranked
 
-_PLACES = {
+_RANKS = {
     "alone": "**envkit**, alone",
     "first": "**envkit**",
     "equal": "equal",
@@ -60,9 +60,9 @@ class Run:
         }
         return cls(date=tree["date"], versions=tree["versions"], results=results)
 
-    def places(self) -> dict[str, str]:
+    def ranks(self) -> dict[str, str]:
         """Return envkit's rank by question."""
-        return {question: place(rows) for question, rows in self.results.items()}
+        return {question: rank(rows) for question, rows in self.results.items()}
 
 
 def page(tools: Sequence[Tool], questions: Sequence[Question], run: Run) -> str:
@@ -74,14 +74,14 @@ def page(tools: Sequence[Tool], questions: Sequence[Question], run: Run) -> str:
 
 def summary(questions: Sequence[Question], run: Run) -> Iterator[tuple[str, str, str, str]]:
     """Yield the rows of the table: question, envkit, the best other tool, which is first."""
-    places = run.places()
+    ranks = run.ranks()
     for question in questions:
         rows = run.results[question.id]
         own = _cell(rows.get(OWN))
         others = [(name, result) for name, result in rows.items() if name != OWN]
         best = min(others, key=_order, default=None)
         other = f"{best[0]}: {_cell(best[1])}" if best else "no command"
-        yield question.asks, own, other, _PLACES[places[question.id]]
+        yield question.asks, own, other, _RANKS[ranks[question.id]]
 
 
 def _order(row: tuple[str, Result]) -> tuple[bool, int, bool, float]:
@@ -106,14 +106,14 @@ def _tools(tools: Sequence[Tool], run: Run) -> str:
 
 def _summary(questions: Sequence[Question], run: Run) -> str:
     rows = [(str(number), *row) for number, row in enumerate(summary(questions, run), 1)]
-    good = well_placed(list(run.places().values()))
+    good = well_ranked(list(run.ranks().values()))
     sentence = f"envkit is first or equal in {good} of {len(questions)} questions.\n"
     return "## Result\n\n" + sentence + "\n" + _table(("", "question", "envkit", "best other tool", "first"), rows)
 
 
 def _losses(questions: Sequence[Question], run: Run) -> str:
-    places = run.places()
-    lost = [question for question in questions if places[question.id] in {"behind", "nobody"}]
+    ranks = run.ranks()
+    lost = [question for question in questions if ranks[question.id] in {"behind", "nobody"}]
     lines = [f"- *{question.asks}* {question.lacks}".rstrip() for question in lost]
     return "## Where envkit loses\n\n" + ("\n".join(lines) if lines else "In none of the twelve.") + "\n"
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.peers import checks, fixtures
 from benchmarks.peers.__main__ import PAGE, RESULTS
-from benchmarks.peers.model import OWN, Ran, Result, load, place, well_placed
+from benchmarks.peers.model import OWN, Ran, Result, load, rank, well_ranked
 from benchmarks.peers.page import Run, page
 
 RIGHT = ""
@@ -28,7 +28,7 @@ def test_there_are_twelve_questions_and_every_name_in_them_exists() -> None:
 
 
 def test_a_loss_says_what_is_missing() -> None:
-    found = Run.read(json.loads(RESULTS.read_text())).places()
+    found = Run.read(json.loads(RESULTS.read_text())).ranks()
     _, questions = load()
     assert [one.id for one in questions if found[one.id] in {"behind", "nobody"} and not one.lacks] == []
 
@@ -57,13 +57,13 @@ def test_the_page_is_the_one_of_the_kept_results() -> None:
     ],
 )
 def test_place(own: Result | None, other: Result, expected: str) -> None:
-    assert place({**({OWN: own} if own else {}), "peer": other}) == expected
+    assert rank({**({OWN: own} if own else {}), "peer": other}) == expected
 
 
 def test_only_the_right_other_tools_count() -> None:
-    assert place({OWN: result(2), "quick and wrong": result(1, wrong="no"), "slow": result(3)}) == "first"
-    assert place({OWN: result(1, 5.0), "not run": result(1, None), "quick": result(1, 0.5)}) == "behind"
-    assert well_placed(["alone", "first", "equal", "behind", "nobody"]) == 3
+    assert rank({OWN: result(2), "quick and wrong": result(1, wrong="no"), "slow": result(3)}) == "first"
+    assert rank({OWN: result(1, 5.0), "not run": result(1, None), "quick": result(1, 0.5)}) == "behind"
+    assert well_ranked(["alone", "first", "equal", "behind", "nobody"]) == 3
 
 
 @pytest.mark.parametrize(
