@@ -18,7 +18,7 @@ _HAZARDS: tuple[tuple[str, str | None, str, str], ...] = (
     (
         "CUDA_LAUNCH_BLOCKING",
         None,
-        "makes every kernel launch wait",
+        "makes every kernel launch synchronous",
         "Unset CUDA_LAUNCH_BLOCKING; it is for debugging.",
     ),
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", None, "disables torch's allocator", "Unset PYTORCH_NO_CUDA_MEMORY_CACHING."),

@@ -42,7 +42,7 @@ def _openmp(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     runtimes = strings(observation["observed"], "runtimes")
     rule = {"type": "max_ratio", "runtimes": 1, "gates": False}
     if len(runtimes) > 1:
-        message = f"two OpenMP runtimes are loaded: {', '.join(runtimes)}"
+        message = f"{len(runtimes)} OpenMP runtimes are loaded: {', '.join(runtimes)}"
         advice = ("Take torch and MKL from one source: conda packages and wheels of them do not mix.",)
         return Finding(Verdict.WARN, message, "TWO_OPENMP_RUNTIMES", advice, rule)
     return Finding(Verdict.PASS, f"one OpenMP runtime: {', '.join(runtimes) or 'none loaded'}", rule=rule)

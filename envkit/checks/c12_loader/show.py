@@ -116,11 +116,11 @@ def _figure(index: int, item: Loading) -> Lines:
     chosen = "" if item.recommended is None else f" Recommended: {item.recommended} workers."
     return Lines(
         ident=f"loading-{index}",
-        title=f"Loader throughput, {_bound(item)}",
+        title=f"Loader throughput, {_workload(item)}",
         summary=f"Fastest: {best.rate:.0f} samples per second with {best.workers} workers.{chosen}",
         steps=sorted({candidate.workers for candidate in item.cells}),
         x_label="num_workers",
-        y_label=f"samples per second, {_bound(item)}",
+        y_label=f"samples per second, {_workload(item)}",
         series=sorted(named.items()),
         marked=item.recommended,
         better=HIGHER,
@@ -134,7 +134,7 @@ def _tile(item: Loading) -> Tile:
     return Tile("Best loader setting", f"{workers} worker{'s' * (workers != 1)}", f"{rate}{_by(item)}{gain}")
 
 
-def _bound(item: Loading) -> str:
+def _workload(item: Loading) -> str:
     return _WORKLOADS.get(item.workload) or fitted(item.workload, _WIDEST)
 
 
@@ -151,7 +151,7 @@ def _sheet(sweeps: Sequence[Loading], data: str | None) -> Sheet:
     rates: dict[tuple[str, str, str], dict[int, float]] = {}
     for item in sweeps:
         for setting in item.cells:
-            by_count = rates.setdefault((bound(item), _yes(setting.pinned), _starts(setting)), {})
+            by_count = rates.setdefault((_limit(item), _yes(setting.pinned), _starts(setting)), {})
             by_count[setting.workers] = max(setting.rate, by_count.get(setting.workers, setting.rate))
     counts = sorted({count for by_count in rates.values() for count in by_count})
     named = [f"{count} workers" if index == 0 else str(count) for index, count in enumerate(counts)]
@@ -160,12 +160,12 @@ def _sheet(sweeps: Sequence[Loading], data: str | None) -> Sheet:
         head=("bound by", "pinned", "workers start", *named),
         rows=[[*kind, *(cell(by_count.get(count), ".0f") for count in counts)] for kind, by_count in rates.items()],
         left=3,
-        notes=(*([] if data is None else [data]), *(note for item in sweeps for note in loading_notes(item))),
+        notes=(*([] if data is None else [data]), *(note for item in sweeps for note in _notes(item))),
         noisy=any(item.noisy for item in sweeps),
     )
 
 
-def loading_notes(item: Loading) -> list[str]:
+def _notes(item: Loading) -> list[str]:
     """Return the recommended settings for one workload, and the effect of each option."""
     notes = []
     if item.options:
@@ -182,13 +182,13 @@ def loading_notes(item: Loading) -> list[str]:
     return notes
 
 
-def bound(item: Loading) -> str:
+def _limit(item: Loading) -> str:
     """Return what limits a workload."""
     return _LIMITS.get(item.workload, item.workload)
 
 
 def _by(item: Loading) -> str:
-    return _WORKLOADS[item.workload] if item.workload in _OWN else f"bound by {bound(item)}"
+    return _WORKLOADS[item.workload] if item.workload in _OWN else f"bound by {_limit(item)}"
 
 
 def show(checks: Sequence[Tree]) -> Shown:
@@ -215,7 +215,7 @@ def _data(checks: Sequence[Tree]) -> str | None:
 def _details(sweeps: Sequence[Loading]) -> Sheet:
     rows = [
         [
-            bound(item),
+            _limit(item),
             str(setting.workers),
             _yes(setting.pinned),
             _starts(setting),
