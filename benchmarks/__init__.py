@@ -1,1 +1,1 @@
-"""Side-by-side measurements. Each is `python -m benchmarks.NAME`: a table, then one JSON line with the figure."""
+"""Side-by-side measurements: `python -m benchmarks.NAME` prints a table, then a JSON line with the figure."""

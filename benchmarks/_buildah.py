@@ -1,7 +1,7 @@
-"""The strongest rival of the embedded engine: buildah, uv in the Dockerfile in pip's place, and a push with zstd.
+"""The fastest alternative to the embedded engine: Buildah, uv instead of pip in the Dockerfile, and a push with zstd.
 
-Buildah keeps everything in a folder of its own, without a daemon, and runs the steps in a chroot. The layers are made
-once, at the push; steps are not cached. zstd compresses on all cores, where `docker push` runs gzip on one.
+Buildah keeps everything in its own folder, without a daemon, and runs the steps in a chroot. The layers are made once,
+at the push; steps are not cached. zstd compresses on all cores, while `docker push` runs gzip on one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ UV = "uv"  # its name in the build context
 _PIP = re.compile(r"(?P<python>\S+/python) -m pip install(?P<options>(?: --[\w-]+(?:=\S+)?)*) -r (?P<file>\S+);")
 _FROM = re.compile(r"^FROM (\S+)", re.MULTILINE)
 _COPY = "COPY {uv} /usr/local/bin/uv\n"
-_DRIVERS = ("overlay", "vfs")  # the first that works here: overlay not within an overlay
+_DRIVERS = ("overlay", "vfs")  # the first that works is used; overlay does not work on top of an overlay
 
 
 def with_uv(dockerfile: str) -> str:
-    """A rendered Dockerfile whose wheels are installed by uv, from the build context's copy of it.
+    """Return a rendered Dockerfile in which uv, copied from the build context, installs the wheels.
 
     Raises:
         ValueError: no step of it runs pip.
@@ -40,14 +40,14 @@ def with_uv(dockerfile: str) -> str:
     return dockerfile[:step] + _COPY.format(uv=UV) + changed
 
 
-def _as_uv(found: re.Match[str]) -> str:
-    # A cache in the layer would be a second copy of the wheels, and links would lead into it.
-    options = found["options"].replace(" --no-cache-dir", "").replace("--only-binary=:all:", "--only-binary :all:")
-    return f"uv pip install --python {found['python']} --no-cache --link-mode copy{options} -r {found['file']};"
+def _as_uv(match: re.Match[str]) -> str:
+    # A cache in the layer would be a second copy of the wheels, and links would point into it.
+    options = match["options"].replace(" --no-cache-dir", "").replace("--only-binary=:all:", "--only-binary :all:")
+    return f"uv pip install --python {match['python']} --no-cache --link-mode copy{options} -r {match['file']};"
 
 
 def bases(dockerfile: str) -> tuple[str, ...]:
-    """The images that a Dockerfile stands on, without its own stages."""
+    """Return the base images of a Dockerfile, without its own stages."""
     stages = set(re.findall(r"^FROM \S+ AS (\S+)", dockerfile, re.MULTILINE))
     return tuple(dict.fromkeys(name for name in _FROM.findall(dockerfile) if name not in stages))
 
@@ -61,16 +61,16 @@ class Buildah:
     run: Run
 
     def pull(self, references: Iterable[str]) -> None:
-        """Fetch base images before time is taken."""
+        """Pull base images before the build is timed."""
         for reference in references:
             self.run(self.command("pull", "--quiet", "--tls-verify=false", reference))
 
     def build(self, context: Path, tag: str) -> float:
-        """Seconds from a rendered context to a local image; uv takes pip's place."""
+        """Return the seconds from a rendered context to a local image, with uv instead of pip."""
         dockerfile = self.folder / "Dockerfile"
         dockerfile.write_text(with_uv((context / "Dockerfile").read_text()))
         shutil.copy2(Path(sys.executable).with_name("uv"), context / UV)
-        ignored = self.folder / "ignored"  # the context's own file lets in only what its Dockerfile copies
+        ignored = self.folder / "ignored"  # the context's own .dockerignore allows only what its Dockerfile copies
         ignored.write_text(f"{(context / '.dockerignore').read_text()}\n!{UV}\n")
         options = ["--quiet", "--isolation", "chroot", "--network", "host", "--no-cache", "--layers=false"]
         options += ["--ignorefile", str(ignored)]
@@ -79,27 +79,27 @@ class Buildah:
         )
 
     def push(self, tag: str) -> float:
-        """Seconds of the push of zstd layers."""
+        """Return the seconds of a push with zstd layers."""
         options = ["--quiet", "--tls-verify=false", "--format", "oci", "--compression-format", "zstd"]
         return self.run(self.command("push", *options, tag, f"docker://{tag}"))
 
     def command(self, *arguments: str) -> list[str]:
-        """Arguments of buildah on this storage."""
+        """Return a buildah command with this storage."""
         storage = ["--root", str(self.folder / "root"), "--runroot", str(self.folder / "run")]
         return ["buildah", *storage, "--storage-driver", self.driver, *arguments]
 
 
 @contextmanager
 def buildah(parent: Path, run: Run) -> Iterator[Buildah]:
-    """Buildah, installed if it is missing, in a folder that is gone afterwards."""
+    """Yield Buildah, installed if it is missing, with a folder that is removed afterwards."""
     apt.require("buildah", "buildah")
     folder = Path(tempfile.mkdtemp(prefix="buildah-", dir=parent))
     try:
         yield Buildah(folder, _driver(folder), run)
     finally:
-        # Overlays that a killed build left mounted would keep the folder.
+        # Overlays left mounted by a killed build would keep the folder from being removed.
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in sorted((one for one in mounts if one.startswith(f"{folder}/")), reverse=True):
+        for mount in sorted((path for path in mounts if path.startswith(f"{folder}/")), reverse=True):
             subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,4 +111,4 @@ def _driver(folder: Path) -> str:
         subprocess.run(trial.command("rm", "--all"), capture_output=True, check=False)
         if done.returncode == 0:
             return driver
-    raise SystemExit(f"buildah starts with none of {', '.join(_DRIVERS)}")
+    raise SystemExit(f"buildah works with none of the storage drivers {', '.join(_DRIVERS)}")

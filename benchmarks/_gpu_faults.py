@@ -1,4 +1,4 @@
-"""What the calibration plants, runs beside the suite, and sets: code and variables, with the codes that have to come.
+"""The faults that the calibration plants with the codes that must be reported, its other loads and its environments.
 
 The patches run in the payload's process before the suite, on the payload's own modules.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A planted fault. `expected` has the code of each finding; `modeled`: the tests' model of a GPU shows it."""
+    """A planted fault. `expected` has the code of each finding. `modeled`: the tests' model of a GPU can show it."""
 
     name: str
     only: str
@@ -102,8 +102,8 @@ FAULTS = (
         only="C15,C26",
         patch="import torch\nreal = torch.mm\n"
         "def bad(a, b, out=None):\n"
-        "    for _ in range(10): found = real(a, b, out=out)\n"
-        "    return found\n"
+        "    for _ in range(10): result = real(a, b, out=out)\n"
+        "    return result\n"
         "torch.mm = bad\n",
         expected={"C15.gemm.fp16": "PRODUCTS_BELOW_FLOOR", "C26.gpu": "PRODUCTS_BELOW_FLOOR"},
     ),
@@ -169,7 +169,7 @@ LOADS = {
     "[os.fork() for _ in range(5)]\n"
     "while time.time() < end: sum(range(10000))\n",
 }
-"""Programs that print `up` once they have what they need, and go on for so many seconds."""
+"""Programs that print `up` once they are running, and go on for the given number of seconds."""
 
 ENVIRONMENTS: Mapping[str, tuple[Mapping[str, str], str]] = {
     "warnings are errors": ({"PYTHONWARNINGS": "error"}, "C02,C03,C04,C05,C06,C09,C10,C14,C17,C19"),
@@ -185,4 +185,4 @@ ENVIRONMENTS: Mapping[str, tuple[Mapping[str, str], str]] = {
     "NCCL on an absent interface": ({"NCCL_SOCKET_IFNAME": "eth9"}, "C20"),
     "home not writable": ({"HOME": "/proc/none"}, "C04,C18"),
 }
-"""Variables that images and hosts set, and the checks they may reach."""
+"""Variables that images and hosts set, and the checks that they may affect."""

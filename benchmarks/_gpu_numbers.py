@@ -1,6 +1,6 @@
-"""Numbers of a GPU that thresholds rest on, one JSON object a line; gpu_calibration runs it with the payload."""
+"""Print GPU numbers that thresholds depend on, one JSON object per line. gpu_calibration runs it with the payload."""
 
-# Runs in the Python that has torch, where the payload's modules come from the archive and have no types.
+# It runs in the Python that has torch, where the payload's modules come from the archive and have no types.
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def show(name: str, value: object) -> None:
 
 
 def link() -> None:
-    """Show what one reading of the link takes."""
+    """Show how long a reading of the link takes."""
     reader, spent = gpus.HostLink(torch), []
     for _ in range(50):
         begin = time.perf_counter()
@@ -48,16 +48,16 @@ def link() -> None:
 
 
 def copies() -> None:
-    """Show pinned copies as the suite times them, and over a plain loop of cudaMemcpyAsync."""
+    """Show the rate of pinned copies as the suite times them, and as a share of a plain loop of cudaMemcpyAsync."""
     ctx = context.Ctx({})
-    near = ctx.pinned_slab()
-    far, count = torch.zeros_like(near, device="cuda:0"), near.numel()
-    ways = {"h2d": (far, near, HOST_TO_DEVICE), "d2h": (near, far, DEVICE_TO_HOST)}
+    host = ctx.pinned_slab()
+    device, count = torch.zeros_like(host, device="cuda:0"), host.numel()
+    directions = {"h2d": (device, host, HOST_TO_DEVICE), "d2h": (host, device, DEVICE_TO_HOST)}
     clock, rates = timing.event_clock(torch), {}
-    for way, (target, source, _) in ways.items():
-        variants = [(way, lambda t=target, s=source: t.copy_(s, non_blocking=True))]
+    for name, (target, source, _) in directions.items():
+        variants = [(name, lambda t=target, s=source: t.copy_(s, non_blocking=True))]
         timed = timing.measure(variants, clock, budget_s=2.0)
-        rates[way] = count / timed[way]["stats"]["median"] / 1e6
+        rates[name] = count / timed[name]["stats"]["median"] / 1e6
     show("pinned copies, GB/s", rates)
     maps = pathlib.Path("/proc/self/maps").read_text().split()
     library = next((word for word in maps if "libcudart" in word), None)
@@ -66,7 +66,7 @@ def copies() -> None:
         return
     runtime = ctypes.CDLL(library)
     plain = {}
-    for way, (target, source, kind) in ways.items():
+    for name, (target, source, kind) in directions.items():
         arguments = (ctypes.c_void_p(target.data_ptr()), ctypes.c_void_p(source.data_ptr()), ctypes.c_size_t(count))
         for _ in range(2):  # the first round warms up
             torch.cuda.synchronize()
@@ -74,16 +74,16 @@ def copies() -> None:
             for _ in range(COPIES):
                 assert runtime.cudaMemcpyAsync(*arguments, ctypes.c_int(kind), ctypes.c_void_p(0)) == 0
             torch.cuda.synchronize()
-            plain[way] = COPIES * count / (time.perf_counter() - begin) / 1e9
+            plain[name] = COPIES * count / (time.perf_counter() - begin) / 1e9
     show("plain copy loop, GB/s", plain)
-    show("share of a plain copy loop", {way: rates[way] / plain[way] for way in plain})
+    show("share of a plain copy loop", {name: rates[name] / plain[name] for name in plain})
 
 
 def products() -> None:
-    """Show the rates of large products with clock and power, and the limit that the suite computes with."""
+    """Show the rates of large products with clock and power, and the limits that the suite uses."""
     limits, clock = one_gpu.limits(torch, 0), timing.event_clock(torch)
     show("limits", limits)
-    # A model of a GPU computes on the CPU.
+    # The tests' model of a GPU computes on the CPU, so only the smallest product is fast enough.
     sizes = SIZES[:1] if limits["name"] == "Stand-in" else SIZES
     for size in sizes:
         for name, dtype, mode in KINDS:
@@ -104,7 +104,7 @@ def products() -> None:
 
 
 def errors(label: str, run: Callable[..., list[dict[str, Any]]], seeds: int) -> None:
-    """Show the least and largest errors of a check's cases over seeds: thresholds have to leave room above them."""
+    """Show the smallest and largest errors of a check's cases over seeds; thresholds must leave room above them."""
     rows = collections.defaultdict(list)
     for seed in range(seeds):
         for item in run(context.Ctx({}, seed=seed)):

@@ -1,4 +1,4 @@
-"""How a benchmark prints, and what every one prints last: one JSON object a program can read."""
+"""The output of benchmarks: a table, then one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Figure:
 
 
 def tell(text: str) -> None:
-    """Print a text. A reader that has enough and went away (`| head`) is no error."""
+    """Print a text. A reader that closed the pipe (`| head`) is not an error."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # What is left in the buffer goes nowhere, else Python complains of it while it ends.
+        # Discard what is left in the buffer, or Python reports the broken pipe again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def finish(name: str, figures: list[Figure]) -> int:
-    """Print the table and the JSON line; 0 when every goal holds."""
+    """Print the table and the JSON line; return 0 if every goal holds, else 1."""
     width = max(len(item.name) for item in figures)
     for item in figures:
         sign = "<=" if item.better == "lower" else ">="
@@ -61,6 +61,6 @@ def finish(name: str, figures: list[Figure]) -> int:
 
 
 def _distance(item: Figure) -> float:
-    """Return how far a figure is from its goal: above 1 where it misses it."""
-    least = 1e-9  # a figure or a goal of 0
+    """Return how far a figure is from its goal: above 1 if it misses the goal."""
+    least = 1e-9  # because a figure or a goal may be 0
     return item.figure / max(item.goal, least) if item.better == "lower" else item.goal / max(item.figure, least)

@@ -1,7 +1,7 @@
-"""The two sides of a build benchmark: the embedded engine, and `docker build` of what `envkit render` writes.
+"""The two sides of a build benchmark: the embedded engine, and `docker build` of the files from `envkit render`.
 
-Both meet the test world's bases and channel. Images go to a registry of the benchmark's own, which starts empty, so
-that what it holds afterwards is what it received.
+Both use the test world's bases and channel. Images go to the benchmark's own registry, which starts empty, so that its
+size afterwards is what it received.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _REGISTRY_PORT, _INDEX_PORT = 5900, 8900
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Static files, and no line for each."""
+    """Serve static files without logging."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
-        """Say nothing."""
+        """Log nothing."""
 
 
 @dataclass(slots=True)
-class Place:
-    """A scratch folder, the settings of the world, and a registry that starts empty."""
+class Workspace:
+    """A scratch folder, the settings of the test world, and a registry that starts empty."""
 
     folder: Path
     env: dict[str, str]
     registry: str
     storage: Path
-    images: list[str] = field(default_factory=list)  # what Docker made here, oldest first
+    images: list[str] = field(default_factory=list)  # made by Docker here, oldest first
     stack: ExitStack = field(default_factory=ExitStack)
 
     def run(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[float, str]:
-        """Seconds and standard output of one command.
+        """Run a command; return its seconds and its standard output.
 
         Raises:
-            SystemExit: it failed; the text ends with what it said.
+            SystemExit: it failed; the text has the end of its output.
         """
         start = time.perf_counter()
         done = subprocess.run(
@@ -64,57 +64,59 @@ class Place:
         return elapsed, done.stdout
 
     def envkit(self, *arguments: str, env: Mapping[str, str] | None = None) -> float:
-        """Seconds of one envkit command, from the start of its process to its end."""
+        """Run an envkit command; return the seconds from the start of its process to its end."""
         return self.run([sys.executable, "-m", "envkit", *arguments, "--progress", "plain"], env)[0]
 
     def lock(self, name: str, definition: str) -> None:
-        """Write NAME.yaml, its lock NAME.lock, and the build context that Docker takes, the folder NAME."""
+        """Write NAME.yaml, its lock NAME.lock, and Docker's build context, the folder NAME."""
         (self.folder / f"{name}.yaml").write_text(f"schema: envkit.image/1\ntitle: Benchmark\n{definition}")
         self.envkit("lock", f"{name}.yaml", "-o", f"{name}.lock")
         argv = [sys.executable, "-m", "envkit", "render", f"{name}.yaml", "--locked", f"{name}.lock", "--out", name]
         self.run(argv)
 
     def embedded(self, name: str, output: str, cache: str, env: Mapping[str, str] | None = None) -> float:
-        """Seconds from a lock to an image by the embedded engine; `cache` names a folder for its cache and state."""
+        """Build from a lock with the embedded engine; return the seconds. `cache` is the folder of cache and state."""
         own = {"XDG_CACHE_HOME": str(self.folder / cache), "XDG_STATE_HOME": str(self.folder / cache / "state")}
         return self.envkit(*self.embedded_command(name, output), env={**own, **(env or {})})
 
     def embedded_command(self, name: str, output: str) -> list[str]:
-        """Arguments of that build."""
+        """Return the arguments of this build."""
         locked = ["--locked", f"{name}.lock", "--engine", "embedded", "--output", output, "--no-verify"]
         return ["build", f"{name}.yaml", *locked]
 
     def docker_build(self, name: str, tag: str, *, cache: bool) -> float:
-        """Seconds of `docker build` of the rendered context."""
+        """Run `docker build` on the rendered context; return the seconds."""
         before = set(self._docker("images", "--all", "--quiet", "--no-trunc").split())
         options = ["--network", "host", "--force-rm", *([] if cache else ["--no-cache"])]
         argv = [self.client, "build", *options, "--tag", tag, name]
-        elapsed, said = self.run(argv, {"DOCKER_BUILDKIT": "0"})
-        if cache and "Using cache" not in said:
-            raise SystemExit("Docker's layer cache answered no step, so this would be no rebuild")
-        known = {one.removeprefix("sha256:")[:12] for one in before}
-        self.images += [one for one in _MADE.findall(said) if one[:12] not in known and one not in self.images]
+        elapsed, output = self.run(argv, {"DOCKER_BUILDKIT": "0"})
+        if cache and "Using cache" not in output:
+            raise SystemExit("no step was a cache hit, so this is not a rebuild")
+        known = {image.removeprefix("sha256:")[:12] for image in before}
+        self.images += [
+            image for image in _MADE.findall(output) if image[:12] not in known and image not in self.images
+        ]
         self.images.append(tag)
         return elapsed
 
     def docker_push(self, tag: str) -> float:
-        """Seconds of `docker push`."""
+        """Run `docker push`; return the seconds."""
         return self.run([self.client, "push", "--quiet", tag])[0]
 
     def pull_bases(self, name: str) -> None:
-        """Let Docker have the images that a context stands on before its time is taken."""
+        """Pull the base images of a context before its build is timed."""
         lines = (self.folder / name / "Dockerfile").read_text().splitlines()
         for reference in {line.split()[1] for line in lines if line.startswith("FROM ")}:
             self._docker("pull", "--quiet", reference)
 
     def remove_images(self) -> None:
-        """Remove from Docker what was made here, the newest first; what others use stays."""
+        """Remove the images that Docker made here, newest first. Images in use by others stay."""
         for image in reversed(self.images):
             subprocess.run([self.client, "rmi", image], env=self.env, capture_output=True, check=False)
         self.images.clear()
 
     def received(self) -> int:
-        """Bytes of all blobs that the registry holds."""
+        """Return the bytes of all blobs in the registry."""
         return sum(file.stat().st_size for file in self.storage.rglob("blobs/sha256/*/*/data"))
 
     @property
@@ -142,31 +144,31 @@ class Place:
 
 
 @contextmanager
-def place(*parts: Part) -> Iterator[Place]:
-    """The world's parts, a registry and a scratch folder; all that was made here is gone afterwards."""
-    found = up(parts)
-    found.require(*parts)
+def workspace(*parts: Part) -> Iterator[Workspace]:
+    """Yield a workspace with these parts of the test world; everything made in it is removed afterwards."""
+    world = up(parts)
+    world.require(*parts)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("ENVKIT_") or key == "ENVKIT_WORLD"}
     repository = str(Path(__file__).parents[1])
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="envkit-bench-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        made = Place(
+        space = Workspace(
             folder=folder,
-            env=kept | found.env() | {"PYTHONPATH": repository},
+            env=kept | world.env() | {"PYTHONPATH": repository},
             registry=_own_registry(folder / "registry", stack),
             storage=folder / "registry" / "data",
             stack=stack,
         )
         if "docker" in parts:
-            stack.callback(made.remove_images)
-        yield made
+            stack.callback(space.remove_images)
+        yield space
 
 
 def _own_registry(folder: Path, stack: ExitStack) -> str:
     folder.mkdir()
     port = processes.free_port(_REGISTRY_PORT)
-    configuration = registry._configure(folder, port)  # noqa: SLF001 - the world's own settings, in another folder
+    configuration = registry._configure(folder, port)  # noqa: SLF001 - the test world's settings, in another folder
     command = apt.require("docker-registry", "docker-registry")
     server = subprocess.Popen(
         [command, "serve", str(configuration)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -1,8 +1,8 @@
-"""A small image and everything that its commands need, on loopback, for benchmarks that run commands hundreds of times.
+"""A small image and everything its commands need, on loopback, for benchmarks that run commands hundreds of times.
 
-Thirteen wheels of 200 kB on an index that is served here, no base, the embedded engine: a build takes about a second.
-The image that is verified is the test world's Debian root, in bubblewrap: it has no Python, so the run ends soon, after
-every step of a verification.
+It has thirteen wheels of 200 kB from an index served here and no base, so a build by the embedded engine takes about a
+second. The image to verify is the test world's Debian root in bubblewrap: it has no Python, so the run ends soon, but
+goes through every step of a verification.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _PATIENCE_S = 120.0
 
 
 class _Wheel(Dist):
-    """A wheel with files of its own, random and the same everywhere."""
+    """A wheel with random content that is the same in every run."""
 
     def data(self) -> bytes:
-        body = random.Random(self.name).randbytes(200_000)  # noqa: S311 - the same bytes everywhere
+        body = random.Random(self.name).randbytes(200_000)  # noqa: S311 - content, not secrets
         return raw_zip(wheel_entries({f"{self.name}/data.bin": body}, name=self.name, version=self.version))
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended: its exit code, negative for a signal, its stderr, and seconds."""
+    """How a command ended: its exit code (negative for a signal), its stderr and its seconds."""
 
     code: int
     err: str
@@ -69,24 +69,24 @@ class Small:
     stack: ExitStack = field(default_factory=ExitStack)
 
     def build(self, output: str = "oci:out", *more: str) -> list[str]:
-        """Arguments of the build from the lock; a network is not needed once the wheels are in the cache."""
+        """Return the arguments of a build from the lock, which needs no network once the wheels are in the cache."""
         argv = ["build", "d.yaml", "--locked", "x.lock", "--engine", "embedded", "--base", "none"]
         return [*argv, "--no-verify", "--output", output, *more]
 
     def lock(self, output: str = "new.lock") -> list[str]:
-        """Arguments of the lock."""
+        """Return the arguments of a lock."""
         return ["lock", "d.yaml", "--base", "none", "-o", output]
 
     def push(self, tag: str) -> list[str]:
-        """Arguments of the push of `image`."""
+        """Return the arguments of a push of `image`."""
         return ["push", f"{self.registry}/team/small:{tag}", "--image", "oci:image", "--unverified"]
 
     def verify(self, record: str = "record.json") -> list[str]:
-        """Arguments of the verification of `debian`."""
+        """Return the arguments of a verification of `debian`."""
         return ["verify", "oci:debian", "--runner", "bubblewrap", "-o", record]
 
     def start(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """A command, running."""
+        """Start a command."""
         return subprocess.Popen(
             [sys.executable, "-m", "envkit", *argv],
             cwd=self.folder,
@@ -97,13 +97,13 @@ class Small:
         )
 
     def run(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
-        """A command, to its end."""
-        return self.struck(argv, None, 0.0, env)
+        """Run a command to its end."""
+        return self.signaled(argv, None, 0.0, env)
 
-    def struck(
+    def signaled(
         self, argv: Sequence[str], number: signal.Signals | None, after_s: float, env: Mapping[str, str] | None = None
     ) -> Ended:
-        """A command that gets a signal after some seconds; a code of -1000 means that it had to be killed at last."""
+        """Run a command that gets a signal after some seconds. Code -1000: it did not end and had to be killed."""
         began = time.monotonic()
         process = self.start(argv, env)
         if number is not None:
@@ -119,7 +119,7 @@ class Small:
         return Ended(process.returncode, err.decode(errors="replace"), time.monotonic() - began)
 
     def left(self) -> list[int]:
-        """Processes of commands that ended; each carries this folder in its environment."""
+        """Return the processes that are left of commands that ended; they have this folder in their environment."""
         mark, left = f"ENVKIT_WORLD={self.folder}".encode(), []
         for pid in pids():
             with contextlib.suppress(OSError):
@@ -137,22 +137,22 @@ class Small:
                 path.unlink(missing_ok=True)
 
     def digest_of(self, layout: str) -> str | None:
-        """The manifest of a layout all of whose blobs are whole; None where the layout does not exist.
+        """Return the manifest digest of a layout, or None if there is no layout.
 
         Raises:
-            ValueError: it is there and not whole.
+            ValueError: the layout is incomplete or damaged.
         """
         folder = self.folder / layout
         if not folder.exists():
             return None
-        return whole(folder)
+        return checked_digest(folder)
 
 
-def whole(folder: Path) -> str:
-    """The manifest's digest of an OCI layout whose every blob is what it is called.
+def checked_digest(folder: Path) -> str:
+    """Return the manifest digest of an OCI layout after checking the digest of every blob.
 
     Raises:
-        ValueError: a part is missing or another one.
+        ValueError: a blob is missing or does not match its digest.
     """
     import hashlib  # noqa: PLC0415
 
@@ -162,15 +162,15 @@ def whole(folder: Path) -> str:
         for row in ({"digest": listed}, manifest["config"], *manifest["layers"]):
             path = folder / "blobs" / row["digest"].replace(":", "/")
             if f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" != row["digest"]:
-                raise ValueError(f"{path} is not what it is called")
+                raise ValueError(f"{path} does not match its digest")
     except (OSError, KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"{folder} is half an image: {error}") from error
+        raise ValueError(f"{folder} is an incomplete image: {error}") from error
     return str(listed)
 
 
 @contextmanager
 def small() -> Iterator[Small]:
-    """The folder, with everything in it and everything served."""
+    """Yield the folder with its files, while the index and the registry are served."""
     with ExitStack() as stack:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-small-", ignore_cleanup_errors=True))
@@ -187,15 +187,15 @@ def small() -> Iterator[Small]:
         for path in own.values():
             Path(path).mkdir()
         sources = {"ENVKIT_PYTORCH_INDEX": f"{site.url}/whl", "ENVKIT_PYTHON_INDEX": f"{site.url}/simple"}
-        # A variable that envkit knows and ignores marks its processes.
+        # A variable that envkit accepts and ignores marks its processes.
         here = Small(folder, kept | own | sources | {"ENVKIT_WORLD": str(folder)}, host)
         (folder / "d.yaml").write_text(DEFINITION)
-        found = base.layer()
+        debian = base.layer()
         config = {"Env": [f"PATH={base.PATH}"], "User": "1000:1000"}
-        write_layout(folder / "debian", [Packed(found.path.read_bytes(), found.diff_id)], config)
+        write_layout(folder / "debian", [Packed(debian.path.read_bytes(), debian.diff_id)], config)
         for argv, code in ((here.lock("x.lock"), 0), (here.build("oci:image"), 0), (here.verify(), 6)):
             ended = here.run(argv)
             if ended.code != code:
                 raise SystemExit(f"envkit {' '.join(argv)} exited {ended.code}:\n{ended.err}")
-        here.digest = whole(folder / "image")
+        here.digest = checked_digest(folder / "image")
         yield here

@@ -1,8 +1,8 @@
-"""The wheel index of PyTorch as the facts know it, on loopback, for tools that have its address built in.
+"""A stand-in for PyTorch's wheel index on loopback, for tools that have its address built in.
 
-Its pages list every torch, torchvision and torchaudio that the facts list; the wheels are stand-ins of a few kB that
-say what a torch says about itself. Tools reach it through an HTTPS proxy with an authority of its own, which only
-their environment trusts; every other host is refused. Other packages come from a Python index that settings name.
+Its pages list every torch, torchvision and torchaudio in the facts. The wheels are stand-ins of a few kB with torch's
+version attributes. Tools reach it through an HTTPS proxy with its own certificate authority, which only their
+environment trusts; every other host is refused. Other packages come from a Python index, which settings name.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ class File:
 
     @property
     def path(self) -> str:
-        """Path below the host."""
+        """The path of the wheel on the host."""
         return f"{self.folder}{self.name}-{self.version}-{self.tag}.whl"
 
     @property
     def folder(self) -> str:
-        """Path of the page that lists it."""
+        """The path of the page that lists it."""
         return f"/whl/{self.index}/{self.name}/"
 
     def metadata(self) -> bytes:
-        """METADATA, without requirements: a stand-in needs nothing."""
+        """Return METADATA without requirements, which a stand-in does not have."""
         return f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n".encode()
 
     def data(self) -> bytes:
-        """Bytes of the wheel."""
+        """Return the bytes of the wheel."""
         return raw_zip(wheel_entries(self._files(), name=self.name, version=self.version))
 
     def unpack(self, site: Path) -> None:
@@ -82,7 +82,7 @@ class File:
             wheel.extractall(site)
 
     def _files(self) -> dict[str, bytes]:
-        archs = [f"sm_{one.replace('.', '')}" for one in self.archs]
+        archs = [f"sm_{capability.replace('.', '')}" for capability in self.archs]
         own: dict[str, object] = {"version": self.version, "cuda": self.cuda, "archs": archs}
         texts = {"__init__.py": f"__version__ = {self.version!r}\n"}
         if self.name == "torch":
@@ -91,7 +91,7 @@ class File:
 
 
 def files_of(builds: Iterable[Build], platform: str = "linux-64") -> Iterator[File]:
-    """Files of the wheel index that the builds stand for: one per Python."""
+    """Yield the files of the wheel index for these builds, one per package and Python."""
     machine = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}[platform]
     for build in builds:
         if build.source != "pytorch" or build.platform != platform or not build.index:
@@ -108,12 +108,12 @@ def files_of(builds: Iterable[Build], platform: str = "linux-64") -> Iterator[Fi
 
 
 def plain(name: str, version: str) -> File:
-    """A stand-in of any other package, for every Python: it is on all indexes, as numpy is."""
+    """Return a stand-in for another package, for every Python and on all indexes, as numpy is."""
     return File(ANY, name, version, "py3-none-any", None)
 
 
 class Pages:
-    """What the index answers: pages of files, wheels, and their metadata."""
+    """The responses of the index: pages of files, wheels, and their metadata."""
 
     def __init__(self, files: Iterable[File]) -> None:
         self._files = {file.path: file for file in files}
@@ -122,10 +122,10 @@ class Pages:
             self._pages.setdefault(file.folder, []).append(file)
 
     def answer(self, path: str) -> tuple[str, bytes] | None:
-        """Type and body for a path, None where nothing is there."""
-        found = self._answer(unquote(path.partition("?")[0]))
-        everywhere = _BELOW.sub(f"/whl/{ANY}/", unquote(path.partition("?")[0]))
-        return found or self._answer(everywhere)
+        """Return content type and body for a path, or None if nothing is there."""
+        own = unquote(path.partition("?")[0])
+        everywhere = _BELOW.sub(f"/whl/{ANY}/", own)
+        return self._answer(own) or self._answer(everywhere)
 
     def _answer(self, path: str) -> tuple[str, bytes] | None:
         if path in self._files:
@@ -151,7 +151,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     tls: ssl.SSLContext
 
     def do_CONNECT(self) -> None:
-        """Become the one host that is served here; no other is reached."""
+        """Become the one host that is served here; refuse all others."""
         if self.path.partition(":")[0] != self.host:
             self.send_error(403, "only the wheel index of PyTorch is served here")
             return
@@ -162,10 +162,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = False
 
     def do_GET(self) -> None:
-        """Answer a page, a wheel or metadata."""
-        found = self.pages.answer(self.path)
-        kind, body = found or ("text/plain", b"")
-        self.send_response(200 if found else 404)
+        """Send a page, a wheel or metadata."""
+        answer = self.pages.answer(self.path)
+        kind, body = answer or ("text/plain", b"")
+        self.send_response(200 if answer else 404)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -175,19 +175,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the name in the base class
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing where a client hung up."""
+        """Ignore clients that closed the connection."""
 
 
 @contextmanager
 def served(files: Iterable[File], host: str) -> Iterator[dict[str, str]]:
-    """Serve the files of the PyTorch host; gives the variables under which uv, pip and envkit come here."""
+    """Serve the files of the PyTorch host; yield the variables that direct uv, pip and envkit here."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torch-index-")))
         signed = authority(folder / "authority")

@@ -2,9 +2,8 @@
 
     python benchmarks/_trainings.py NAME SETTING SECONDS
 
-Each trains for so many seconds, and at least 40 steps, and prints one line of JSON: the mean time of a step (of a
-backward pass for `ranks`) after the first few, the processor time of a step, and that of the whole process. `healthy`
-is none of the slow ones.
+Each trains for SECONDS, at least 40 steps, and prints one line of JSON: the mean time of a step (for `ranks`, of a
+backward pass) after the first few, the CPU time of a step, and that of the whole process. `healthy` is not slow.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ from pathlib import Path
 from typing import Any
 
 WARM_UP, LEAST = 6, 40  # steps
-SAMPLE_S = 0.01  # of waiting for one sample, as for a disk or a network
+SAMPLE_S = 0.01  # wait for one sample, as for a disk or a network
 BATCH = 8
 RANKS = 2
 DEVICE_S = 0.02
 COPY_RATE = 200e6  # bytes per second
 COPY_BYTES = 8 << 20
 
-
-Times = tuple[float, float]  # of a step: the mean, and the processor time, which other programs hardly change
+Times = tuple[float, float]  # of a step: the mean, and the CPU time, which other programs hardly change
 
 
 class Samples:
-    """A data set whose samples take their time without a CPU."""
+    """A dataset whose samples take time, but no CPU time."""
 
     def __init__(self, length: int, seconds: float, width: int) -> None:
         self.length, self.seconds, self.width = length, seconds, width
@@ -41,13 +39,12 @@ class Samples:
         return self.length
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-
         time.sleep(self.seconds)
         return import_module("torch").full((self.width,), index / self.length), index % 10
 
 
 def network(width: int, depth: int) -> Any:
-    """A chain of linear layers."""
+    """Return a sequence of linear layers."""
     torch: Any = import_module("torch")
 
     layers: list[Any] = []
@@ -57,18 +54,18 @@ def network(width: int, depth: int) -> Any:
 
 
 class Loop:
-    """Trains until the time is over and times the steps after the warm-up."""
+    """A training that ends after a time, and times the steps after the warm-up."""
 
     def __init__(self, model: Any, seconds: float, device_s: float = 0.0) -> None:
         torch: Any = import_module("torch")
-        self.device_s = device_s  # what a device would compute, without a CPU
+        self.device_s = device_s  # time of a device's work, without CPU time
         self.torch, self.model, self.seconds = torch, model, seconds
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         self.start = time.monotonic()
         self.count, self.begin, self.begin_cpu = 0, 0.0, 0.0
 
     def going(self) -> bool:
-        """Whether there is time left, or there were too few steps to say anything."""
+        """Whether there is time left, or there were too few steps."""
         return time.monotonic() - self.start < self.seconds or self.count < WARM_UP + LEAST
 
     def step(self, inputs: Any, labels: Any) -> None:
@@ -86,7 +83,7 @@ class Loop:
             self.begin, self.begin_cpu = time.monotonic(), time.process_time()
 
     def step_s(self) -> Times:
-        """Seconds of a step after the warm-up: by the clock, and of this process on all CPUs."""
+        """Return the wall seconds of a step after the warm-up, and the CPU seconds of this process."""
         count = self.count - WARM_UP
         return (time.monotonic() - self.begin) / count, (time.process_time() - self.begin_cpu) / count
 
@@ -95,7 +92,7 @@ def loaded(
     seconds: float, model: Any, *, length: int, workers: int, persistent: bool, sample_s: float, device_s: float = 0.0
 ) -> Times:
     """Train on batches of a DataLoader."""
-    import_module("torch").set_num_threads(1)  # small steps: threads would only get into each other's way
+    import_module("torch").set_num_threads(1)  # small steps, for which more threads are slower
     loop = Loop(model, seconds, device_s)
     loader: Any = import_module("torch.utils.data").DataLoader(
         Samples(length, sample_s, model[0].in_features),
@@ -112,7 +109,7 @@ def loaded(
 
 
 def computed(seconds: float, width: int, depth: int, batch: int) -> Times:
-    """Train on one batch that is there already."""
+    """Train on one batch in memory."""
     torch: Any = import_module("torch")
 
     loop = Loop(network(width, depth), seconds)
@@ -122,13 +119,13 @@ def computed(seconds: float, width: int, depth: int, batch: int) -> Times:
     return loop.step_s()
 
 
-def rank(number: int, seconds: float, times: int, place: str) -> None:
-    """One rank of `ranks`; the first one leaves its result in a file."""
+def rank(number: int, seconds: float, times: int, folder: str) -> None:
+    """Run one rank of `ranks`; the first one writes its result to a file."""
     torch: Any = import_module("torch")
     parallel: Any = import_module("torch.nn.parallel")
 
     torch.set_num_threads(1)
-    store = torch.distributed.FileStore(f"{place}/store", RANKS)
+    store = torch.distributed.FileStore(f"{folder}/store", RANKS)
     torch.distributed.init_process_group("gloo", store=store, rank=number, world_size=RANKS)
     model = parallel.DistributedDataParallel(network(1536, 4))
     loop = Loop(model, seconds)
@@ -142,12 +139,12 @@ def rank(number: int, seconds: float, times: int, place: str) -> None:
         loop.optimizer.step()
         loop.counted()
     if number == 0:
-        Path(place, "result").write_text(json.dumps([one / times for one in loop.step_s()]))
+        Path(folder, "result").write_text(json.dumps([step_s / times for step_s in loop.step_s()]))
     torch.distributed.destroy_process_group()
 
 
 def copied(seconds: float, smaller: int) -> Times:
-    """Train with copies to a stand-in for a GPU: a device in Python whose copies take their time, and nothing else."""
+    """Train with copies to a stand-in for a GPU: a device in Python that only makes copies take time."""
     torch: Any = import_module("torch")
     backend: Any = import_module("torch.utils.backend_registration")
     backend._setup_privateuseone_for_python_backend("standin")
@@ -177,22 +174,22 @@ def copied(seconds: float, smaller: int) -> Times:
 
 
 def agreed(torch: Any, going: bool) -> bool:
-    """Let the ranks end at the same step."""
+    """Return the first rank's decision to go on, so that all ranks end at the same step."""
     flag = torch.tensor([float(going)])
     torch.distributed.broadcast(flag, 0)
     return bool(flag.item())
 
 
 def ranks(seconds: float, times: int) -> Times:
-    """Train on two processes, with so many backward passes for each exchange of gradients."""
-    with tempfile.TemporaryDirectory() as place:
-        import_module("torch.multiprocessing").spawn(rank, args=(seconds, times, place), nprocs=RANKS)
-        mean, cpu = json.loads(Path(place, "result").read_text())
+    """Train on two processes, with `times` backward passes for each exchange of gradients."""
+    with tempfile.TemporaryDirectory() as folder:
+        import_module("torch.multiprocessing").spawn(rank, args=(seconds, times, folder), nprocs=RANKS)
+        mean, cpu = json.loads(Path(folder, "result").read_text())
         return mean, cpu
 
 
 def oversubscribed(seconds: float, threads: int) -> Times:
-    """Train with so many threads."""
+    """Train with a number of threads."""
     torch: Any = import_module("torch")
 
     torch.set_num_threads(threads)
@@ -200,7 +197,7 @@ def oversubscribed(seconds: float, threads: int) -> Times:
 
 
 def data(seconds: float, workers: int) -> Times:
-    """Train on samples that have to be waited for, and on a device that computes by itself."""
+    """Train on samples that must be waited for."""
     return loaded(seconds, network(512, 2), length=1 << 14, workers=workers, persistent=True, sample_s=SAMPLE_S)
 
 
@@ -211,7 +208,7 @@ def epochs(seconds: float, persistent: int) -> Times:
 
 
 def healthy(seconds: float, workers: int) -> Times:
-    """Train with nothing in the way: small steps, so that what each costs shows."""
+    """Train without a bottleneck, in small steps, so that overhead per step shows."""
     return loaded(seconds, network(512, 2), length=1 << 14, workers=workers, persistent=True, sample_s=0.0)
 
 

@@ -1,9 +1,8 @@
 """A conda channel with several Pythons and several versions of torch, and two base images, for benchmarks of fleets.
 
-The Pythons are this machine's own, of the search path or of pyenv. The rest is what the test world's wheels hold, under
-names and versions that conda-forge has, so all of it is real in size and kind; only a file that tells the version
-differs between versions. torch is split as conda-forge splits it: `libtorch` with what no Python changes, and
-`pytorch` for each Python.
+The Pythons are those of this machine, from PATH or pyenv. The rest is the content of the test world's wheels, under
+names and versions of conda-forge, so its sizes and kinds are real; only the file with the version differs between
+versions. torch is split as on conda-forge: `libtorch` is the same for every Python, and there is a `pytorch` for each.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from tests.world.conda_package import Metadata
 PYTHONS = ("3.11", "3.12", "3.13")
 TORCHES = ("2.13.0", "2.12.1", "2.11.0", "2.10.0")
 NUMPY, MARKUPSAFE = "2.4.6", "3.0.4"
-SETUPTOOLS = "80.9.0"  # within what every one of these versions of torch asks for
+SETUPTOOLS = "80.9.0"  # allowed by all of these versions of torch
 _REPOSITORY = Path(__file__).parents[1]
-_SHARED = ("lib/", "bin/", "include/", "share/", "test/")  # below torch/, but for the one library that binds Python
+_SHARED = ("lib/", "bin/", "include/", "share/", "test/")  # below torch/, except the library with the Python binding
 _BINDING = "libtorch_python.so"
 
 
 def packed(folder: Path, pythons: Sequence[str], torches: Sequence[str]) -> Path:
-    """The folder that is served: `conda-forge` with all of it."""
+    """Write the channel and return the folder to serve, with `conda-forge` in it."""
     root = folder / "channel"
     target, stage = root / channel.CHANNEL, folder / "stage"
     shutil.copytree(channel.packed() / channel.CHANNEL / "noarch", target / "noarch", copy_function=os.link)
@@ -61,25 +60,25 @@ def packed(folder: Path, pythons: Sequence[str], torches: Sequence[str]) -> Path
 
 
 def push_bases(registry: str, folder: Path, count: int) -> list[str]:
-    """So many Debian roots, each a layer of its own; gives their references."""
+    """Push `count` Debian roots, each with a layer of its own; return their references."""
     first = base.layer()
-    found = []
+    references = []
     for number in range(1, count + 1):
         layer = first if number == 1 else _changed(first.path, folder / f"base{number}.tar.gz", number)
         image.push(registry, f"team/debian{number}", ("12",), [layer], env={"PATH": base.PATH})
-        found.append(f"{registry}/team/debian{number}:12")
-    return found
+        references.append(f"{registry}/team/debian{number}:12")
+    return references
 
 
 def _python(version: str, target: Path, stage: Path) -> None:
-    """Pack an interpreter of this machine, by its own code."""
+    """Pack an interpreter of this machine, with code that it runs itself."""
     code = "import sys, pathlib; from tests.world.python_package import write; write(*map(pathlib.Path, sys.argv[1:]))"
     argv = [_interpreter(version), "-c", code, str(target), str(stage)]
     subprocess.run(argv, env=os.environ | {"PYTHONPATH": str(_REPOSITORY)}, check=True)
 
 
 def _interpreter(version: str) -> str:
-    """A program that is this Python: of the search path, or one that pyenv keeps."""
+    """Return the interpreter of this version, from PATH or pyenv."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     kept = sorted(root.glob(f"versions/{version}.*/bin/python{version}"))
     for candidate in (shutil.which(f"python{version}"), *map(str, kept)):
@@ -115,7 +114,7 @@ def _is_shared(name: str) -> bool:
 
 
 def _fresh(stage: Path, archive: zipfile.ZipFile, below: str, names: list[str] | None = None, cut: str = "") -> None:
-    """Empty the stage and put files of a wheel there."""
+    """Empty the stage and extract files of a wheel into it."""
     shutil.rmtree(stage, ignore_errors=True)
     for name in archive.namelist() if names is None else names:
         if name.endswith("/"):
@@ -129,7 +128,7 @@ def _fresh(stage: Path, archive: zipfile.ZipFile, below: str, names: list[str] |
 
 
 def _changed(layer: Path, target: Path, number: int) -> image.Layer:
-    """The same root with a file that says which one it is, as a layer of its own."""
+    """Return the same root with one more file, so that it is a different layer."""
     plain = target.with_suffix("")
     with gzip.open(layer) as source, plain.open("wb") as sink:
         shutil.copyfileobj(source, sink, 1 << 20)

@@ -1,6 +1,6 @@
-"""Whether a wheel of PyTorch's index runs on a GPU and driver, read from the rows of the facts alone.
+"""Whether a wheel of PyTorch's index runs on a GPU and driver, according to the facts.
 
-Benchmarks hold envkit's answers and those of other tools against it, so it shares no code with the resolver.
+Benchmarks check the answers of envkit and of other tools with it, so it shares no code with the resolver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INDEX = re.compile(r"/whl/(cpu|cu\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A wheel that a tool chose."""
+    """A torch wheel that a tool chose."""
 
     torch: str
     local: str  # '+cu126'
@@ -29,7 +29,7 @@ class Pick:
 
 
 def picked(text: str) -> Pick | None:
-    """The first torch with a CUDA that a text names, as `torch==2.4.1+cu121` or with the index beside it."""
+    """Return the first torch in a text that names its CUDA: `torch==2.4.1+cu121`, or the index in the same text."""
     index = _INDEX.search(text)
     for torch, local in _PICK.findall(text):
         if local or index:
@@ -38,21 +38,22 @@ def picked(text: str) -> Pick | None:
 
 
 def published(pick: Pick, facts: Facts, platform: str = "linux-64") -> Build | None:
-    """The build that the facts list for it."""
-    same = [one for one in facts.builds if (one.source, one.platform, one.torch) == ("pytorch", platform, pick.torch)]
-    return next((one for one in same if one.index and one.index.endswith(f"/{pick.local[1:]}")), None)
+    """Return the build in the facts for a pick, or None if there is none."""
+    wanted = ("pytorch", platform, pick.torch)
+    same = [build for build in facts.builds if (build.source, build.platform, build.torch) == wanted]
+    return next((build for build in same if build.index and build.index.endswith(f"/{pick.local[1:]}")), None)
 
 
 def code_for(archs: Sequence[str], ptx: Sequence[str], capability: str) -> str | None:
-    """'cubin', 'ptx' (compiled by the driver) or None: what of a wheel a GPU of this capability can run."""
+    """Return which code of a wheel a GPU of this capability runs: 'cubin', 'ptx' (compiled by the driver) or None."""
     wanted = _pair(capability)
-    if any(have[0] == wanted[0] and have[1] <= wanted[1] for have in map(_pair, archs)):
+    if any(arch[0] == wanted[0] and arch[1] <= wanted[1] for arch in map(_pair, archs)):
         return "cubin"
-    return "ptx" if any(_pair(have) <= wanted for have in ptx) else None
+    return "ptx" if any(_pair(arch) <= wanted for arch in ptx) else None
 
 
 def faults(build: Build, capability: str, driver: str, facts: Facts) -> list[str]:
-    """What is wrong with a build on a machine; empty when torch computes there."""
+    """Return what is wrong with a build on a machine; empty if torch computes there."""
     if build.cuda is None:
         return ["computes on the CPU"]
     sm, given = f"sm_{capability.replace('.', '')}", Version(driver)
@@ -70,7 +71,7 @@ def faults(build: Build, capability: str, driver: str, facts: Facts) -> list[str
 
 
 def _cudnn_floor(build: Build, facts: Facts) -> tuple[int, int] | None:
-    """The lowest capability of the newest sourced cuDNN row that is not newer than the build's cuDNN."""
+    """Return the lowest capability of the newest sourced cuDNN row that is not newer than the build's cuDNN."""
     major = (build.cuda or "").partition(".")[0]
     rows = [row for row in facts.cudnns if row.cuda_major == major and row.confidence is None and row.capabilities]
     older = [row for row in rows if build.cudnn and _version(row.cudnn) <= _version(build.cudnn)]
@@ -93,7 +94,7 @@ def _native(cuda: str, facts: Facts) -> Version | None:
 
 
 def _list(capabilities: Sequence[str]) -> str:
-    return " ".join(one.replace(".", "") for one in capabilities)
+    return " ".join(capability.replace(".", "") for capability in capabilities)
 
 
 def _pair(capability: str) -> tuple[int, int]:

@@ -1,10 +1,10 @@
-"""One small wheel of an image changes: the embedded engine, and Docker's rebuild and push with its layer cache.
+"""One small wheel of an image changes: rebuild and push by the embedded engine, and by Docker with its layer cache.
 
     python -m benchmarks.build_change_one [runs]
 
-The image is the test world's CPU image with one small wheel of two versions. Both sides have built and pushed the
-first version; the time is from the lock of the second to its image in the registry. The bytes are those that the
-registry received for it, of all that the image's first push brought.
+The image is the test world's CPU image with one small wheel in several versions. Both sides have built and pushed the
+first version. The time is from the lock of a later version to its image in the registry. The bytes received by the
+registry are compared with those of the image's first push.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ NAME = "envkit_bench_small"
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether every goal holds."""
+    """Run the benchmark; return 0 if every goal holds."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-    with _sides.place("docker", "registry", "base", "channel", "miniconda") as here:
+    with _sides.workspace("docker", "registry", "base", "channel", "miniconda") as here:
         wheels = here.folder / "wheels"
         wheels.mkdir()
         for version in range(runs + 1):
@@ -78,17 +78,17 @@ def main() -> int:
     )
 
 
-def _embedded(here: _sides.Place, version: int) -> float:
+def _embedded(here: _sides.Workspace, version: int) -> float:
     return here.embedded(f"v{version}", f"registry:{here.registry}/embedded:{version}", "kept")
 
 
-def _docker(here: _sides.Place, version: int) -> float:
+def _docker(here: _sides.Workspace, version: int) -> float:
     tag = f"{here.registry}/docker:{version}"
     return here.docker_build(f"v{version}", tag, cache=version > 0) + here.docker_push(tag)
 
 
 def _wheel(folder: Path, version: str) -> None:
-    """A pure wheel of one module that tells its version."""
+    """Write a pure wheel with one module, which has the version."""
     described = f"{NAME}-{version}.dist-info"
     files = {
         f"{NAME}/__init__.py": f'VERSION = "{version}"\n',

@@ -1,16 +1,16 @@
-"""torch 2.7.1 for CUDA 12.6 from wheels, from lock to an image in a registry: the embedded engine, and its rivals.
+"""From the lock of torch 2.7.1 for CUDA 12.6 to an image in a registry: the embedded engine, Docker and Buildah.
 
     python -m benchmarks.build_cold [FOLDER] [--sides envkit,docker,buildah]
 
-FOLDER holds the wheels; without it pip downloads them once (2.8 GB). Downloads are local for all: the embedded engine
-reads the folder, and pip and uv inside the builds meet it as an index on loopback. None has a cache. Base
-images are pulled before. Python comes from the test world's conda channel on every side.
+FOLDER has the wheels; without it pip downloads them once (2.8 GB). All downloads are local: the embedded engine reads
+the folder, and pip and uv in the builds get it as an index on loopback. No side has a cache. Base images are pulled
+before. On every side Python comes from the test world's conda channel.
 
-docker: `docker build` of the rendered context, with pip, and `docker push`. buildah: the same context with uv in
-pip's place, and a push with zstd.
+docker: `docker build` of the rendered context with pip, and `docker push`. buildah: the same context with uv instead of
+pip, and a push with zstd.
 
-The assembling alone, with the wheels hashed against the lock, is set against the least that any program must do with
-the same bytes: see `benchmarks.wheel_layers`, which measures that ratio without the rest of the image.
+Assembling alone, with the wheels checked against the lock, is compared with the least work that any program must do on
+the same bytes: see `benchmarks.wheel_layers`, which measures this ratio without the rest of the image.
 """
 
 from __future__ import annotations
@@ -31,23 +31,22 @@ template: miniconda
 request: {os: debian12, python: "3.11", torch: "2.7.1", cuda: "12.6", source: pypi}
 """
 RATIO_RUNS = 5
-NEEDED = (
-    22 << 30
-)  # bytes: a builder keeps the environment twice, in its build stage and in the image, and packs it once
+# Bytes: a builder has the environment twice, in its build stage and in the image, and once more compressed.
+NEEDED = 22 << 30
 NAME = "large"
 OWN = "envkit"
-GOALS = {"docker": 12.0, "buildah": 8.0}  # how many times faster the embedded engine has to be
+GOALS = {"docker": 12.0, "buildah": 8.0}  # how many times as fast the embedded engine must be
 SIDES = (OWN, *GOALS)
 _PARTS: tuple[Part, ...] = ("registry", "base", "channel", "miniconda")
 
 
 def wheels_of(folder: Path | None) -> Path:
-    """The folder of torch's wheels: the one that was named, else one that pip fills once."""
+    """Return the folder of torch's wheels: the given one, or else one that pip fills once."""
     return folder.resolve() if folder else wheel_layers._downloaded()  # noqa: SLF001
 
 
-def embedded(here: _sides.Place, wheels: Path) -> float:
-    """Seconds of the embedded engine."""
+def embedded(here: _sides.Workspace, wheels: Path) -> float:
+    """Return the seconds of the embedded engine."""
     own = {"ENVKIT_WHEEL_DIR": str(wheels)}
     took = here.embedded(NAME, f"registry:{here.registry}/embedded:1", "cold", own)
     shutil.rmtree(here.folder / "cold")
@@ -55,8 +54,8 @@ def embedded(here: _sides.Place, wheels: Path) -> float:
     return took
 
 
-def docker(here: _sides.Place, _: Path) -> float:
-    """Seconds of `docker build` with pip, and `docker push`."""
+def docker(here: _sides.Workspace, _: Path) -> float:
+    """Return the seconds of `docker build` with pip, and of `docker push`."""
     here.pull_bases(NAME)
     tag = f"{here.registry}/docker:1"
     built = here.docker_build(NAME, tag, cache=False)
@@ -66,8 +65,8 @@ def docker(here: _sides.Place, _: Path) -> float:
     return built + sent
 
 
-def buildah(here: _sides.Place, _: Path) -> float:
-    """Seconds of buildah with uv, and its push with zstd."""
+def buildah(here: _sides.Workspace, _: Path) -> float:
+    """Return the seconds of buildah with uv, and of its push with zstd."""
     context, tag = here.folder / NAME, f"{here.registry}/buildah:1"
     with _buildah.buildah(here.folder, lambda argv: here.run(argv)[0]) as tool:
         tool.pull(_buildah.bases((context / "Dockerfile").read_text()))
@@ -77,11 +76,11 @@ def buildah(here: _sides.Place, _: Path) -> float:
     return built + sent
 
 
-RUN: dict[str, Callable[[_sides.Place, Path], float]] = {OWN: embedded, "docker": docker, "buildah": buildah}
+RUN: dict[str, Callable[[_sides.Workspace, Path], float]] = {OWN: embedded, "docker": docker, "buildah": buildah}
 
 
 def sides(text: str) -> tuple[str, ...]:
-    """The sides that `--sides` names, in the order in which they are run."""
+    """Return the sides listed in `--sides`, in the order in which they are run."""
     named = text.split(",")
     if unknown := set(named) - set(SIDES):
         raise argparse.ArgumentTypeError(f"unknown side {', '.join(sorted(unknown))}; use {', '.join(SIDES)}")
@@ -89,18 +88,18 @@ def sides(text: str) -> tuple[str, ...]:
 
 
 def times(chosen: Sequence[str], wheels: Path) -> dict[str, float]:
-    """Seconds from lock to registry of each side."""
-    with _sides.place(*(("docker",) if "docker" in chosen else ()), *_PARTS) as here:
+    """Return the seconds of each side from lock to registry."""
+    with _sides.workspace(*(("docker",) if "docker" in chosen else ()), *_PARTS) as here:
         free = shutil.disk_usage(here.folder).free
         if free < NEEDED:
-            raise SystemExit(f"{here.folder} has {free / 1e9:.0f} GB free, and this needs {NEEDED / 1e9:.0f} GB")
+            raise SystemExit(f"{here.folder} has {free / 1e9:.0f} GB free; this needs {NEEDED / 1e9:.0f} GB")
         here.serve_wheels(wheels)
         here.lock(NAME, DEFINITION)
         return {side: RUN[side](here, wheels) for side in chosen}
 
 
 def ratios(took: dict[str, float]) -> list[Figure]:
-    """The embedded engine against each rival that ran."""
+    """Return the speedup of the embedded engine over each other side that ran."""
     return [
         Figure(
             name=f"lock to registry, {side}",
@@ -116,12 +115,12 @@ def ratios(took: dict[str, float]) -> list[Figure]:
 
 
 def over_floor(folder: Path) -> Figure:
-    """Assembling over the least that any program must do with the wheels."""
-    wheel_layers.one("floor", folder)
+    """Return the time of assembling over that of the least work that any program must do on the wheels."""
+    wheel_layers.measured("floor", folder)
     samples: dict[str, list[tuple[float, float, float]]] = {side: [] for side in wheel_layers.SIDES}
     for _ in range(RATIO_RUNS):
         for side, rows in samples.items():
-            rows.append(wheel_layers.one(side, folder))
+            rows.append(wheel_layers.measured(side, folder))
             print(f"{side:<9} {rows[-1][0]:6.2f} s")
     floor = statistics.median(row[0] for row in samples["floor"])
     return Figure(
@@ -135,7 +134,7 @@ def over_floor(folder: Path) -> Figure:
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether every goal holds."""
+    """Run the benchmark; return 0 if every goal holds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
     parser.add_argument("--sides", type=sides, default=SIDES, metavar="NAMES")
@@ -143,7 +142,7 @@ def main() -> int:
     wheels = wheels_of(options.folder)
     took = times(options.sides, wheels)
     if OWN not in took:
-        return 0  # seconds alone: there is nothing to hold them against
+        return 0  # without the embedded engine there is nothing to compare with
     return finish("build_cold", [*ratios(took), over_floor(wheels)])
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.build_conda [runs]
 
-Both start cold: the embedded engine with an empty cache, so that it downloads packages and base from loopback within
-its time; Docker with its base images pulled before and `--no-cache`, downloading packages from loopback too.
+Both start cold. The embedded engine has an empty cache, so its time includes downloading packages and base from
+loopback. Docker has its base images, runs with `--no-cache`, and also downloads packages from loopback.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ DEFINITION = 'companions: []\nrequest: {os: debian12, python: "3.11", cpu: true}
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether every goal holds."""
+    """Run the benchmark; return 0 if every goal holds."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     rows: list[tuple[float, float, float, float]] = []
-    with _sides.place("docker", "registry", "base", "channel", "miniconda") as here:
+    with _sides.workspace("docker", "registry", "base", "channel", "miniconda") as here:
         here.lock("cpu", DEFINITION)
         here.pull_bases("cpu")
         for run in range(runs):

@@ -1,8 +1,8 @@
-"""How long a user waits for the command line: whole processes, interleaved with `python -c pass`.
+"""How long a user waits for the command line: whole processes, run alternately with `python -c pass`.
 
     python -m benchmarks.cli_latency [runs]
 
-Whole-process wall time is the median over the runs; memory is the kernel's peak resident set of that one child.
+The wall time of a process is the median over the runs. Memory is its peak resident set, as the kernel reports it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ COMMANDS = {
 BASELINE = "python -c pass"
 
 
-def one(command: list[str]) -> tuple[float, float]:
-    """Wall milliseconds and peak MB of one run of a command."""
+def measured(command: list[str]) -> tuple[float, float]:
+    """Run a command; return its wall milliseconds and its peak MB."""
     start = time.perf_counter()
-    # As for a user, modules are compiled once.
+    # Bytecode is cached, as for a user.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[1], env=env) as child:
         _, status, usage = os.wait4(child.pid, 0)
@@ -42,7 +42,7 @@ def one(command: list[str]) -> tuple[float, float]:
 
 
 def in_process(runs: int) -> float:
-    """Median milliseconds of one resolve with the facts already read."""
+    """Return the median milliseconds of a resolve with the facts already read."""
     facts = load()
     request = parse({"cuda": "11.8"}, facts)
     resolve(request, facts)
@@ -55,14 +55,14 @@ def in_process(runs: int) -> float:
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether every goal holds."""
+    """Run the benchmark; return 0 if every goal holds."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     for command in COMMANDS.values():
-        one(command)
+        measured(command)
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
     for _ in range(runs):
         for name, command in COMMANDS.items():
-            samples[name].append(one(command))
+            samples[name].append(measured(command))
     wall = {name: statistics.median(ms for ms, _ in rows) for name, rows in samples.items()}
     peak = {name: max(mb for _, mb in rows) for name, rows in samples.items()}
     print(f"{runs} interleaved runs; {BASELINE}: {wall[BASELINE]:.1f} ms")

@@ -1,11 +1,11 @@
-"""How often `envkit compare` cries wolf, and whether it sees a slowdown of 25 %: real launches on this machine.
+"""How often `envkit compare` raises a false alarm, and whether it detects a slowdown of 25 %, in real launches.
 
     python -m benchmarks.compare_alarms [rounds]
 
-Each round launches the same Python three times in a drawn order: as A, as A again, and with the timed bodies of the
-payload repeated 1.25 times. Every run of rounds that one comparison would take (twice as many where the machine is not
-quiet) is then dealt to two sides many times, A and A changing places at random within a round. The machine is taken as
-it is, neighbors included.
+Each round launches the same Python three times in random order: as A, as A again, and with the timed bodies of the
+payload repeated 1.25 times. Every series of rounds that one comparison would take (twice as many if the machine is not
+quiet) is then assigned to two sides many times, and within a round A and A swap sides at random. The machine is used as
+it is, with whatever else runs on it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from envkit.verify.driver import Options
 ROUNDS = 20
 CHECKS = ("C14",)
 SLOWDOWN = 1.25
-DEALT = 40
-"""Ways in which every run of rounds is dealt to two sides."""
+DRAWS = 40
+"""How many times every series of rounds is assigned to two sides."""
 _LOUD = (Change.REGRESSION, Change.IMPROVEMENT)
 
 Records = Sequence[Mapping[str, Any]]
 
 
 def main() -> int:
-    """Launch, deal, print, and say by the exit code whether both goals hold."""
+    """Run the benchmark; return 0 if both goals hold."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     plain = Subject(name="A", image="host", runner=HostRunner(), options=Options(only=CHECKS, launch=LAUNCH))
     slowed = replace(plain, options=replace(plain.options, launch={**LAUNCH, "body_factor": SLOWDOWN}))
@@ -48,10 +48,10 @@ def main() -> int:
     size = max(least, launches_for(len(first[0])))
     if len(first) < REPEATS * size:
         raise SystemExit(f"a comparison takes {REPEATS * size} rounds on a machine that is not quiet")
-    same, changed = dealt(first, again, slow, size)
+    same, changed = changes(first, again, slow, size)
     print(f"{3 * rounds} launches, {size} and {size} in a comparison; CPU pressure {pressure(sides[0]):.2f} (median)")
-    for name, found in (("A against A", same), ("A against A slowed 1.25 times", changed)):
-        print(f"{name}: " + ", ".join(f"{count} {change}" for change, count in found.most_common()))
+    for name, counts in (("A against A", same), ("A against A slowed 1.25 times", changed)):
+        print(f"{name}: " + ", ".join(f"{count} {change}" for change, count in counts.most_common()))
     total = same.total()
     naive = one_each([*sides[0], *sides[1]])
     return finish(
@@ -77,43 +77,43 @@ def main() -> int:
     )
 
 
-def dealt(
+def changes(
     first: Sequence[Launch], again: Sequence[Launch], slow: Sequence[Launch], size: int
 ) -> tuple[Counter[Change], Counter[Change]]:
-    """The verdicts on A against A, and on A against the slowed A."""
+    """Count the verdicts on A against A, and on A against the slowed A."""
     order = random.Random(0)  # noqa: S311 - a schedule, not a secret
     same: Counter[Change] = Counter()
     changed: Counter[Change] = Counter()
     for start in range(len(first) - REPEATS * size + 1):
-        whole = [side[start : start + size] for side in (first, again, slow)]
-        if spoiled(whole, size):
-            whole = [side[start : start + REPEATS * size] for side in (first, again, slow)]
-        for _ in range(DEALT):
-            pairs = [order.sample(pair, 2) for pair in zip(whole[0], whole[1], strict=True)]
-            one, other = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            rows = compare(one, other)
+        series = [side[start : start + size] for side in (first, again, slow)]
+        if spoiled(series, size):
+            series = [side[start : start + REPEATS * size] for side in (first, again, slow)]
+        for _ in range(DRAWS):
+            pairs = [order.sample(pair, 2) for pair in zip(series[0], series[1], strict=True)]
+            left, right = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            rows = compare(left, right)
             loud = [row.change for row in rows if row.change in _LOUD]
             same[loud[0] if loud else overall(rows)] += 1
-            changed[overall(compare(one, whole[2]))] += 1
+            changed[overall(compare(left, series[2]))] += 1
     return same, changed
 
 
 def one_each(records: Records) -> float:
-    """Percent of pairs of single launches of which a wall-clock median differs by more than a tenth."""
-    found = [
+    """Return the percentage of pairs of single launches in which a wall-clock median differs by more than a tenth."""
+    medians = [
         {check["id"]: median(check["samples"]["values"]) for check in record["checks"] if check["samples"]}
         for record in records
     ]
     alarms = [
-        any(key in other and abs(other[key] / value - 1) > 0.10 for key, value in one.items())
-        for place, one in enumerate(found)
-        for other in found[place + 1 :]
+        any(key in other and abs(other[key] / value - 1) > 0.10 for key, value in launch.items())
+        for number, launch in enumerate(medians, 1)
+        for other in medians[number:]
     ]
     return 100.0 * sum(alarms) / len(alarms)
 
 
 def pressure(records: Records) -> float:
-    """The median share of time that something waited for a processor while a check was timed."""
+    """Return the median share of time in which some process waited for a CPU while a check was timed."""
     shares = [check["noise"]["psi_cpu_some"] for record in records for check in record["checks"] if check["noise"]]
     shares = [float(share) for share in shares if share is not None]
     return median(shares) if shares else 0.0

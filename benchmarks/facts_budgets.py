@@ -1,12 +1,12 @@
-"""What reading facts from a Python index takes, against its budgets: bytes, requests, seconds and memory.
+"""The cost of reading facts from a Python index, compared with its budgets: bytes, requests, seconds and memory.
 
     python -m benchmarks.facts_budgets [--torch V] [--quick]
 
-Each row is one command in a process of its own against the index of the settings, with a cache folder that begins
-empty: proving a release, the same with machine code, an update with nothing new and with one new release, all
-releases from nothing (about 400 MB, a few minutes), and all releases again. `--quick` leaves out the last two.
-Bytes and requests are what the command says of itself; uv, which solves what a torch pulls, keeps its own cache, whose
-growth is printed beside them. Memory is the peak of the largest process (uv included) above that of `matrix list`.
+Each row is one command in its own process with the configured index and a cache folder that starts empty: `prove` for
+one release, the same with machine code, an update with nothing new and with one new release, all releases (about
+400 MB, a few minutes), and all releases again. `--quick` leaves out the last two.
+Bytes and requests are as the command reports them. uv, which resolves the dependencies of a torch, has its own cache,
+whose growth is also printed. Memory is the peak of the largest process (uv included) above that of `matrix list`.
 The last rows are those of benchmarks/resolve: CPU time of a resolve in process.
 """
 
@@ -39,7 +39,7 @@ _PLATFORMS = 2  # wheels of a release that are read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What one command took."""
+    """The cost of one command."""
 
     mb: float  # received
     requests: int
@@ -49,7 +49,7 @@ class Taken:
 
 
 def measured(cache: Path, *arguments: str) -> tuple[Taken, dict[str, Any]]:
-    """Run a Python module in a process of its own; returns what it took and the JSON document it printed."""
+    """Run a Python module in its own process; return its cost and the JSON document that it printed."""
     before, began = _size(cache / "uv"), time.monotonic()
     argv = [sys.executable, "-m", *arguments]
     environ = os.environ | {"XDG_CACHE_HOME": str(cache), "UV_CACHE_DIR": str(cache / "uv")}
@@ -61,9 +61,9 @@ def measured(cache: Path, *arguments: str) -> tuple[Taken, dict[str, Any]]:
     if child.returncode not in _ANSWERED:
         raise SystemExit(f"{' '.join(argv)} exited {child.returncode}")
     tree: dict[str, Any] = json.loads(text)
-    said = tree.get("proof", tree)
+    traffic = tree.get("proof", tree)
     return Taken(
-        mb=said.get("bytes", 0) / 1e6, requests=said.get("requests", 0), seconds=time.monotonic() - began,
+        mb=traffic.get("bytes", 0) / 1e6, requests=traffic.get("requests", 0), seconds=time.monotonic() - began,
         peak_mb=usage.ru_maxrss / 1024, uv_mb=_size(cache / "uv") - before,
     ), tree  # fmt: skip
 
@@ -73,7 +73,7 @@ def _size(folder: Path) -> float:
 
 
 def update_without(torch: str) -> int:
-    """Run `matrix update` on a copy of the tables that lacks a release, as on the day that it is new."""
+    """Run `matrix update` on a copy of the tables that lacks a release, as if the release were new."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "facts" / "data"
         shutil.copytree(edited.DATA, data)
@@ -87,7 +87,7 @@ def update_without(torch: str) -> int:
 
 
 def main() -> int:
-    """Run the benchmark; returns the exit code."""
+    """Run the benchmark and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch", default=max(load_facts().releases, key=key))
     parser.add_argument("--quick", action="store_true")
@@ -111,7 +111,7 @@ def main() -> int:
 
 def _read(folder: Path, torch: str, *, everything: bool) -> list[Figure]:
     own, _ = measured(folder / "none", "envkit", "matrix", "list", "--json")
-    tell(f"envkit's own: {own.peak_mb:.0f} MB, {own.seconds:.1f} s (matrix list)")
+    tell(f"envkit alone: {own.peak_mb:.0f} MB, {own.seconds:.1f} s (matrix list)")
     named = f"torch=={torch}"
     proved, _ = measured(folder / "prove", "envkit", "matrix", "prove", named, "--json")
     deep, _ = measured(folder / "deep", "envkit", "matrix", "prove", named, "--deep", "--json")
@@ -126,7 +126,7 @@ def _read(folder: Path, torch: str, *, everything: bool) -> list[Figure]:
     ]
     if everything:
         cold, document = measured(folder / "all", "envkit", "matrix", "check", "--online", "--json", "--quiet")
-        tell(f"{len(document['proofs'])} releases, {sum(len(one['values']) for one in document['proofs'])} values")
+        tell(f"{len(document['proofs'])} releases, {sum(len(proof['values']) for proof in document['proofs'])} values")
         again, _ = measured(folder / "all", "envkit", "matrix", "check", "--online", "--json", "--quiet")
         rows += [
             ("everything", cold, {"MB": 500, "s": 900, "MB above": 150}),

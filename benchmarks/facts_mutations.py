@@ -1,11 +1,10 @@
-"""Change 1,000 values of the facts, one at a time, and say what catches each.
+"""Change 1,000 values of the facts, one at a time, and report what detects each change.
 
     python -m benchmarks.facts_mutations [--values 1000] [--seed 20261122] [--online]
 
 A change is caught by an invariant (`matrix check`), by recorded evidence (`matrix check`), with --online by the files
-of the index (`matrix check --online`, all releases; 400 MB the first time), or by nothing. What nothing catches is
-listed by table and field. Prose (notes, titles, effects, fixes) is left out. Every change of a proved value has to be
-caught.
+of the index (`matrix check --online`, all releases; 400 MB the first time), or by nothing. Uncaught changes are listed
+by table and field. Prose (notes, titles, effects, fixes) is left out. Every change of a proved value must be caught.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Change:
 
 
 def changed(facts: Facts, chosen: random.Random) -> Change:
-    """The facts with one value changed: any table, any row, any field but prose."""
+    """Return a change of one value of the facts: any table, any row, any field except prose."""
     table = chosen.choice(TABLES)
     rows = rows_of(facts, table)
     at = chosen.randrange(len(rows))
@@ -72,8 +71,8 @@ def changed(facts: Facts, chosen: random.Random) -> Change:
 
 
 def _other(old: Any, others: list[Any], chosen: random.Random) -> Any:
-    """Another value: of another row of the same table, or this one bent."""
-    if others and (old is None or chosen.random() < 0.5):  # what type a missing value has, only the others say
+    """Return another value: from another row of the same table, or a variation of this one."""
+    if others and (old is None or chosen.random() < 0.5):  # only other rows show the type of a missing value
         return chosen.choice(others)
     if isinstance(old, bool):
         return not old
@@ -88,39 +87,39 @@ def _other(old: Any, others: list[Any], chosen: random.Random) -> Any:
 
 
 def caught_by(change: Change, facts: Facts, derived: list[Row] | None) -> str:
-    """Which of the checks finds the change."""
+    """Return which check catches the change."""
     if check(change.facts):
         return _CATCHERS[0]
     if check_evidence(change.facts):
         return _CATCHERS[1]
-    mine = [one for one in derived or () if one[0] == change.table.name and one[1].row == change.row]
-    before = {one.evidence for one in compare(facts, mine) if one.state == DIFFERENT}
-    if any(one.state == DIFFERENT and one.evidence not in before for one in compare(change.facts, mine)):
+    mine = [row for row in derived or () if row[0] == change.table.name and row[1].row == change.row]
+    before = {result.evidence for result in compare(facts, mine) if result.state == DIFFERENT}
+    if any(result.state == DIFFERENT and result.evidence not in before for result in compare(change.facts, mine)):
         return _CATCHERS[2]
     return _CATCHERS[3]
 
 
 def proved(change: Change) -> bool:
-    """Whether a file proves the value that was changed, and says otherwise than the new one."""
+    """Whether a file proves the value that was changed, and disagrees with the new one."""
     row = next((row for row in rows_of(change.facts, change.table) if name_of(change.table, row) == change.row), None)
     return any(
-        one.row == change.row and one.field == change.field and one.grade == "proved"
-        and (row is None or not agrees(one, row))
-        for one in evidence.read(change.table.name)
+        item.row == change.row and item.field == change.field and item.grade == "proved"
+        and (row is None or not agrees(item, row))
+        for item in evidence.read(change.table.name)
     )  # fmt: skip
 
 
 def _derived(facts: Facts) -> list[Row]:
-    """What the files of the index say of every release."""
-    found: list[Row] = []
+    """Return the rows that the files of the index give for every release."""
+    rows: list[Row] = []
     with open_index(settings.load({}, os.environ, edited.DATA), Silent()) as index:
         for torch in sorted(facts.releases, key=key):
-            found.extend(prove_release(index, torch, facts, Level(), cache=evidence_cache()).rows)
-    return found
+            rows.extend(prove_release(index, torch, facts, Level(), cache=evidence_cache()).rows)
+    return rows
 
 
 def main() -> int:
-    """Run the benchmark; returns the exit code."""
+    """Run the benchmark and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--values", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=20261122)
@@ -140,11 +139,11 @@ def main() -> int:
         if catcher == _CATCHERS[3]:
             missed[f"{change.table.name}.{change.field}"] += 1
     for table in TABLES:
-        parts = [f"{counts[table.name, one]} by {one}" for one in _CATCHERS if counts[table.name, one]]
+        parts = [f"{counts[table.name, catcher]} by {catcher}" for catcher in _CATCHERS if counts[table.name, catcher]]
         tell(f"{table.name}: {', '.join(parts)}")
     tell("caught by nothing: " + ", ".join(f"{name} {count}" for name, count in missed.most_common()))
-    for one in _CATCHERS:
-        tell(f"{sum(count for (_, by), count in counts.items() if by == one)} by {one}")
+    for catcher in _CATCHERS:
+        tell(f"{sum(count for (_, by), count in counts.items() if by == catcher)} by {catcher}")
     against = f"{of_proved} changes of proved values among {options.values}, {time.monotonic() - began:.0f} s"
     return finish("facts_mutations", [
         Figure(name="proved values lost", figure=lost, unit="", better="lower", goal=0, against=against),

@@ -2,10 +2,10 @@
 
     python -m benchmarks.facts_restore [--releases 10] [--torch V]
 
-A release is removed from the releases and its default wheel from the variants. `matrix update` then makes both rows
-from the wheels. Reported: the lines that differ from the ones removed, by field, with bytes, requests and seconds.
-Lines that only documents know (notes, references, build with NumPy, newest Python of torch.compile) are counted apart,
-and so are rows for other CUDA versions that are proposed with a question.
+A release is removed from the releases, and its default wheel from the variants. `matrix update` then makes both rows
+again from the wheels. The report has the lines that differ from the removed ones, by field, with bytes, requests and
+seconds. Lines that only documents can give (notes, references, build with NumPy, newest Python of torch.compile) are
+counted separately, and so are rows for other CUDA versions that are proposed with a question.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from envkit.ground.progress import Silent
 from envkit.ground.versions import key
 from envkit.pipeline.proving import evidence_cache, open_index
 
-# What no file of a release says.
+# Fields that no file of a release has.
 DOCUMENTS = frozenset({
     "note", "refs", "built_with_numpy", "compile_max_python", "confidence", "torchvision_also", "matrix_live",
     "arch_refs", "arch_aarch64_refs", "cudnn_refs", "released",
@@ -38,7 +38,7 @@ _ROOT = "https://download.pytorch.org/whl"
 
 
 def without(text: str, torch: str, only: str = "") -> str:
-    """A table without the rows of a release; `only` is a line that the removed row has to have."""
+    """Return a table without the rows of a release; only rows with the line `only` are removed."""
     text, lts, after = text.partition("\nlts:")
     head, *rows = re.split(r"(?m)^(?=  - torch: )", text + "\n" * bool(lts))
     kept = [row for row in rows if not (row.startswith(f"  - torch: {torch}\n") and only in row)]
@@ -46,26 +46,26 @@ def without(text: str, torch: str, only: str = "") -> str:
 
 
 def answered(text: str) -> tuple[str, int]:
-    """A table without the rows that ask something, and how many those were."""
+    """Return a table without the rows that ask a question, and the number of those."""
     head, *rows = re.split(r"(?m)^(?=  - torch: )", text)
     kept = [row for row in rows if "  # ask: " not in row]
     return head + "".join(kept), len(rows) - len(kept)
 
 
 def fields_that_differ(old: str, new: str) -> list[str]:
-    """The fields on lines that differ, each as often as lines differ."""
-    found, field = [], ""
+    """Return the field of every line that differs."""
+    fields, field = [], ""
     for line in difflib.ndiff(old.splitlines(), new.splitlines()):
-        named = re.match(r"[-+ ] +(?:- )?([a-z_0-9]+):", line)
-        if named:
-            field = named[1]
+        match = re.match(r"[-+ ] +(?:- )?([a-z_0-9]+):", line)
+        if match:
+            field = match[1]
         if line[0] in "-+":
-            found.append(field)
-    return found
+            fields.append(field)
+    return fields
 
 
 def main() -> int:
-    """Run the benchmark; returns the exit code."""
+    """Run the benchmark and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--releases", type=int, default=10)
     parser.add_argument("--torch")
@@ -96,7 +96,7 @@ def main() -> int:
             ))  # fmt: skip
     for row in rows:
         tell(
-            "torch {}: {} lines of documents differ; other fields: {}; {} requests, {} MB, {} s; "
+            "torch {}: {} lines from documents differ; other fields: {}; {} requests, {} MB, {} s; "
             "{} rows proposed with a question".format(*row)
         )
     restored = Figure(

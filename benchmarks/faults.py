@@ -1,20 +1,21 @@
-"""Signals, damaged caches, full disks and wrong clocks: how many of each were met, and what they cost.
+"""Signals, damaged caches, full disks and wrong clocks: how many faults were tried, and how many lost something.
 
     python -m benchmarks.faults [--full] [signals] [damage] [disks] [clocks]
 
-As root on Linux, in a mount namespace of its own. By default a sample that takes a few minutes; `--full` takes about an
+Runs as root on Linux, in its own mount namespace. By default it is a sample of a few minutes; `--full` takes about an
 hour on two cores:
 
-    signals   SIGHUP, SIGINT and SIGTERM at 186 random moments of build and verify: the exit code is that of the signal
-              (or the command's own, where it had ended), within ten seconds; no process and no half output is left
+    signals   SIGHUP, SIGINT and SIGTERM at 186 random moments of build and verify: within ten seconds the exit code is
+              that of the signal (or the command's own, if it had ended); no process and no partial output is left
     damage    20 files of a warm cache, each damaged in 12 ways: the next build gives the same image
     disks     file systems of 4 KiB to 20 MiB, and with few inodes, under the cache, the output, the state, the lock and
-              TMPDIR: exit code 0 or 9, the output whole or absent, the old lock as it was, and the next run works
-    clocks    1970, 2038, 2099, 400 days off and sixty times as fast, cold and warm: the same image, the same lock
+              TMPDIR: exit code 0 or 9, the output complete or absent, the old lock unchanged, and the next run works
+    clocks    1970, 2038, 2099, 400 days off, and sixty times as fast, cold and warm: the same image, the same lock
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -50,14 +51,14 @@ _DISKS = (
 
 @dataclass(slots=True)
 class Tally:
-    """How often one kind of fault was tried, and each time that something was lost."""
+    """How often one kind of fault was tried, and every problem it caused."""
 
     name: str
     tried: int = 0
     lost: list[str] = field(default_factory=list)
 
-    def met(self, what: str, problem: str | None) -> None:
-        """Count one fault; `problem` is what went wrong."""
+    def count(self, what: str, problem: str | None) -> None:
+        """Count one fault; `problem` is what went wrong, None if nothing did."""
         self.tried += 1
         if problem is not None:
             self.lost.append(f"{self.name}, {what}: {problem}")
@@ -67,11 +68,11 @@ class Tally:
 
 
 def main() -> int:
-    """Meet the faults, print the table, and say by the exit code whether anything was lost."""
+    """Cause the faults and print the table; return 0 if nothing was lost."""
     arguments = sys.argv[1:]
     if _INSIDE not in arguments:
         if os.geteuid() != 0:
-            raise SystemExit("benchmarks.faults mounts small file systems, which takes root")
+            raise SystemExit("benchmarks.faults mounts small file systems, so it must run as root")
         argv = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "benchmarks.faults"]
         os.execvp(argv[0], [*argv, _INSIDE, *arguments])  # noqa: S606 - a list of arguments, no shell
     full = "--full" in arguments
@@ -83,11 +84,11 @@ def main() -> int:
             _KINDS[name](here, tallies[-1], full=full)
             print(f"{name}: {tallies[-1].tried} tried, {len(tallies[-1].lost)} lost", flush=True)
     print(f"{'fault':<10} {'tried':>6} {'survived':>9} {'lost':>5}")
-    for one in tallies:
-        print(f"{one.name:<10} {one.tried:>6} {one.tried - len(one.lost):>9} {len(one.lost):>5}")
-    tried, lost = sum(one.tried for one in tallies), sum(len(one.lost) for one in tallies)
+    for tally in tallies:
+        print(f"{tally.name:<10} {tally.tried:>6} {tally.tried - len(tally.lost):>9} {len(tally.lost):>5}")
+    tried, lost = sum(tally.tried for tally in tallies), sum(len(tally.lost) for tally in tallies)
     survived = 100 * (tried - lost) / tried
-    against = ", ".join(f"{one.name} {one.tried - len(one.lost)} of {one.tried}" for one in tallies)
+    against = ", ".join(f"{tally.name} {tally.tried - len(tally.lost)} of {tally.tried}" for tally in tallies)
     return finish(
         "faults", [Figure(name="survived", figure=survived, unit="%", better="higher", goal=100, against=against)]
     )
@@ -103,15 +104,15 @@ def _signals(here: Small, tally: Tally, *, full: bool) -> None:
         if number % 4 < 2:
             here.forget(*fresh)
         kind, moment = kinds[number % 3], chance.uniform(0, usual[number % 2])
-        ended = here.struck(argv, kind, moment)
+        ended = here.signaled(argv, kind, moment)
         problem = None
         if ended.code not in (128 + kind, -kind, code):
             problem = f"exit code {ended.code}: {ended.err[-500:]}"
         elif ended.seconds > moment + _END_S and ended.code != code:
             problem = f"ended {ended.seconds - moment:.1f} s after the signal"
         elif ended.code == 128 + kind and f"ended by {kind.name}" not in ended.err:
-            problem = f"says {ended.err[-500:]}"
-        tally.met(f"{kind.name} {moment:.2f} s into {argv[0]}", problem or _image(here, "out", absent=True))
+            problem = f"does not name the signal: {ended.err[-500:]}"
+        tally.count(f"{kind.name} {moment:.2f} s into {argv[0]}", problem or _image(here, "out", absent=True))
     time.sleep(1)
     if left := here.left():
         tally.lost.append(f"signals: processes {left} are left")
@@ -128,28 +129,28 @@ def _damage(here: Small, tally: Tally, *, full: bool) -> None:
         for at, (what, damage) in enumerate(_DAMAGES.items()):
             if not full and (number + at) % 10:
                 continue
-            # A build that had no need of the file has left it as it was damaged.
+            # A build that did not need the file has left it damaged.
             before = (path.read_bytes() if path.is_file() else b"") or first
-            _gone(path)
+            _remove(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             damage(path, before)
             here.forget("out")
             ended = here.run(argv)
             problem = None if ended.code == 0 else f"exit code {ended.code}: {ended.err[-400:]}"
-            tally.met(f"{path.relative_to(root)} {what}", problem or _image(here, "out"))
+            tally.count(f"{path.relative_to(root)} {what}", problem or _image(here, "out"))
             if problem is not None:
                 here.forget("cache")
                 here.run(argv)
 
 
-def _gone(path: Path) -> None:
+def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def _flipped_behind_its_time(path: Path, data: bytes) -> None:
+def _change_byte_and_keep_old_time(path: Path, data: bytes) -> None:
     at = len(data) // 2
     path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -164,7 +165,7 @@ _DAMAGES: Mapping[str, Callable[[Path, bytes], object]] = {
     "empty": lambda path, _: path.touch(),
     "cut in half": lambda path, data: path.write_bytes(data[: len(data) // 2]),
     "first byte changed": lambda path, data: path.write_bytes(bytes([data[0] ^ 1]) + data[1:]),
-    "a byte changed, old time": _flipped_behind_its_time,
+    "a byte changed, old time": _change_byte_and_keep_old_time,
     "zeros": lambda path, data: path.write_bytes(bytes(len(data))),
     "random": lambda path, data: path.write_bytes(random.Random(_SEED).randbytes(len(data))),  # noqa: S311
     "longer": lambda path, data: path.write_bytes(data + b"x"),
@@ -180,31 +181,31 @@ def _disks(here: Small, tally: Tally, *, full: bool) -> None:
     disk = here.folder / "disk"
     disk.mkdir()
     kept = (here.folder / "x.lock").read_bytes()
-    places: tuple[tuple[str, Sequence[str], Mapping[str, str]], ...] = (
+    commands: tuple[tuple[str, Sequence[str], Mapping[str, str]], ...] = (
         ("the cache", here.build(), {"XDG_CACHE_HOME": str(disk)}),
         ("the output", here.build(f"oci:{disk}/out"), {}),
         ("the state", here.build(), {"XDG_STATE_HOME": str(disk)}),
         ("the lock", here.lock(f"{disk}/new.lock"), {}),
         ("TMPDIR", here.lock(), {"TMPDIR": str(disk)}),
     )
-    for at, (where, argv, env) in enumerate(places):
+    for at, (where, argv, env) in enumerate(commands):
         for number, options in enumerate(_DISKS):
             if not full and (number + at) % 4:
                 continue
             here.forget("out", "new.lock")
             with _mounted(disk, options):
                 if where == "the lock" and options.startswith("size"):
-                    with _ignored():
+                    with contextlib.suppress(OSError):
                         (disk / "new.lock").write_bytes(b"old")
                 ended = here.run(argv, env)
                 problem = None if ended.code in (0, 9) else f"exit code {ended.code}: {ended.err[-500:]}"
                 if ended.code == 9 and "hint:" not in ended.err:
-                    problem = f"no next step: {ended.err[-500:]}"
+                    problem = f"the error has no hint: {ended.err[-500:]}"
                 problem = problem or _image(here, "disk/out", absent=True) or _image(here, "out", absent=True)
                 for lock in (disk / "new.lock", here.folder / "new.lock"):
                     if lock.exists() and lock.read_bytes() not in (kept, b"old", b""):
-                        problem = f"{lock} is half a lock"
-            tally.met(f"{options} under {where}", problem)
+                        problem = f"{lock} is a partial lock"
+            tally.count(f"{options} under {where}", problem)
     ended = here.run(here.build())
     if ended.code or _image(here, "out"):
         tally.lost.append(f"disks: the next build: {ended.code}")
@@ -219,14 +220,6 @@ def _mounted(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@contextmanager
-def _ignored() -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        return
-
-
 def _clocks(here: Small, tally: Tally, *, full: bool) -> None:
     apt.require("faketime", "faketime")
     library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
@@ -237,15 +230,15 @@ def _clocks(here: Small, tally: Tally, *, full: bool) -> None:
             here.forget("out", *(() if warm else ("cache",)))
             ended = here.run(here.build(), env)
             problem = None if ended.code == 0 else f"exit code {ended.code}: {ended.err[-400:]}"
-            tally.met(f"{clock}, {'warm' if warm else 'cold'}", problem or _image(here, "out"))
+            tally.count(f"{clock}, {'warm' if warm else 'cold'}", problem or _image(here, "out"))
     here.forget("new.lock")
     ended = here.run(here.lock(), {"LD_PRELOAD": str(library), "FAKETIME": _CLOCKS[2]})
     same = (here.folder / "new.lock").exists() and (here.folder / "new.lock").read_bytes() == kept
-    tally.met("the lock in 2099", None if same else f"exit code {ended.code}: {ended.err[-400:]}")
+    tally.count("the lock in 2099", None if same else f"exit code {ended.code}: {ended.err[-400:]}")
 
 
 def _image(here: Small, layout: str, *, absent: bool = False) -> str | None:
-    """What is wrong with a layout; None when it is the image, or is not there and may be absent."""
+    """Return what is wrong with a layout; None if it is the image, or if it may be absent and is."""
     try:
         digest = here.digest_of(layout)
     except ValueError as error:

@@ -1,14 +1,14 @@
-"""24 CPU images of one matrix by one command, against 24 separate commands, each with an empty cache of its own.
+"""24 CPU images of a matrix by one command, compared with 24 separate commands, each with its own empty cache.
 
     python -m benchmarks.fleet [PYTHONS TORCHES BASES]
 
 The matrix is 3 Pythons x 4 versions of torch x 2 bases unless smaller numbers are given; the content of the images is
 described in `benchmarks._variety`. Both sides solve, build with the embedded engine and push to one registry on
-loopback, which starts empty, into one repository each; neither proves the images. A separate command finds in the
-registry what earlier ones pushed, as it would in life, and nothing else. All of them are run, none is estimated.
+loopback, which starts empty, into a repository each; neither verifies the images. A separate command may reuse what
+earlier ones pushed to the registry, as in practice, and nothing else. All commands are run; none is estimated.
 
-Bytes pushed are those of the blobs that were sent, against the sum of the sizes of all images. Peak memory is the
-proportional set size of the command and all its processes, sampled.
+Bytes pushed are those of the blobs sent, compared with the total size of all images. Peak memory is the proportional
+set size of the command and all its processes, sampled.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ title: Benchmark
 companions: [numpy]
 request: {os: debian12, cpu: true}
 """
-SECONDS = 0.25  # between two looks at the memory
+SECONDS = 0.25  # between two samples of the memory
 _PORT = 8950
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether every goal holds."""
+    """Run the benchmark; return 0 if every goal holds."""
     sizes = [int(text) for text in sys.argv[1:]] or [3, 4, 2]
     pythons, torches = _variety.PYTHONS[: sizes[0]], _variety.TORCHES[: sizes[1]]
-    with _sides.place("registry", "base", "channel") as here:
+    with _sides.workspace("registry", "base", "channel") as here:
         bases = _variety.push_bases(_sides._own_registry(here.folder / "bases", here.stack), here.folder, sizes[2])  # noqa: SLF001
         here.env["ENVKIT_CONDA_CHANNEL_ALIAS"] = _served(here, _variety.packed(here.folder, pythons, torches))
         (here.folder / "cpu.yaml").write_text(DEFINITION)
@@ -56,27 +56,27 @@ def main() -> int:
         (here.folder / "matrix.yaml").write_text(json.dumps(tree))
         together, peak, document = _fleet(here)
         images = document["images"]
-        total = sum(_size(here.registry, "fleet", one["digest"]) for one in images)
-        sent = sum(one["figures"]["sent_bytes"] for one in images)
+        total = sum(_size(here.registry, "fleet", image["digest"]) for image in images)
+        sent = sum(image["figures"]["sent_bytes"] for image in images)
         print(
-            f"one command: {together:.1f} s for {len(images)} images of {total / 1e6:.0f} MB in all, "
-            f"{sent / 1e6:.0f} MB sent, the registry holds {here.received() / 1e6:.0f} MB, peak {peak:.0f} MB"
+            f"one command: {together:.1f} s for {len(images)} images of {total / 1e6:.0f} MB in total, "
+            f"{sent / 1e6:.0f} MB sent, {here.received() / 1e6:.0f} MB in the registry, peak {peak:.0f} MB"
         )
-        apart = 0.0
+        separate = 0.0
         for number, combination in enumerate(itertools.product(pythons, torches, bases)):
-            apart += _separate(here, number, combination)
-            print(f"separate: {number + 1} images in {apart:.1f} s")
+            separate += _separate(here, number, combination)
+            print(f"separate: {number + 1} images in {separate:.1f} s")
     count = len(images)
     return finish(
         "fleet",
         [
             Figure(
                 name="wall time",
-                figure=together / apart,
+                figure=together / separate,
                 unit="x",
                 better="lower",
                 goal=0.25,
-                against=f"{count} separate builds {apart:.1f} s, together {together:.1f} s, {cores()} cores",
+                against=f"{count} separate builds {separate:.1f} s, together {together:.1f} s, {cores()} cores",
             ),
             Figure(
                 name="bytes pushed",
@@ -98,8 +98,8 @@ def main() -> int:
     )
 
 
-def _fleet(here: _sides.Place) -> tuple[float, float, Any]:
-    """Seconds of the one command, the peak MB of its processes, and its document."""
+def _fleet(here: _sides.Workspace) -> tuple[float, float, Any]:
+    """Run the one command; return its seconds, the peak MB of its processes, and its document."""
     argv = [
         sys.executable, "-m", "envkit", "build", "--matrix", "matrix.yaml", "--engine", "embedded", "--no-verify",
         "--output", f"registry:{here.registry}/fleet", "-o", "fleet.json", "--progress", "quiet",
@@ -119,8 +119,8 @@ def _fleet(here: _sides.Place) -> tuple[float, float, Any]:
     return elapsed, peak, json.loads((here.folder / "fleet.json").read_text())
 
 
-def _separate(here: _sides.Place, number: int, combination: Sequence[str]) -> float:
-    """Seconds of one separate build; its cache goes afterwards."""
+def _separate(here: _sides.Workspace, number: int, combination: Sequence[str]) -> float:
+    """Run one separate build; return its seconds. Its cache is removed afterwards."""
     python, torch, base = combination
     own = here.folder / f"own{number}"
     seconds = here.envkit(
@@ -133,16 +133,16 @@ def _separate(here: _sides.Place, number: int, combination: Sequence[str]) -> fl
 
 
 def _size(registry: str, repository: str, digest: str) -> int:
-    """Bytes of an image's layers and configuration, as its manifest says."""
+    """Return the bytes of an image's layers and configuration, from its manifest."""
     kind = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
     asked = urllib.request.Request(f"http://{registry}/v2/{repository}/manifests/{digest}", headers=kind)
     with urllib.request.urlopen(asked) as answer:  # noqa: S310 - this benchmark's own registry
         tree = json.load(answer)
-    return sum(int(one["size"]) for one in (*tree["layers"], tree["config"]))
+    return sum(int(blob["size"]) for blob in (*tree["layers"], tree["config"]))
 
 
-def _served(here: _sides.Place, folder: Path) -> str:
-    """Serve a folder on loopback; gives its address."""
+def _served(here: _sides.Workspace, folder: Path) -> str:
+    """Serve a folder on loopback; return its address."""
     answer = functools.partial(_sides.Quiet, directory=os.fspath(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", processes.free_port(_PORT)), answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()

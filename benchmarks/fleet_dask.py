@@ -1,22 +1,22 @@
-"""The images of one matrix over three Dask workers, against three processes of this machine without Dask.
+"""The images of a matrix built by three Dask workers, compared with three processes of this machine without Dask.
 
     python -m benchmarks.fleet_dask [--kill] [PYTHONS TORCHES BASES]
 
-What is compared. On a machine of two cores three workers cannot be faster than three processes, so what can be measured
-is what Dask costs: the scheduler, the workers beside the processes that build, what is sent between them, and its
-choice of who builds what. Both sides have the same tasks with the same locks, solved before; three build processes
-(`LocalPool`, one of which each Dask worker has as well); caches that are as separate, one for each, empty at first; one
-repository each of one registry that starts empty; and the same rule for who builds what (`Affinity`, and whoever is
-idle takes from whoever has most left). The second build of a share of the images is off. One local pool of three
-processes with one cache, as `envkit build --matrix` has it, would do less work, not the same work faster.
+On a machine with two cores three workers cannot be faster than three processes, so this measures the overhead of Dask:
+the scheduler, the workers next to the build processes, the messages between them, and the assignment of tasks. Both
+sides have the same tasks with the same locks, solved before; three build processes (`LocalPool`, of which each Dask
+worker has one too); a separate cache per process, empty at first; a repository each in a registry that starts empty;
+and the same rule for assigning tasks (`Affinity`, and an idle process takes from the one with most tasks left). The
+second build of a share of the images is off. A local pool of three processes with one cache, as in
+`envkit build --matrix`, would do less work, not the same work faster.
 
-Scaling is the time of one worker against that of three, over the number of cores that can work at once. With separate
-caches three workers make layers up to three times that one worker makes once, so it stays well below 1 where the images
-share most of their bytes.
+Scaling is the time of one worker over that of three, divided by the number of cores that can work at once. With
+separate caches three workers may make a layer three times that one worker makes once, so scaling is well below 1 if the
+images share most of their bytes.
 
 The matrix is 2 Pythons x 2 versions of torch x 2 bases unless other numbers are given; its content is that of
-`benchmarks.fleet`. The sides take turns, each twice, and the better time counts. With `--kill` a worker is killed when
-a third of the images is done. Digests have to be those of the local side in every run.
+`benchmarks.fleet`. The sides run alternately, each twice, and the better time counts. With `--kill` a worker is killed
+when a third of the images is done. In every run the digests must be those of the local side.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ Digests = dict[str, str | None]
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether every goal holds."""
+    """Run the benchmark; return 0 if every goal holds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("sizes", nargs="*", type=int, default=[2, 2, 2])
-    asked = parser.parse_args()
-    with _sides.place("registry", "base", "channel") as here:
-        tasks = _tasks(here, asked.sizes)
+    options = parser.parse_args()
+    with _sides.workspace("registry", "base", "channel") as here:
+        tasks = _tasks(here, options.sizes)
         tell(f"{len(tasks)} images, {cores()} cores, {len(NAMES)} workers")
         local, dask = [], []
         digests: Digests = {}
@@ -82,10 +82,10 @@ def main() -> int:
         with _scratch(here, "alone") as folder:
             alone = _dask(_to(tasks, here, "alone"), folder, here, NAMES[:1], digests)
         tell(f"one worker: {alone:.1f} s")
-        if asked.kill:
+        if options.kill:
             with _scratch(here, "killed") as folder:
                 killed = _dask(_to(tasks, here, "killed"), folder, here, NAMES, digests, kill=True)
-            tell(f"one of three workers killed in the middle: {killed:.1f} s, every image there, digests equal")
+            tell(f"one of three workers killed halfway: {killed:.1f} s, all images built, digests equal")
     best, overhead = min(dask), min(dask) / min(local)
     workers = min(len(NAMES), cores())
     tell(f"scaling: {alone / best:.2f} times as fast as one worker, efficiency {alone / best / workers:.2f}")
@@ -104,40 +104,40 @@ def main() -> int:
     )
 
 
-def _tasks(here: _sides.Place, sizes: Sequence[int]) -> list[BuildTask]:
-    """The tasks of the matrix with their locks, in the order that shares most."""
+def _tasks(here: _sides.Workspace, sizes: Sequence[int]) -> list[BuildTask]:
+    """Return the tasks of the matrix with their locks, in the order that shares most layers."""
     pythons, torches = _variety.PYTHONS[: sizes[0]], _variety.TORCHES[: sizes[1]]
     own = _sides._own_registry(here.folder / "bases", here.stack)  # noqa: SLF001
     bases = _variety.push_bases(own, here.folder, sizes[2])
     here.env["ENVKIT_CONDA_CHANNEL_ALIAS"] = _served(here, _variety.packed(here.folder, pythons, torches))
-    # What a solver keeps of a channel is kept by its address, which other channels had before.
+    # Solvers cache a channel by its address, and other channels had this address before.
     os.environ.update(here.env | _own(here.folder / "locks"))
     (here.folder / "cpu.yaml").write_text(DEFINITION)
     axes = {"python": list(pythons), "torch": list(torches), "base": bases}
     tree = {"schema": "envkit.matrix/1", "image": "./cpu.yaml", "axes": axes}
     (here.folder / "matrix.yaml").write_text(json.dumps(tree))
-    found = cells.expand(read_matrix(here.folder / "matrix.yaml"), {}, load_facts(), load_definition)
+    expanded = cells.expand(read_matrix(here.folder / "matrix.yaml"), {}, load_facts(), load_definition)
     locks = Locks(settings.load({}, os.environ, here.folder), "embedded", Silent())
-    plain = [task_of(cell, "embedded", BuildOptions(), verify=False) for cell in found.cells]
+    unlocked = [task_of(cell, "embedded", BuildOptions(), verify=False) for cell in expanded.cells]
     return [
         replace(task, lock=to_text(locks.of(cell.plan, str(task.options["base"]))))
-        for cell, task in in_order(found.cells, plain)
+        for cell, task in in_order(expanded.cells, unlocked)
     ]
 
 
-def _to(tasks: Sequence[BuildTask], here: _sides.Place, repository: str) -> list[BuildTask]:
+def _to(tasks: Sequence[BuildTask], here: _sides.Workspace, repository: str) -> list[BuildTask]:
     return [replace(task, output=f"registry:{here.registry}/{repository}:{task.name}") for task in tasks]
 
 
 def _local(tasks: Sequence[BuildTask], folder: Path) -> tuple[float, Digests]:
-    """Seconds without Dask, and the digests: a process for each name, each with a queue of its own."""
+    """Build without Dask, in a process per name with a queue of its own; return the seconds and the digests."""
     affinity = Affinity([Machine(address=name, name=name, host="h", pid=0, threads=1) for name in NAMES])
     queues: dict[str, deque[BuildTask]] = {name: deque() for name in NAMES}
     for task in tasks:
         queues[affinity.place(task).workers[0]].append(task)
     lock, outcomes = threading.Lock(), list[Outcome]()
 
-    def following(name: str) -> BuildTask | None:
+    def next_task(name: str) -> BuildTask | None:
         with lock:
             if queues[name]:
                 return queues[name].popleft()
@@ -145,7 +145,7 @@ def _local(tasks: Sequence[BuildTask], folder: Path) -> tuple[float, Digests]:
             return longest.pop() if longest else None
 
     def serve(name: str, pool: LocalPool) -> None:
-        while (task := following(name)) is not None:
+        while (task := next_task(name)) is not None:
             outcomes.append(outcome_of(task, pool.submit(build_task.build, task)))
 
     with contextlib.ExitStack() as stack:
@@ -158,11 +158,11 @@ def _local(tasks: Sequence[BuildTask], folder: Path) -> tuple[float, Digests]:
             thread.join()
         seconds = time.perf_counter() - began
     _require(outcomes, tasks)
-    return seconds, {one.name: one.digest for one in outcomes}
+    return seconds, {outcome.name: outcome.digest for outcome in outcomes}
 
 
 def _pool(folder: Path) -> LocalPool:
-    """A pool of one process that has begun, with caches of its own."""
+    """Return a pool of one process that has started, with its own caches."""
     os.environ.update(_own(folder))
     pool = LocalPool(1)
     pool.submit(os.getpid).result()
@@ -172,29 +172,29 @@ def _pool(folder: Path) -> LocalPool:
 def _dask(
     tasks: Sequence[BuildTask],
     folder: Path,
-    here: _sides.Place,
+    here: _sides.Workspace,
     names: Sequence[str],
     expected: Digests,
     *,
     kill: bool = False,
 ) -> float:
-    """Seconds over so many Dask workers, from the first task to the last outcome."""
-    with cluster(folder, here.env, *names) as found:
+    """Build over one Dask worker per name; return the seconds from the first task to the last outcome."""
+    with cluster(folder, here.env, *names) as workers:
         ended: list[Outcome] = []
 
-        def heard(outcome: Outcome) -> None:
+        def count(outcome: Outcome) -> None:
             ended.append(outcome)
             if kill and len(ended) == max(len(tasks) // 3, 1):
-                found.kill(names[1])
+                workers.kill(names[1])
 
-        quiet: Callable[[str], None] = tell if kill else _nothing
-        with ClusterRun(found.address, engine="embedded", output=tasks[0].output, share=0, note=quiet) as fleet:
+        note: Callable[[str], None] = tell if kill else _nothing
+        with ClusterRun(workers.address, engine="embedded", output=tasks[0].output, share=0, note=note) as fleet:
             wait(fleet.started)
             began = time.perf_counter()
-            outcomes = fleet.run(tasks, heard)
+            outcomes = fleet.run(tasks, count)
             seconds = time.perf_counter() - began
     _require(outcomes, tasks)
-    differing = [one.name for one in outcomes if one.digest != expected[one.name]]
+    differing = [outcome.name for outcome in outcomes if outcome.digest != expected[outcome.name]]
     if differing:
         raise SystemExit(f"digests differ between machines: {', '.join(differing)}")
     return seconds
@@ -205,8 +205,8 @@ def _own(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _scratch(here: _sides.Place, name: str) -> Iterator[Path]:
-    """A folder that is gone afterwards: three caches of torch take room."""
+def _scratch(here: _sides.Workspace, name: str) -> Iterator[Path]:
+    """Yield a folder that is removed afterwards, because three caches of torch take much space."""
     folder = here.folder / name
     folder.mkdir()
     try:
@@ -216,7 +216,11 @@ def _scratch(here: _sides.Place, name: str) -> Iterator[Path]:
 
 
 def _require(outcomes: Sequence[Outcome], tasks: Sequence[BuildTask]) -> None:
-    bad = [f"{one.name}: {one.status} {one.error}" for one in outcomes if one.status != build_task.BUILT]
+    bad = [
+        f"{outcome.name}: {outcome.status} {outcome.error}"
+        for outcome in outcomes
+        if outcome.status != build_task.BUILT
+    ]
     if bad or len(outcomes) != len(tasks):
         raise SystemExit(f"{len(outcomes)} outcomes of {len(tasks)} tasks; {'; '.join(bad)}")
 

@@ -1,17 +1,17 @@
-"""The smoke suite on a GPU: its numbers, whether planted faults are named, and what load and settings change.
+"""The smoke suite on a GPU: its numbers, whether it reports planted faults, and the effect of load and settings.
 
     python -m benchmarks.gpu_calibration [FOLDER [one|two|three]] [--standin]
 
 Three calls of up to ten minutes each, on a machine with a GPU and in the Python that has torch and PyYAML:
 
-    one     facts of the machine, `quick` twice, C10 three times, and the numbers that thresholds rest on: seconds of a
-            reading of the link, rates of products, errors by precision, pinned copies against a plain cudaMemcpyAsync
-    two     `standard`, then one planted fault after another, each with the code that has to name it
-    three   C24, the suite beside other loads, and in other environments
+    one     facts of the machine, `quick` twice, C10 three times, and the numbers that thresholds depend on: the time of
+            reading the link, rates of products, errors by precision, pinned copies compared with cudaMemcpyAsync
+    two     `standard`, then one planted fault after another, each with the code that must be reported
+    three   C24, the suite during other loads, and in other environments
 
-Every document goes to FOLDER/CALL.jsonl as it comes, with its verdicts, so a call that is cut off loses nothing. No
-setting of the GPU is changed, and only processes that this started are ended. `--standin` tries the harness on the
-tests' model of a GPU, with less of everything.
+Every document is written to FOLDER/CALL.jsonl at once, with its verdicts, so a call that is cut off loses nothing. No
+setting of the GPU is changed, and only processes started here are ended. `--standin` runs a smaller version on the
+tests' model of a GPU, to test the harness itself.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ _FACTS = (
 )
 _QUIET = ("NOT_PROMISED", "NO_PLAN", "NOT_SELECTED")
 _GPU_CHECK_S = 60
-_PATIENCE = 5  # of the model, which computes on the CPU
+_PATIENCE = 5  # factor on time limits for the model, which computes on the CPU
 
 
 @dataclass(slots=True)
 class Session:
-    """One call: where its records go, how its processes are started, and what came of it."""
+    """One call: where its records go, and how its processes are started."""
 
     folder: Path
     scratch: Path
@@ -93,7 +93,7 @@ class Session:
     def run(
         self, argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None
     ) -> tuple[int, bytes, str, float]:
-        """Run a command in a session of its own; its exit code (124: over the limit), output, errors and seconds."""
+        """Run a command in its own session; return its exit code (124: over the limit), output, errors and seconds."""
         begin = time.monotonic()
         with subprocess.Popen(
             argv,
@@ -123,7 +123,7 @@ class Session:
         limit_s: float = 240.0,
         prefix: Sequence[str] = (),
     ) -> tuple[Judged, ...]:
-        """Run the payload once, keep and judge its document; the findings, none without a document."""
+        """Run the payload, keep and judge its document; return the findings, none if there is no document."""
         files = {
             "payload.pyz": payload_archive(),
             "spec.json": json.dumps(SPEC).encode(),
@@ -141,22 +141,22 @@ class Session:
             self.say(f"{name}: NO DOCUMENT after {wall:.1f} s, exit {code}: {error}")
             return ()
         chosen = select(tier, only.split(",") if only else ())
-        found = judge(document, SPEC, chosen, judges())
+        judged = judge(document, SPEC, chosen, judges())
         times = {item["id"].partition(".")[0]: item["duration_s"] for item in reversed(document["checks"])}
-        said = [[item.id, item.subject, str(item.finding.verdict), item.finding.reason_code] for item in found]
-        self.keep("payload", name, wall_s=wall, exit=code, seconds=times, said=said, document=document)
+        verdicts = [[item.id, item.subject, str(item.finding.verdict), item.finding.reason_code] for item in judged]
+        self.keep("payload", name, wall_s=wall, exit=code, seconds=times, said=verdicts, document=document)
         slowest = sorted(times.items(), key=lambda item: -(item[1] or 0))[:5]
         self.say(f"{name}: {wall:.1f} s ({', '.join(f'{check} {spent or 0:.1f}' for check, spent in slowest)})")
-        for item in found:
+        for item in judged:
             finding = item.finding
             if finding.verdict is not Verdict.PASS and finding.reason_code not in _QUIET:
-                told = f"{item.id} {item.subject} {finding.verdict} {finding.reason_code}: {finding.message}"
-                self.say(f"    {told[:200]}")
-        return found
+                line = f"{item.id} {item.subject} {finding.verdict} {finding.reason_code}: {finding.message}"
+                self.say(f"    {line[:200]}")
+        return judged
 
     @contextmanager
     def beside(self, load: str, *arguments: object) -> Iterator[bool]:
-        """Keep another process on the GPU or the CPUs busy meanwhile; whether it came up."""
+        """Keep the GPU or the CPUs busy with another process; yield whether it started."""
         process = subprocess.Popen(
             [sys.executable, "-c", LOADS[load], *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -173,7 +173,7 @@ class Session:
 
 
 def one(session: Session, short: bool) -> list[Figure]:
-    """Facts, repeated runs and the numbers that thresholds rest on."""
+    """Record facts, repeated runs and the numbers that thresholds depend on."""
     for command in _FACTS:
         if shutil.which(command.split()[0]):
             _, out, _, wall = session.run(command.split(), 60)
@@ -193,7 +193,7 @@ def one(session: Session, short: bool) -> list[Figure]:
                 unit="s",
                 better="lower",
                 goal=60,
-                against="the promise for an H100 with 16 CPUs",
+                against="the documented limit on an H100 with 16 CPUs",
             )
         )
     for number in range(1 if short else 3):
@@ -206,14 +206,14 @@ def one(session: Session, short: bool) -> list[Figure]:
     if ended:
         session.say(f"the numbers ended with exit code {ended}: {errors.strip().splitlines()[-1:]}")
     for row in rows:
-        for way, share in row["value"].items() if row["name"] == "share of a plain copy loop" else ():
+        for name, share in row["value"].items() if row["name"] == "share of a plain copy loop" else ():
             against = "a loop of cudaMemcpyAsync over the same buffers"
-            figures.append(Figure(name=way, figure=share, unit="1", better="higher", goal=0.95, against=against))
+            figures.append(Figure(name=name, figure=share, unit="1", better="higher", goal=0.95, against=against))
     return figures
 
 
 def two(session: Session, short: bool) -> list[Figure]:
-    """The standard tier, and every planted fault."""
+    """Run the standard tier, then plant every fault."""
     if not short:
         session.payload("standard", tier="standard", limit_s=330)
     named = [_named(session, fault) for fault in FAULTS if fault.modeled or not short]
@@ -223,9 +223,9 @@ def two(session: Session, short: bool) -> list[Figure]:
 
 
 def _named(session: Session, fault: Fault) -> bool:
-    """Plant one fault; whether each of its findings has the code that it should have."""
-    found = session.payload(f"fault {fault.name}", fault.only, tier="standard", patch=fault.patch, limit_s=120)
-    codes = {(item.id, item.finding.reason_code) for item in found}
+    """Plant one fault; return whether each of its findings has the expected code."""
+    judged = session.payload(f"fault {fault.name}", fault.only, tier="standard", patch=fault.patch, limit_s=120)
+    codes = {(item.id, item.finding.reason_code) for item in judged}
     missed = [f"{ident} without {code}" for ident, code in fault.expected.items() if (ident, code) not in codes]
     session.keep("fault", fault.name, expected=fault.expected, missed=missed)
     session.say(f"    {fault.name}: {'NOT named: ' + '; '.join(missed) if missed else 'named'}")
@@ -233,7 +233,7 @@ def _named(session: Session, fault: Fault) -> bool:
 
 
 def three(session: Session, short: bool) -> list[Figure]:
-    """A minute of load, neighbors, and environments."""
+    """Run a minute of load, then the suite during other loads and in other environments."""
     if not short:
         session.payload("C24", "C24", tier="deep", limit_s=150)
     busy: list[tuple[str, str, tuple[int, ...]]] = [
@@ -248,7 +248,7 @@ def three(session: Session, short: bool) -> list[Figure]:
             if up:
                 session.payload(f"beside {load} {arguments}", only, tier="standard", limit_s=120)
             else:
-                session.say(f"the load {load} {arguments} did not come up")
+                session.say(f"the load {load} {arguments} did not start")
     for name, (env, only) in list(ENVIRONMENTS.items())[: 3 if short else None]:
         session.payload(f"env {name}", only, tier="standard", env=env, limit_s=120)
     if os.geteuid() == 0 and shutil.which("setpriv") and not short:
@@ -264,7 +264,7 @@ CALLS = {"one": one, "two": two, "three": three}
 
 
 def main() -> int:
-    """Make one call; 0 when its goals hold."""
+    """Make one call; return 0 if its goals hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_calibration", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("gpu-calibration"), help="where records go")
     parser.add_argument("call", nargs="?", choices=CALLS, default="one")
@@ -272,13 +272,13 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="envkit-calibration-") as scratch:
         session = Session(options.folder, Path(scratch), options.call, time.monotonic())
-        Path(scratch).chmod(0o755)  # one run is another user's
+        Path(scratch).chmod(0o755)  # because another user makes one of the runs
         if options.standin:
             session.standin, session.smaller = _standin(Path(scratch))
         else:
             sees = "import torch, sys; sys.exit(not torch.cuda.is_available())"
             if session.run([sys.executable, "-c", sees], _GPU_CHECK_S)[0]:
-                tell("torch sees no GPU here, so there is nothing to calibrate; --standin tries the harness itself")
+                tell("torch sees no GPU here, so there is nothing to calibrate; --standin tests the harness itself")
                 return 0
         options.folder.mkdir(parents=True, exist_ok=True)
         figures = CALLS[options.call](session, options.standin)

@@ -1,12 +1,12 @@
-"""kill -9 at a random moment of build, lock, push and verify: outputs are old, new or absent, and the next run works.
+"""kill -9 at random moments of build, lock, push and verify: outputs are old, new or absent, and the next run works.
 
     python -m benchmarks.kills [COUNT] [SEED]
 
 COUNT kills of each command (default 10; 100 makes 400 kills and takes about half an hour on two cores).
-Each kill comes at a moment drawn evenly from the time that the command takes undisturbed. After each one, everything
-that the command writes is read back: an image's every blob is hashed, a lock is compared byte for byte, a tag is
-followed to its blobs, a record is parsed. After every tenth one, and at the end, the same command runs to its end and
-has to give what it gave before. Then no process and no file of the killed ones may be left.
+The moment of a kill is drawn evenly from the time that the command takes undisturbed. After each kill, everything that
+the command writes is read back: every blob of an image is hashed, a lock is compared byte for byte, the blobs of a tag
+are fetched, a record is parsed. After every tenth kill, and at the end, the same command runs to its end and must give
+what it gave before. Then no process and no file of the killed commands may be left.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pathlib import Path
 from benchmarks._report import Figure, finish
 from benchmarks._small import Small, small
 
-_RUN_AGAIN = 10  # after so many kills
+_RUN_AGAIN = 10  # kills between two complete runs
 _GONE_S = 20.0  # how long processes of a killed run may take to end
 
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """A command, its exit code, what looks at what it wrote, and the names of that."""
+    """A command, its exit code, the check of its outputs, and the names of these outputs."""
 
     name: str
     argv: Sequence[str]
@@ -42,16 +42,16 @@ class _Command:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the kills of one command."""
+    """The kills of one command."""
 
     name: str
     tried: int = 0
-    running: int = 0  # of them met the command while it ran
+    running: int = 0  # kills that came while the command ran
     lost: list[str] = field(default_factory=list)
 
 
 def main() -> int:
-    """Kill, print the table, and say by the exit code whether anything was lost."""
+    """Kill the commands and print the table; return 0 if nothing was lost."""
     count, seed = (int(text) for text in (*sys.argv[1:3], *("10", "1")[len(sys.argv) - 1 :]))
     chance = random.Random(seed)  # noqa: S311 - moments, not secrets
     with small() as here:
@@ -67,25 +67,25 @@ def main() -> int:
     for tally in tallies:
         print(f"{tally.name:<10} {tally.tried:>6} {tally.running:>8} {len(tally.lost):>5}")
     lost = [f"{tally.name}: {text}" for tally in tallies for text in tally.lost] + left
-    print("\n".join(lost) or "nothing was lost, and nothing of the killed runs is left")
+    print("\n".join(lost) or "nothing was lost, and nothing is left of the killed runs")
     total = sum(tally.tried for tally in tallies)
-    met = sum(tally.running for tally in tallies)
+    running = sum(tally.running for tally in tallies)
     survived = 100 * (total - min(len(lost), total)) / total
-    against = f"{total} kills, {met} of a running command, {len(lost)} things lost"
+    against = f"{total} kills, {running} of a running command, {len(lost)} problems"
     return finish(
         "kills", [Figure(name="survived", figure=survived, unit="%", better="higher", goal=100, against=against)]
     )
 
 
 def _kill(here: Small, command: _Command, count: int, chance: random.Random) -> Tally:
-    """Kill one command `count` times; its output is removed before every other kill, so that half of them meet it."""
+    """Kill a command `count` times. Its output is removed before every other kill, so that half of the runs have it."""
     argv, code, check = command.argv, command.code, command.check
     tally = Tally(command.name)
     usual = here.run(argv).seconds
     for number in range(count):
         if number % 2:
             here.forget(*command.fresh)
-        ended = here.struck(argv, signal.SIGKILL, chance.uniform(0, usual))
+        ended = here.signaled(argv, signal.SIGKILL, chance.uniform(0, usual))
         tally.tried += 1
         tally.running += ended.code == -signal.SIGKILL
         if ended.code not in (-signal.SIGKILL, code):
@@ -93,7 +93,7 @@ def _kill(here: Small, command: _Command, count: int, chance: random.Random) -> 
         _noted(tally, number, lambda: check(here))
         if number % _RUN_AGAIN == _RUN_AGAIN - 1 or number == count - 1:
             again = here.run(argv)
-            usual = min(usual, again.seconds)  # the first one may have met a busier machine
+            usual = min(usual, again.seconds)  # the machine may have been busier during the first run
             if again.code != code:
                 tally.lost.append(f"the run after kill {number}: exit code {again.code}: {again.err[-300:]}")
             _noted(tally, number, lambda: check(here))
@@ -152,16 +152,16 @@ def _record_is_whole(here: Small) -> None:
 
 
 def _left(here: Small) -> list[str]:
-    """What the killed runs left after later ones: processes, half files, scratch and run folders, control groups."""
+    """Return what is left of the killed runs: processes, partial files, scratch and run folders, control groups."""
     until = time.monotonic() + _GONE_S
     while (processes := here.left()) and time.monotonic() < until:
         time.sleep(0.1)
-    found = [f"process {pid}" for pid in processes]
-    found += [str(path) for path in (here.folder / "tmp").iterdir()]
-    found += [str(path) for path in (here.folder / "cache/envkit/runs").iterdir()]
-    found += [str(path) for path in here.folder.glob(".*.tmp")]
+    left = [f"process {pid}" for pid in processes]
+    left += [str(path) for path in (here.folder / "tmp").iterdir()]
+    left += [str(path) for path in (here.folder / "cache/envkit/runs").iterdir()]
+    left += [str(path) for path in here.folder.glob(".*.tmp")]
     groups = Path("/sys/fs/cgroup").rglob("envkit-*-*-*")
-    return found + [str(path) for path in groups if not (Path("/proc") / path.name.split("-")[1]).exists()]
+    return left + [str(path) for path in groups if not (Path("/proc") / path.name.split("-")[1]).exists()]
 
 
 if __name__ == "__main__":

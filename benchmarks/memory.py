@@ -1,10 +1,10 @@
-"""The memory that a build of a large image takes: torch for CUDA 12.6 and all its libraries, from wheels.
+"""The memory of a build of a large image: torch for CUDA 12.6 and all its libraries, from wheels.
 
     python -m benchmarks.memory [FOLDER]
 
-FOLDER holds the wheels; without it pip downloads them once. Python comes from the world's channel, the base from its
-registry. Printed are the largest process (the kernel's peak resident set) and, sampled, the whole tree of processes
-(proportional set size: a shared page counts once). The page cache belongs to nobody and is not in it.
+FOLDER has the wheels; without it pip downloads them once. Python comes from the test world's channel, the base from its
+registry. Measured are the peak resident set of the largest process and, sampled, the proportional set size of all
+processes together, which counts a shared page once. The page cache is not included.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SECONDS = 0.1  # between two samples
 
 
 def main() -> int:
-    """Build, watch, and say by the exit code whether the goal holds."""
+    """Build and measure; return 0 if every goal holds."""
     folder = wheels_of(Path(sys.argv[1]) if sys.argv[1:] else None)
-    with _sides.place("registry", "base", "channel") as here:
+    with _sides.workspace("registry", "base", "channel") as here:
         here.serve_wheels(folder)
         here.lock("large", DEFINITION)
         started = time.perf_counter()
@@ -45,8 +45,8 @@ def main() -> int:
     )
 
 
-def _watched(here: _sides.Place, wheels: Path) -> tuple[float, float]:
-    """Peak MB of the largest process of a build, and of all its processes together."""
+def _watched(here: _sides.Workspace, wheels: Path) -> tuple[float, float]:
+    """Return the peak MB of the largest process of a build, and of all its processes together."""
     own = {"XDG_CACHE_HOME": str(here.folder / "cache"), "XDG_STATE_HOME": str(here.folder / "state")}
     argv = [sys.executable, "-m", "envkit", *here.embedded_command("large", "oci:layout"), "--progress", "quiet"]
     tree = 0.0
@@ -56,7 +56,7 @@ def _watched(here: _sides.Place, wheels: Path) -> tuple[float, float]:
             pid, status, usage = os.wait4(child.pid, os.WNOHANG)
             if pid:
                 break
-            tree = max(tree, sum(_pss(one) for one in _tree(child.pid)))
+            tree = max(tree, sum(map(_pss, _tree(child.pid))))
             time.sleep(SECONDS)
         child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
@@ -65,16 +65,16 @@ def _watched(here: _sides.Place, wheels: Path) -> tuple[float, float]:
 
 
 def _tree(root: int) -> list[int]:
-    found, left = [], [root]
-    while left:
-        pid = left.pop()
-        found.append(pid)
+    pids, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        pids.append(pid)
         for listed in Path(f"/proc/{pid}/task").glob("*/children"):
             try:
-                left += map(int, listed.read_text().split())
+                waiting += map(int, listed.read_text().split())
             except OSError:
                 continue
-    return found
+    return pids
 
 
 def _pss(pid: int) -> float:
@@ -86,7 +86,7 @@ def _pss(pid: int) -> float:
 
 
 def _unpacked(layout: Path) -> int:
-    """Bytes of all layers, inflated by gzip's own command."""
+    """Return the bytes of all layers, decompressed by the gzip command."""
     index = json.loads((layout / "index.json").read_text())
     digest = index["manifests"][0]["digest"].replace(":", "/")
     total = 0

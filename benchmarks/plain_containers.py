@@ -1,12 +1,13 @@
-"""`make demo` in plain containers, which have no namespaces: how long it takes, what runs the image, and how it ends.
+"""`make demo` in plain containers, which have no namespaces: how long it takes, what runs the image, how it ends.
 
     python -m benchmarks.plain_containers [--small] [--only NAME ...] [--cache FOLDER]
 
-As root on Debian, with a Docker engine. Every place gets a fresh clone of this repository, and the Python index and
-Debian sources of this machine. `--small` builds a CPU image from the world's conda channel and registry instead of CUDA
-torch from the Python index. `--cache` is shared by the places of the same user, so that 3 GB are downloaded once.
+Runs as root on Debian, with a Docker engine. Every environment gets a fresh clone of this repository, and the Python
+index and Debian sources of this machine. `--small` builds a CPU image from the test world's conda channel and registry
+instead of CUDA torch from the Python index. `--cache` is shared by environments of the same user, so that 3 GB are
+downloaded once.
 
-A place is as promised when its exit code is the promised one and, where something is verified, its runner is.
+An environment is as documented if its exit code and, if something is verified, its runner are the documented ones.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _AUTHORITIES = Path(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certifica
 _POD = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "1000:1000",
         "--tmpfs", "/tmp:rw,exec,mode=1777")  # fmt: skip
 _FRESH, _PREPARED = "envkit-plain-fresh", "envkit-plain-prepared"
-# Root installs the rest by itself; a normal user finds it there.
+# Root installs the rest itself; for a normal user it must be there already.
 _NEEDED = ("make", "git", "python3")
 _PREPARATION = ("python3-venv", "mmdebstrap", "proot")
 _COMMAND = """\
@@ -46,21 +47,21 @@ exec make demo DEMO_REQUEST="$REQUEST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the demo runs. `flags` are of `docker run`; None is this machine itself, 'chroot' a root folder on it."""
+class Environment:
+    """Where the demo runs. `flags` are those of `docker run`; None is this machine itself, 'chroot' a chroot on it."""
 
     name: str
     flags: Sequence[str] | str | None
     prepared: bool = False
-    code: int  # promised; make itself ends with 2 whenever its recipe fails, so this is the recipe's
+    code: int  # of the recipe, because make itself exits 2 for any recipe that fails
     runner: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How it went in one place."""
+    """The outcome of the demo in one environment."""
 
-    place: Place
+    environment: Environment
     seconds: float
     code: int
     runner: str | None
@@ -68,52 +69,53 @@ class Outcome:
     last: str
 
     @property
-    def as_promised(self) -> bool:
-        """Whether exit code and runner are what the place promises."""
-        return (self.code, self.runner) == (self.place.code, self.place.runner)
+    def as_documented(self) -> bool:
+        """Whether exit code and runner are the documented ones."""
+        return (self.code, self.runner) == (self.environment.code, self.environment.runner)
 
 
-def places(*, small: bool) -> tuple[Place, ...]:
-    """The places, and what each promises. Only root can make a base from Debian's packages without namespaces."""
+def environments(*, small: bool) -> tuple[Environment, ...]:
+    """Return the environments with their documented outcomes.
+
+    Without namespaces only root can make a base from Debian's packages, so the full build fails for other users.
+    """
     user = (0, "proot") if small else (9, None)
     return (
-        Place(name="machine", flags=None, code=0, runner="bubblewrap"),
-        Place(name="docker, root", flags=(), code=0, runner="proot"),
-        Place(name="docker, user", flags=("--user", "1000:1000"), prepared=True, code=user[0], runner=user[1]),
-        Place(name="docker, no power", flags=("--cap-drop", "ALL"), prepared=True, code=9, runner=None),
-        Place(name="chroot", flags="chroot", code=0, runner="proot"),
-        Place(name="pod", flags=_POD, prepared=True, code=user[0], runner=user[1]),
+        Environment(name="machine", flags=None, code=0, runner="bubblewrap"),
+        Environment(name="docker, root", flags=(), code=0, runner="proot"),
+        Environment(name="docker, user", flags=("--user", "1000:1000"), prepared=True, code=user[0], runner=user[1]),
+        Environment(name="docker, no power", flags=("--cap-drop", "ALL"), prepared=True, code=9, runner=None),
+        Environment(name="chroot", flags="chroot", code=0, runner="proot"),
+        Environment(name="pod", flags=_POD, prepared=True, code=user[0], runner=user[1]),
     )
 
 
 def main() -> int:
-    """Run the demo in every place, and say by the exit code whether each ended as promised."""
+    """Run the demo in every environment; return 0 if each ended as documented."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--cache", type=Path)
-    asked = parser.parse_args()
-    chosen = [one for one in places(small=asked.small) if not asked.only or one.name in asked.only]
-    world = up(("docker", "registry", "base", *(("channel",) if asked.small else ())))
-    world.require("docker", "registry", "base", *(("channel",) if asked.small else ()))
+    options = parser.parse_args()
+    chosen = [item for item in environments(small=options.small) if not options.only or item.name in options.only]
+    world = up(("docker", "registry", "base", *(("channel",) if options.small else ())))
+    world.require("docker", "registry", "base", *(("channel",) if options.small else ()))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envkit-plain-", dir="/var/tmp")))
         folder.chmod(0o755)
-        demo = Demo(world, folder, small=asked.small, cache=asked.cache)
+        demo = Demo(world, folder, small=options.small, cache=options.cache)
         outcomes = []
-        for one in chosen:
-            outcomes.append(demo.run(one))
+        for environment in chosen:
+            outcomes.append(demo.run(environment))
             tell(_row(outcomes[-1]))
-    good = sum(one.as_promised for one in outcomes)
-    against = "small CPU image" if asked.small else "CUDA torch from the Python index"
-    figure = Figure(
-        name="places as promised", figure=good, unit="", better="higher", goal=len(outcomes), against=against
-    )
+    good = sum(outcome.as_documented for outcome in outcomes)
+    against = "small CPU image" if options.small else "CUDA torch from the Python index"
+    figure = Figure(name="as documented", figure=good, unit="", better="higher", goal=len(outcomes), against=against)
     return finish("plain_containers", [figure])
 
 
 class Demo:
-    """The demo, and what every place needs for it."""
+    """The demo, with what every environment needs for it."""
 
     def __init__(self, world: World, folder: Path, *, small: bool, cache: Path | None) -> None:
         self._folder, self._small, self._cache = folder, small, cache
@@ -124,18 +126,18 @@ class Demo:
         build_image(world.base, _FRESH, _NEEDED, self._images)
         build_image(world.base, _PREPARED, (*_NEEDED, *_PREPARATION), self._images)
 
-    def run(self, place: Place) -> Outcome:
-        """Run it in one place."""
-        out = self._folder / place.name.replace(", ", "-").replace(" ", "-")
+    def run(self, environment: Environment) -> Outcome:
+        """Run it in one environment."""
+        out = self._folder / environment.name.replace(", ", "-").replace(" ", "-")
         out.mkdir()
         out.chmod(0o777)
         began = time.monotonic()
-        if place.flags is None:
+        if environment.flags is None:
             done = self._here(out)
-        elif isinstance(place.flags, str):
+        elif isinstance(environment.flags, str):
             done = self._chroot(out)
         else:
-            done = self._contained(place, place.flags, out)
+            done = self._contained(environment, environment.flags, out)
         seconds = time.monotonic() - began
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         (out / "log").write_text("\n".join(lines))
@@ -146,7 +148,7 @@ class Demo:
         tree = json.loads((out / "build.json").read_text()) if (out / "build.json").exists() else {}
         record = (tree.get("verification") or {}).get("record") or {}
         return Outcome(
-            place=place,
+            environment=environment,
             seconds=seconds,
             code=_recipe_code(done.returncode, lines),
             runner=record.get("run", {}).get("runner"),
@@ -154,7 +156,7 @@ class Demo:
             last=errors[-1] if errors else "",
         )
 
-    def _given(self, out: str) -> dict[str, str]:
+    def _variables(self, out: str) -> dict[str, str]:
         request = "small.yaml" if self._small else "--cuda 12.6 --source pypi --template wheels"
         return {
             "REQUEST": f"{request} -o {out}/build.json",
@@ -166,7 +168,7 @@ class Demo:
             **({"ENVKIT_CA_BUNDLE": "/authorities.crt"} if "ENVKIT_CA_BUNDLE" in self._world else {}),
         }
 
-    def _contained(self, place: Place, flags: Sequence[str], out: Path) -> subprocess.CompletedProcess[str]:
+    def _contained(self, environment: Environment, flags: Sequence[str], out: Path) -> subprocess.CompletedProcess[str]:
         user = "--user" in flags
         home = "/home/demo" if user else "/root"
         argv = ["docker", "run", "--rm", "--network", "host", "--env", f"HOME={home}", *flags]
@@ -178,22 +180,22 @@ class Demo:
             kept.mkdir(parents=True, exist_ok=True)
             kept.chmod(0o777)
             argv += ["--volume", f"{kept}:/cache", "--env", "XDG_CACHE_HOME=/cache"]
-        for name, value in self._given("/out").items():
+        for name, value in self._variables("/out").items():
             argv += ["--env", f"{name}={value}"]
-        image = _PREPARED if place.prepared else _FRESH
+        image = _PREPARED if environment.prepared else _FRESH
         return _run([*argv, image, "sh", "-c", _COMMAND])
 
     def _here(self, out: Path) -> subprocess.CompletedProcess[str]:
         home = self._home(out)
-        given = {**self._given(str(out)), "HOME": str(home), "PATH": os.environ["PATH"]}
+        env = {**self._variables(str(out)), "HOME": str(home), "PATH": os.environ["PATH"]}
         authorities = dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), str(_AUTHORITIES))
-        if "ENVKIT_CA_BUNDLE" in given:
+        if "ENVKIT_CA_BUNDLE" in env:
             authorities["ENVKIT_CA_BUNDLE"] = str(_AUTHORITIES)
         command = _COMMAND.replace("/checkout", str(self._folder / "checkout"))
-        return _run(["sh", "-c", command], env={**given, **authorities})
+        return _run(["sh", "-c", command], env={**env, **authorities})
 
     def _chroot(self, out: Path) -> subprocess.CompletedProcess[str]:
-        """As `debootstrap` leaves one, with /proc, /sys and /dev of the machine."""
+        """Run it in a chroot as `debootstrap` makes one, with /proc, /sys and /dev of the machine."""
         with chroot_of(_FRESH, self._folder / "root") as root:
             for name in ("checkout", "home/demo"):
                 (root / name).mkdir(parents=True)
@@ -201,7 +203,7 @@ class Demo:
             shutil.copy(_AUTHORITIES, root / "authorities.crt")
             shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
             (root / "out").mkdir()
-            env = {**self._given("/out"), "HOME": "/home/demo", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+            env = {**self._variables("/out"), "HOME": "/home/demo", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
             done = _run(["chroot", str(root), "sh", "-c", _COMMAND], env=env)
             if (root / "out/build.json").exists():
                 shutil.copy(root / "out/build.json", out / "build.json")
@@ -217,7 +219,7 @@ class Demo:
 
 @contextmanager
 def chroot_of(image: str, root: Path) -> Iterator[Path]:
-    """The files of an image in a folder, with the machine's own /proc, /sys and /dev; gone afterwards."""
+    """Yield a folder with the files of an image and the machine's own /proc, /sys and /dev; remove it afterwards."""
     root.mkdir()
     ident = subprocess.run(["docker", "create", image], check=True, capture_output=True, text=True).stdout.strip()
     mounted: list[Path] = []
@@ -240,17 +242,19 @@ def _run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subproces
 
 
 def _recipe_code(code: int, lines: Sequence[str]) -> int:
-    """The exit code of the recipe that failed, by make's own line."""
+    """Return the exit code of the recipe that failed, from make's own message."""
     for line in reversed(lines):
         if line.startswith("make:") and " Error " in line:
             return int(line.rpartition(" ")[2])
     return code
 
 
-def _row(one: Outcome) -> str:
-    state = "" if one.as_promised else f"  NOT AS PROMISED: exit code {one.place.code}, {one.place.runner}"
-    cells = f"{one.seconds:6.0f} s  {one.runner or '-':<10}  {one.verdict or '-':<12}  exit code {one.code}"
-    return f"{one.place.name:<17}{cells}{state}" + (f"\n    {one.last}" if one.last else "")
+def _row(outcome: Outcome) -> str:
+    documented = f"exit code {outcome.environment.code}, {outcome.environment.runner}"
+    state = "" if outcome.as_documented else f"  NOT AS DOCUMENTED: {documented}"
+    runner, verdict = outcome.runner or "-", outcome.verdict or "-"
+    cells = f"{outcome.seconds:6.0f} s  {runner:<10}  {verdict:<12}  exit code {outcome.code}"
+    return f"{outcome.environment.name:<17}{cells}{state}" + (f"\n    {outcome.last}" if outcome.last else "")
 
 
 if __name__ == "__main__":

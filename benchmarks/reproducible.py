@@ -2,9 +2,9 @@
 
     python -m benchmarks.reproducible [OTHER-PYTHON]
 
-Varied at once: clock (faketime), umask, time zone, locale, hash seed, home, folder, processors (all or one), the cache
-(cold, then warm), and as root the user. OTHER-PYTHON is a further interpreter that has envkit's libraries; it builds
-once more. Where the digests differ, the first differing file is named.
+Varied together: clock (faketime), umask, time zone, locale, hash seed, home, folder, CPUs (all or one), the cache
+(cold, then warm) and, as root, the user. OTHER-PYTHON is another interpreter that has envkit's libraries; it makes one
+more build. If digests differ, the first differing file is printed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.world import apt
 
 DEFINITION = 'companions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
 NOBODY = 65534
-# Its files are its own, and it may read an interpreter in another user's home.
+# The one capability that lets this user run an interpreter in another user's home.
 _READ = "dac_read_search"
 AS_NOBODY = [
     *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
@@ -36,9 +36,9 @@ VARIED = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
 
 
 def main() -> int:
-    """Build, compare, and say by the exit code whether all digests are one."""
+    """Build and compare; return 0 if all digests are equal."""
     other = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else None
-    with _sides.place("registry", "base", "channel") as here:
+    with _sides.workspace("registry", "base", "channel") as here:
         here.lock("cpu", DEFINITION)
         here.folder.chmod(0o755)
         late = [apt.require("faketime", "faketime"), "2031-03-04 05:06:07", "taskset", "-c", "0"]
@@ -59,7 +59,7 @@ def main() -> int:
             if _digest(layout) != _digest(first):
                 print(f"{name}: {difference(first, layout)}")
         kinds = {_digest(layout) for _, layout in builds}
-        against = f"{len(builds)} builds" + ("" if other else "; no further Python was given")
+        against = f"{len(builds)} builds" + ("" if other else "; no other Python was given")
     return finish(
         "reproducible",
         [Figure(name="manifest digests", figure=len(kinds), unit="", better="lower", goal=1, against=against)],
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def _build(
-    here: _sides.Place,
+    here: _sides.Workspace,
     name: str,
     before: list[str],
     env: dict[str, str],
@@ -76,7 +76,7 @@ def _build(
     owner: int | None = None,
     python: str = sys.executable,
 ) -> Path:
-    """One build into a layout below a folder of its own; a folder that was used before is a warm cache."""
+    """Build into a layout in the folder NAME; if the folder was used before, its cache is warm."""
     folder = here.folder / name
     folder.mkdir(exist_ok=True)
     layout = folder / f"layout{sum(1 for _ in folder.glob('layout*'))}"
@@ -92,28 +92,28 @@ def _build(
     return layout
 
 
-def difference(one: Path, two: Path) -> str:
-    """The first thing in which two layouts differ, by name."""
-    manifests = [_manifest(layout) for layout in (one, two)]
+def difference(left: Path, right: Path) -> str:
+    """Return the first difference of right layouts."""
+    manifests = [_manifest(layout) for layout in (left, right)]
     pairs = itertools.zip_longest(*(manifest["layers"] for manifest in manifests))
     for number, pair in enumerate(pairs, 1):
         if None in pair:
-            return f"layer {number} is in one image alone"
+            return f"layer {number} is in only left image"
         if pair[0]["digest"] == pair[1]["digest"]:
             continue
-        blobs = (_blob(layout, layer["digest"]) for layout, layer in zip((one, two), pair, strict=True))
+        blobs = (_blob(layout, layer["digest"]) for layout, layer in zip((left, right), pair, strict=True))
         for first, second in itertools.zip_longest(*(_members(blob) for blob in blobs)):
             if first != second:
                 return f"layer {number}: {first} and {second}"
-        return f"layer {number}: equal members, packed in different ways"
+        return f"layer {number}: equal members, packed differently"
     configs = [
         json.loads(_blob(layout, manifest["config"]["digest"]).read_text())
-        for layout, manifest in zip((one, two), manifests, strict=True)
+        for layout, manifest in zip((left, right), manifests, strict=True)
     ]
     for key in sorted(set(configs[0]) | set(configs[1])):
         if configs[0].get(key) != configs[1].get(key):
             return f"the configuration's {key}: {configs[0].get(key)} and {configs[1].get(key)}"
-    return "the manifests alone"
+    return "only the manifests"
 
 
 def _members(blob: Path) -> Iterator[tuple[object, ...]]:

@@ -1,11 +1,11 @@
-"""How long one resolve takes in process, with the facts already read.
+"""How long a resolve takes in process, with the facts already read.
 
     python -m benchmarks.resolve [--runs 30]
 
-Three figures, each the slowest request's median: answers of the shipped facts, answers of facts with ten times the
-builds and releases, and conflicts with their suggestions. Every request is resolved from its parsed form; the index
-over the facts is made once, as in a command that resolves many requests. Time is that of the CPU, so other programs
-on the machine count little.
+Three figures, each the median of the slowest request: answers from the shipped facts, answers from facts with ten times
+the builds and releases, and conflicts with their suggestions. Every request is already parsed, and the index over the
+facts is made once, as in a command that resolves many requests. CPU time is measured, so other programs on the machine
+matter little.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CONFLICTS: tuple[Fields, ...] = (
 
 
 def larger(facts: Facts, times: int) -> Facts:
-    """Facts with so many times the builds and releases: older torch series that have the same rows."""
+    """Return facts with `times` as many builds and releases: made-up older torch series with the same rows."""
     builds, releases = list(facts.builds), dict(facts.releases)
     for number in range(1, times):
         for name, row in facts.releases.items():
@@ -65,7 +65,7 @@ def _older(torch: str, number: int) -> str:
 
 
 def median(fields: Fields, facts: Facts, runs: int) -> float:
-    """Median milliseconds of CPU of one request; the first run, which makes the index, does not count."""
+    """Return the median CPU milliseconds of a request. The first run makes the index and does not count."""
     request = parse(fields, facts)
 
     def call() -> None:
@@ -84,17 +84,17 @@ def median(fields: Fields, facts: Facts, runs: int) -> float:
 
 
 def slowest(name: str, requests: Sequence[Fields], facts: Facts, runs: int) -> float:
-    """The highest median of some requests; each is printed."""
-    found = [(median(fields, facts, runs), fields) for fields in requests]
-    for spent, fields in found:
+    """Print the median of each request, and return the highest."""
+    medians = [(median(fields, facts, runs), fields) for fields in requests]
+    for spent, fields in medians:
         tell(
             f"{name:<18} {spent:7.2f} ms  {' '.join(f'{key}={value}' for key, value in fields.items()) or '(nothing)'}"
         )
-    return max(spent for spent, _ in found)
+    return max(spent for spent, _ in medians)
 
 
 def main() -> int:
-    """Run the benchmark; returns the exit code."""
+    """Run the benchmark and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=30)
     runs = parser.parse_args().runs

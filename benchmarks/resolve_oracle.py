@@ -1,9 +1,9 @@
-"""The resolver against the oracle of the tests, which tries every combination of the facts.
+"""The resolver compared with the oracle of the tests, which tries every combination of the facts.
 
     python -m benchmarks.resolve_oracle [--requests 10000] [--seed 20261122] [--processes 2]
 
-Three of ten sets of facts lack rows or have inferred ones. Both have to give the same torch, CUDA, source, Python,
-companions and driver; a refusal has to name one of the smallest sets of constraints that clash.
+Three of ten sets of facts lack rows or have inferred ones. Both must give the same torch, CUDA, source, Python,
+companions and driver, and a refusal must name one of the smallest sets of constraints that clash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PART = 500  # requests of one task
 
 
 def main() -> int:
-    """Run the benchmark; returns the exit code."""
+    """Run the benchmark and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=20261122)
@@ -31,15 +31,15 @@ def main() -> int:
     sizes = [min(_PART, options.requests - done) for done in range(0, options.requests, _PART)]
     with ProcessPoolExecutor(options.processes) as pool:
         seeds = range(options.seed, options.seed + len(sizes))
-        found = list(pool.map(compare, sizes, seeds, [facts] * len(sizes)))
+        parts = list(pool.map(compare, sizes, seeds, [facts] * len(sizes)))
     clashes: Counter[int] = Counter()
-    for one in found:
-        clashes.update(one.clashes_by_size)
-        for difference in one.differences:
+    for part in parts:
+        clashes.update(part.clashes_by_size)
+        for difference in part.differences:
             tell(difference)
-    tell(f"{sum(one.answers for one in found)} answers, {sum(one.refusals for one in found)} refusals")
+    tell(f"{sum(part.answers for part in parts)} answers, {sum(part.refusals for part in parts)} refusals")
     tell("refusals by size of the clash: " + ", ".join(f"{size}: {clashes[size]}" for size in sorted(clashes)))
-    wrong = sum(len(one.differences) for one in found)
+    wrong = sum(len(part.differences) for part in parts)
     seconds = time.monotonic() - began
     against = f"an oracle without index or order, {options.requests} requests, {seconds:.0f} s"
     return finish("resolve_oracle", [

@@ -1,14 +1,14 @@
-"""Is `envkit watch` right, and what does it cost?
+"""Whether `envkit watch` names the right bottleneck, and its overhead.
 
     python -m benchmarks.watch [seconds of each run] [pairs]
 
-Trainings that are slow in one known way run below `watch`: each has to be named, and then run with the setting that the
-advice gives. What that brings is measured without `watch`, in turns with the slow one, and compared with the
-promise. A healthy training runs twice at once on one processor, once with `watch`: the kernel gives both turns of a few
-milliseconds, so what else slows a shared machine slows both. The overhead is the ratio of the processor times of their
-steps. In turns with this, both run without `watch`, which shows the noise. What `watch` itself needs per second is the
+Trainings that are slow in one known way run under `watch`, which must name the limit. Then they run with the setting
+that the advice gives: its gain is measured without `watch`, alternating with the slow setting, and compared with the
+promise. A healthy training runs twice at once on one CPU, once with `watch`: the kernel gives both time slices of a few
+milliseconds, so other load on the machine slows both. The overhead is the ratio of the CPU times of their steps.
+Alternating with this, both run without `watch`, which shows the noise. The CPU time of `watch` itself per second is the
 difference between a long and a short run.
-`copies` uses a stand-in for a GPU; ways that only a GPU has are tested with made-up records (tests/unit/watch).
+`copies` uses a stand-in for a GPU; limits that only a GPU has are tested with made-up records (tests/unit/watch).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from envkit.watch.judge import Judgment, judge
 from envkit.watch.model import read
 
 TRAININGS = Path(__file__).with_name("_trainings.py")
-KEPT = 0.75  # of the lowest promised gain
+KEPT = 0.75  # share of the lowest promised gain that must be reached
 OVERHEAD = 1.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """A training that is slow in one way: its setting, what it has to be called, and the advice to follow."""
+    """A training that is slow in one way: its setting, the limit that must be named, and the advice to follow."""
 
     setting: int
     kind: str
@@ -54,28 +54,28 @@ SLOW = {
 
 
 def train(name: str, setting: int, seconds: float) -> float:
-    """Seconds of a step of a training."""
+    """Run a training and return the seconds of a step."""
     return ended(started(name, setting, seconds))["step_s"]
 
 
 def started(name: str, setting: int, seconds: float, record: Path | None = None) -> subprocess.Popen[str]:
-    """A training that was started; it runs below `watch` where a record is wanted."""
-    below = [] if record is None else [sys.executable, "-m", "envkit", "watch", "-o", str(record), "--"]
-    command = [*below, sys.executable, str(TRAININGS), name, str(setting), str(seconds)]
+    """Start a training, under `watch` if a record is wanted."""
+    watch = [] if record is None else [sys.executable, "-m", "envkit", "watch", "-o", str(record), "--"]
+    command = [*watch, sys.executable, str(TRAININGS), name, str(setting), str(seconds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment())
 
 
 def ended(training: subprocess.Popen[str]) -> dict[str, float]:
-    """What a training told at its end: seconds of a step, and processor seconds of a step and of its process."""
+    """Wait for a training; return the seconds of a step, and the CPU seconds of a step and of the process."""
     out, errors = training.communicate()
     if training.returncode != 0:
         raise SystemExit(f"a training exited {training.returncode}\n{errors}")
-    told: dict[str, float] = json.loads(out)
-    return told
+    times: dict[str, float] = json.loads(out)
+    return times
 
 
 def named(name: str, seconds: float, setting: int | None = None) -> Judgment:
-    """The judgment of a training: the slow one, or the one with another setting."""
+    """Run a training under `watch` with its slow setting, or another one, and return the judgment."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder, "record.json")
         ended(started(name, SLOW[name].setting if setting is None else setting, seconds, record))
@@ -83,50 +83,50 @@ def named(name: str, seconds: float, setting: int | None = None) -> Judgment:
 
 
 def own_kinds(judgment: Judgment) -> list[str]:
-    """The kinds of limits in their order, without what only other programs on this machine cause."""
-    return [one.kind for one in judgment.findings if [advice.id for advice in one.advice] != ["neighbors"]]
+    """Return the kinds of limits in order, without those that only other programs on this machine cause."""
+    return [finding.kind for finding in judgment.findings if [advice.id for advice in finding.advice] != ["neighbors"]]
 
 
 def promise(name: str, judgment: Judgment) -> tuple[int, tuple[float, float]] | None:
-    """The setting that the advice gives, and the gain that it promises; None where the advice is not given."""
+    """Return the setting in the advice and its promised gain, or None if the advice is not given."""
     wanted = SLOW[name]
     for finding in judgment.findings:
-        for one in finding.advice:
-            if finding.kind == wanted.kind and one.id == wanted.advice and one.gain is not None:
-                number = re.search(r"=(\d+)", one.text)
+        for advice in finding.advice:
+            if finding.kind == wanted.kind and advice.id == wanted.advice and advice.gain is not None:
+                number = re.search(r"=(\d+)", advice.text)
                 fixed = wanted.fixed if wanted.fixed is not None else int(number[1]) if number else wanted.setting
-                return fixed, one.gain
+                return fixed, advice.gain
     return None
 
 
 def gain(name: str, fixed: int, seconds: float, pairs: int) -> float:
-    """How many times faster a training is with the setting of the advice: the median of runs in turns."""
+    """Return how many times as fast a training is with the setting of the advice: the median of alternating runs."""
     slow = SLOW[name].setting
     ratios = [train(name, slow, seconds) / train(name, fixed, seconds) for _ in range(pairs)]
     return statistics.median(ratios)
 
 
 def overhead(seconds: float, pairs: int) -> tuple[float, float, float]:
-    """What `watch` costs a healthy training.
+    """Return the overhead of `watch` on a healthy training.
 
-    How many times more processor time a step takes, what the same measurement says of two trainings without `watch`,
-    and the processor time of `watch` itself per second.
+    These are the ratio of the CPU times of a step with and without `watch`, the same ratio of two trainings without
+    `watch`, and the CPU time of `watch` itself per second.
     """
-    ratios, noise, beside = [], [], []
+    ratios, noise, own = [], [], []
     for turn in range(pairs):
         ratios.append(at_once(seconds, watched=True))
         noise.append(at_once(seconds, watched=False))
-        # What `watch` needs to start and to end is in both.
-        beside.append((_own_s(2 * seconds) - _own_s(seconds)) / seconds)
+        # Both runs include the start and the end of `watch`, so these cancel out.
+        own.append((_own_s(2 * seconds) - _own_s(seconds)) / seconds)
         tell(
             f"overhead {turn + 1}: {ratios[-1]:.3f}, without watch {noise[-1]:.3f}; "
-            f"watch itself {beside[-1]:.3f} s per second"
+            f"watch itself {own[-1]:.3f} s per second"
         )
-    return statistics.median(ratios), statistics.median(noise), statistics.median(beside)
+    return statistics.median(ratios), statistics.median(noise), statistics.median(own)
 
 
 def at_once(seconds: float, *, watched: bool) -> float:
-    """How many times more processor time a step of the first of two trainings on one processor takes."""
+    """Run two trainings at once on one CPU; return the CPU time of a step of the first over that of the second."""
     everywhere = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
         os.sched_setaffinity(0, {min(everywhere)})
@@ -139,9 +139,9 @@ def at_once(seconds: float, *, watched: bool) -> float:
 
 
 def _own_s(seconds: float) -> float:
-    """Processor seconds of `watch` itself, with a training of so many seconds and about 30 steps per second below it.
+    """Return the CPU seconds of `watch` itself for a training of so many seconds with about 30 steps per second.
 
-    A step of `healthy` takes 2 ms, and `watch` reads what each step tells.
+    `healthy` would not do: its step takes 2 ms, and the work of `watch` grows with the number of steps.
     """
     before = _children_s()
     with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +150,7 @@ def _own_s(seconds: float) -> float:
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether every goal holds."""
+    """Run the benchmark; return 0 if every goal holds."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
     pairs = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     figures = []
@@ -165,32 +165,30 @@ def main() -> int:
         if promised is None:
             continue
         fixed, (low, high) = promised
-        brought = gain(name, fixed, seconds, pairs)
+        measured = gain(name, fixed, seconds, pairs)
         against = f"{wanted.advice} {wanted.setting} -> {fixed} promised {low:.2f} to {high:.2f}"
-        tell(f"{name}: {against}, brought {brought:.2f}")
+        tell(f"{name}: {against}, measured {measured:.2f}")
         figures.append(
             Figure(
                 name=f"{name}: gain",
-                figure=brought,
+                figure=measured,
                 unit="x",
                 better="higher",
                 goal=round(KEPT * low, 2),
                 against=against,
             )
         )
-    ratio, noise, beside = overhead(seconds, pairs)
+    ratio, noise, own = overhead(seconds, pairs)
     against = f"the same training without watch, at the same time; both without: {noise:.3f}"
     figures += [
         Figure(name="overhead", figure=ratio, unit="x", better="lower", goal=OVERHEAD, against=against),
-        Figure(
-            name="watch itself", figure=beside, unit="s/s", better="lower", goal=OVERHEAD - 1, against="processor time"
-        ),
+        Figure(name="watch itself", figure=own, unit="s/s", better="lower", goal=OVERHEAD - 1, against="CPU time"),
     ]
     return finish("watch", figures)
 
 
 def _children_s() -> float:
-    """Processor time of all processes that ended below this one."""
+    """Return the CPU time of all ended child processes, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -1,18 +1,18 @@
-"""Assembling the layers of torch's wheels, against the least that any program must do with the same bytes.
+"""Assembling the layers of torch's wheels, compared with the least work that any program must do on the same bytes.
 
     python -m benchmarks.wheel_layers [FOLDER] [runs]
 
-The floor inflates every entry (isal) and hashes what comes out (SHA-256), on the same cores, the largest wheel first,
-and writes nothing. Assembling is what a build does with wheels that are here and whose SHA-256 was compared with the
-lock's: it also checks every CRC-32, hashes the blobs, writes them and fills the layer cache.
-Each run is a process of its own, and the two take turns. Without FOLDER, pip downloads the wheels once.
+The floor inflates every entry (isal) and hashes the result (SHA-256) on the same cores, largest wheel first, and writes
+nothing. Assembling is what a build does with local wheels whose SHA-256 matches the lock: it also checks every CRC-32,
+hashes the blobs, writes them and fills the layer cache. Each run is its own process, and the two sides alternate.
+Without FOLDER, pip downloads the wheels once.
 
-Where the processor time of assembling goes (perf; torch 2.7.1 with 24 wheels: 14 460 files, 2.8 GB, 5.0 GB inflated):
-inflating 42 %, SHA-256 24 %, writing the blobs 14 %, reading the wheels 8 %, Python 7 %, the rest the kernel's. The
-floor has the inflating, the reading and 15 of the 24 points of SHA-256. So above it are the writing, the SHA-256 of the
-blobs, and about 0.1 ms of Python and system calls per file. The CRC-32 that is checked while inflating is 0.4 %
-(38 GB/s where SHA-256 reaches 1.75), so combining CRCs would gain nothing. On one wheel of 190 MB, written to nowhere,
-assembling took 1.26 times the floor.
+CPU time of assembling (perf; torch 2.7.1 with 24 wheels: 14 460 files, 2.8 GB, 5.0 GB inflated): inflating 42 %,
+SHA-256 24 %, writing the blobs 14 %, reading the wheels 8 %, Python 7 %, the rest in the kernel. The floor includes the
+inflating, the reading and 15 of the 24 points of SHA-256. Above the floor are the writing, the SHA-256 of the blobs,
+and about 0.1 ms of Python and system calls per file. The CRC-32 checked while inflating is 0.4 % (38 GB/s, against 1.75
+for SHA-256), so combining CRCs would gain nothing. For one wheel of 190 MB, with the output discarded, assembling took
+1.26 times the floor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BUDGET = 36
 
 
 def floor(wheels: list[Path], folder: Path) -> tuple[float, float]:
-    """Seconds, and of processor time, to inflate and hash every entry. The directories are read before."""
+    """Return wall and CPU seconds to inflate and hash every entry. The zip directories are read before."""
     del folder
     work = [(wheel, _entries(wheel)) for wheel in wheels]
     start, busy = time.perf_counter(), time.process_time()
@@ -60,7 +60,7 @@ def floor(wheels: list[Path], folder: Path) -> tuple[float, float]:
 
 
 def assemble(wheels: list[Path], folder: Path) -> tuple[float, float]:
-    """Seconds, and of processor time, from wheels to cached layers."""
+    """Return wall and CPU seconds from wheels to cached layers."""
     rows = [_locked(wheel) for wheel in wheels]
     with Transport() as transport:
         kind = Wheels(
@@ -80,7 +80,7 @@ def assemble(wheels: list[Path], folder: Path) -> tuple[float, float]:
 
 
 def _locked(wheel: Path) -> Wheel:
-    """The row that a lock would have."""
+    """Return the wheel's row in a lock."""
     name, version, *_ = wheel.name.split("-")
     with wheel.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -113,8 +113,8 @@ def _inflate_and_hash(work: tuple[Path, list[Entry]]) -> str:
 SIDES: dict[str, Callable[[list[Path], Path], tuple[float, float]]] = {"floor": floor, "assemble": assemble}
 
 
-def one(side: str, folder: Path) -> tuple[float, float, float]:
-    """Seconds, seconds of processor time and peak MB of one side in a process of its own."""
+def measured(side: str, folder: Path) -> tuple[float, float, float]:
+    """Run one side in its own process; return wall seconds, CPU seconds and peak MB."""
     command = [sys.executable, "-m", "benchmarks.wheel_layers", "--side", side, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]) as child:
         assert child.stdout is not None
@@ -128,9 +128,9 @@ def one(side: str, folder: Path) -> tuple[float, float, float]:
 
 
 def paired(samples: Mapping[str, Sequence[Sequence[float]]], column: int) -> float:
-    """Median over the runs of assembling against the floor that ran just before it, so that a busy minute hits both."""
+    """Return the median ratio of assembling to the floor run just before it, so that a busy minute affects both."""
     pairs = zip(samples["assemble"], samples["floor"], strict=True)
-    return statistics.median(above[column] / below[column] for above, below in pairs)
+    return statistics.median(assembled[column] / least[column] for assembled, least in pairs)
 
 
 def _run_side(side: str, folder: Path) -> None:
@@ -151,18 +151,18 @@ def _downloaded() -> Path:
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether every goal holds."""
+    """Run the benchmark; return 0 if every goal holds."""
     if sys.argv[1:2] == ["--side"]:
         _run_side(sys.argv[2], Path(sys.argv[3]))
         return 0
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else _downloaded()
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     samples: dict[str, list[tuple[float, float, float]]] = {side: [] for side in SIDES}
-    one("floor", folder)
+    measured("floor", folder)  # fills the page cache and does not count
     for _ in range(runs):
         for side, rows in samples.items():
-            rows.append(one(side, folder))
-            print(f"{side:<9} {rows[-1][0]:6.2f} s  {rows[-1][1]:6.2f} s of processors  {rows[-1][2]:5.0f} MB")
+            rows.append(measured(side, folder))
+            print(f"{side:<9} {rows[-1][0]:6.2f} s  {rows[-1][1]:6.2f} s of CPU time  {rows[-1][2]:5.0f} MB")
     wall = {side: statistics.median(row[0] for row in rows) for side, rows in samples.items()}
     busy = {side: statistics.median(row[1] for row in rows) for side, rows in samples.items()}
     count = len(list(folder.glob("*.whl")))
@@ -176,8 +176,8 @@ def main() -> int:
                 against=against,
             ),
             Figure(
-                name="the same in processor time", figure=paired(samples, 1), unit="x", better="lower",
-                goal=1.3, against=f"{busy['floor']:.2f} s, steadier where other programs run",
+                name="the same in CPU time", figure=paired(samples, 1), unit="x", better="lower",
+                goal=1.3, against=f"{busy['floor']:.2f} s, less affected by other programs",
             ),
             Figure(name="peak", figure=peak, unit="MB", better="lower", goal=500, against="ru_maxrss"),
         ],

@@ -1,1 +1,1 @@
-"""Popular claims about training speed, held to what records of `envkit verify` measured: see docs/claims.md."""
+"""Popular claims about training speed, compared with records of `envkit verify`: see docs/claims.md."""

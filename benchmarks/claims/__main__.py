@@ -1,4 +1,4 @@
-"""What records say about popular claims on training speed.
+"""Compare popular claims about training speed with measured records.
 
 python -m benchmarks.claims                  the committed records
 python -m benchmarks.claims RECORD...        your own, written by `envkit verify -o RECORD`
@@ -18,7 +18,7 @@ from envkit.verify.again import read_record
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print or write the tables; 2 where a file is no record."""
+    """Print or write the tables; return 2 if a file is not a record."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write docs/claims.md from the committed records")
     given = parser.parse_args(arguments)
     if given.write and given.records:
-        parser.error("--write takes the committed records alone: put yours into benchmarks/results")
+        parser.error("--write uses only the committed records: put yours into benchmarks/results")
     try:
         records = {str(path): read_record(path) for path in given.records} or committed()
     except EnvkitError as error:

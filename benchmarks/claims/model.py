@@ -16,10 +16,10 @@ _KEYS = {"id", "says", "checks", "tier", "figure", "gpu", "least", "most", "know
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One claim. `figure` names the function that reads it from a record, '' where `unmeasured` says why there is none.
+    """One claim. `figure` names the function that reads it from a record; if it is '', `unmeasured` says why.
 
-    `gpu`: it is about GPUs alone. `least` and `most` are what it promises, in the figure's unit; None where it names no
-    number.
+    `gpu` claims are only about GPUs. `least` and `most` are the numbers claimed, in the figure's unit; None if the
+    claim has no number.
     """
 
     id: str
@@ -37,23 +37,23 @@ class Claim:
 
     @property
     def command(self) -> str:
-        """What measures it on another machine, '' where nothing does."""
+        """The command that measures it on another machine, '' if there is none."""
         if not self.figure:
             return ""
         tier = "" if self.tier == "quick" else f" --tier {self.tier}"
         return f"envkit verify IMAGE{tier} --only {','.join(self.checks)}"
 
     def holds(self, value: float) -> bool:
-        """Whether a figure is what the claim promises."""
+        """Whether a figure is as claimed."""
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
 
 def load(path: Path = FILE) -> tuple[Claim, ...]:
-    """Every claim, in the order of the file.
+    """Return every claim, in the order of the file.
 
     Raises:
         UsageError: the file is not strict YAML.
-        ValueError: a claim is incomplete or names what does not exist.
+        ValueError: a claim is incomplete, or refers to a check that does not exist.
     """
     tree: Any = strictyaml.read_file(path)
     if tree["schema"] != SCHEMA:
@@ -61,7 +61,7 @@ def load(path: Path = FILE) -> tuple[Claim, ...]:
     claims = tuple(_claim(item, topic["title"]) for topic in tree["topics"] for item in topic["claims"])
     names = [claim.id for claim in claims]
     if len(set(names)) < len(names):
-        raise ValueError(f"{path}: a claim is there twice")
+        raise ValueError(f"{path}: two claims have the same id")
     return claims
 
 
@@ -71,13 +71,13 @@ def _claim(item: dict[str, Any], topic: str) -> Claim:
         raise ValueError(f"{name}: unknown {', '.join(sorted(unknown))}")
     known_checks = {entry.id: entry for entry in catalog()}
     if strange := [check for check in item["checks"] if check not in known_checks]:
-        raise ValueError(f"{name}: no check {', '.join(strange)}")
+        raise ValueError(f"{name}: unknown check {', '.join(strange)}")
     if any(TIERS.index(known_checks[check].tier) > TIERS.index(item["tier"]) for check in item["checks"]):
         raise ValueError(f"{name}: tier {item['tier']} does not run its checks")
     if bool(item.get("figure")) == bool(item.get("unmeasured")):
-        raise ValueError(f"{name}: either a figure or why it is unmeasured")
+        raise ValueError(f"{name}: needs either figure or unmeasured")
     if not item["sources"] or not item["known"].strip():
-        raise ValueError(f"{name}: nothing known, or no source")
+        raise ValueError(f"{name}: needs known and sources")
     return Claim(
         id=name,
         topic=topic,

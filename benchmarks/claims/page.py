@@ -23,91 +23,91 @@ Records = Mapping[str, Record]
 
 
 def committed() -> Records:
-    """The records beside the benchmarks, by name.
+    """Return the committed records by name.
 
     Raises:
-        UsageError: one is no record.
-        IntegrityError: one was changed after it was written.
+        UsageError: a file is not a record.
+        IntegrityError: a record was changed after it was written.
     """
     return {path.stem: read_record(path) for path in sorted(RESULTS.glob("*.json"))}
 
 
 def answer(claim: Claim, record: Record) -> Answer:
-    """What a record says about a claim."""
+    """Return a record's answer to a claim."""
     if not claim.figure:
         return Answer((), f"not measured: {claim.unmeasured}")
     return Findings(record).answer(claim.checks, FIGURES[claim.figure])
 
 
 def machines(records: Records) -> dict[str, Records]:
-    """The records of each machine: what stands before the first dot of a name says which.
+    """Return the records of each machine, whose name is the part of a record's name before the first dot.
 
     Raises:
-        ValueError: records of one name come from different machines or torch versions.
+        ValueError: records with the same machine name come from different machines or torch versions.
     """
-    found: dict[str, dict[str, Record]] = {}
+    by_machine: dict[str, dict[str, Record]] = {}
     for name, record in records.items():
-        found.setdefault(name.partition(".")[0], {})[name] = record
-    for name, group in found.items():
+        by_machine.setdefault(name.partition(".")[0], {})[name] = record
+    for name, group in by_machine.items():
         envs = [record["env"] for record in group.values()]
         marks = {(env["fingerprint"]["hw"], env["sw"].get("torch")) for env in envs}
         if len(marks) > 1:
             raise ValueError(f"{name}: records of {len(marks)} machines or torch versions under one name")
-    return {**found}
+    return {**by_machine}
 
 
 def chosen(claim: Claim, records: Records) -> tuple[str, Answer]:
-    """The record that answers a claim best, and its answer: most numbers that may be read, then the newest.
+    """Return the record that answers a claim best, and its answer: the one with most usable numbers, then the newest.
 
-    Records are chosen by what their noise gates let through, never by what they measured.
+    A record is chosen by how many numbers its noise gates let through, never by the numbers themselves.
     """
-    found = {name: answer(claim, record) for name, record in records.items()}
+    answers = {name: answer(claim, record) for name, record in records.items()}
 
     def order(name: str) -> tuple[int, bool, str]:
-        readable = sum(part.value is not None for part in found[name].parts)
-        return readable, not found[name].absent, str(records[name]["run"]["started"])
+        usable = sum(part.value is not None for part in answers[name].parts)
+        return usable, not answers[name].absent, str(records[name]["run"]["started"])
 
-    best = max(found, key=order)
-    return best, found[best]
+    best = max(answers, key=order)
+    return best, answers[best]
 
 
 def tables(records: Records) -> str:
-    """Everything between the marks of the page."""
+    """Return the part of the page between its marks."""
     parts = [_machines(records)]
-    for topic, claims in groupby(load(), key=lambda claim: claim.topic):
-        these = list(claims)
-        parts += [f"## {topic}", "\n".join(_table(these, records)), *(_known(claim) for claim in these)]
+    for topic, group in groupby(load(), key=lambda claim: claim.topic):
+        claims = list(group)
+        parts += [f"## {topic}", "\n".join(_table(claims, records)), *(_known(claim) for claim in claims)]
     return "\n\n".join(parts)
 
 
 def page(records: Records) -> str:
-    """The whole page with its tables as they have to be."""
+    """Return the whole page with current tables."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{tables(records)}\n{END}{after}"
 
 
 def text(records: Records) -> str:
-    """The same rows for a terminal."""
+    """Return the same figures as text for a terminal."""
     lines = [f"{name}: {_machine(record)}" for name, record in records.items()]
     for claim in load():
         lines += ["", f"{claim.id}: {claim.says}"]
         for name, record in records.items():
-            found = answer(claim, record)
+            result = answer(claim, record)
             lead = f"  {name}: " if len(records) > 1 else "  "
-            shown = [shown_part(part) for part in found.parts] or [found.why]
-            lines += [lead + line for line in (*shown, *_outcome(claim, found, record))]
+            shown = [shown_part(part) for part in result.parts] or [result.why]
+            lines += [lead + line for line in (*shown, *_outcome(claim, result, record))]
         if claim.command:
             lines.append(f"  $ {claim.command}")
     return "\n".join(lines)
 
 
 def shown_part(part: Part) -> str:
-    """One part in a line: label, number, spread."""
+    """Return a part as one line: label, number, spread."""
     if part.value is None:
         return f"{part.label}: {part.why}"
     low_high = "" if part.spread is None else f" ({_number(part.spread[0], part)} to {_number(part.spread[1], part)})"
-    unit = {"x": "×", "share": " %"}.get(part.unit, f" {part.unit}")  # noqa: RUF001 - the sign of multiplication is meant
+    unit = {"x": "×", "share": " %"}.get(part.unit, f" {part.unit}")  # noqa: RUF001 - the multiplication sign
     return f"{part.label}: {_number(part.value, part)}{unit}{low_high}"
 
 
@@ -119,14 +119,14 @@ def _number(value: float, part: Part) -> str:
     return f"{float(figure):.0f}" if "e+" in figure else figure
 
 
-def _outcome(claim: Claim, found: Answer, record: Record) -> Iterator[str]:
-    """How often what was measured is what the claim promises; nothing where it promises no number."""
-    if claim.gpu and found.parts and not record["env"]["gpu"]:
+def _outcome(claim: Claim, result: Answer, record: Record) -> Iterator[str]:
+    """Yield how many of the figures are as claimed; nothing if the claim has no number."""
+    if claim.gpu and result.parts and not record["env"]["gpu"]:
         yield "a CPU; the claim is about GPUs"
         return
-    told = [part.value for part in found.parts if part.told and part.value is not None]
-    if told and not (claim.least is None and claim.most is None):
-        yield f"as claimed: {sum(claim.holds(value) for value in told)} of {len(told)}"
+    values = [part.value for part in result.parts if part.claimed and part.value is not None]
+    if values and not (claim.least is None and claim.most is None):
+        yield f"as claimed: {sum(claim.holds(value) for value in values)} of {len(values)}"
 
 
 def _machines(records: Records) -> str:
@@ -154,10 +154,10 @@ def _table(claims: Sequence[Claim], records: Records) -> Iterator[str]:
 
 
 def _cell(claim: Claim, records: Records) -> str:
-    name, found = chosen(claim, records)
-    shown = [shown_part(part) for part in found.parts] or [found.why]
-    outcome = [f"**{line}**" for line in _outcome(claim, found, records[name])]
-    source = [f"*{name}*"] if found.parts and len(records) > 1 else []
+    name, result = chosen(claim, records)
+    shown = [shown_part(part) for part in result.parts] or [result.why]
+    outcome = [f"**{line}**" for line in _outcome(claim, result, records[name])]
+    source = [f"*{name}*"] if result.parts and len(records) > 1 else []
     return "<br>".join(_plain(line) for line in (*shown, *outcome, *source))
 
 

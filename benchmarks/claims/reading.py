@@ -1,4 +1,4 @@
-"""A claim's figure as a record has it: parts with their spread, or why a number is missing. Nothing is estimated."""
+"""The figure of a claim in a record: parts with their spread, or why a number is missing. Nothing is estimated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from envkit.checks.reading import check_of, is_number, mapping, sequence
 
 Tree = Mapping[str, Any]
-# Reason codes that come down to one thing: the record's machine showed no GPU to the payload.
+# Reason codes that all mean that the payload saw no GPU.
 NO_GPU = {"NO_GPU", "CPU_BUILD", "NO_DRIVER"}
 _LEFT_OUT = "NOT_SELECTED"
 _UNTRUSTED = {"ERROR", "INCONCLUSIVE"}
@@ -19,24 +19,24 @@ _UNTRUSTED = {"ERROR", "INCONCLUSIVE"}
 class Part:
     """One number of a figure.
 
-    `spread` is the middle half of its samples, for effects of a loader's option the least and the greatest of its
-    pairs. `told` says whether the claim is about this part or it stands beside for comparison. Without a value, `why`
-    says what is missing.
+    `spread` is the middle half of its samples; for the effect of a loader's option it is the range of its pairs.
+    `claimed` is False if the claim is not about this part, which is shown for comparison. Without a value, `why` says
+    what is missing.
     """
 
     label: str
     value: float | None = None
     unit: str = "x"  # 'x': times as fast or as much; 'share'; or a unit's name
     spread: tuple[float, float] | None = None
-    told: bool = True
+    claimed: bool = True
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a record says about a claim: parts, or one reason why there are none.
+    """A record's answer to a claim: parts, or the reason why there are none.
 
-    `absent`: its checks were not asked for, so another record of the machine may know more.
+    `absent` says that the record's run left the checks out, so another record of the machine may have them.
     """
 
     parts: tuple[Part, ...]
@@ -45,28 +45,28 @@ class Answer:
 
 
 class Findings:
-    """A record's findings by id, with what makes a number of theirs untrustworthy."""
+    """The findings of a record."""
 
     def __init__(self, record: Tree) -> None:
         self.record = record
         self.every: Sequence[Tree] = sequence(record["checks"])
 
     def like(self, prefix: str) -> Iterator[Tree]:
-        """The findings that ran and whose id begins with `prefix`, in the order of the record."""
+        """Yield the findings that ran and whose ID begins with `prefix`, in the order of the record."""
         return (item for item in self.every if str(item["id"]).startswith(prefix) and item["status"] == "ran")
 
     def answer(self, checks: Sequence[str], figure: Callable[[Findings], Iterator[Part]]) -> Answer:
-        """The figure of a claim that `checks` measure."""
+        """Return the figure of a claim that `checks` measure."""
         parts = tuple(figure(self))
         if parts:
             return Answer(parts)
-        found = [item for item in self.every if check_of(item["id"]) in checks and item["reason_code"] != _LEFT_OUT]
-        if not found:
+        matching = [item for item in self.every if check_of(item["id"]) in checks and item["reason_code"] != _LEFT_OUT]
+        if not matching:
             return Answer((), f"not in this record: {', '.join(checks)} did not run", absent=True)
-        return Answer((), self._missing(checks, found))
+        return Answer((), self._missing(checks, matching))
 
-    def _missing(self, checks: Sequence[str], found: Sequence[Tree]) -> str:
-        reasons = [item for item in found if item["status"] != "ran"]
+    def _missing(self, checks: Sequence[str], matching: Sequence[Tree]) -> str:
+        reasons = [item for item in matching if item["status"] != "ran"]
         if any(item["reason_code"] in NO_GPU for item in reasons):
             return "not measured: no GPU"
         if reasons:
@@ -75,7 +75,7 @@ class Findings:
 
 
 def doubt(*findings: Tree) -> str:
-    """Why the numbers of these findings prove nothing, '' where they may be read."""
+    """Return why the numbers of these findings cannot be used, '' if they can."""
     for item in findings:
         gate = mapping(item["noise"]).get("gate", "clean")
         if gate != "clean":
@@ -86,17 +86,17 @@ def doubt(*findings: Tree) -> str:
 
 
 def ratio(slow: Tree, fast: Tree) -> tuple[float, tuple[float, float]] | None:
-    """How many times as fast `fast` is, from the samples' medians and quartiles of both."""
+    """Return how many times as fast `fast` is, and the range of that, from the medians and quartiles of both."""
     slower, faster = mapping(slow["stats"]), mapping(fast["stats"])
     names = ("median", "p25", "p75")
-    if not all(is_number(one.get(name)) and one[name] > 0 for one in (slower, faster) for name in names):
+    if not all(is_number(stats.get(name)) and stats[name] > 0 for stats in (slower, faster) for name in names):
         return None
     middle = slower["median"] / faster["median"]
     return middle, (slower["p25"] / faster["p75"], slower["p75"] / faster["p25"])
 
 
 def around(value: float, stats: Any, *, inverse: bool = False) -> tuple[float, float] | None:
-    """The quartiles of `value` when it goes with the samples of `stats`, or against them (`inverse`)."""
+    """Return the quartiles of a value that is proportional to the samples of `stats`, or inverse to them."""
     tree = mapping(stats)
     middle, low, high = tree.get("median"), tree.get("p25"), tree.get("p75")
     if not (is_number(middle) and is_number(low) and is_number(high)) or min(middle, low, high) <= 0:

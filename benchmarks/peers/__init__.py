@@ -1,1 +1,1 @@
-"""Twelve everyday questions, put to envkit and to the tools next to it: see `python -m benchmarks.peers --help`."""
+"""Twelve everyday questions, put to envkit and to comparable tools: see `python -m benchmarks.peers --help`."""

@@ -1,8 +1,8 @@
-"""Ask the twelve questions, print who answers them, and write docs/peers.md.
+"""Ask envkit and other tools twelve questions, print the results, and write docs/peers.md.
 
     python -m benchmarks.peers [--only ID ...] [--write] [--page]
 
---only asks some of the questions; --write keeps the results and writes the page; --page writes it from kept results.
+--only asks only these questions; --write saves the results and writes the page; --page writes it from saved results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks._report import Figure, finish, tell
-from benchmarks.peers.model import OWN, Question, Result, load, well_placed
+from benchmarks.peers.model import OWN, Question, Result, load, well_ranked
 from benchmarks.peers.page import Run, page
 from benchmarks.peers.runner import bench
 
@@ -25,7 +25,7 @@ GOAL = 10
 
 
 def main() -> int:
-    """Run the benchmark; returns the exit code."""
+    """Run the benchmark and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="ID")
     parser.add_argument("--write", action="store_true")
@@ -38,7 +38,7 @@ def main() -> int:
         tree = {"date": run.date, "versions": run.versions, "results": run.results}
         RESULTS.write_text(json.dumps(tree, default=asdict, indent=2, ensure_ascii=False) + "\n")
         _write(run)
-    good = well_placed(list(run.places().values()))
+    good = well_ranked(list(run.ranks().values()))
     against = f"{len(run.versions) - 1} tools, {len(run.results)} questions"
     return finish(
         "peers", [Figure(name="first or equal", figure=good, unit="", better="higher", goal=GOAL, against=against)]
@@ -47,15 +47,15 @@ def main() -> int:
 
 def _run(only: list[str] | None) -> Run:
     tools, questions = load()
-    asked = [one for one in questions if not only or one.id in only]
-    with bench(tools) as (tried, versions):
+    asked = [question for question in questions if not only or question.id in only]
+    with bench(tools) as (runner, versions):
         results = {}
         for question in asked:
-            results[question.id] = tried.ask(question)
+            results[question.id] = runner.ask(question)
             _tell(question, results[question.id])
     run = Run(date=dt.datetime.now(dt.UTC).date().isoformat(), versions=versions, results=results)
     for question in asked:
-        tell(f"{question.id:<14} {OWN}: {run.places()[question.id]}")
+        tell(f"{question.id:<14} {OWN}: {run.ranks()[question.id]}")
     return run
 
 

@@ -1,4 +1,4 @@
-"""Whether an answer is right: each check reads what commands printed and wrote, and returns what is wrong, or ''."""
+"""Checks of answers: each reads what the commands printed and wrote, and returns what is wrong, '' if nothing is."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _wheel_fit
-from benchmarks._small import whole
-from benchmarks.peers import places
+from benchmarks._small import checked_digest
+from benchmarks.peers import fixtures
 from benchmarks.peers.model import Ran
 from envkit.facts.load import load
 
@@ -24,7 +24,7 @@ _SHA256 = re.compile(r"\b[0-9a-f]{64}\b")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a check reads: the folder of the commands, how they ended, and how the control commands did."""
+    """The input of a check: the folder of the commands, how they ended, and how the control commands ended."""
 
     folder: Path
     ran: Sequence[Ran]
@@ -32,7 +32,7 @@ class Given:
 
 
 def fitting_wheel(given: Given) -> str:
-    """The torch that the output names is a 2.4 and runs on the machine."""
+    """Check that the torch in the output is a 2.4 and runs on the machine."""
     pick = _wheel_fit.picked(given.ran[-1].output)
     if pick is None:
         return "it names no wheel"
@@ -40,16 +40,16 @@ def fitting_wheel(given: Given) -> str:
 
 
 def installed_torch(given: Given) -> str:
-    """The torch in .venv runs on the machine."""
-    found = next((given.folder / ".venv").rglob("torch/version.py"), None)
-    if found is None:
+    """Check that the torch in .venv runs on the machine."""
+    module = next((given.folder / ".venv").rglob("torch/version.py"), None)
+    if module is None:
         return f"no torch in .venv: {_last(given.ran)}"
-    version = re.search(r"__version__ = '([^'+]+)(\+\w+)?'", found.read_text())
+    version = re.search(r"__version__ = '([^'+]+)(\+\w+)?'", module.read_text())
     return _fits(_wheel_fit.Pick(version[1], version[2] or "")) if version else "a torch without version"
 
 
 def pinned_dockerfile(given: Given) -> str:
-    """Torch, CUDA 11.8 and miniconda have versions in the files that were written; hadolint has no error."""
+    """Check that torch, CUDA 11.8 and miniconda are pinned in the files written, and that hadolint has no error."""
     dockerfile = next(given.folder.rglob("Dockerfile"), None)
     if dockerfile is None:
         return f"no Dockerfile: {_last(given.ran)}"
@@ -65,17 +65,17 @@ def pinned_dockerfile(given: Given) -> str:
 
 
 def names_cpu_build(given: Given) -> str:
-    """A line says that torch has no CUDA."""
-    said = r"(?i)torch.*(cpu[- ]only|cpu build|without cuda|no cuda)|(cpu[- ]only|cpu build|without cuda).*torch"
-    return "" if re.search(said, given.ran[-1].output) else f"it does not say so: {_last(given.ran)}"
+    """Check that a line says that torch has no CUDA."""
+    pattern = r"(?i)torch.*(cpu[- ]only|cpu build|without cuda|no cuda)|(cpu[- ]only|cpu build|without cuda).*torch"
+    return "" if re.search(pattern, given.ran[-1].output) else f"it does not say so: {_last(given.ran)}"
 
 
 def locked(given: Given) -> str:
-    """A file has each package with its version, and as many hashes."""
+    """Check that one file has each package with its version, and at least as many hashes as packages."""
     before = {"requirements.txt", "train.py", "image.yaml"}
     texts = [path.read_text() for path in given.folder.iterdir() if path.is_file() and path.name not in before]
     for text in texts:
-        packages = places.REQUIREMENTS.items()
+        packages = fixtures.REQUIREMENTS.items()
         named = all(re.search(f"{name}\\W.*?{version}", text, re.DOTALL) for name, version in packages)
         if named and len(set(_SHA256.findall(text))) >= len(packages):
             return ""
@@ -83,9 +83,9 @@ def locked(given: Given) -> str:
 
 
 def image_with_torch(given: Given) -> str:
-    """The layout in `image` is whole, and a layer has torch."""
+    """Check that the layout in `image` is complete, and that a layer has torch."""
     try:
-        whole(given.folder / "image")
+        checked_digest(given.folder / "image")
     except ValueError:
         return f"no image: {_last(given.ran)}"
     for blob in (given.folder / "image" / "blobs" / "sha256").iterdir():
@@ -97,33 +97,35 @@ def image_with_torch(given: Given) -> str:
 
 
 def regression(given: Given) -> str:
-    """The command ends with the exit code of a regression."""
+    """Check that the command ends with the exit code of a regression."""
     return "" if given.ran[-1].code == 7 else f"exit code {given.ran[-1].code}: {_last(given.ran)}"
 
 
 def lists_packages(given: Given) -> str:
-    """Each package is in a line with its version."""
+    """Check that each package is on a line with its version."""
     lines = given.ran[-1].output.splitlines()
     missing = [
-        name for name, version in places.PACKAGES.items() if not any(name in line and version in line for line in lines)
+        name
+        for name, version in fixtures.PACKAGES.items()
+        if not any(name in line and version in line for line in lines)
     ]
     return f"it does not list {', '.join(missing)}" if missing else ""
 
 
 def judges_files(given: Given) -> str:
-    """Both mistakes are named, and the right files pass."""
-    said = "\n".join(one.output for one in given.ran)
+    """Check that both mistakes are reported, and that the right files pass."""
+    output = "\n".join(ran.output for ran in given.ran)
     wrong = []
-    if not re.search(r"(?i)whl/cpu|cpu[- ]only (wheel|build|torch)|cuda version mismatch|without cuda", said):
+    if not re.search(r"(?i)whl/cpu|cpu[- ]only (wheel|build|torch)|cuda version mismatch|without cuda", output):
         wrong.append("the wheels without CUDA are not found")
-    if not re.search(r"(?i)missing gpu|no gpu|gpu.*(reserv|device)", said):
+    if not re.search(r"(?i)missing gpu|no gpu|gpu.*(reserv|device)", output):
         wrong.append("the missing reservation is not found")
-    wrong += [f"right file refused: {_last([one])}" for one in given.control if one.code]
+    wrong += [f"right file refused: {_last([ran])}" for ran in given.control if ran.code]
     return "; ".join(wrong)
 
 
 def fewest_images(given: Given) -> str:
-    """As many images as an exhaustive search finds, and each machine's runs there."""
+    """Check that there are as many images as an exhaustive search finds, and that one runs on each machine."""
     try:
         tree: Any = json.loads(given.ran[-1].output)
     except ValueError:
@@ -140,10 +142,11 @@ def fewest_images(given: Given) -> str:
     fewest = next(
         count
         for count in range(1, 4)
-        if any(set().union(*some) == every for some in itertools.combinations(runs, count))
+        if any(set().union(*chosen) == every for chosen in itertools.combinations(runs, count))
     )
     images = tree["images"]
-    picks = [_wheel_fit.Pick(one["resolution"]["torch"], one["resolution"]["local_version"]) for one in images]
+    resolutions = [image["resolution"] for image in images]
+    picks = [_wheel_fit.Pick(resolution["torch"], resolution["local_version"]) for resolution in resolutions]
     builds = [_wheel_fit.published(pick, facts) for pick in picks]
     if any(build is None for build in builds):
         return "an image has a wheel that does not exist"
@@ -157,7 +160,7 @@ def fewest_images(given: Given) -> str:
 
 
 def model_fits(given: Given) -> str:
-    """Lines of fp32 and fp16 say no and yes."""
+    """Check that the lines of fp32 and fp16 say no and yes."""
     marks = re.findall(r"(?m)^\s*(\S+)\s+(FP32|FP16)\b", given.ran[-1].output)
     by_precision = {precision: mark for mark, precision in marks}
     right = by_precision.get("FP32") == "❌" and by_precision.get("FP16") == "✅"
@@ -169,19 +172,19 @@ def _fits(pick: _wheel_fit.Pick) -> str:
     build = _wheel_fit.published(pick, facts)
     if build is None:
         return f"torch {pick} does not exist"
-    return "; ".join(_wheel_fit.faults(build, places.CAPABILITY, places.DRIVER, facts))
+    return "; ".join(_wheel_fit.faults(build, fixtures.CAPABILITY, fixtures.DRIVER, facts))
 
 
 def _hadolint(dockerfile: Path) -> list[str]:
-    """What hadolint says, the one of the development environment."""
+    """Return the output of the development environment's hadolint."""
     command = Path(sys.executable).with_name("hadolint")
     argv = [str(command), "--no-color", str(dockerfile)]
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 def _last(ran: Sequence[Ran]) -> str:
-    """The line of the first command that failed, else the last one's, that says most: an error, or the last line."""
-    chosen = next((one for one in ran if one.code), ran[-1])
+    """Return the error line, or else the last line, of the first command that failed or else of the last command."""
+    chosen = next((command for command in ran if command.code), ran[-1])
     lines = [line.strip() for line in chosen.output.splitlines() if line.strip()] or [""]
-    said = next((line for line in lines if re.search(r"(?i)error\b[:=]", line)), lines[-1])
-    return re.sub(r'^time="[^"]*" ', "", said)[:160]
+    message = next((line for line in lines if re.search(r"(?i)error\b[:=]", line)), lines[-1])
+    return re.sub(r'^time="[^"]*" ', "", message)[:160]

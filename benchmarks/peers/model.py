@@ -1,4 +1,4 @@
-"""The questions as questions.yaml has them, what a run of them found, and who answered first."""
+"""The questions of questions.yaml, the results of a run, and envkit's rank for each question."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from envkit.ground import strictyaml
 FILE = Path(__file__).with_name("questions.yaml")
 SCHEMA = "envkit.peers/1"
 OWN = "envkit"
-_SLOWER_BY, _SLOWER_S = 2.0, 1.0  # what a person notices: twice as long, and a second more
+_SLOWER_BY, _SLOWER_S = 2.0, 1.0  # a difference that a person notices: twice as long, and a second longer
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool, the package that has it, and what it is for."""
+    """A tool, its package, and what it does."""
 
     name: str
     package: str
@@ -26,7 +26,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """How one tool answers: `unrun` says why its commands are not run here, '' where they are."""
+    """How a tool answers a question. `unrun` says why its commands are not run here, '' if they are."""
 
     commands: tuple[str, ...]
     control: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question: `files` and `check` name functions of places.py and checks.py."""
+    """A question. `files` and `check` name functions of fixtures.py and checks.py."""
 
     id: str
     asks: str
@@ -58,7 +58,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool made of a question: `wrong` is '' for a right answer, `seconds` None where it was not run."""
+    """A tool's result for a question: `wrong` is '' for a right answer, `seconds` is None if it was not run."""
 
     steps: int
     seconds: float | None
@@ -66,12 +66,12 @@ class Result:
 
     @property
     def counts(self) -> bool:
-        """Whether it is right, or counts as right because it could not be run."""
+        """Whether the answer is right, or counts as right because it could not be run."""
         return not self.wrong
 
 
 def load(path: Path = FILE) -> tuple[tuple[Tool, ...], tuple[Question, ...]]:
-    """The tools and the questions, in the order of the file.
+    """Return the tools and the questions, in the order of the file.
 
     Raises:
         UsageError: the file is not strict YAML.
@@ -83,8 +83,8 @@ def load(path: Path = FILE) -> tuple[tuple[Tool, ...], tuple[Question, ...]]:
     tools = tuple(Tool(name, row["package"], row["does"]) for name, row in tree["tools"].items())
     questions = tuple(_question(row) for row in tree["questions"])
     known = {tool.name for tool in tools}
-    if unknown := {name for one in questions for name in one.answers} - known:
-        raise ValueError(f"{path}: no such tool: {', '.join(sorted(unknown))}")
+    if unknown := {name for question in questions for name in question.answers} - known:
+        raise ValueError(f"{path}: unknown tool {', '.join(sorted(unknown))}")
     return tools, questions
 
 
@@ -98,29 +98,29 @@ def _answer(row: Mapping[str, Any]) -> Answer:
     return Answer(**lists, env=row.get("env", {}), unrun=row.get("unrun", ""), note=row.get("note", ""))
 
 
-def place(results: Mapping[str, Result]) -> str:
-    """Where envkit is among those that are right: 'alone', 'first', 'equal', 'behind', or 'nobody'.
+def rank(results: Mapping[str, Result]) -> str:
+    """Return envkit's rank among the right answers: 'alone', 'first', 'equal', 'behind', or 'nobody'.
 
-    Fewer commands win. Seconds decide between equal numbers of commands, where a person notices the difference.
+    Fewer commands win. With equally many, seconds decide if a person notices the difference.
     """
-    others = [one for name, one in results.items() if name != OWN and one.counts]
+    others = [result for name, result in results.items() if name != OWN and result.counts]
     own = results.get(OWN)
     if own is None or not own.counts:
         return "behind" if others else "nobody"
     if not others:
         return "alone"
-    best = min(others, key=lambda one: (one.steps, one.seconds is None, one.seconds or 0.0))
+    best = min(others, key=lambda result: (result.steps, result.seconds is None, result.seconds or 0.0))
     if own.steps != best.steps:
         return "first" if own.steps < best.steps else "behind"
     return "behind" if _slower(own, best) else "first" if _slower(best, own) else "equal"
 
 
-def _slower(one: Result, other: Result) -> bool:
-    if one.seconds is None or other.seconds is None:
+def _slower(result: Result, other: Result) -> bool:
+    if result.seconds is None or other.seconds is None:
         return False
-    return one.seconds > _SLOWER_BY * other.seconds and one.seconds > other.seconds + _SLOWER_S
+    return result.seconds > _SLOWER_BY * other.seconds and result.seconds > other.seconds + _SLOWER_S
 
 
-def well_placed(places: Sequence[str]) -> int:
-    """In how many of the questions envkit is first or equal."""
-    return sum(one in {"alone", "first", "equal"} for one in places)
+def well_ranked(ranks: Sequence[str]) -> int:
+    """Return the number of questions in which envkit is first or equal."""
+    return sum(rank in {"alone", "first", "equal"} for rank in ranks)

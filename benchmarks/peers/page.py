@@ -1,4 +1,4 @@
-"""The page docs/peers.md, made from the questions and the results of one run."""
+"""Make the page docs/peers.md from the questions and the results of a run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.peers import places
-from benchmarks.peers.model import OWN, Answer, Question, Result, Tool, place, well_placed
+from benchmarks.peers import fixtures
+from benchmarks.peers.model import OWN, Answer, Question, Result, Tool, rank, well_ranked
 
-_PLACES = {
+_RANKS = {
     "alone": "**envkit**, alone",
     "first": "**envkit**",
     "equal": "equal",
@@ -45,7 +45,7 @@ Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything that one run found."""
+    """The results of a run."""
 
     date: str
     versions: Mapping[str, str]
@@ -53,38 +53,39 @@ class Run:
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> Run:
-        """A run from its JSON."""
+        """Return a run from its JSON."""
         results = {
             question: {tool: Result(row["steps"], row["seconds"], row["wrong"]) for tool, row in rows.items()}
             for question, rows in tree["results"].items()
         }
         return cls(date=tree["date"], versions=tree["versions"], results=results)
 
-    def places(self) -> dict[str, str]:
-        """Where envkit is, by question."""
-        return {question: place(rows) for question, rows in self.results.items()}
+    def ranks(self) -> dict[str, str]:
+        """Return envkit's rank by question."""
+        return {question: rank(rows) for question, rows in self.results.items()}
 
 
 def page(tools: Sequence[Tool], questions: Sequence[Question], run: Run) -> str:
-    """The whole page."""
-    intro = _INTRO.format(driver=places.DRIVER, gpu=places.GPU)
+    """Return the whole page."""
+    intro = _INTRO.format(driver=fixtures.DRIVER, gpu=fixtures.GPU)
     parts = [intro, _tools(tools, run), _summary(questions, run), _losses(questions, run)]
-    return "\n".join([*parts, *(_question(number, one, run) for number, one in enumerate(questions, 1))])
+    return "\n".join([*parts, *(_question(number, question, run) for number, question in enumerate(questions, 1))])
 
 
 def summary(questions: Sequence[Question], run: Run) -> Iterator[tuple[str, str, str, str]]:
-    """Rows of the table: question, envkit, the best other tool, who is first."""
-    found = run.places()
+    """Yield the rows of the table: question, envkit, the best other tool, which is first."""
+    ranks = run.ranks()
     for question in questions:
         rows = run.results[question.id]
         own = _cell(rows.get(OWN))
-        others = [(name, one) for name, one in rows.items() if name != OWN]
+        others = [(name, result) for name, result in rows.items() if name != OWN]
         best = min(others, key=_order, default=None)
-        yield question.asks, own, f"{best[0]}: {_cell(best[1])}" if best else "no command", _PLACES[found[question.id]]
+        other = f"{best[0]}: {_cell(best[1])}" if best else "no command"
+        yield question.asks, own, other, _RANKS[ranks[question.id]]
 
 
 def _order(row: tuple[str, Result]) -> tuple[bool, int, bool, float]:
-    """Order of the other tools: right ones, then fewer commands, then those that were run, then quicker ones."""
+    """Return the sort key of the other tools: right ones, fewer commands, those that were run, faster ones."""
     result = row[1]
     return bool(result.wrong), result.steps, result.seconds is None, result.seconds or 0.0
 
@@ -105,15 +106,15 @@ def _tools(tools: Sequence[Tool], run: Run) -> str:
 
 def _summary(questions: Sequence[Question], run: Run) -> str:
     rows = [(str(number), *row) for number, row in enumerate(summary(questions, run), 1)]
-    good = well_placed(list(run.places().values()))
-    told = f"envkit is first or equal in {good} of {len(questions)} questions.\n"
-    return "## Result\n\n" + told + "\n" + _table(("", "question", "envkit", "best other tool", "first"), rows)
+    good = well_ranked(list(run.ranks().values()))
+    sentence = f"envkit is first or equal in {good} of {len(questions)} questions.\n"
+    return "## Result\n\n" + sentence + "\n" + _table(("", "question", "envkit", "best other tool", "first"), rows)
 
 
 def _losses(questions: Sequence[Question], run: Run) -> str:
-    found = run.places()
-    lost = [one for one in questions if found[one.id] in {"behind", "nobody"}]
-    lines = [f"- *{one.asks}* {one.lacks}".rstrip() for one in lost]
+    ranks = run.ranks()
+    lost = [question for question in questions if ranks[question.id] in {"behind", "nobody"}]
+    lines = [f"- *{question.asks}* {question.lacks}".rstrip() for question in lost]
     return "## Where envkit loses\n\n" + ("\n".join(lines) if lines else "In none of the twelve.") + "\n"
 
 
@@ -121,9 +122,8 @@ def _question(number: int, question: Question, run: Run) -> str:
     rows = []
     for name, result in run.results[question.id].items():
         answer = question.answers[name]
-        rows.append(
-            (name, "<br>".join(f"`{_cell_text(one)}`" for one in answer.commands), _time(result), _told(answer, result))
-        )
+        commands = "<br>".join(f"`{_cell_text(command)}`" for command in answer.commands)
+        rows.append((name, commands, _time(result), _outcome(answer, result)))
     table = _table(("tool", "commands", "seconds", "answer"), rows)
     return f"## {number}. {question.asks}\n\nRight: {question.right}\n\n{table}"
 
@@ -132,7 +132,7 @@ def _time(result: Result) -> str:
     return "-" if result.seconds is None else f"{result.seconds:.1f}"
 
 
-def _told(answer: Answer, result: Result) -> str:
+def _outcome(answer: Answer, result: Result) -> str:
     if answer.unrun:
         return f"not run: {answer.unrun}; counts as right"
     note = f" ({answer.note})" if answer.note else ""

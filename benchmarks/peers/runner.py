@@ -1,4 +1,4 @@
-"""Run the commands of every tool, each tool in a virtual environment of its own below the cache folder."""
+"""Run the commands of every tool, each in its own virtual environment in the cache folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks import _torch_index
-from benchmarks.peers import checks, places
+from benchmarks.peers import checks, fixtures
 from benchmarks.peers.model import OWN, Answer, Question, Ran, Result, Tool
 from envkit.facts.load import load
 from envkit.ground.paths import cache_dir
@@ -22,21 +22,21 @@ from envkit.ground.paths import cache_dir
 _REPOSITORY = Path(__file__).parents[2]
 _UV = Path(sys.executable).with_name("uv")
 _LIMIT_S = 300.0
-_RUNS = 2  # the first one fills caches; the quicker one counts
-# The driver and the GPU come from the stand-in of nvidia-smi; no engine answers; no setting of this machine gets in.
+_RUNS = 2  # the first one fills caches; the faster one counts
+# Nothing else of this machine's environment gets in: driver and GPU come from the stand-in, and no engine is reachable.
 _KEPT = ("PATH", "LANG", "LC_ALL")
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What commands run with: the environments of the tools, variables, and a folder for what they write."""
+    """The environments of the tools, the variables of their commands, and a folder for their output."""
 
     tools: Path
     env: Mapping[str, str]
     folder: Path
 
     def ask(self, question: Question) -> dict[str, Result]:
-        """The result of each tool that has an answer."""
+        """Return the result of each tool that has an answer."""
         return {name: self._result(name, answer, question) for name, answer in question.answers.items()}
 
     def _result(self, tool: str, answer: Answer, question: Question) -> Result:
@@ -45,12 +45,12 @@ class Bench:
             return Result(steps, None, "")
         took, wrong = [], ""
         for _ in range(_RUNS):
-            with tempfile.TemporaryDirectory(dir=self.folder) as place:
-                here = Path(place)
-                getattr(places, question.files)(here)
-                began = _processor_s()
+            with tempfile.TemporaryDirectory(dir=self.folder) as name:
+                here = Path(name)
+                getattr(fixtures, question.files)(here)
+                began = _cpu_s()
                 ran = self._run(tool, answer, answer.commands, here)
-                took.append(_processor_s() - began)
+                took.append(_cpu_s() - began)
                 control = self._run(tool, answer, answer.control, here)
                 wrong = (
                     getattr(checks, question.check)(checks.Given(here, ran, control))
@@ -69,45 +69,44 @@ class Bench:
                 argv, cwd=here, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True, check=False, timeout=_LIMIT_S,
             )  # fmt: skip
-            said = ended.stdout.replace(str(here), ".").replace(str(self.folder), "")
-            done.append(Ran(ended.returncode, said))
+            output = ended.stdout.replace(str(here), ".").replace(str(self.folder), "")
+            done.append(Ran(ended.returncode, output))
         return done
 
 
-def _processor_s() -> float:
-    """Processor seconds of all commands so far, which another load of the machine does not change."""
+def _cpu_s() -> float:
+    """Return the CPU seconds of all commands so far, which other load on the machine does not change."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def installed(tools: Sequence[Tool], folder: Path) -> dict[str, str]:
-    """Make the environments that are missing, renew envkit's own, and give the version of each tool."""
+    """Make missing environments, reinstall envkit in its own, and return the version of each tool."""
     versions = {}
     for tool in tools:
-        place = folder / tool.name
-        python = str(place / "bin" / "python")
-        if not (place / "bin" / "python").exists():
-            _uv("venv", "--quiet", "--python", sys.executable, str(place))
+        python = folder / tool.name / "bin" / "python"
+        if not python.exists():
+            _uv("venv", "--quiet", "--python", sys.executable, str(folder / tool.name))
         package = (
             [f"{_REPOSITORY}[attest]", "--reinstall-package", tool.package] if tool.name == OWN else [tool.package]
         )
-        _uv("pip", "install", "--quiet", "--python", python, *package)
-        said = _uv("pip", "show", "--python", python, tool.package)
-        versions[tool.name] = said.partition("Version: ")[2].partition("\n")[0]
+        _uv("pip", "install", "--quiet", "--python", str(python), *package)
+        output = _uv("pip", "show", "--python", str(python), tool.package)
+        versions[tool.name] = output.partition("Version: ")[2].partition("\n")[0]
     return versions
 
 
 @contextmanager
 def bench(tools: Sequence[Tool]) -> Iterator[tuple[Bench, dict[str, str]]]:
-    """The tools, the machine and the wheel index of the questions; only the tools stay."""
+    """Yield the tools with the machine and the wheel index of the questions; only the tools are kept."""
     facts, folder = load(), cache_dir() / "peers"
     versions = installed(tools, folder)
     host = next(urlsplit(build.index).hostname for build in facts.builds if build.index) or ""
-    other = [_torch_index.plain(name, version) for name, version in places.REQUIREMENTS.items() if name != "torch"]
+    other = [_torch_index.plain(name, version) for name, version in fixtures.REQUIREMENTS.items() if name != "torch"]
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True)))
         index = stack.enter_context(_torch_index.served([*_torch_index.files_of(facts.builds), *other], host))
-        places.machine(scratch / "machine")
+        fixtures.machine(scratch / "machine")
         own = {"HOME": str(scratch), "TMPDIR": str(scratch), "DOCKER_HOST": f"unix://{scratch}/no-docker"}
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         yield Bench(folder, {**kept, **index, **own, "NO_COLOR": "1"}, scratch), versions

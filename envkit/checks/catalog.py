@@ -1,7 +1,7 @@
-"""The checks that exist: one entry per folder beside this file, read from its `check.yaml`.
+"""The catalog of checks: one entry per folder beside this file, read from its `check.yaml`.
 
-A verification asks for the checks of this catalog, so a check that an image leaves out is noticed. Plug-ins add folders
-of the same form, with ids from C80 on.
+A verification requests the checks of this catalog, so a check missing from an image's answer is noticed. Plug-ins add
+folders of the same form, with IDs from C80 on.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ _OTHERS = ("topic", "budgets_s", "after", "machine", "thresholds")
 
 @dataclass(frozen=True, slots=True)
 class CheckEntry:
-    """One check. `budget_s` is the time it is meant to take in seconds; it is stopped at four times that."""
+    """One check. `budget_s` is its time budget in seconds; it is stopped after four times that."""
 
     id: str
     title: str
     tier: str
     budget_s: float
     needs: str  # 'host' | 'torch' | 'cuda'
-    budgets: tuple[tuple[str, float], ...] = ()  # seconds in the deeper tiers, where a check does more there
+    budgets: tuple[tuple[str, float], ...] = ()  # seconds in deeper tiers in which the check does more
     folder: str = ""  # 'c10_transfer'
-    topic: str = ""  # the heading of a report under which it stands
+    topic: str = ""  # the heading of its section in a report
     verifies: str = ""
     counts: str = ""  # 'yes' | 'informs' | when it counts
     after: tuple[str, ...] = ()  # checks that run before this one
 
     def seconds(self, tier: str) -> float:
-        """Return the time the check is meant to take in `tier`."""
+        """Return the check's time budget in `tier`, in seconds."""
         return dict(self.budgets).get(tier, self.budget_s)
 
 
 @cache
 def catalog() -> tuple[CheckEntry, ...]:
-    """Return every check in the order they run: by id, but each after those that its `after` names.
+    """Return every check in the order in which they run: by ID, but each after those listed in its `after`.
 
     Raises:
         UsageError: a `check.yaml` is invalid.
@@ -97,18 +97,18 @@ def _added() -> tuple[tuple[Traversable, Plugin], ...]:
     for plugin in plugins.of(plugins.CHECKS):
         root = plugin.path(folder=True)
         for folder in _folders(root):
-            if why := _why_not(folder, known):
-                raise plugin.fault(why)
+            if fault := _fault_of(folder, known):
+                raise plugin.fault(fault)
             known.add(folder.name)
             added.append((folder, plugin))
-        envkit.checks.__path__.append(str(root))  # behind the own folders, which it cannot replace
+        envkit.checks.__path__.append(str(root))  # last, so that a plug-in cannot replace a check of envkit
     for folder, plugin in added:
-        _part(folder.name, "judge", plugin)  # what fails does so before an image runs, not after
+        _import_of_plugin(folder.name, "judge", plugin)  # so that a broken plug-in fails before an image runs
     return tuple(added)
 
 
-def _why_not(folder: Traversable, known: set[str]) -> str | None:
-    """Return why a plug-in's folder is not a check; None where it is one."""
+def _fault_of(folder: Traversable, known: set[str]) -> str | None:
+    """Return why a plug-in's folder is not a valid check, or None if it is valid."""
     try:
         entry = _entry(folder.name, _card(folder))
     except UsageError as error:
@@ -117,50 +117,50 @@ def _why_not(folder: Traversable, known: set[str]) -> str | None:
     if missing:
         return f"checks/{folder.name} has no {missing[0]}"
     if not folder.name.startswith(f"{entry.id.lower()}_"):
-        return f"checks/{folder.name}: the folder of the check {entry.id} is named {entry.id.lower()}_NAME"
+        return f"checks/{folder.name}: the folder of check {entry.id} must be named {entry.id.lower()}_NAME"
     if entry.id < _FIRST_ADDED:
-        return f"checks/{folder.name}: id: {entry.id} is below {_FIRST_ADDED}, where the ids of plug-ins begin"
+        return f"checks/{folder.name}: id: {entry.id} is below {_FIRST_ADDED}, the first ID for plug-ins"
     same = [name for name in known if name.startswith(f"{entry.id.lower()}_")]
     return f"checks/{folder.name} and checks/{same[0]} have the same id {entry.id}" if same else None
 
 
-def _imported(folder: str, part: str) -> Any:
-    """Return the function of a check's module that has the module's name.
+def _function(folder: str, module: str) -> Any:
+    """Return the function of a check that is named like its module: `judge` or `show`.
 
     Raises:
-        EnvironmentProblem: it is a plug-in's, and it fails or lacks its function.
+        EnvironmentProblem: the module of a plug-in cannot be imported or lacks the function.
     """
     plugin = {added.name: plugin for added, plugin in _added()}.get(folder)
     if plugin is not None:
-        return _part(folder, part, plugin)
-    return getattr(import_module(f"{__package__}.{folder}.{part}"), part)
+        return _import_of_plugin(folder, module, plugin)
+    return getattr(import_module(f"{__package__}.{folder}.{module}"), module)
 
 
-def _part(folder: str, part: str, plugin: Plugin) -> Any:
+def _import_of_plugin(folder: str, module: str, plugin: Plugin) -> Any:
     try:
-        return getattr(import_module(f"{__package__}.{folder}.{part}"), part)
+        return getattr(import_module(f"{__package__}.{folder}.{module}"), module)
     except (Exception, SystemExit) as error:
-        raise plugin.fault(f"checks/{folder}/{part}.py: {type(error).__name__}: {error}") from error
+        raise plugin.fault(f"checks/{folder}/{module}.py: {type(error).__name__}: {error}") from error
 
 
 @cache
 def judges() -> Mapping[str, Judge]:
-    """Return the judge of every check by its id."""
-    return {entry.id: _imported(entry.folder, "judge") for entry in catalog()}
+    """Return the judge of every check by its ID."""
+    return {entry.id: _function(entry.folder, "judge") for entry in catalog()}
 
 
 @cache
 def shows() -> Mapping[str, Show]:
-    """Return what a report shows of each check by its id, in the order the checks run."""
-    with_one = {folder.name for folder in folders() if (folder / "show.py").is_file()}
-    return {entry.id: _imported(entry.folder, "show") for entry in catalog() if entry.folder in with_one}
+    """Return the `show` functions by check ID, in the order in which the checks run."""
+    with_show = {folder.name for folder in folders() if (folder / "show.py").is_file()}
+    return {entry.id: _function(entry.folder, "show") for entry in catalog() if entry.folder in with_show}
 
 
 @cache
 def machine_codes() -> frozenset[str]:
-    """Return the reason codes of every check that blame the machine or its driver, and never the image.
+    """Return the reason codes that blame the machine or its driver and never the image.
 
-    A code means the same wherever it occurs, so a check also blames the machine with a code of another check.
+    A code has one meaning everywhere, so a check may also use a code that another check lists.
     """
     return frozenset(code for card in cards().values() for code in card.get("machine", ()))
 
@@ -168,28 +168,28 @@ def machine_codes() -> frozenset[str]:
 def select(tier: str, only: Iterable[str] = (), skip: Iterable[str] = ()) -> tuple[CheckEntry, ...]:
     """Return the checks of a tier and of every cheaper one, in order.
 
-    `only` picks among all tiers, `skip` leaves out.
+    `only` selects checks of any tier instead, `skip` leaves checks out.
 
     Raises:
-        UsageError: an unknown tier or check id, or nothing is left.
+        UsageError: an unknown tier or check ID, or no check is left.
     """
     if tier not in TIERS:
-        raise UsageError(f"{tier!r} is not a tier", hint=f"use one of {', '.join(TIERS)}")
+        raise UsageError(f"unknown tier {tier!r}", hint=f"use one of {', '.join(TIERS)}")
     wanted, unwanted = [item.upper() for item in only], [item.upper() for item in skip]
     known = {entry.id for entry in catalog()}
     unknown = [item for item in (*wanted, *unwanted) if item not in known]
     if unknown:
-        raise UsageError(f"no check {', '.join(unknown)}", hint="envkit verify --list")
+        raise UsageError(f"unknown check {', '.join(unknown)}", hint="envkit verify --list")
     allowed = TIERS[: TIERS.index(tier) + 1]
     chosen = [entry for entry in catalog() if (entry.id in wanted if wanted else entry.tier in allowed)]
     left = tuple(entry for entry in chosen if entry.id not in unwanted)
     if not left:
-        raise UsageError("no check is left to run", hint="envkit verify --list")
+        raise UsageError("no checks left to run", hint="envkit verify --list")
     return left
 
 
 def budget_s(entries: Sequence[CheckEntry], tier: str = "quick") -> float:
-    """Return the seconds the checks are meant to take together in `tier`."""
+    """Return the time budget of all these checks together in `tier`, in seconds."""
     return sum(entry.seconds(tier) for entry in entries)
 
 
@@ -234,22 +234,22 @@ def _not_codes(codes: Any) -> list[Any]:
 
 
 def _ordered(entries: Iterable[CheckEntry]) -> tuple[CheckEntry, ...]:
-    """Return the checks by id, each with those it comes after in front of it."""
+    """Return the checks by ID, but each after those listed in its `after`."""
     waiting: dict[str, CheckEntry] = {}
     for entry in sorted(entries, key=lambda entry: entry.id):
         if entry.id in waiting:
             raise UsageError(f"checks/{waiting[entry.id].folder} and checks/{entry.folder} have the same id {entry.id}")
         waiting[entry.id] = entry
-    placed: dict[str, CheckEntry] = {}
+    ordered: dict[str, CheckEntry] = {}
 
-    def place(entry: CheckEntry, below: tuple[str, ...]) -> None:
+    def add(entry: CheckEntry, dependents: tuple[str, ...]) -> None:
         for name in entry.after:
-            if name in below or name not in waiting:
-                fault = "is a circle" if name in below else "is not a check"
+            if name in dependents or name not in waiting:
+                fault = "is circular" if name in dependents else "is not a check"
                 raise UsageError(f"checks/{entry.folder}/{CARD}: after: {name} {fault}")
-            place(waiting[name], (*below, name))
-        placed.setdefault(entry.id, entry)
+            add(waiting[name], (*dependents, name))
+        ordered.setdefault(entry.id, entry)
 
     for entry in waiting.values():
-        place(entry, (entry.id,))
-    return tuple(placed.values())
+        add(entry, (entry.id,))
+    return tuple(ordered.values())

@@ -1,4 +1,4 @@
-"""What all judges share: typed readers of untrusted observations, and the verdicts that come before any rule."""
+"""Code that all judges share: typed readers of untrusted observations, and verdicts that need no rule."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def number(observed: Mapping[str, Any], key: str) -> float:
 
 
 def optional_number(observed: Mapping[str, Any], key: str) -> float | None:
-    """Return the finite number at ``key``, None where it is absent or null; raises MalformedError for anything else."""
+    """Return the finite number at ``key``, None if it is absent or null; raises MalformedError for anything else."""
     return None if observed.get(key) is None else number(observed, key)
 
 
@@ -76,7 +76,7 @@ def strings(observed: Mapping[str, Any], key: str) -> list[str]:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Return the sort key of a version that came out of an image; raises MalformedError where it is none."""
+    """Return the sort key of a version reported by an image; raises MalformedError if it is not a version."""
     try:
         return versions.key(version)
     except UsageError as error:
@@ -84,9 +84,9 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def last_line(error: str) -> str:
-    """Return the line of a traceback that says what happened, empty without one.
+    """Return the line of a traceback that says what happened, or an empty string.
 
-    torch ends every error of CUDA with lines of advice, the same for all of them.
+    torch appends the same lines of advice to every CUDA error; they are skipped.
     """
     lines = [line.strip() for line in error.splitlines()]
     return next((line for line in reversed(lines) if line and not line.startswith(_ADVICE_OF_TORCH)), "")
@@ -98,7 +98,7 @@ def part_of(observation: Observation) -> str:
 
 
 def by_part(table: Mapping[str, Judge], observation: Observation, spec: Spec, env: Env) -> Finding:
-    """Judge an observation with the rule of its part; raises MalformedError where no rule is for it."""
+    """Judge an observation with the rule for its part; raises MalformedError if there is none."""
     rule = table.get(part_of(observation))
     if rule is None:
         raise MalformedError(f"there is no rule for {observation['id']}")
@@ -106,49 +106,50 @@ def by_part(table: Mapping[str, Judge], observation: Observation, spec: Spec, en
 
 
 def settle(observation: Observation) -> Finding | None:
-    """Return the finding of an observation that no rule may judge, None where the rule decides.
+    """Return the finding for an observation that no rule may judge, or None if the rule decides.
 
     A check that could not run is ERROR, one that does not apply is SKIP, and one whose negative control did not fail
     is ERROR whatever its numbers say: a check that cannot fail verifies nothing.
     """
     reason = observation.get("reason") or {}
-    code, message = str(reason.get("code") or "UNKNOWN"), str(reason.get("message") or "no reason was given")
+    code, message = str(reason.get("code") or "UNKNOWN"), str(reason.get("message") or "no reason given")
     status = observation.get("status")
     if status == "skip":
         return Finding(Verdict.SKIP, message, code)
     if status == "error":
         return Finding(Verdict.ERROR, message, code)
     if status != "ran":
-        return Finding(Verdict.ERROR, f"the status is {status!r}", "MALFORMED_OBSERVATION")
+        return Finding(Verdict.ERROR, f"unknown status {status!r}", "MALFORMED_OBSERVATION")
     controls = observation.get("controls")
     if not isinstance(controls, list) or not controls:
-        return Finding(Verdict.ERROR, "the check carried no negative control", "CONTROL_MISSING")
-    slack = [item for item in controls if not isinstance(item, dict) or item.get("held") is not True]
-    if slack:
-        names = ", ".join(str(item.get("name")) if isinstance(item, dict) else "?" for item in slack)
+        return Finding(Verdict.ERROR, "the check has no negative control", "CONTROL_MISSING")
+    broken = [item for item in controls if not isinstance(item, dict) or item.get("held") is not True]
+    if broken:
+        names = ", ".join(str(item.get("name")) if isinstance(item, dict) else "?" for item in broken)
         return Finding(Verdict.ERROR, f"negative control did not fail: {names}", "CONTROL_FAILED")
     return None
 
 
 def timed(finding: Finding, observation: Observation) -> Finding:
-    """Return ``finding`` where the noise gate was clean, else the same finding as INCONCLUSIVE.
+    """Return ``finding`` if the noise gate was clean, else the same finding as INCONCLUSIVE.
 
-    Only for verdicts that rest on a clock or a bandwidth. SKIP, ERROR and the PASS of a floor stay as they are.
+    Only for verdicts that depend on a time or a bandwidth. SKIP and ERROR stay as they are, and so does a PASS that
+    other work on the machine cannot have caused.
     """
     gate = _gate(observation)
-    reached = finding.verdict is Verdict.PASS and _one_sided(finding, observation)
-    if gate == "clean" or reached or finding.verdict in (Verdict.SKIP, Verdict.ERROR):
+    passed_anyway = finding.verdict is Verdict.PASS and _noise_only_lowers(finding, observation)
+    if gate == "clean" or passed_anyway or finding.verdict in (Verdict.SKIP, Verdict.ERROR):
         return finding
     message = f"{finding.message}; the machine was busy ({gate or 'no noise reading'})"
     advice = ("Run it again while nothing else uses this machine.",)
     return replace(finding, verdict=Verdict.INCONCLUSIVE, reason_code="NOISY", message=message, advice=advice)
 
 
-def _one_sided(finding: Finding, observation: Observation) -> bool:
-    """Whether other work on the machine can only hide that the floor is reached.
+def _noise_only_lowers(finding: Finding, observation: Observation) -> bool:
+    """Whether other work on the machine can only lower the measured value, so that a floor reached is reached.
 
-    It takes time away from a rate. Of a ratio it may also slow down the side that is divided by, unless both sides are
-    timed in turns by the GPU itself.
+    It always lowers a rate. It can raise a ratio by slowing down the side that is divided by, unless the GPU itself
+    times both sides alternately.
     """
     samples = observation.get("samples")
     on_gpu = isinstance(samples, dict) and samples.get("clock") == "cuda_event"
@@ -162,5 +163,5 @@ def _gate(observation: Observation) -> str | None:
 
 
 def promises(spec: Mapping[str, Any]) -> bool:
-    """Whether the spec promises what torch and Python the image holds, which is what makes a PASS mean something."""
+    """Whether the spec promises the versions of torch and Python. Without them a PASS says nothing about the image."""
     return spec.get("torch") is not None and spec.get("python") is not None

@@ -1,4 +1,4 @@
-"""The result of a judge: a verdict, and the finding that carries it."""
+"""What a judge returns: a finding with its verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Env = Mapping[str, Any]
 
 
 class Verdict(StrEnum):
-    """The verdict of a check. Each has one meaning, so none hides another."""
+    """The verdict of a check."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, not a password
     WARN = "WARN"
@@ -30,10 +30,10 @@ class Verdict(StrEnum):
 class Finding:
     """The verdict on one observation.
 
-    ``reason_code`` is UPPER_SNAKE and set on every verdict but PASS. ``advice`` holds lines a user can act on.
-    ``rule`` is the threshold that was applied, so that the verdict can be recomputed from the record;
-    ``rule["gates"]`` False marks a finding that informs and never fails a run; a FAIL whose code blames the machine
-    (``machine`` in a check.yaml) counts all the same. ``metric`` is ``{name, value, unit, better}``.
+    ``reason_code`` is UPPER_SNAKE and set for every verdict except PASS. ``advice`` holds lines a user can act on.
+    ``rule`` is the threshold that was applied, so that the verdict can be recomputed from the record. If
+    ``rule["gates"]`` is False, the finding informs and never fails a run, unless it is a FAIL whose code blames the
+    machine (``machine`` in a check.yaml). ``metric`` is ``{name, value, unit, better}``.
     """
 
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""Which precision a relative error shows, and whether it is the requested one: for GEMM and convolution."""
+"""Which precision a relative error indicates, and whether it is the requested one. For GEMM and convolution."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 PROMISES = ("ieee", "tf32", "fp16", "bf16")
 _NAMES = {"full": "float32", "half": "TF32 or float16", "bfloat": "bfloat16"}
 _PROMISED = {"ieee": "full", "tf32": "half", "fp16": "half", "bf16": "bfloat"}
-# From this edge of the bands on, a result is less precise than promised; bfloat16 is the least there is.
+# From this edge of a band on, a result is less precise than promised. bfloat16 is the least precise there is.
 _TOO_COARSE = {"full": "half_min", "half": "bfloat_min", "bfloat": "fault_above"}
-# How far above the relative error of the whole one element has to be: rounding gives a ratio of 1.3 to 2.5.
+# One element is an outlier if its error is this many times that of the whole; rounding gives a ratio of 1.3 to 2.5.
 _SPIKE = 10.0
-# A relative error that no precision reaches; the least precise, bfloat16 with a fast algorithm, has a line above it.
+# A relative error that rounding does not reach, except in bfloat16 with a fast algorithm, whose limit is higher.
 _FAULT = 2.0e-2
 _SEVERITY = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 
@@ -36,7 +36,7 @@ class Case:
     nonfinite: int
     full_max: str = "full_max"
     element: str | None = None
-    wide: bool = False  # a fast algorithm that costs digits is allowed
+    wide: bool = False  # a fast algorithm that loses digits is allowed
 
 
 def read_case(
@@ -55,7 +55,7 @@ def read_case(
 
 
 def cluster(error: float, bands: Threshold, full_max: str = "full_max") -> str | None:
-    """Return "full", "half" or "bfloat" for a relative error, None between the bands and above them."""
+    """Return "full", "half" or "bfloat" for a relative error, or None if it is between or above the bands."""
     if error < bands.number(full_max):
         return "full"
     if bands.number("half_min") <= error <= bands.number("half_max"):
@@ -72,7 +72,7 @@ def judge_cases(
     elements: Threshold,
     wide: Threshold | None = None,
 ) -> Finding:
-    """Return the worst finding over the cases, the wide ones by the row `wide`.
+    """Return the worst finding over the cases. Wide cases are judged by the row `wide`.
 
     Raises:
         MalformedError: there are no cases, or the promise is unknown.
@@ -95,7 +95,7 @@ def _weight(finding: Finding) -> tuple[int, float]:
 
 
 def _judge_wide(case: Case, promise: str, observed: Mapping[str, Any], row: Threshold) -> Finding:
-    """Judge a result that may be computed by a fast algorithm: by an upper line alone."""
+    """Judge a result that may come from a fast algorithm: only by an upper limit."""
     if case.rel_fro is None or case.rel_max is None:
         message = f"{case.name}: {case.nonfinite} elements are not finite"
         return Finding(Verdict.FAIL, message, "NONFINITE_RESULT", _HARDWARE, row.record())
@@ -108,12 +108,14 @@ def _judge_wide(case: Case, promise: str, observed: Mapping[str, Any], row: Thre
         return Finding(Verdict.FAIL, message, "WRONG_RESULT", _HARDWARE, row.record(), metric, derived)
     if case.rel_fro > line:
         code = "PRECISION_OVERRIDDEN" if promise == "ieee" else "PRECISION_BELOW_PROMISE"
-        message = f"{error} is coarser than {_NAMES[_PROMISED[promise]]}, which was promised"
+        message = f"{error} is less precise than {_NAMES[_PROMISED[promise]]}, which was promised"
         return Finding(Verdict.FAIL, message, code, _override_advice(observed), row.record(), metric, derived)
     if case.rel_max > line * row.number("element_over_line"):
         message = f"{case.name}: one element is off by {case.rel_max:.1e} of the largest"
         return Finding(Verdict.FAIL, message, "ELEMENT_ERROR", _HARDWARE, row.record(), metric, derived)
-    return Finding(Verdict.PASS, f"{error}, with any algorithm", None, (), row.record(), metric, derived)
+    return Finding(
+        Verdict.PASS, f"{error}, within the limit for any algorithm", None, (), row.record(), metric, derived
+    )
 
 
 def _judge(case: Case, promise: str, observed: Mapping[str, Any], bands: Threshold, elements: Threshold) -> Finding:
@@ -129,7 +131,7 @@ def _judge(case: Case, promise: str, observed: Mapping[str, Any], bands: Thresho
     verdict, code, advice, message = _band_verdict(case, promise, seen, observed, bands)
     limit = elements.number(case.element or promise)
     if seen != _PROMISED[promise]:
-        # The whole result is off; one element stands out only far above the rest.
+        # The whole result is off, so an element is an outlier only if it is far above the rest.
         limit = max(limit, _SPIKE * case.rel_fro)
     rule = bands.record()
     if verdict is not Verdict.FAIL and case.rel_max > limit:
@@ -155,23 +157,23 @@ def _band_verdict(
     if case.rel_fro > bands.number("fault_above"):
         return Verdict.FAIL, "WRONG_RESULT", _HARDWARE, f"{error} is more than rounding: the result is wrong"
     if seen == wanted:
-        return Verdict.PASS, None, (), f"{error}, as {_NAMES[wanted]} gives"
+        return Verdict.PASS, None, (), f"{error}, as expected of {_NAMES[wanted]}"
     if case.rel_fro >= bands.number(_TOO_COARSE[wanted]):
         code = "PRECISION_OVERRIDDEN" if promise == "ieee" else "PRECISION_BELOW_PROMISE"
-        message = f"{error} is coarser than {_NAMES[wanted]}, which was promised"
+        message = f"{error} is less precise than {_NAMES[wanted]}, which was promised"
         return Verdict.FAIL, code, _override_advice(observed), message
     if promise == "tf32" and case.rel_fro < bands.number("half_min"):
         # TF32 is a permission: small products and some layouts run in float32.
-        return Verdict.PASS, None, (), f"{error}, more exact than TF32, which is allowed here"
+        return Verdict.PASS, None, (), f"{error}, more precise than TF32, which is allowed here"
     if seen is None:
-        message = f"{error} lies between the precisions; {_NAMES[wanted]} was promised"
-        return Verdict.WARN, "PRECISION_UNCLEAR", _rerun(observed), message
+        message = f"{error} matches no precision; {_NAMES[wanted]} was promised"
+        return Verdict.WARN, "PRECISION_UNCLEAR", _unclear_advice(observed), message
     message = f"{error} is that of {_NAMES[seen]}; {_NAMES[wanted]} was promised"
     return Verdict.WARN, "PRECISION_ABOVE_PROMISE", _override_advice(observed), message
 
 
 _HARDWARE = (
-    "Run `dcgmi diag -r 3` on the host: a wrong result points at the GPU, its memory or the math libraries.",
+    "Run `dcgmi diag -r 3` on the host: a wrong result points to the GPU, its memory or the math libraries.",
     "Check that no second CUDA library shadows the installed one: `envkit verify IMAGE --only C02`.",
 )
 
@@ -183,10 +185,10 @@ def _override_advice(observed: Mapping[str, Any]) -> tuple[str, ...]:
     return (*lines, f'Look for code that changes the precision at start-up: `python -c "{probe}"`.')
 
 
-def _rerun(observed: Mapping[str, Any]) -> tuple[str, ...]:
-    return (*_override_advice(observed), "Keep the record: a value between the bands is worth a report.")
+def _unclear_advice(observed: Mapping[str, Any]) -> tuple[str, ...]:
+    return (*_override_advice(observed), "Keep the record and report it: no known precision gives this error.")
 
 
 def read_cases(table: Mapping[str, Any], names: Iterable[str]) -> list[Case]:
-    """Return the cases called ``names`` of a table of errors."""
+    """Return the cases called ``names`` from a table of errors."""
     return [read_case(name, mapping(table, name)) for name in names]

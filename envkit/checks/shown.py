@@ -1,4 +1,4 @@
-"""The description of what a report shows of one check. Text, Markdown and HTML are made from the same one."""
+"""What a report shows of a check, independent of the format: text, Markdown and HTML are made from the same value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Points = Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table and what it says in words. The first `left` columns are text, the others numbers.
+    """A table with its notes. The first `left` columns are text, the others numbers.
 
-    `noisy` says that the machine was busy while some of the numbers were taken.
+    `noisy` says that the machine was busy while some of the numbers were measured.
     """
 
     title: str
@@ -31,7 +31,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One measured number for the head of a page: what it is, the number with its unit, and what it compares with."""
+    """One measured number for the top of a page: what it is, the number with its unit, and what to compare it with."""
 
     title: str
     value: str
@@ -44,24 +44,24 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
 
 def fill_of(precision: str) -> str:
-    """Return the fill of a precision: the same in every figure."""
+    """Return the fill of a precision, which is the same in every figure."""
     return f"p-{precision}" if precision in PRECISIONS else "s0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Lines over `steps`, evenly spaced and named by `across`; `up` names the values.
+    """Lines over evenly spaced `steps`.
 
     `limits` are horizontal lines with their names. `floors` are values that one step must not fall below, each with
-    its name and step. `marked` is a step to point at. `told` says what the figure shows to those who do not see it.
+    its name and step. `marked` is a step to highlight. `summary` is the text alternative of the figure.
     """
 
     ident: str
     title: str
-    told: str
+    summary: str
     steps: Sequence[int]
-    across: str
-    up: str
+    x_label: str
+    y_label: str
     series: Sequence[tuple[str, Points]]
     limits: Sequence[tuple[str, float]] = ()
     floors: Sequence[tuple[str, int, float]] = ()
@@ -71,14 +71,14 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Bars from 0, with a line at 1 that `reference` names.
+    """Bars from 0, with a line at 1 called `reference`.
 
-    `fills` are the fills of the rows, of which `floors` are (row, what the mark means, value).
+    `fills` has the fill of each row. `floors` are marks on rows: (index of the row, what the mark means, value).
     """
 
     ident: str
     title: str
-    told: str
+    summary: str
     rows: Sequence[tuple[str, float]]
     reference: str
     fills: Sequence[str] = ()
@@ -88,11 +88,11 @@ class Ratios:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Bars from 0 upwards, each with its value in `unit`; `limits` are vertical lines with their names."""
+    """Bars from 0, each with its value in `unit`; `limits` are vertical lines with their names."""
 
     ident: str
     title: str
-    told: str
+    summary: str
     rows: Sequence[tuple[str, float]]
     unit: str
     fills: Sequence[str] = ()
@@ -103,11 +103,11 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Dots on a logarithmic scale of whole powers of ten; the values are positive."""
+    """Dots on a logarithmic scale that ends at whole powers of ten. All values are positive."""
 
     ident: str
     title: str
-    told: str
+    summary: str
     rows: Sequence[tuple[str, float]]
     fills: Sequence[str] = ()
     better: str = ""
@@ -119,7 +119,7 @@ class Parts:
 
     ident: str
     title: str
-    told: str
+    summary: str
     rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]]
     unit: str
     better: str = ""
@@ -137,35 +137,35 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """Samples as dots over a box of their middle half, each row relative to its own median."""
+    """Samples as dots over a box of their middle half. Each row is relative to its own median."""
 
     ident: str
     title: str
-    told: str
+    summary: str
     rows: Sequence[Spread]
     better: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A ratio with its confidence interval; from `least` (a share) on, a change in either direction counts."""
+    """A ratio with its confidence interval. A change in either direction counts from `least` (a share) on."""
 
     name: str
     low: float
     estimate: float
     high: float
     least: float
-    told: str  # the verdict
+    label: str  # the verdict in words
     kind: str  # 'fail' | 'pass' | 'unclear' | 'skip'
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Intervals of ratios on one scale with a line at 1, which `reference` names; what does not count is shaded."""
+    """Intervals of ratios on one scale, with a line at 1 called `reference`. Changes that do not count are shaded."""
 
     ident: str
     title: str
-    told: str
+    summary: str
     rows: Sequence[Interval]
     reference: str
     better: str = ""
@@ -177,7 +177,7 @@ class Sides:
 
     ident: str
     title: str
-    told: str
+    summary: str
     rows: Sequence[tuple[str, Sequence[float]]]
     unit: str
     better: str = ""
@@ -185,43 +185,43 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """One rectangle of a treemap: its value is positive, `told` is the value in words."""
+    """One rectangle of a treemap. `value` is positive; `label` is the value with its unit."""
 
     name: str
     value: float
-    told: str
+    label: str
     group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Treemap:
-    """Rectangles whose areas are their values. Those of one group have one color, which the figure explains."""
+    """Rectangles whose areas are their values. A group has one color, which the legend explains."""
 
     ident: str
     title: str
-    told: str
+    summary: str
     rows: Sequence[Area]
     better: str = ""
 
 
 class Titled(Protocol):
-    """What every figure has: an ID of its own in the page, its title, what it shows in words, and its direction."""
+    """What every figure has."""
 
     @property
     def ident(self) -> str:
-        """The ID in the page."""
+        """Its ID, unique in the page."""
 
     @property
     def title(self) -> str:
         """What is drawn."""
 
     @property
-    def told(self) -> str:
-        """What it shows, for those who do not see it."""
+    def summary(self) -> str:
+        """Its text alternative."""
 
     @property
     def better(self) -> str:
-        """`HIGHER`, `LOWER`, or nothing."""
+        """`HIGHER`, `LOWER` or empty."""
 
 
 Figure = Lines | Ratios | Values | Errors | Parts | Strips | Intervals | Sides | Treemap
@@ -229,10 +229,10 @@ Figure = Lines | Ratios | Values | Errors | Parts | Strips | Intervals | Sides |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One heading of a report. A check that measured nothing has no sheet and no tile.
+    """One section of a report. A check that measured nothing has no sheet and no tile.
 
-    `details` are longer tables for a page that can fold them; there they stand in place of the sheets. `remark` says
-    how to read the figures.
+    `details` are longer tables, which replace the sheets on a page that can fold them. `remark` says how to read the
+    figures.
     """
 
     ident: str
@@ -245,22 +245,22 @@ class Shown:
 
 
 Show = Callable[[Sequence[Tree]], Shown]
-"""`show` of a check: from the findings of this check in a record, in their order."""
+"""The type of a check's `show`, which gets the findings of its check in the order of the record."""
 
 
 def tables(*sheets: Sheet) -> tuple[Sheet, ...]:
-    """Return those sheets that have a row."""
+    """Return the sheets that have rows."""
     return tuple(sheet for sheet in sheets if sheet.rows)
 
 
 def cell(value: float | None, form: str, unit: str = "") -> str:
-    """Return a number as a table shows it; a dash where there is none."""
+    """Return a number as a table shows it, or a dash for None."""
     return "-" if value is None else f"{value:{form}}{unit}"
 
 
 def short(value: float) -> str:
-    """Return a number in three significant digits, without an exponent where it can be read."""
-    if value and not 1e-3 <= abs(value) < 1e6:  # noqa: PLR2004 - wider than that, an exponent reads better
+    """Return a number with three significant digits, with an exponent only if it is very small or very large."""
+    if value and not 1e-3 <= abs(value) < 1e6:  # noqa: PLR2004 - outside of that an exponent reads better
         return f"{value:.1e}"
     digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
     text = f"{value:.{digits}f}"

@@ -1,6 +1,6 @@
 """The thresholds that judges use, each with its source.
 
-The rows of a check stand in its `check.yaml`; `thresholds.yaml` has what belongs to no single check.
+Each check's rows are in its `check.yaml`; `thresholds.yaml` has the rows that belong to no single check.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _KEYS = frozenset({"applies_to", "type", "gates", "unit", "values", "reference",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """One row. ``values`` are numbers by name; versions, like a driver's, stay text.
+    """One row. ``values`` are numbers by name; versions, such as a driver's, stay text.
 
-    ``reference`` is what a healthy machine was measured at, in ``unit``; ``judgement`` marks a number that no
-    measurement on a GPU has confirmed.
+    ``reference`` was measured on a healthy machine, in ``unit``. ``judgement`` marks numbers that no measurement on a
+    GPU has confirmed.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Threshold:
         return value
 
     def text(self, key: str) -> str | None:
-        """Return the value called ``key`` as text, None where the row has none."""
+        """Return the value called ``key`` as text, or None if the row has no such value."""
         value = self.values.get(key)
         return None if value is None else str(value)
 
     def record(self, **changed: Any) -> dict[str, Any]:
-        """Return the row as the record keeps it, so that the verdict can be recomputed, with fields ``changed``."""
+        """Return the row as a record keeps it to recompute the verdict, with the fields in ``changed`` replaced."""
         return {
             "type": self.type,
             **self.values,
@@ -86,22 +86,22 @@ class Thresholds:
     lanes: Mapping[int, float]
 
     def row(self, name: str) -> Threshold:
-        """Return the row ``name``; a judge that asks for one that does not exist is a bug, so KeyError."""
+        """Return the row ``name``. KeyError if there is none, because then a judge has a bug."""
         return self.rows[name]
 
     def link_limit(self, generation: int, width: int) -> float | None:
-        """Return what a PCIe link carries in one direction in GB/s (1e9 bytes), None for an unknown generation."""
+        """Return what a PCIe link carries in one direction in GB/s (1e9 bytes), or None for an unknown generation."""
         lane = self.lanes.get(generation)
         return None if lane is None or width < 1 else lane * width
 
     def fastest_link(self) -> float:
-        """Return what the fastest known link carries in GB/s, with 16 lanes."""
+        """Return what the fastest known link carries with 16 lanes, in GB/s."""
         return max(self.lanes.values()) * 16
 
     def unmatched(self, observation_ids: Iterable[str]) -> tuple[str, ...]:
-        """Return the rows that apply to no observation though their check reported some: a rule that can never fire.
+        """Return the rows that match no observation although their check reported some: they can never apply.
 
-        A check that was left out, skipped or broken reports its bare id or nothing, and says nothing of its rows.
+        A check that was left out, skipped or broken reports only its bare ID or nothing, so its rows are not returned.
         """
         ids = [observation_id for observation_id in observation_ids if "." in observation_id]
         reported = {observation_id.partition(".")[0] for observation_id in ids}
@@ -146,23 +146,23 @@ def of_record(tree: Any) -> Thresholds:
     """Return the thresholds that a record carries.
 
     Raises:
-        UsageError: there are none, or they are not whole.
-        IntegrityError: their digest is not theirs.
+        UsageError: they are missing or incomplete.
+        IntegrityError: they do not match their digest.
     """
     try:
-        rows = {str(name): _kept_row(str(name), row) for name, row in tree["rules"].items()}
+        rows = {str(name): _recorded_row(str(name), row) for name, row in tree["rules"].items()}
         lanes = {int(generation): float(rate) for generation, rate in tree["lanes"].items()}
         digest, computed = tree["sha256"], digest_of({key: value for key, value in tree.items() if key != "sha256"})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"the record's thresholds cannot be read: {error!r}") from error
     if digest != computed:
         raise IntegrityError(
-            f"the record's thresholds were changed: they are {computed[:12]}, and it says {digest!s:.12}"
+            f"the record's thresholds were changed: their sha256 is {computed[:12]}, the record says {digest!s:.12}"
         )
     return Thresholds(rows=rows, lanes=lanes)
 
 
-def _kept_row(name: str, row: Mapping[str, Any]) -> Threshold:
+def _recorded_row(name: str, row: Mapping[str, Any]) -> Threshold:
     values = {key: value if isinstance(value, str) else float(value) for key, value in row["values"].items()}
     lists = {key: tuple(row[key]) for key in ("applies_to", "source")}
     return Threshold(**{**row, **lists, "name": name, "values": values})
@@ -198,7 +198,7 @@ def shipped_tree() -> dict[str, Any]:
 
 
 def shipped_text() -> str:
-    """Return the shipped thresholds as one YAML file, to be edited and judged with."""
+    """Return the shipped thresholds as one YAML file that users can edit and judge with."""
     tree = shipped_tree()
     lines = [f"schema: {SCHEMA}", "links:", *_flow(tree["links"], "  "), "rules:"]
     for name, row in tree["rules"].items():
@@ -207,7 +207,7 @@ def shipped_text() -> str:
 
 
 def _flow(tree: Mapping[str, Any], indent: str) -> list[str]:
-    # JSON is YAML in one line, so every value stands on the line of its key.
+    # JSON is also YAML, so each value fits on the line of its key.
     return [f"{indent}{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in tree.items()]
 
 
@@ -215,7 +215,7 @@ def parse(text: str, name: str) -> Thresholds:
     """Return the thresholds of a YAML text that errors call ``name``.
 
     Raises:
-        UsageError: not strict YAML, another schema, or invalid rows: an unknown key or type, no source, no number.
+        UsageError: not strict YAML, another schema, or invalid rows: an unknown key or type, no source, no values.
     """
     return _table(strictyaml.read(text, name), name)
 
@@ -226,7 +226,7 @@ def _table(tree: Any, name: str) -> Thresholds:
     faults: list[str] = []
     links, rules = tree.get("links"), tree.get("rules")
     if not isinstance(links, dict) or not isinstance(rules, dict) or not rules:
-        raise UsageError(f"{name}: links and rules have to be mappings")
+        raise UsageError(f"{name}: links and rules must be mappings")
     lanes = _lanes(links.get("generations"), faults)
     rows = {key: row for key, value in rules.items() if (row := _row(key, value, faults)) is not None}
     if faults:
@@ -238,12 +238,11 @@ def _lanes(table: Any, faults: list[str]) -> dict[int, float]:
     lanes: dict[int, float] = {}
     for generation, row in (table if isinstance(table, dict) else {}).items():
         try:
-            # Eight bits to a byte.
-            lanes[int(generation)] = float(row["gt_per_s"]) * float(row["payload"]) / 8
+            lanes[int(generation)] = float(row["gt_per_s"]) * float(row["payload"]) / 8  # bits per byte
         except (KeyError, TypeError, ValueError):
             faults.append(f"links.generations.{generation}: needs the numbers gt_per_s and payload")
     if not lanes:
-        faults.append("links.generations: no link")
+        faults.append("links.generations: lists no generation")
     return lanes
 
 
@@ -256,17 +255,17 @@ def _row(name: str, tree: Any, faults: list[str]) -> Threshold | None:
     faults.extend(f"{where}.{key}: unknown key" for key in sorted(set(tree) - _KEYS))
     applies, source, values = tree.get("applies_to"), tree.get("source"), tree.get("values")
     if not isinstance(applies, list) or not applies:
-        faults.append(f"{where}.applies_to: names no observation")
+        faults.append(f"{where}.applies_to: lists no observation")
     if not isinstance(source, list) or not source:
-        faults.append(f"{where}.source: a number without a source")
+        faults.append(f"{where}.source: missing; say where the numbers come from")
     if tree.get("type") not in TYPES:
         faults.append(f"{where}.type: {tree.get('type')!r} is not one of {', '.join(TYPES)}")
     if not isinstance(tree.get("gates"), bool):
-        faults.append(f"{where}.gates: has to be true or false")
+        faults.append(f"{where}.gates: must be true or false")
     if not isinstance(tree.get("unit"), str):
-        faults.append(f"{where}.unit: a number without a unit")
+        faults.append(f"{where}.unit: missing or not text")
     if not isinstance(values, dict) or not values:
-        faults.append(f"{where}.values: holds no number")
+        faults.append(f"{where}.values: lists no values")
     if len(faults) > before:
         return None
     reference = tree.get("reference")
@@ -284,7 +283,7 @@ def _row(name: str, tree: Any, faults: list[str]) -> Threshold | None:
 
 
 def _value(value: Any) -> float | str:
-    """Return a number where the text is one; a version with two dots is none."""
+    """Return the value as a number if it is one; a version with two dots stays text."""
     try:
         return float(str(value))
     except ValueError:

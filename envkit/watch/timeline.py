@@ -62,7 +62,7 @@ class _Timeline:
 
     ident: str
     title: str
-    told: str
+    summary: str
     better: str = ""
 
 
@@ -71,7 +71,7 @@ def draw(record: Record) -> Markup | None:
     shown = tracks(record)
     if not shown or not record.samples:
         return None
-    figure = _Timeline(ident="timeline", title="Over time", told="; ".join(_range(track) for track in shown))
+    figure = _Timeline(ident="timeline", title="Over time", summary="; ".join(_range(track) for track in shown))
     return both_widths(figure, lambda width: _draw_at(record, shown, width))
 
 

@@ -24,14 +24,14 @@ GENERATIONS = {
 _COMMIT = 40  # digits
 TEXT = """# Builds by GPU and driver
 
-The wheels of the PyTorch index for x86-64, newest first. A cell has the lowest driver that runs the build on the GPU
-generation; `to 580` means that later driver branches do not support the GPU, `PTX` that the driver compiles the code
-for it, and an empty cell that the build has no code for it. A capability in front of the driver means that the others
-of the generation are not covered.
+The wheels of the PyTorch index for x86-64, newest first. A cell shows the lowest driver that runs the build on this GPU
+generation. `to 580` means that later driver branches do not support the GPU. `PTX` means that the driver compiles the
+code for the GPU. An empty cell means that the build has no code for the GPU. If a compute capability stands in front of
+the driver, the build covers only this one of the generation.
 
-The letters behind the driver are the grades of the two facts, architectures and driver: **p** proved, **q** quoted,
-**c** cited, **i** inferred, **x** conflict ([what they mean](facts.md#evidence)). The last two columns say what the
-facts are from. `envkit matrix show VERSION -v` shows file, hash, offset and quotation.
+The two letters after the driver are the grades of evidence for architectures and driver: **p** proved, **q** quoted,
+**c** cited, **i** inferred, **x** conflict ([what they mean](facts.md#evidence)). The last two columns name the sources
+of both facts. `envkit matrix show VERSION -v` shows file, hash, offset and quotation.
 
 <div id="facts-filter"></div>
 
@@ -41,7 +41,7 @@ facts are from. `envkit matrix show VERSION -v` shows file, hash, offset and quo
 
 
 def matrix_page() -> bytes:
-    """Return the page with the table of today."""
+    """Return the page with its current table."""
     facts = load()
     known = index(facts)
     builds = [one for one in facts.builds if one.source == "pytorch" and one.platform == "linux-64" and one.cuda]

@@ -138,7 +138,7 @@ _BROKEN_TOO = [
         [_FOLDER, *((name.replace("c91", "c12"), text) for name, text in _FULL),
          ("d/c12_x/check.yaml", _CARD.replace("C91", "C12"))],
         "verify --list",
-        "id: C12 is below C80, where the ids of plug-ins begin",
+        "id: C12 is below C80, the first ID for plug-ins",
     ),
     (
         "envkit.checks x=bad:P",

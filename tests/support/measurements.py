@@ -234,7 +234,7 @@ def storage() -> list[dict[str, Any]]:
         "median_ms": 0.087,
         "p99_ms": 0.21,
     }
-    reason = {"code": "IN_MEMORY", "message": "the scratch folder is tmpfs: memory, and no storage"}
+    reason = {"code": "IN_MEMORY", "message": "the scratch folder is tmpfs: memory, not storage"}
     return [
         observation("C22.image_read", "host", observed=read, **timed(1.8, count=12, seed=22, noise=None)),
         observation("C22.image_random", "host", observed=random_read, **timed(0.087, count=12, seed=221, noise=None)),

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from envkit.checks.model import Env, Observation, Spec
 
 _OFF = ("", "0", "false", "no")
-# (variable, value it has to have, None for any that is set; what it does; advice)
+# (variable; the value that is harmful, None for any that turns it on; its effect; advice)
 _HAZARDS: tuple[tuple[str, str | None, str, str], ...] = (
     ("NVIDIA_DISABLE_REQUIRE", None, "disables the driver check at startup", "Unset NVIDIA_DISABLE_REQUIRE."),
     (
         "CUDA_LAUNCH_BLOCKING",
         None,
-        "makes every kernel launch wait",
+        "makes every kernel launch synchronous",
         "Unset CUDA_LAUNCH_BLOCKING; it is for debugging.",
     ),
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", None, "disables torch's allocator", "Unset PYTORCH_NO_CUDA_MEMORY_CACHING."),
@@ -44,15 +44,15 @@ def _gpu(observation: Observation, spec: Spec, _env: Env) -> Finding:
     nodes, variables = strings(observed, "device_nodes"), mapping(observed, "env")
     derived = {"device_nodes": len(nodes)}
     if not spec.get("gpu"):
-        message = f"the plan asks for no GPU; {len(nodes)} device nodes"
+        message = f"the plan does not ask for a GPU; {len(nodes)} GPU device nodes"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule, derived=derived)
     if not nodes:
         advice = ("Start the container with --gpus all (docker) or --device nvidia.com/gpu=all (podman).",)
-        message = "the image is made for a GPU and the container has no GPU device node"
+        message = "the image needs a GPU, but the container has no GPU device node"
         return Finding(Verdict.SKIP, message, "NO_GPU", advice, rule, derived=derived)
     capabilities = variables.get("NVIDIA_DRIVER_CAPABILITIES")
     if isinstance(capabilities, str) and not {"compute", "all"} & {item.strip() for item in capabilities.split(",")}:
-        message = f"NVIDIA_DRIVER_CAPABILITIES={capabilities} leaves CUDA's libraries out of the container"
+        message = f"NVIDIA_DRIVER_CAPABILITIES={capabilities} keeps the driver's CUDA libraries out of the container"
         advice = ("Start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility.",)
         return Finding(Verdict.FAIL, message, "NO_COMPUTE_CAPABILITY", advice, rule, derived=derived)
     return Finding(Verdict.PASS, f"{len(nodes)} GPU device nodes: {', '.join(nodes)}", rule=rule, derived=derived)
@@ -73,22 +73,24 @@ def _shm(observation: Observation, spec: Spec, env: Env) -> Finding:
         advice = (f"Start the container with --shm-size={promised}m (or --ipc=host).",)
         return Finding(Verdict.WARN, message, "SHM_BELOW_PLAN", advice, rule, metric)
     if size <= row.number("at_most"):
-        message = f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB, an engine's default"
+        message = f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB, the default of container engines"
         return Finding(Verdict.WARN, message, "SHM_DEFAULT", advice, rule, metric)
     return Finding(Verdict.PASS, f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB", rule=rule, metric=metric)
 
 
 def _memlock(observation: Observation, spec: Spec, _env: Env) -> Finding:
-    """Only a limit that somebody lowered: above it, what can be pinned is found out by pinning (C09)."""
+    """Warn only about a limit that somebody lowered. How much can really be pinned is measured by C09."""
     row = thresholds.load().row("C00.memlock")
     limit = observation["observed"].get("bytes")
     size = None if limit == "unlimited" else number(observation["observed"], "bytes")
     text = "no limit" if size is None else f"a limit of {size / 1024:.0f} KiB"
     if not spec.get("gpu"):
-        return Finding(Verdict.SKIP, f"the plan asks for no GPU; {text}", "NOT_PROMISED", rule=row.record())
+        return Finding(Verdict.SKIP, f"the plan does not ask for a GPU; {text}", "NOT_PROMISED", rule=row.record())
     metric = None if size is None else {"name": "memlock", "value": size, "unit": "B", "better": "higher"}
     if size is not None and size < row.number("warn_below"):
-        message = f"locked memory has {text}, less than the Linux default: RDMA and NCCL over it fail to register"
+        message = (
+            f"locked memory has {text}, less than the Linux default: RDMA and NCCL over RDMA cannot register memory"
+        )
         advice = ("Start the container with --ulimit memlock=-1:-1.",)
         return Finding(Verdict.WARN, message, "MEMLOCK_TOO_SMALL", advice, row.record(), metric)
     return Finding(Verdict.PASS, f"locked memory has {text}", rule=row.record(), metric=metric)
@@ -98,11 +100,12 @@ def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:
     rule = {"type": "equals", "unset": [name for name, *_ in _HAZARDS]}
     variables = mapping(observation["observed"], "variables")
     if not all(isinstance(value, str) for value in variables.values()):
-        raise MalformedError("a variable of the environment is not text")
+        raise MalformedError("an environment variable is not text")
     hazards = [
         (f"{name}={variables[name]} {effect}", advice)
-        for name, wanted, effect, advice in _HAZARDS
-        if name in variables and (variables[name].lower() not in _OFF if wanted is None else variables[name] == wanted)
+        for name, harmful, effect, advice in _HAZARDS
+        if name in variables
+        and (variables[name].lower() not in _OFF if harmful is None else variables[name] == harmful)
     ]
     if spec.get("gpu") and variables.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         hazards.append(("CUDA_VISIBLE_DEVICES hides every GPU", "Unset CUDA_VISIBLE_DEVICES."))
@@ -111,4 +114,4 @@ def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:
     if hazards:
         message = "; ".join(text for text, _ in hazards)
         return Finding(Verdict.WARN, message, "BAD_CUDA_ENV", tuple(advice for _, advice in hazards), rule)
-    return Finding(Verdict.PASS, "no variable slows CUDA down or changes its results", rule=rule)
+    return Finding(Verdict.PASS, "no environment variable slows CUDA down or changes its results", rule=rule)

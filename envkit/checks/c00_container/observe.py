@@ -1,4 +1,4 @@
-"""C00: the container was started with what the image needs."""
+"""C00: device nodes, shared memory, limits and environment variables of the container."""
 
 import os
 import resource
@@ -9,7 +9,7 @@ CONTROL = "TORCH_ENVKIT_CONTROL"
 
 
 def run(_ctx):
-    """Report device nodes, shared memory, limits, and the variables that change how torch behaves."""
+    """Return C00.gpu, C00.shm, C00.memlock and C00.env: the variables that change how torch behaves."""
     nodes = hostfacts.device_nodes(os.listdir("/dev"))  # noqa: PTH208 - names are all that is needed
     variables = hostfacts.relevant(os.environ)
     memory = hostfacts.shared_memory()
@@ -24,7 +24,7 @@ def run(_ctx):
                     "only_gpus_count",
                     hostfacts.device_nodes(["null", "nvidiactl", "nvidia-uvm"]) == []
                     and hostfacts.device_nodes(["nvidia0"]) == ["nvidia0"],
-                    "control nodes without a GPU are no GPU",
+                    "control nodes alone are not a GPU",
                 )
             ],
         ),
@@ -46,7 +46,7 @@ def run(_ctx):
 
 
 def _lowered_limit():
-    """Control: lower the soft limit to nothing for a moment; the reading follows."""
+    """Control: lower the soft limit to 0 for a moment; the reading must follow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, hard))
     seen = hostfacts.limit("MEMLOCK") == 0

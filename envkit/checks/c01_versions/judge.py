@@ -21,7 +21,7 @@ _CPU_BUILD = (
 
 
 def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
-    """Judge one component; what the plan does not promise is SKIP, what it promises and nobody can tell is ERROR."""
+    """Judge one component. SKIP if the plan does not promise it, ERROR if it is promised but cannot be read."""
     name, observed = part_of(observation), observation["observed"]
     if name == "spec":
         return _spec(observed, spec)
@@ -31,7 +31,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
     if name not in _RULES or not (installed is None or isinstance(installed, str)):
         raise MalformedError(f"{name}: found is {installed!r}")
     if name == "cuda" and spec.get("gpu") is False and installed is not None:
-        message = f"a CPU image holds a torch built for CUDA {installed}"
+        message = f"a CPU image contains a torch built for CUDA {installed}"
         return Finding(Verdict.WARN, message, "CUDA_BUILD_INSTALLED", (_REBUILD,), _rule(name, None))
     if promised is None:
         message = f"the plan specifies no {name}; found {installed or 'none'}"
@@ -69,14 +69,14 @@ def _mismatch(name: str, observed: Mapping[str, Any], promised: str) -> Finding:
 
 
 def _prefix(name: str, observed: Mapping[str, Any], promised: str, _spec: Spec) -> Finding:
-    """The promise is a prefix: 3.12 allows every 3.12.x."""
+    """Compare by prefix: 3.12 allows every 3.12.x."""
     wanted = promised.removesuffix(".*").split(".")
     same = observed["found"].split("+")[0].split(".")[: len(wanted)] == wanted
     return (_passed if same else _mismatch)(name, observed, promised)
 
 
 def _torch(name: str, observed: Mapping[str, Any], promised: str, spec: Spec) -> Finding:
-    """Release exact; the local part exact where it is promised."""
+    """Compare the release exactly, and the local part too if it is promised."""
     installed, wanted = observed["found"].partition("+"), promised.partition("+")
     promised_local = spec.get("local_version")
     local = str(promised_local).rpartition("+")[2] if promised_local is not None else wanted[2]
@@ -94,7 +94,7 @@ def _cuda(name: str, observed: Mapping[str, Any], promised: str, _spec: Spec) ->
 
 
 def _newer_minor(name: str, observed: Mapping[str, Any], promised: str, _spec: Spec) -> Finding:
-    """Major exact, minor at least; the library that is loaded must be as new as the one torch was compiled with."""
+    """Require the same major and at least this minor, and a loaded library as new as the one torch was built with."""
     installed, wanted = version_key(observed["found"])[:2], version_key(promised)[:2]
     if installed[0] != wanted[0] or installed < wanted:
         return _mismatch(name, observed, promised)
@@ -114,7 +114,7 @@ def _newer_minor(name: str, observed: Mapping[str, Any], promised: str, _spec: S
 
 
 def _companion(name: str, observed: Mapping[str, Any], promised: str, _spec: Spec) -> Finding:
-    """Release exact, and it works with this torch where that was tried."""
+    """Compare the release exactly; if it was tried with this torch, it must also work."""
     if observed.get("works") is False:
         message = f"{name} {observed['found']} does not work with this torch: {observed.get('error') or 'wrong result'}"
         return Finding(Verdict.FAIL, message, f"{name.upper()}_BROKEN", (_REBUILD,), _rule(name, promised))

@@ -1,4 +1,4 @@
-"""C01: the versions in the image, as the libraries themselves answer."""
+"""C01: the versions in the image, as the libraries themselves report them."""
 
 import platform
 import warnings
@@ -28,7 +28,7 @@ KNOWN_FIELDS = frozenset(
         "loader",
         "features",
         "shm_mb",
-        # Of the run, no plan has them: the user's own data, and what a launch of a comparison is given.
+        # Set for the run, not by a plan: the user's own data, and the settings of a launch in a comparison.
         "data",
         "launch",
     )
@@ -36,14 +36,14 @@ KNOWN_FIELDS = frozenset(
 
 
 def run(ctx):
-    """Report one observation per component: the version found, None where it is absent, and why it is unknown."""
-    found = [_component("python", {"found": platform.python_version()}), _torch(ctx)]
+    """Return one observation per component: ``found`` is its version, or None with the reason if it is unknown."""
+    rows = [_component("python", {"found": platform.python_version()}), _torch(ctx)]
     if ctx.has_torch:
-        found += [_cuda(ctx), _cudnn(ctx), _nccl(ctx), _numpy(ctx)]
-    found += [_triton(), _companion(ctx, "torchvision", _vision_kernel), _companion(ctx, "torchaudio", None)]
+        rows += [_cuda(ctx), _cudnn(ctx), _nccl(ctx), _numpy(ctx)]
+    rows += [_triton(), _companion(ctx, "torchvision", _vision_kernel), _companion(ctx, "torchaudio", None)]
     unknown = sorted(str(key) for key in set(ctx.spec) - KNOWN_FIELDS)
-    found.append(_component("spec", {"found": None, "unknown_fields": unknown}))
-    return found
+    rows.append(_component("spec", {"found": None, "unknown_fields": unknown}))
+    return rows
 
 
 def _torch(ctx):
@@ -111,7 +111,7 @@ def _companion(ctx, name, probe):
 
 
 def _vision_kernel(torch):
-    """Run torchvision's own compiled operator: it is missing where the pair does not fit together."""
+    """Run torchvision's own compiled operator, which is missing if torchvision does not match torch."""
     boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0], [5.0, 5.0, 6.0, 6.0]])
     kept = torch.ops.torchvision.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5)
     return kept.tolist() == [0, 2]

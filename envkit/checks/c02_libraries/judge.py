@@ -18,7 +18,7 @@ _SHADOW = "Remove LD_LIBRARY_PATH and other CUDA installations from the base ima
 
 
 def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
-    """Judge that each library has one path, none is a stub, and all but the driver's are below the prefix."""
+    """Judge that each library has one path, none is a stub, and all except the driver's are below the prefix."""
     observed = observation["observed"]
     cuda, torch = _paths(mapping(observed, "cuda")), _paths(mapping(observed, "torch"))
     prefix = observed.get("prefix") or spec.get("prefix")
@@ -31,7 +31,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.FAIL, message, "NO_CUDA_LIBRARY", advice, rule, derived=derived)
     stubs = [path for paths in cuda.values() for path in paths if "/stubs/" in path]
     if stubs:
-        message = f"a stub takes the place of the driver's library: {stubs[0]}"
+        message = f"a stub is loaded instead of the driver's library: {stubs[0]}"
         advice = ("Remove the stubs folder from LD_LIBRARY_PATH; stubs are for linking only.",)
         return Finding(Verdict.FAIL, message, "CUDA_STUB_LOADED", advice, rule, derived=derived)
     driver = {name: _without_loader(paths) for name, paths in cuda.items() if _is_driver(name)}
@@ -60,12 +60,12 @@ def _paths(table: Mapping[str, object]) -> dict[str, list[str]]:
 
 
 def _is_driver(name: str) -> bool:
-    """The driver's own libraries are put into the container from outside."""
+    """Whether the library belongs to the driver, which the container gets from outside."""
     return name.split(".so", maxsplit=1)[0] in ("libcuda", "libcuda_loader", "libcudadebugger")
 
 
 def _without_loader(paths: list[str]) -> list[str]:
-    """Under WSL /usr/lib/wsl/lib/libcuda.so.1.1 only finds the library of that name in the folder of the driver."""
+    """Leave out WSL's /usr/lib/wsl/lib/libcuda.so.1.1, which only loads the libcuda in the driver's folder."""
     return [path for path in paths if not path.startswith(_WSL_LOADERS)] or paths
 
 

@@ -1,4 +1,4 @@
-"""C02: the CUDA libraries in this process are the installed ones, each from one path."""
+"""C02: the paths of the CUDA and torch libraries in this process."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ PLANTED = """\
 
 
 def run(ctx):
-    """Report ``{soname: [paths]}`` of CUDA's and torch's libraries after real work on the device."""
+    """Return ``{soname: [paths]}`` of CUDA's and torch's libraries after real work on the device."""
     torch = ctx.seeded()
     left = torch.randn(64, 64, device=ctx.device)
     image = torch.randn(1, 3, 16, 16, device=ctx.device)

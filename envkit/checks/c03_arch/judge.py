@@ -1,4 +1,4 @@
-"""C03: do driver, CUDA runtime, the build's architectures and the device fit together?"""
+"""C03: are driver, CUDA runtime, the build's architectures and the device compatible?"""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def _archs(observation: Observation, spec: Spec, _env: Env) -> Finding:
     cubins, ptx = parse_flags(flags)
     missing = _missing(promised, cubins)
     if missing:
-        message = f"torch holds no kernels for {', '.join(missing)}; it was built for {' '.join(flags) or 'no GPU'}"
+        message = f"torch has no kernels for {', '.join(missing)}; it was built for {' '.join(flags) or 'no GPU'}"
         advice = ("Another build of torch was installed: compare C01.torch with the plan.",)
         return Finding(Verdict.FAIL, message, "ARCH_MISSING", advice, rule)
-    # Newer cubins of the same build may take the place of PTX, so its absence alone is worth a look, no more.
+    # Newer cubins of the same build may replace PTX, so missing PTX alone is only a warning.
     missing = _missing(spec.get("ptx") or (), ptx)
     if missing:
         message = f"the plan expects PTX for {', '.join(missing)}; torch was built for {' '.join(flags)}"
@@ -82,8 +82,8 @@ def _archs(observation: Observation, spec: Spec, _env: Env) -> Finding:
 
 
 def _missing(promised: Iterable[str], archs: Sequence[Arch]) -> list[str]:
-    have = {item[:2] for item in archs}
-    return [item for item in promised if _capability(str(item)) not in have]
+    built = {item[:2] for item in archs}
+    return [item for item in promised if _capability(str(item)) not in built]
 
 
 def _capability(value: str) -> tuple[int, int]:
@@ -102,10 +102,10 @@ def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:
     floor = promised.get("minimum") or (row.text(f"cuda{versions.major(cuda)}") if isinstance(cuda, str) else None)
     rule = row.record(minimum=floor, native=promised.get("native"))
     if version_key(driver)[0] < _OLDEST_SERIES:
-        message = f"driver {driver} is that of a Jetson, which is numbered apart; its JetPack decides what runs"
+        message = f"driver {driver} is a Jetson driver with its own numbering; JetPack decides what runs"
         return Finding(Verdict.SKIP, message, "JETSON_DRIVER", rule=rule)
     if floor is None:
-        message = f"driver {driver}; this image needs none"
+        message = f"driver {driver}; this image does not need one"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule)
     if version_key(driver) >= version_key(floor):
         native = promised.get("native")
@@ -122,7 +122,7 @@ def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:
 
 
 def _device(observation: Observation, spec: Spec, env: Env) -> Finding:
-    """Judge one GPU: it counts where it is the one that torch takes by default, or where no GPU is supported."""
+    """Judge one GPU. It fails only if torch uses it by default or if no GPU is supported."""
     finding = _one_device(observation, spec, env)
     observed = observation["observed"]
     flags, index = strings(observed, "arch_list"), observed.get("index")
@@ -130,7 +130,7 @@ def _device(observation: Observation, spec: Spec, env: Env) -> Finding:
     if finding.verdict is not Verdict.FAIL or not index or not usable:
         return finding
     message = f"{finding.message}; it is cuda:{index}, and {len(usable)} other GPUs are supported"
-    advice = (*finding.advice, "Hide it from programs that take every GPU: CUDA_VISIBLE_DEVICES.")
+    advice = (*finding.advice, "Hide it from programs that use every GPU: set CUDA_VISIBLE_DEVICES.")
     return replace(finding, verdict=Verdict.WARN, message=message, advice=advice)
 
 
@@ -150,9 +150,9 @@ def _one_device(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if how == "ptx":
         ceiling, cuda = observed.get("driver_ceiling"), observed.get("cuda")
         if isinstance(ceiling, str) and isinstance(cuda, str) and version_key(ceiling) < version_key(cuda):
-            message = f"{name} ({cc}) needs PTX compiled by the driver, which knows CUDA {ceiling} and not {cuda}"
+            message = f"{name} ({cc}) needs PTX compiled by the driver, which supports CUDA {ceiling}, not {cuda}"
             return Finding(Verdict.FAIL, message, "PTX_NEEDS_NEWER_DRIVER", advice, rule)
-        message = f"{name} ({cc}) runs on PTX alone: the first run compiles for minutes"
+        message = f"{name} ({cc}) runs from PTX only: the first run compiles for minutes"
         return Finding(Verdict.WARN, message, "PTX_JIT", advice, rule, derived={"support": how})
     return Finding(
         Verdict.PASS, f"{name} ({cc}) runs this build's kernels ({how})", rule=rule, derived={"support": how}

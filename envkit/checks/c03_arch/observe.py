@@ -6,28 +6,28 @@ KERNEL_MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Sat
 
 
 def run(ctx):
-    """Report the build's architectures always; driver and device capability where there is a GPU."""
+    """Return the build's architectures, and the driver and each device's capability if there is a GPU."""
     torch = ctx.torch
     flags = versions.arch_flags(torch)
     build = {"arch_list": flags, "cuda": torch.version.cuda}
     unread = versions.parse_kernel_module("no such module") is None
     read = versions.parse_kernel_module(KERNEL_MODULE) == "535.161.08"
     control = [observation.control("driver_text_is_parsed", unread and read, "a text without a driver gives none")]
-    found = [observation.ran("C03.archs", "image", build, controls=control), _driver(ctx, control)]
+    rows = [observation.ran("C03.archs", "image", build, controls=control), _driver(ctx, control)]
     devices = _devices(ctx)
     if not devices:
-        return [*found, observation.skipped("C03.device", "gpu:0", "NO_GPU", "no NVIDIA GPU is visible here")]
+        return [*rows, observation.skipped("C03.device", "gpu:0", "NO_GPU", "no NVIDIA GPU is visible here")]
     ceiling = versions.driver_ceiling()
     capabilities = [device["cc"] for device in devices]
     for index, device in enumerate(devices):
         observed = dict(build, cc=device["cc"], name=device["name"], driver_ceiling=ceiling)
         observed.update(index=index, all_cc=capabilities)
-        found.append(observation.ran("C03.device", f"gpu:{index}", observed, controls=control))
-    return found
+        rows.append(observation.ran("C03.device", f"gpu:{index}", observed, controls=control))
+    return rows
 
 
 def _devices(ctx):
-    """Return ``{cc, name}`` per device: from torch, or from NVML where the kernel check failed or torch sees none."""
+    """Return ``{cc, name}`` per device: from torch, or from NVML if the kernel check failed or torch sees none."""
     if ctx.has_cuda:
         cuda = ctx.torch.cuda
         ids = range(cuda.device_count())
@@ -45,7 +45,7 @@ def _driver(ctx, control):
         return observation.skipped("C03.driver", "host", "NO_DRIVER", "no NVIDIA driver answers in this container")
     ceiling = versions.driver_ceiling()
     loaded = libraries.of_families(libraries.in_this_process(), ("libcuda",))
-    paths = [path for name, found in loaded.items() if libraries.stem(name) == "libcuda" for path in found]
+    paths = [path for name, files in loaded.items() if libraries.stem(name) == "libcuda" for path in files]
     device = session.describe(0) if session and session.count() else None
     observed = {
         "driver": driver,

@@ -30,7 +30,7 @@ _CAUSES = (
     (
         ("busy or unavailable",),
         "GPU_EXCLUSIVE",
-        "Another process uses the GPU exclusively (compute mode): allow several with nvidia-smi -c DEFAULT, or end it.",
+        "Another process uses the GPU exclusively (compute mode): end it, or allow several with nvidia-smi -c DEFAULT.",
     ),
     (("out of memory",), "GPU_OUT_OF_MEMORY", "Another process holds the GPU's memory: nvidia-smi shows which."),
     (
@@ -50,7 +50,7 @@ _SLOW = ("Turn on persistence mode (nvidia-smi -pm 1) or give the container fewe
 
 
 def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
-    """Judge C04.kernel: the answer is exact or the GPU failed."""
+    """Judge C04.kernel: any answer but the exact one is a failure of the GPU."""
     observed = observation["observed"]
     rule = {"type": "equals", "total": observed.get("expected_total"), "last": observed.get("expected_last")}
     outcome = text(observed, "outcome")
@@ -65,7 +65,7 @@ def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
     expected, last = number(observed, "expected_total"), observed.get("expected_last")
     if number(observed, "total") != expected or observed.get("last") != last or not last:
         message = (
-            f"the kernel answered {observed.get('total')} and {observed.get('last')}, not {expected:.0f} and {last}"
+            f"the kernel returned {observed.get('total')} and {observed.get('last')}, not {expected:.0f} and {last}"
         )
         advice = ("The GPU computes wrong results: run dcgmi diag -r 3 on the host.",)
         return Finding(Verdict.FAIL, message, "WRONG_RESULT", advice, rule)
@@ -84,7 +84,7 @@ def _failed(error: str, rule: dict[str, object], env: Env) -> Finding:
 
 
 def _hidden(code: str, env: Env) -> tuple[str, ...]:
-    """Return the advice where a variable hides the GPUs that the container was given; empty where none is set."""
+    """Return the advice if a variable hides the container's GPUs, else an empty tuple."""
     flags = env.get("flags")
     value = flags.get("CUDA_VISIBLE_DEVICES") if isinstance(flags, dict) else None
     if code != "GPU_NOT_VISIBLE" or value is None:

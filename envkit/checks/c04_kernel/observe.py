@@ -1,4 +1,4 @@
-"""C04: a context, memory, a real kernel, and errors that surface, each in a process that can be killed."""
+"""C04: a CUDA context, memory, a real kernel, and an error that must surface, each in a process that can be killed."""
 
 import os
 
@@ -7,7 +7,7 @@ from envkit.smoke.probe import code_of, probe
 
 PROBE_LIMIT_S = 40.0  # a context on a machine with many GPUs; a driver that hangs takes forever
 CONTROL_LIMIT_S = 20.0  # at least
-# The control starts as the probe did; on a machine with many GPUs that takes long.
+# The control starts CUDA as the probe did, which takes long on a machine with many GPUs.
 CONTROL_FACTOR = 3.0
 DRIVER_LIMIT_S = 10.0  # NVML answers in milliseconds, or hangs
 ELEMENTS = 16 * 1024 * 1024  # 128 MiB of int64, twice
@@ -49,15 +49,15 @@ print("silent")
 
 
 def run(ctx):
-    """Report what the probe computed. A probe that fails makes every later check stay off the GPU."""
+    """Return C04.kernel: what the probe computed. If the probe fails, all later checks stay off the GPU."""
     nodes = hostfacts.device_nodes(os.listdir("/dev"))  # noqa: PTH208 - names are all that is needed
     if ctx.torch.version.cuda is None and not ctx.has_cuda:
         raise observation.Skip("CPU_BUILD", "this torch is a CPU build")
     if not nodes and not ctx.has_cuda:
         raise observation.Skip("NO_GPU", "there is no GPU device node in this container")
-    # A GPU that torch does not see is probed all the same: the error says why.
+    # The probe runs even if torch does not see the GPU: its error says why.
     observed = probe(PROBE, [str(ELEMENTS)], PROBE_LIMIT_S)
-    # Other processes start CUDA as slowly as this one: their limits follow.
+    # Later processes start CUDA as slowly as this one, so their time limits depend on it.
     ctx.notes["cuda_start_s"] = observed.get("init_s", 0.0)
     if observed["outcome"] == "timeout":
         observed["started"] = observed["said"].startswith("ready")
@@ -77,9 +77,9 @@ def run(ctx):
 
 
 def _controls(ctx, observed):
-    """Return the controls: an element changed on the device changes the sum, and a failed assertion is raised.
+    """Return the controls: changing an element on the device changes the sum, and a failed assertion is raised.
 
-    The assertion is left out under MPS, where it would end every client on the GPU. It leaves an Xid (13, or 43 with
+    The assertion is left out under MPS, where it would end every client of the GPU. It leaves an Xid (13, or 43 with
     some drivers) in the host's kernel log.
     """
     planted = observed.get("planted")
@@ -92,8 +92,8 @@ def _controls(ctx, observed):
     observed["mps"] = gpus.uses_mps(session, index)
     if observed["mps"]:
         return controls
-    found = probe(CONTROL, [], max(CONTROL_LIMIT_S, CONTROL_FACTOR * observed["wall_s"]))
-    surfaced = found["outcome"] != "timeout" and found["text"].startswith("raised")
-    # A device-side assertion may also end the process while it closes, which is as loud.
-    surfaced = surfaced or (found["outcome"] == "failed" and "assert" in found["text"].lower())
-    return [*controls, observation.control("errors_surface", surfaced, found["text"] or found["outcome"])]
+    end = probe(CONTROL, [], max(CONTROL_LIMIT_S, CONTROL_FACTOR * observed["wall_s"]))
+    surfaced = end["outcome"] != "timeout" and end["text"].startswith("raised")
+    # A device-side assertion may also abort the process at exit, which surfaces just as well.
+    surfaced = surfaced or (end["outcome"] == "failed" and "assert" in end["text"].lower())
+    return [*controls, observation.control("errors_surface", surfaced, end["text"] or end["outcome"])]

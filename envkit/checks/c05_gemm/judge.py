@@ -1,4 +1,4 @@
-"""C05: the error of a matrix product lies where the promised precision puts it."""
+"""C05: is the error of a matrix product the one expected of the promised precision?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Judge one precision over all sizes; the worst size decides."""
+    """Judge one precision over all sizes. The worst size decides."""
     observed = mapping(observation, "observed")
     sizes = mapping(observed, "sizes")
     rows = thresholds.load()

@@ -1,4 +1,4 @@
-"""C05: matrix products against float64. The size of the error tells which precision really ran."""
+"""C05: matrix products against float64. The size of the error shows which precision was really used."""
 
 import time
 
@@ -6,14 +6,14 @@ from envkit.smoke import compat, precision, timing
 from envkit.smoke.observation import ran, skipped
 
 SIZES = (512, 1024)
-CONTROL_SIZE = 512  # the smaller one: every machine measures it
-# A CPU without instructions for a dtype needs seconds for the larger product, which shows nothing that the smaller
-# one does not: it is left out when the smaller one took longer than this.
+CONTROL_SIZE = 512  # the smaller one, which every machine measures
+# A CPU without instructions for a dtype needs seconds for the larger product, which shows nothing new. The larger
+# product is left out if the smaller one took longer than this.
 SLOW_S = 0.06
 
 
 def run(ctx):
-    """Return C05.default (settings as found) and one observation per precision."""
+    """Return C05.default, with torch's settings as they are, and one observation per precision."""
     with timing.single_thread(ctx.seeded()):
         return _run(ctx)
 
@@ -21,7 +21,7 @@ def run(ctx):
 def _run(ctx):
     torch = ctx.torch
     problems = {size: _problem(torch, size, ctx.seed) for size in SIZES}
-    results = [_as_found(ctx, problems)]
+    results = [_default(ctx, problems)]
     for name, dtype, promise, skip in precision.variants(ctx, compat):
         check_id = f"C05.{name}"
         if skip is not None:
@@ -37,13 +37,12 @@ def _run(ctx):
     return results
 
 
-def _as_found(ctx, problems):
-    torch = ctx.torch
-    return _fingerprint(ctx, "C05.default", problems, torch.float32, _torch_default(ctx))
+def _default(ctx, problems):
+    return _fingerprint(ctx, "C05.default", problems, ctx.torch.float32, _default_promise(ctx))
 
 
-def _torch_default(ctx):
-    """Return torch's default precision of float32 products: TF32 only before 1.12."""
+def _default_promise(ctx):
+    """Return torch's default precision for float32 products: TF32 only before 1.12."""
     capability = compat.capability(ctx.torch, ctx.device)
     old = compat.version_tuple(ctx.torch) < (1, 12)
     return "tf32" if old and capability is not None and capability >= (8, 0) else "ieee"
@@ -63,13 +62,13 @@ def _fingerprint(ctx, check_id, problems, dtype, promise):
         if took > SLOW_S and ctx.device == "cpu" and dtype is not ctx.torch.float32:
             left_out.append(size)
             continue
-        near, far = left.to(ctx.device, dtype), right.to(ctx.device, dtype)
+        left, right = left.to(ctx.device, dtype), right.to(ctx.device, dtype)
         begin = time.perf_counter()
-        product = near @ far
+        product = left @ right
         took = time.perf_counter() - begin
         sizes[str(size)] = precision.errors(product, reference)
         if size == CONTROL_SIZE:
-            controls = _controls(near, far, product, reference, promise)
+            controls = _controls(left, right, product, reference, promise)
     observed = {
         "dtype": str(dtype).replace("torch.", ""),
         "output_dtype": str(product.dtype).replace("torch.", ""),
@@ -82,13 +81,13 @@ def _fingerprint(ctx, check_id, problems, dtype, promise):
     return ran(check_id, ctx.subject, observed, controls)
 
 
-def _controls(near, far, product, reference, promise):
+def _controls(left, right, product, reference, promise):
     kept = CONTROL_SIZE - CONTROL_SIZE // 64
     controls = [
-        precision.fault_control("one_64th_of_k_dropped", near[:, :kept] @ far[:kept], reference),
+        precision.fault_control("one_64th_of_k_dropped", left[:, :kept] @ right[:kept], reference),
         precision.element_control(product, reference, promise),
     ]
     if promise == "ieee":
-        rounded = precision.to_tf32(near) @ precision.to_tf32(far)
+        rounded = precision.to_tf32(left) @ precision.to_tf32(right)
         controls.append(precision.rounding_control(rounded, reference))
     return controls

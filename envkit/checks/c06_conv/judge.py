@@ -1,4 +1,4 @@
-"""C06: convolution and both gradients lie where the promised precision puts them, whichever library computes them."""
+"""C06: are the errors of a convolution and of both gradients those expected of the promised precision?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = ("forward", "grad_input", "grad_weight")
 
 
 def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
-    """Judge one precision over layouts, library on and off, and the three results; the worst decides."""
+    """Judge one precision over both layouts, the library on and off, and the three results. The worst decides."""
     observed = mapping(observation, "observed")
     rows = thresholds.load()
     bands = rows.row("C06.bands")

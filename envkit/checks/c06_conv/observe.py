@@ -1,7 +1,7 @@
 """C06: convolution forward and both gradients against float64, in both layouts, with the vendor library on and off.
 
-The fingerprint is that of a convolution with stride 2, for which cuDNN has only sums of products. With stride 1 it may
-choose Winograd or FFT, which are less exact by design: one such case is measured too, and held to wider lines.
+The precision is read from a convolution with stride 2, which cuDNN can only compute as sums of products. With stride 1
+it may choose Winograd or FFT, which are less exact by design: one such case is measured too, with wider limits.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ def run(ctx):
 def _run(ctx):
     torch = ctx.torch
     problems = [_problem(torch, ctx.seed, stride) for stride in (FINGERPRINT_STRIDE, 1)]
-    found = compat.fp32_settings(torch)
+    before = compat.fp32_settings(torch)
     results = []
     for name, dtype, promise, skip in precision.variants(ctx, compat):
         check_id = f"C06.{name}"
@@ -31,9 +31,9 @@ def _run(ctx):
             continue
         try:
             reduced = "tf32" if promise == "tf32" else "ieee"
-            # With cuDNN off the sums run through a matrix product, so that switch is set as well.
+            # With cuDNN off a convolution becomes a matrix product, so the setting for products is changed as well.
             with compat.fp32_precision(torch, reduced, reduced):
-                kind = {"dtype": getattr(torch, dtype), "promise": promise, "found": found}
+                kind = {"dtype": getattr(torch, dtype), "promise": promise, "before": before}
                 results.append(_fingerprint(ctx, check_id, *problems, **kind))
         except RuntimeError as error:
             if not precision.unsupported(error):
@@ -43,7 +43,7 @@ def _run(ctx):
 
 
 def _problem(torch, seed, stride):
-    """Inputs in float64 on the CPU, and what the convolution and its two gradients must give."""
+    """Return inputs in float64 on the CPU, and the reference results: the convolution and its two gradients."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(BATCH, CHANNELS_IN, SIDE, SIDE, generator=generator, dtype=torch.float64)
     weights = torch.randn(CHANNELS_OUT, CHANNELS_IN, KERNEL, KERNEL, generator=generator, dtype=torch.float64)
@@ -61,16 +61,16 @@ def _convolve(torch, images, weights, upstream):
     return {"forward": output.detach(), "grad_input": images.grad, "grad_weight": weights.grad}
 
 
-def _fingerprint(ctx, check_id, problem, plain, *, dtype, promise, found):
+def _fingerprint(ctx, check_id, problem, stride1, *, dtype, promise, before):
     torch = ctx.torch
     reference = problem[-1]
-    near = [tensor.to(ctx.device, dtype) for tensor in problem[:-1]]
-    last = [tensor.contiguous(memory_format=torch.channels_last) for tensor in near]
-    layouts = {"contiguous": near, "channels_last": last}
+    inputs = [tensor.to(ctx.device, dtype) for tensor in problem[:-1]]
+    last = [tensor.contiguous(memory_format=torch.channels_last) for tensor in inputs]
+    layouts = {"contiguous": inputs, "channels_last": last}
     cases, left_out, results = {}, {}, {}
     for library, switch in (("on", contextlib.nullcontext()), ("off", _library_off(ctx))):
         if library == "off" and not ctx.has_cuda and dtype is not torch.float32:
-            # Up to torch 1.13 these kernels also sum in the low precision: they cannot be checked against.
+            # Up to torch 1.13 these kernels also accumulate in the low precision, so nothing can be compared with them.
             left_out = {f"{layout}.library_off": "native CPU kernels may sum in low precision" for layout in layouts}
             continue
         with switch:
@@ -84,8 +84,8 @@ def _fingerprint(ctx, check_id, problem, plain, *, dtype, promise, found):
                     left_out[name] = str(error)[:200]
                     continue
                 cases[name] = {part: precision.errors(results[name][part], reference[part]) for part in reference}
-    result = _convolve(torch, *[tensor.to(ctx.device, dtype) for tensor in plain[:-1]])
-    cases["stride1.library_on"] = {part: precision.errors(result[part], plain[-1][part]) for part in plain[-1]}
+    result = _convolve(torch, *[tensor.to(ctx.device, dtype) for tensor in stride1[:-1]])
+    cases["stride1.library_on"] = {part: precision.errors(result[part], stride1[-1][part]) for part in stride1[-1]}
     observed = {
         "dtype": str(dtype).replace("torch.", ""),
         "promise": promise,
@@ -93,11 +93,11 @@ def _fingerprint(ctx, check_id, problem, plain, *, dtype, promise, found):
         "library_available": _library_available(ctx),
         "cases": cases,
         "cases_left_out": left_out,
-        "settings_found": found,
+        "settings_found": before,
         "settings": compat.fp32_settings(torch),
         "environment": precision.overrides(),
     }
-    return ran(check_id, ctx.subject, observed, _controls(torch, near, results, reference, promise))
+    return ran(check_id, ctx.subject, observed, _controls(torch, inputs, results, reference, promise))
 
 
 def _library_available(ctx):
@@ -107,9 +107,9 @@ def _library_available(ctx):
 
 @contextlib.contextmanager
 def _library_off(ctx):
-    """Leave cuDNN (GPU) or oneDNN (CPU) out; the native kernels are the cross-check.
+    """Turn cuDNN (GPU) or oneDNN (CPU) off; torch's native kernels are the cross-check.
 
-    The ``flags()`` contexts of both also touch TF32, through switches that must not be mixed with the newer ones.
+    The ``flags()`` contexts of both also set TF32, through an older API that must not be mixed with the newer one.
     """
     library = ctx.torch.backends.cudnn if ctx.has_cuda else ctx.torch.backends.mkldnn
     before = library.enabled
@@ -120,8 +120,8 @@ def _library_off(ctx):
         library.enabled = before
 
 
-def _controls(torch, near, results, reference, promise):
-    images, weights, upstream = near
+def _controls(torch, inputs, results, reference, promise):
+    images, weights, upstream = inputs
     one_tap_less = weights.clone()
     one_tap_less[:, 0, 0, 0] = 0
     faulty = _convolve(torch, images, one_tap_less, upstream)

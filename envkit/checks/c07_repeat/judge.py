@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _RULE = {"type": "equals", "expected": 0, "gates": False, "unit": "elements"}
 _HARDWARE = (
-    "Run `dcgmi diag -r 3` on the host: repeats that differ point at the GPU or its memory.",
+    "Run `dcgmi diag -r 3` on the host: repeats that differ point to the GPU or its memory.",
     "Read the host's kernel log for Xid messages: dmesg | grep -i xid",
 )
 _TRAINING = ("Set torch.use_deterministic_algorithms(True) and CUBLAS_WORKSPACE_CONFIG=:4096:8, and run it again.",)
@@ -38,7 +38,7 @@ def _gemm(observed: Mapping[str, Any]) -> Finding:
     if number(observed, "nonfinite"):
         message = f"{what}: {number(observed, 'nonfinite'):.0f} elements are not finite"
         return Finding(Verdict.FAIL, message, "NONFINITE_RESULT", _HARDWARE, _RULE, metric)
-    return Finding(Verdict.PASS, f"{what} are equal bit by bit", None, (), _RULE, metric)
+    return Finding(Verdict.PASS, f"{what} are bit-identical", None, (), _RULE, metric)
 
 
 def _training(observed: Mapping[str, Any]) -> Finding:
@@ -46,7 +46,7 @@ def _training(observed: Mapping[str, Any]) -> Finding:
     weights, losses = number(observed, "weights_different"), number(observed, "losses_different")
     metric = {"name": "weights_different", "value": weights, "unit": "elements", "better": "lower"}
     if weights or losses:
-        message = f"two trainings of {steps:.0f} steps from one seed differ in {weights:.0f} weights"
+        message = f"two trainings of {steps:.0f} steps with the same seed differ in {weights:.0f} weights"
         return Finding(Verdict.WARN, message, "NONDETERMINISTIC_TRAINING", _TRAINING, _RULE, metric)
-    message = f"two trainings of {steps:.0f} steps from one seed end equal bit by bit"
+    message = f"two trainings of {steps:.0f} steps with the same seed are bit-identical"
     return Finding(Verdict.PASS, message, None, (), _RULE, metric)

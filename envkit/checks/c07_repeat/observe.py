@@ -28,7 +28,7 @@ def _run(ctx):
             message = "a CPU computes reduced precision with the same units; float32 is enough there"
             results.append(skipped(check_id, ctx.subject, "SAME_UNITS", message))
             continue
-        # One stream only: with several, cuBLAS promises equal bits for a fixed workspace alone.
+        # One stream only: with several, cuBLAS promises equal bits only for a fixed workspace.
         with compat.fp32_precision(torch, "tf32" if promise == "tf32" else "ieee", "ieee"):
             results.append(_repeat(ctx, check_id, getattr(torch, dtype)))
     with amp.strict_fp32(ctx):
@@ -46,13 +46,13 @@ def _repeat(ctx, check_id, dtype):
     # Counted on the device: nothing is copied back before the last repeat.
     runs = torch.zeros(1, dtype=torch.int64, device=ctx.device)
     elements = torch.zeros(1, dtype=torch.int64, device=ctx.device)
-    again = first
+    product = first
     for _ in range(REPEATS):
-        again = left @ right
-        different = differing(again, first)
+        product = left @ right
+        different = differing(product, first)
         elements += different
         runs += different > 0
-    flipped = again.clone()
+    flipped = product.clone()
     bits(flipped)[size // 2, size // 3] ^= 1
     observed = {
         "dtype": str(dtype).replace("torch.", ""),
@@ -63,24 +63,24 @@ def _repeat(ctx, check_id, dtype):
         "nonfinite": int(first.numel() - int(torch.isfinite(first).sum())),
         "workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
     }
-    noticed = int(differing(flipped, again))
+    noticed = int(differing(flipped, product))
     return ran(check_id, ctx.subject, observed, [control("flipped_bit_is_noticed", noticed == 1, f"{noticed} differ")])
 
 
 def bits(tensor):
-    """Return the same memory as integers: unlike numbers they compare equal exactly where the bits do."""
+    """Return the same memory as integers, which are equal exactly if their bits are."""
     import torch
 
     return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
 
 
 def differing(left, right):
-    """Return how many elements of two tensors differ in any bit, as a tensor on their device."""
+    """Return the number of elements that differ in any bit, as a tensor on the same device."""
     return (bits(left) != bits(right)).sum()
 
 
 def _training(ctx):
-    """Train twice from the same seed: losses and weights must be equal bit by bit; another seed must not be."""
+    """Train twice with the same seed and compare losses and weights bit by bit. Another seed must differ."""
     first, second, other = (_trained(ctx, seed) for seed in (ctx.seed, ctx.seed, ctx.seed + 1))
     observed = {
         "network": "mlp",

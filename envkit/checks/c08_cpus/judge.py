@@ -19,7 +19,7 @@ def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
 
 
 def _fit(effective: float) -> int:
-    """Threads that fit, rounded down: half a CPU more than fits is throttled, half a CPU less costs little."""
+    """Return the threads that fit, rounded down: half a CPU too many is throttled, half a CPU too few costs little."""
     return max(1, math.floor(effective))
 
 
@@ -31,7 +31,7 @@ def _threads(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     metric = {"name": "torch_threads", "value": threads, "unit": "1", "better": "equal"}
     derived = {"effective_cpus": effective}
     if threads > fit:
-        message = f"the container may use {effective:g} CPUs and torch starts {threads:.0f} threads"
+        message = f"torch starts {threads:.0f} threads, but the container may use {effective:g} CPUs"
         advice = (f"Set OMP_NUM_THREADS={fit} in the image definition's env, or give the container more CPUs.",)
         return Finding(Verdict.WARN, message, "TOO_MANY_THREADS", advice, rule, metric, derived)
     message = f"{threads:.0f} torch threads on {effective:g} CPUs"
@@ -42,7 +42,7 @@ def _openmp(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     runtimes = strings(observation["observed"], "runtimes")
     rule = {"type": "max_ratio", "runtimes": 1, "gates": False}
     if len(runtimes) > 1:
-        message = f"two OpenMP runtimes are loaded: {', '.join(runtimes)}"
+        message = f"{len(runtimes)} OpenMP runtimes are loaded: {', '.join(runtimes)}"
         advice = ("Take torch and MKL from one source: conda packages and wheels of them do not mix.",)
         return Finding(Verdict.WARN, message, "TWO_OPENMP_RUNTIMES", advice, rule)
     return Finding(Verdict.PASS, f"one OpenMP runtime: {', '.join(runtimes) or 'none loaded'}", rule=rule)
@@ -57,15 +57,15 @@ def _throttling(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     counted = bool(periods) and throttled is not None
     share = throttled / periods if periods and throttled is not None else 0.0
     metric = {"name": "throttled_share", "value": share, "unit": "1", "better": "lower"} if counted else None
-    stopped = f"the CPU quota stopped {throttled or 0:.0f} of {periods or 0:.0f} periods under torch's own threads"
+    stopped = f"the CPU quota throttled {throttled or 0:.0f} of {periods or 0:.0f} periods with torch's own threads"
     fit = _fit(effective)
     if share > limit and threads > fit:
         advice = (f"Set OMP_NUM_THREADS={fit} in the image definition's env, or raise the quota (--cpus).",)
         return Finding(Verdict.FAIL, stopped, "CPU_THROTTLED", advice, rule, metric)
-    # Below one CPU a single thread is stopped as soon as the machine has a core for it; on a busy one, which has none,
-    # the counters stay still and the quota is as small as before.
+    # Below one CPU even a single thread is throttled once the machine has a core for it. A busy machine has none, so
+    # its counters do not move, although the quota is just as small.
     if share > limit or effective < 1:
-        message = f"{stopped}; it is {effective:g} CPUs" if counted else f"the CPU quota is {effective:g} CPUs"
-        advice = ("Raise the quota (--cpus) to at least one CPU: no setting of the image can help below that.",)
+        message = f"{stopped}; the quota is {effective:g} CPUs" if counted else f"the CPU quota is {effective:g} CPUs"
+        advice = ("Raise the quota (--cpus) to at least one CPU: below that, no setting of the image helps.",)
         return Finding(Verdict.WARN, message, "QUOTA_TOO_SMALL", advice, rule, metric)
     return Finding(Verdict.PASS, stopped if counted else "no CPU quota is set", rule=rule, metric=metric)

@@ -1,4 +1,4 @@
-"""C08: the CPUs this container may really use, against the threads torch starts."""
+"""C08: the CPUs that this container may really use, and the threads that torch starts."""
 
 import hashlib
 import resource
@@ -13,7 +13,7 @@ BLOCK = bytes(1 << 20)
 
 
 def run(ctx):
-    """Report effective CPUs, torch's threads, OpenMP runtimes, and how often the quota throttled torch's own load."""
+    """Return effective CPUs, torch's threads, OpenMP runtimes, and how often the quota throttled torch's threads."""
     torch = ctx.torch
     cpus = hostfacts.cpus()
     threads = torch.get_num_threads()
@@ -25,17 +25,17 @@ def run(ctx):
     counted = dict(cpus, torch_threads=threads, whole=hostfacts.whole_cpus(cpus["effective"]))
     planted = libraries.openmp_runtimes({"libgomp.so.1": [], "libiomp5.so": []})
     second = observation.control("planted_second_runtime_is_seen", planted == ["libgomp", "libiomp5"], str(planted))
-    found = {"runtimes": libraries.openmp_runtimes(libraries.in_this_process())}
+    openmp = {"runtimes": libraries.openmp_runtimes(libraries.in_this_process())}
     spun, loaded = _spin(min(threads, MAX_SPIN_THREADS))
     return [
         observation.ran("C08.threads", "host", counted, controls=[quota]),
-        observation.ran("C08.openmp", "image", found, controls=[second]),
+        observation.ran("C08.openmp", "image", openmp, controls=[second]),
         observation.ran("C08.throttling", "host", dict(spun, effective=cpus["effective"]), controls=[loaded]),
     ]
 
 
 def _spin(threads):
-    """Load as many threads as torch would and return the quota's counters over that second, and the control."""
+    """Keep as many threads busy as torch starts; return the quota's counters over that second, and the control."""
     before, begin, cpu = noise.throttling(), time.monotonic(), _cpu_seconds()
     stop = begin + SPIN_S
     workers = [threading.Thread(target=_hash_until, args=(stop,), daemon=True) for _ in range(threads)]
@@ -48,13 +48,13 @@ def _spin(threads):
     if before is not None and after is not None:
         observed["periods"] = after["nr_periods"] - before["nr_periods"]
         observed["throttled"] = after["nr_throttled"] - before["nr_throttled"]
-    # Far below what a quiet machine gives: it only shows that the load existed, on the busiest machines too.
+    # Far below what an idle machine reaches: it only has to show that there was a load, also on the busiest machine.
     detail = f"{used:.2f} CPU seconds in {wall:.2f} s on {threads} threads"
     return observed, observation.control("load_was_real", used > 0.1 * SPIN_S, detail)
 
 
 def _hash_until(stop):
-    # Hashing lets go of the interpreter lock, so the threads run side by side.
+    # Hashing releases the GIL, so the threads run in parallel.
     while time.monotonic() < stop:
         hashlib.sha256(BLOCK).digest()
 

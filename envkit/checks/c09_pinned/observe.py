@@ -1,24 +1,24 @@
-"""C09: page-locked memory, found out by allocating it: ``ulimit -l`` says little about what the driver will pin."""
+"""C09: page-locked memory, measured by allocating it: ``ulimit -l`` says little about what the driver will pin."""
 
 import os
 
 from envkit.smoke import hostfacts, observation
 
-# With this setting torch calls malloc without looking at the result, then touches every page: what cannot be had ends
-# the process (CachingHostAllocator.cpp of c10/cuda).
+# With this setting torch calls malloc without checking the result, then touches every page: if memory is short, the
+# process is killed (CachingHostAllocator.cpp of c10/cuda).
 UNCHECKED = "pinned_use_cuda_host_register:true"
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def loader_need(loader):
-    """Return the bytes a loader keeps page-locked at most: prefetch x batch x 2. None where no loader is declared."""
+    """Return the most bytes a loader keeps page-locked: prefetch x batch x 2. None if no loader is declared."""
     if not loader or not loader.get("batch_bytes") or loader.get("pin_memory") is False:
         return None
     return int(loader.get("prefetch_factor") or 2) * int(loader["batch_bytes"]) * 2
 
 
 def run(ctx):
-    """Report what was asked, what was pinned and whether torch agrees that it is."""
+    """Return C09.pinned: the memory needed, the memory pinned, and whether torch reports it as pinned."""
     torch = ctx.torch
     observed = {
         "need_bytes": loader_need(ctx.spec.get("loader")),
@@ -45,13 +45,13 @@ def run(ctx):
 
 
 def unchecked(environment):
-    """Whether torch's allocator takes page-locked memory in the way that ends the process where there is too little."""
+    """Whether torch's allocator is set to UNCHECKED, which kills the process if there is too little memory."""
     texts = [environment.get(name, "").lower().replace(" ", "") for name in ALLOCATOR_VARIABLES]
     return any(UNCHECKED in text for text in texts)
 
 
 def _largest(torch, cap):
-    """Return the largest power-of-two share of ``cap`` that can be pinned, 0 for none of at least 1 MiB."""
+    """Return the largest power-of-two fraction of ``cap`` that can be pinned; 0 if even 1 MiB cannot."""
     size = cap // 2
     while size >= 1 << 20:
         try:

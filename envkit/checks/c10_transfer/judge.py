@@ -21,14 +21,14 @@ _SLOW = (
 )
 _RESEAT = (
     "Reseat the card or riser, and look at the slot's lanes and speed in the firmware settings.",
-    "A GPU in an external enclosure has four lanes at most; that is its link.",
+    "A GPU in an external enclosure has at most four lanes, so this link is normal there.",
 )
 _IMPOSSIBLE_GB_S = 1700.0
-"""What an unsynchronized clock measured for a 400 MB copy over PCIe; the bound must reject it."""
+"""Measured with an unsynchronized clock for a 400 MB copy over PCIe. The upper bound must reject it."""
 
 
 def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
-    """Judge one copy, the link, a ratio, host asynchrony or the bytes themselves."""
+    """Judge one copy, the link, a ratio, a non_blocking copy or the integrity of the bytes."""
     part = part_of(observation)
     rules = {"integrity": _integrity, "link": _link, "non_blocking": _non_blocking}
     if part in rules:
@@ -38,25 +38,25 @@ def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way between host and GPU, with what it carries in one direction in GB/s where that is known."""
+    """The link between host and GPU, with what it carries in one direction in GB/s, if known."""
 
     kind: str  # 'pcie' | 'c2c' | 'integrated'
     name: str
     limit: float | None  # as it was under load
     most_name: str
-    most: float | None  # what both slot and card can do; None where only sysfs tells, which virtual machines emulate
+    most: float | None  # what slot and card support; None if read from sysfs, which virtual machines emulate
 
     @property
     def base(self) -> float | None:
-        """Return what a floor is a share of: the link as it is, but at least half of what slot and card can do."""
+        """Return the rate that floors refer to: the link as it is, at least half of what slot and card support."""
         return None if self.limit is None else max(self.limit, (self.most or 0.0) / 2)
 
 
 def link_of(link: Mapping[str, Any]) -> Link:
     """Return the link that an observation describes.
 
-    NVML answers for GPUs on the host's own memory with a PCIe link that does not exist (Gen1 x1 on GB10), and older
-    drivers do not tell NVLink-C2C.
+    For GPUs that use the host's own memory NVML reports a PCIe link that does not exist (Gen1 x1 on GB10), and older
+    drivers do not report NVLink-C2C.
     """
     table = thresholds.load()
     if (
@@ -103,7 +103,7 @@ def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     above = rate > bound
     if above and not _reading_is_wrong(observed, raw):
         message = f"{rate:.1f} GB/s is more than any such link carries ({bound:.1f} GB/s): the clock is wrong"
-        advice = ("Report this with the record (envkit verify -o FILE): no such number can be real.",)
+        advice = ("Report this with the record (envkit verify -o FILE): this rate is impossible.",)
         return Finding(Verdict.ERROR, message, "ABOVE_LINK_LIMIT", advice, rule, metric, derived)
     if not deciding:
         return Finding(Verdict.PASS, f"{rate:.1f} GB/s", rule=rule, metric=metric, derived=derived)
@@ -123,13 +123,13 @@ def _share(rate: float, link: Link) -> str:
     share = f"{rate:.1f} GB/s = {rate / link.limit:.2f} of {link.name}"
     if link.most is None or link.limit >= link.most:
         return share
-    return f"{share} as it is, {rate / link.most:.2f} of {link.most_name}, which slot and card support"
+    return f"{share} as negotiated, {rate / link.most:.2f} of {link.most_name}, which slot and card support"
 
 
 def _reading_is_wrong(observed: Mapping[str, Any], link: Mapping[str, Any]) -> bool:
-    """Whether a rate above the link's limit refutes what the link was read as, and not the clock.
+    """Whether a rate above the link's limit shows that the link was misread, and not that the clock is wrong.
 
-    Two clocks that do not know of each other, the GPU's events and the host's, took the time of the same copies.
+    Two independent clocks, the GPU's events and the host's, timed the same copies.
     """
     clocks = observed.get("clocks")
     if not isinstance(clocks, dict):
@@ -147,9 +147,9 @@ def _against_floor(passed: Finding, fraction: float, row: Threshold) -> Finding:
 
 
 def _by_socket(finding: Finding, observed: Mapping[str, Any], enough: float) -> Finding:
-    """Return the finding, or WRONG_SOCKET where the same copy is fast from the CPUs near the GPU.
+    """Return the finding, or WRONG_SOCKET if the same copy is fast from the CPUs near the GPU.
 
-    Which socket a process starts on is up to the scheduler, so it says nothing about the image or the machine.
+    The scheduler chooses the socket that a process starts on, so it says nothing about the image or the machine.
     """
     placement = observed.get("placement")
     local = optional_number(observed, "local_gb_per_s")
@@ -171,15 +171,15 @@ def _without_limit(
     rate: float, link: Link, raw: Mapping[str, Any], rule: Mapping[str, Any], metric: Mapping[str, Any]
 ) -> Finding:
     if link.kind == "pcie" and raw.get("busy") is False and raw.get("gen") is not None:
-        message = f"{rate:.1f} GB/s; the link was only seen idle, where it is slower, so there is no floor"
+        message = f"{rate:.1f} GB/s; the link was only read while idle, when it is slower, so there is no floor"
         return Finding(Verdict.INCONCLUSIVE, message, "LINK_READ_IDLE", ("Run it again.",), rule, metric)
     rule = {**rule, "gates": False}
     if link.kind == "integrated":
         message = f"{rate:.1f} GB/s within {link.name}, for which there is no floor"
         return Finding(Verdict.PASS, message, rule=rule, metric=metric)
     if link.limit is not None:
-        message = f"{rate:.1f} GB/s by two clocks, more than {link.name} carries: the link is not what is reported here"
-        advice = ("Judge the rate by the GPU's data sheet; a virtual machine may report a link of its own.",)
+        message = f"{rate:.1f} GB/s by two clocks, more than {link.name} carries: the reported link is wrong"
+        advice = ("Compare the rate with the GPU's data sheet; a virtual machine may report an emulated link.",)
     else:
         message = f"{rate:.1f} GB/s; the link's generation and width are unknown here, so there is no floor"
         advice = ("Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility, so that the link can be read.",)
@@ -198,16 +198,16 @@ def _link(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if now is None or most is None:
         return Finding(Verdict.SKIP, "the link cannot be read in this container", "LINK_UNKNOWN", rule=rule)
     if not flag(raw, "busy"):
-        message = "the copies ended before the link was read; an idle link says nothing"
+        message = "the copies ended before the link was read, and an idle link does not show its speed"
         return Finding(Verdict.INCONCLUSIVE, message, "LINK_READ_IDLE", ("Run it again.",), rule)
     rate = optional_number(observed, "gb_per_s")
     if rate is not None and rate > now * thresholds.load().row("C10.curve").number("error_above"):
-        message = f"the link is reported as {link.name}, and copies reach {rate:.1f} GB/s"
+        message = f"the link is reported as {link.name}, but copies reach {rate:.1f} GB/s"
         return Finding(Verdict.SKIP, message, "LINK_UNKNOWN", rule=rule)
     share = now / most
     if share < row.number("pass"):
         message = f"{link.name} under load, although GPU and slot support {link.most_name}"
-        # A virtual machine's kernel shows a link that the hypervisor made up.
+        # The sysfs of a virtual machine shows a link that the hypervisor emulates.
         failed = share < row.number("fail_below") and raw.get("source") != "sysfs"
         return Finding(Verdict.FAIL if failed else Verdict.WARN, message, "LINK_DOWNTRAINED", _RESEAT, rule)
     return Finding(Verdict.PASS, f"{link.name} under load, its maximum", rule=rule)
@@ -232,7 +232,7 @@ def _non_blocking(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     observed = observation["observed"]
     rule = {"type": "equals", "d2h_exact_after_sync": True}
     if not flag(observed, "d2h_exact_after_sync"):
-        message = "a non_blocking copy to the host is wrong even after a synchronization"
+        message = "a non_blocking copy to the host is wrong even after synchronizing"
         advice = ("The GPU or its link corrupts data: run dcgmi diag -r 3 on the host.",)
         return Finding(Verdict.FAIL, message, "COPY_WRONG", advice, rule)
     pinned, pageable = mapping(observed, "pinned_non_blocking"), mapping(observed, "pageable_non_blocking")

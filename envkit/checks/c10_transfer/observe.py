@@ -1,4 +1,4 @@
-"""C10: host to device and back, page-locked against pageable, with the link read while it is busy."""
+"""C10: copies to the device and back, from page-locked and pageable memory, with the link read while it is busy."""
 
 import os
 import time
@@ -8,20 +8,20 @@ from envkit.smoke import gpus, hostfacts, noise, nvml, observation, timing
 from envkit.smoke.context import MIB, fill_pattern
 
 SIZES_MIB = (1, 16, 64, 256)
-# Copies kept in the queue while the link is read, at first and at most: 20 ms on PCIe 5.0 x16 and up.
+# Copies in the queue while the link is read, at first and at most: from 20 ms on PCIe 5.0 x16.
 QUEUED_COPIES, MOST_QUEUED = 4, 256
 READINGS, READING_S = 3, 2.0
 WAKE_S = 0.2  # longer than a link takes to wake up
-WALL_MS = 50.0  # of copies in a row, so that one launch does not matter
+WALL_MS = 50.0  # of copies in a row, so that the time to launch one does not matter
 
 
 def run(ctx):
-    """Report time per copy for each size, direction and kind of host memory, the link, and host asynchrony."""
+    """Return the rate for each size, direction and kind of host memory, the link, and how non_blocking copies act."""
     torch = ctx.seeded()
     try:
         ends = Ends(ctx)
     except RuntimeError as error:
-        # Whether that is a fault of the image is C09's question.
+        # C09 judges whether this is a fault of the image.
         raise observation.Skip("BUFFERS_UNAVAILABLE", str(error)[:300]) from error
     before = noise.snapshot(gpu=True, idle=True)
     exact, controls = _integrity(torch, ends)
@@ -30,17 +30,17 @@ def run(ctx):
     clocks = _by_two_clocks(torch, ends, measured[ends.deciding_mib])
     asynchrony = _asynchrony(torch, ends)
     quiet = noise.gate(before, noise.snapshot(gpu=True))
-    place, near = _placement(torch)
+    placement, near = _placement(torch)
     local = _on_cpus(torch, ends, near) if near else {}
-    found = [observation.ran("C10.integrity", "gpu:0", {"exact": exact, "bytes": ends.bytes}, controls=controls)]
+    rows = [observation.ran("C10.integrity", "gpu:0", {"exact": exact, "bytes": ends.bytes}, controls=controls)]
     for size, by_name in measured.items():
         deciding = size == ends.deciding_mib
         for name, item in by_name.items():
             observed = {"gb_per_s": rate(size, item["stats"]["median"]), "link": link, "decides": deciding}
             observed["clocks"] = clocks.get(name.partition("_")[0] + "_pinned")
             if deciding:
-                observed.update(placement=place, local_gb_per_s=local.get(name))
-            found.append(
+                observed.update(placement=placement, local_gb_per_s=local.get(name))
+            rows.append(
                 observation.ran(
                     f"C10.{name}_{size}MiB",
                     "gpu:0",
@@ -53,18 +53,18 @@ def run(ctx):
             )
     fastest = max((item["wall_gb_per_s"] for item in clocks.values()), default=None)
     observed = {"link": link, "gb_per_s": fastest}
-    found.append(observation.ran("C10.link", "gpu:0", observed, controls=controls, noise=quiet))
-    for way in ("h2d", "d2h"):
-        observed = {"ratio": ratios(way, measured), "link": link}
-        found.append(observation.ran(f"C10.{way}_ratio", "gpu:0", observed, controls=controls, noise=quiet))
-    found.append(observation.ran("C10.non_blocking", "gpu:0", asynchrony, controls=controls, noise=quiet))
+    rows.append(observation.ran("C10.link", "gpu:0", observed, controls=controls, noise=quiet))
+    for prefix in ("h2d", "d2h"):
+        observed = {"ratio": ratios(prefix, measured), "link": link}
+        rows.append(observation.ran(f"C10.{prefix}_ratio", "gpu:0", observed, controls=controls, noise=quiet))
+    rows.append(observation.ran("C10.non_blocking", "gpu:0", asynchrony, controls=controls, noise=quiet))
     del ends
     ctx.release_pinned()
-    return found
+    return rows
 
 
 class Copy:
-    """One copy between preallocated, touched ends; ``pageable`` tells which clock it needs."""
+    """One copy between buffers that are allocated and touched. ``pageable`` selects the clock."""
 
     def __init__(self, target, source, pageable, non_blocking):
         self.target = target
@@ -78,7 +78,7 @@ class Copy:
 
 
 class Ends:
-    """Both ends of every copy, allocated once and touched, so that no timer sees a page fault."""
+    """The buffers of all copies, allocated once and touched, so that no page fault is timed."""
 
     def __init__(self, ctx):
         torch = ctx.torch
@@ -103,27 +103,27 @@ class Ends:
 
 
 def _placement(torch):
-    """Return where GPU and process are, and the CPUs near the GPU if this process could move to them, else None.
+    """Return the placement of GPU and process, and the CPUs near the GPU if this process could move there, else None.
 
-    Of ``{nodes, node, cpus, cpu, local_allowed}`` the first counts the machine's NUMA nodes, ``node`` and ``cpus`` are
-    those near the GPU, ``cpu`` is the one that runs this, and ``local_allowed`` counts the near ones it may use.
+    In ``{nodes, node, cpus, cpu, local_allowed}``, ``nodes`` is the number of NUMA nodes, ``node`` and ``cpus`` are the
+    ones near the GPU, ``cpu`` runs this process, and ``local_allowed`` is how many of ``cpus`` the process may use.
     """
     near = gpus.placement(gpus.bus_address(torch) or _address_of_nvml(torch))
     nodes = hostfacts.count_list(hostfacts.read_text("/sys/devices/system/node/online"))
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     usable = hostfacts.numbers_of_list(near["cpus"] or "") & allowed
-    place = {
+    placement = {
         "nodes": nodes,
         "node": near["node"],
         "cpus": near["cpus"],
         "cpu": hostfacts.current_cpu(),
         "local_allowed": len(usable),
     }
-    return place, (usable if nodes and nodes > 1 and usable and usable != allowed else None)
+    return placement, (usable if nodes and nodes > 1 and usable and usable != allowed else None)
 
 
 def _address_of_nvml(torch):
-    """Return the PCI address that NVML knows: torch tells it from 1.13 or 2.x on."""
+    """Return the PCI address from NVML, because older releases of torch do not have it."""
     session = nvml.open_session()
     index = gpus.nvml_index(torch, session) if session is not None else None
     card = None if index is None else session.describe(index)
@@ -131,11 +131,11 @@ def _address_of_nvml(torch):
 
 
 def _on_cpus(torch, ends, cpus):
-    """Return GB/s of the deciding pinned copies by name once more, with process and host memory on these CPUs."""
+    """Measure the deciding pinned copies again with process and host memory on these CPUs; return GB/s by name."""
     count, before = ends.deciding_mib * MIB, os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, cpus)
-        # New memory: the pages that are there stay on the node where they were touched first.
+        # New memory, because existing pages stay on the node where they were first touched.
         host = torch.empty(count, dtype=torch.uint8, pin_memory=True)
         host.zero_()
         device = ends.device[:count]
@@ -150,17 +150,17 @@ def _on_cpus(torch, ends, cpus):
 
 
 def rate(size_mib, milliseconds):
-    """Return GB/s (1e9 bytes) of one copy of ``size_mib``; None for no time at all."""
+    """Return GB/s (1e9 bytes) of one copy of ``size_mib``; None if the time is 0."""
     return size_mib * MIB / milliseconds / 1e6 if milliseconds else None
 
 
-def ratios(way, measured):
-    """Return ``{size in MiB: pageable time / pinned time}`` of one direction: above 1 page-locked memory is faster."""
-    found = {}
+def ratios(prefix, measured):
+    """Return ``{size in MiB: pageable time / pinned time}`` of one direction: above 1, page-locked memory is faster."""
+    by_size = {}
     for size, by_name in measured.items():
-        pinned = by_name[way + "_pinned"]["stats"]["median"]
-        found[str(size)] = by_name[way + "_pageable"]["stats"]["median"] / pinned if pinned else None
-    return found
+        pinned = by_name[prefix + "_pinned"]["stats"]["median"]
+        by_size[str(size)] = by_name[prefix + "_pageable"]["stats"]["median"] / pinned if pinned else None
+    return by_size
 
 
 def _measure(torch, ends, size):
@@ -169,7 +169,7 @@ def _measure(torch, ends, size):
     wall = timing.wall_clock(torch.cuda.synchronize)
 
     def clock(copy, loops):
-        # The driver stages pageable memory on the host, which events on the device do not see whole.
+        # The driver stages pageable memory on the host, and events on the device do not time all of that.
         return (wall if copy.pageable else events)(copy, loops)
 
     clock.label = events.label
@@ -188,7 +188,7 @@ def _measure(torch, ends, size):
 
 
 def _integrity(torch, ends):
-    """Send the pattern down and back and compare; the control flips one byte, which the comparison must notice."""
+    """Copy the pattern to the device and back and compare. The control changes one byte, which must be noticed."""
     ends.device.copy_(ends.pinned, non_blocking=True)
     ends.pageable.copy_(ends.device)
     torch.cuda.synchronize()
@@ -202,10 +202,10 @@ def _integrity(torch, ends):
 
 
 def _link_under_load(torch, ends):
-    """Read the link while copies are queued: an idle GPU slows its link down, and takes time to wake up.
+    """Read the link while copies are queued: an idle GPU slows its link down and takes time to wake up.
 
-    ``busy`` is True where READINGS readings ended before the copies that were queued when they began did; the last
-    one in WAKE_S or later counts. Where a reading takes longer than the queued copies, more are queued for the next.
+    ``busy`` is True if READINGS readings each ended before the copies queued at their start. The last one at or after
+    WAKE_S counts. If a reading takes longer than the queued copies, more are queued for the next.
     """
     copies = dict(ends.copies(ends.deciding_mib))
     link = gpus.HostLink(torch)
@@ -230,25 +230,25 @@ def _link_under_load(torch, ends):
 
 
 def _by_two_clocks(torch, ends, measured):
-    """Return ``{name: {event_gb_per_s, wall_gb_per_s}}`` of the deciding pinned copies: the same copies by both clocks.
+    """Return ``{name: {event_gb_per_s, wall_gb_per_s}}``: the deciding pinned copies, timed by both clocks.
 
-    The best of three on the host's clock, which a busy processor only slows down.
+    The host's clock counts the best of three, because a busy CPU can only add time.
     """
-    wall, found = timing.wall_clock(torch.cuda.synchronize), {}
+    wall, by_name = timing.wall_clock(torch.cuda.synchronize), {}
     for name, copy in ends.copies(ends.deciding_mib):
         milliseconds = measured[name]["stats"]["median"]
         if not copy.pageable and milliseconds:
             loops = int(WALL_MS / milliseconds) + 1
             best = min(wall(copy, loops) for _ in range(3)) / loops
-            found[name] = {
+            by_name[name] = {
                 "event_gb_per_s": rate(ends.deciding_mib, milliseconds),
                 "wall_gb_per_s": rate(ends.deciding_mib, best),
             }
-    return found
+    return by_name
 
 
 def _asynchrony(torch, ends):
-    """Return how soon the host gets control back, and whether a D2H copy is exact once synchronized."""
+    """Return how soon a copy returns control to the host, and whether a D2H copy is exact once synchronized."""
     count = ends.bytes
     kinds = {
         "pinned_non_blocking": Copy(ends.device[:count], ends.pinned[:count], pageable=False, non_blocking=True),

@@ -1,4 +1,4 @@
-"""C11: does a copy on a stream of its own run beside a kernel, and only there?"""
+"""C11: does a copy run while kernels run if it has a stream of its own, and only then?"""
 
 import os
 import time
@@ -6,19 +6,19 @@ import time
 from envkit.smoke import gpus, noise, observation, timing
 from envkit.smoke.context import fill_pattern
 
-SIZE = 2048  # rows and columns of the products beside a copy
+SIZE = 2048  # rows and columns of the products that run during a copy
 ROUNDS, WARMUP = 12, 2
-# Long enough that everything is queued before the device begins, so that no launch lies inside the window.
+# Long enough that everything is queued before the device begins, so that no launch falls into the timed window.
 SPIN_CYCLES = 4000000
 
 
 def run(ctx):
-    """Return C11.overlap: times of copy, kernels and both, and the shares of the shorter one that disappear."""
+    """Return C11.overlap: the times of copy, kernels and both, and the share of the shorter one that is hidden."""
     torch = ctx.seeded()
     try:
         bench = Bench(ctx)
     except RuntimeError as error:
-        # Whether that is a fault of the image is C09's question.
+        # C09 judges whether this is a fault of the image.
         raise observation.Skip("BUFFERS_UNAVAILABLE", str(error)[:300]) from error
     before = noise.snapshot(gpu=True, idle=True)
     bench.tune()
@@ -30,7 +30,7 @@ def run(ctx):
                 values[name].append(took)
     middle = {name: timing.median(items) for name, items in values.items()}
     exact, noticed = bench.exact()
-    found = {
+    shares = {
         "pinned": efficiency(middle["copy"], middle["compute"], middle["both"]),
         "same_stream": efficiency(middle["copy"], middle["compute"], middle["same_stream"]),
         "pageable": efficiency(middle["copy_pageable"], middle["compute"], middle["both_pageable"]),
@@ -39,7 +39,7 @@ def run(ctx):
         "bytes": bench.host.numel(),
         "kernels": bench.loops,
         "times_ms": middle,
-        "overlap": found,
+        "overlap": shares,
         "host_return_ms": bench.host_return(),
         "exact": exact,
         "cc_mode": gpus.HostLink(torch).read()["cc_mode"],
@@ -58,15 +58,15 @@ def run(ctx):
 
 
 def efficiency(copy_ms, compute_ms, both_ms):
-    """Return the share of the shorter of two that runs beside the other: 1 all of it, 0 none.
+    """Return the share of the shorter of the two that is hidden behind the other: 1 is all of it, 0 is none.
 
-    Below 0 where together they take longer than one after the other.
+    The share is below 0 if both together take longer than one after the other.
     """
     return (copy_ms + compute_ms - both_ms) / min(copy_ms, compute_ms)
 
 
 class Bench:
-    """Both ends of the copy, the matrices, and a second stream. Everything is allocated and touched before timing."""
+    """The buffers of the copy, the matrices, and a second stream. All is allocated and touched before timing."""
 
     def __init__(self, ctx):
         torch = self.torch = ctx.torch
@@ -94,10 +94,7 @@ class Bench:
         self.device.copy_(source, non_blocking=True)
 
     def variants(self):
-        """Return ``{name: (source of the copy or None, whether kernels run, whether the copy has its own stream)}``.
-
-        The host waits for a copy from pageable memory, so the kernels are queued before that one.
-        """
+        """Return ``{name: (source of the copy or None, whether kernels run, whether the copy has its own stream)}``."""
         return {
             "copy": (self.host, False, True),
             "compute": (None, True, False),
@@ -108,7 +105,10 @@ class Bench:
         }
 
     def timed(self, source, kernels, aside):
-        """Return milliseconds on the device from before the first to after the last of what is queued."""
+        """Return the device's milliseconds from before the first to after the last operation queued.
+
+        The host waits for a copy from pageable memory, so kernels are queued before such a copy.
+        """
         torch = self.torch
         main = torch.cuda.current_stream()
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -132,13 +132,13 @@ class Bench:
         return first.elapsed_time(last)
 
     def tune(self):
-        """Choose so many kernels that they take about as long as the copy."""
+        """Set the number of kernels so that they take about as long as the copy."""
         for _ in range(3):
-            copy, one = self.timed(self.host, False, True), self.timed(None, True, False) / self.loops
-            self.loops = max(1, min(20000, round(copy / one)))
+            copy, kernel = self.timed(self.host, False, True), self.timed(None, True, False) / self.loops
+            self.loops = max(1, min(20000, round(copy / kernel)))
 
     def host_return(self):
-        """Return the median milliseconds after which the host has control back from queueing the copy."""
+        """Return the median milliseconds until queueing the copy returns control to the host."""
         torch, values = self.torch, []
         for _ in range(5):
             torch.cuda.synchronize()
@@ -150,7 +150,7 @@ class Bench:
         return timing.median(values)
 
     def exact(self):
-        """Copy beside the kernels once more; whether every byte arrived, and whether a changed one would be noticed."""
+        """Copy once more while kernels run. Return whether all bytes arrived, and whether a changed byte is noticed."""
         torch = self.torch
         self.device.zero_()
         self.timed(self.host, True, True)

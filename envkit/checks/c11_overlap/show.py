@@ -9,15 +9,15 @@ from envkit.checks.reading import Tree, is_noisy, mapping, number
 from envkit.checks.shown import LOWER, Sheet, Shown, Values, cell, short, tables
 
 _SHARES = {
-    "pinned": "pinned memory, a stream of its own",
+    "pinned": "pinned memory, two streams",
     "same_stream": "pinned memory, one stream",
-    "pageable": "pageable memory, a stream of its own",
+    "pageable": "pageable memory, two streams",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """C11: milliseconds of a copy, of kernels and of both; the share of the shorter that hides behind the other."""
+    """The times of a copy, of kernels and of both; the share of the shorter one that is hidden behind the other."""
 
     copy_ms: float
     kernels_ms: float
@@ -28,7 +28,7 @@ class Overlap:
 
 
 def overlap(checks: Sequence[Tree]) -> Overlap | None:
-    """C11's times; None where they were not measured."""
+    """Return C11's times, or None if they were not measured."""
     for check in checks:
         observed = mapping(check.get("observed"))
         times, shares = mapping(observed.get("times_ms")), mapping(observed.get("overlap"))
@@ -48,7 +48,7 @@ def _sheet(times: Overlap) -> Sheet:
     return Sheet(
         title="Copy/compute overlap",
         head=("copy from", "overlap, share of the shorter"),
-        # Adding nothing makes a rounded -0 a 0.
+        # Adding 0.0 turns a rounded -0.0 into 0.0.
         rows=[[_SHARES[name], cell(round(share, 2) + 0.0, ".0%")] for name, share in times.shares],
         notes=(note,),
         noisy=times.noisy,
@@ -56,14 +56,15 @@ def _sheet(times: Overlap) -> Sheet:
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show the times of a copy and of kernels, and the share of the shorter that hides behind the other."""
+    """Show the times of a copy and of kernels, and the share of the shorter one that is hidden behind the other."""
     times = overlap(checks)
     return Shown(
         ident="overlap",
         title="Copy/compute overlap",
         sheets=() if times is None else tables(_sheet(times)),
         figures=() if times is None else (_figure(times),),
-        remark="A copy from pinned memory on a stream of its own takes no extra time where the GPU does both at once.",
+        remark="If the GPU can copy and compute at once, a copy from pinned memory on its own stream takes no extra"
+        " time.",
     )
 
 

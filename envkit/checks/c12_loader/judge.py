@@ -1,4 +1,4 @@
-"""C12: the DataLoader is correct; its speed informs and gives the number of workers to use."""
+"""C12: is the DataLoader correct? Its throughput informs and gives the number of workers to use."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _EXACT = {"type": "equals", "expected": 0, "gates": True, "unit": "samples"}
 _WHOLE = {"type": "equals", "expected": True, "gates": True, "unit": "1"}
 _INFORMS = {"type": "informs", "gates": False}
 _WORKLOADS = {"cpu": "when bound by decoding", "data": "from your files", "dataset": "from your Dataset"}
-_PRINTED = "The run printed which samples, and the whole message; the record has neither."
-_OPENED = "Try it alone in the image: it gets the folder of --data as its one argument, without one no argument."
+_PRINTED = "The samples and the full message are in the output of the run; the record has neither."
+_OPENED = "Try it alone in the image: its only argument is the folder of --data; without --data it has none."
 _READABLE = "The run reads as the image's user without privileges: `chmod -R a+rX DIR` makes the files readable for it."
 _SHM = "Give the container shared memory and try again: `--shm-size=1g` (or `--ipc=host`)."
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Judge order, exception, timeout and pinned exactly; throughput informs."""
+    """Judge order, exception, timeout and pinned exactly. Throughput and the user's data inform."""
     observed = mapping(observation, "observed")
     part = str(observation["id"]).split(".")[1:2]
     if part == ["order"]:
@@ -52,7 +52,7 @@ def _order(observed: Mapping[str, Any]) -> Finding:
         parts = ", ".join(f"{value:g} {key.replace('_', ' ')}" for key, value in wrong.items())
         message = f"{received:g} of {expected:g} samples with {workers:g} workers: {parts or 'some twice'}"
         return Finding(Verdict.FAIL, message, "SAMPLES_WRONG", (_SHM,), _EXACT, metric)
-    message = f"{received:g} samples, each once, in order and whole, with {workers:g} workers"
+    message = f"{received:g} samples with {workers:g} workers: each once, in order and intact"
     return Finding(Verdict.PASS, message, None, (), _EXACT, metric)
 
 
@@ -84,12 +84,12 @@ def _pinned(observed: Mapping[str, Any]) -> Finding:
         advice = ("Check that memory can be page-locked: `envkit verify IMAGE --only C09`.",)
         return Finding(Verdict.FAIL, message, "BATCHES_NOT_PINNED", advice, _WHOLE)
     if number(observed, "damaged") or number(observed, "missing") or number(observed, "out_of_place"):
-        return Finding(Verdict.FAIL, "page-locked batches hold wrong samples", "SAMPLES_WRONG", (_SHM,), _EXACT)
-    return Finding(Verdict.PASS, f"all {batches:g} batches are page-locked and whole", None, (), _WHOLE)
+        return Finding(Verdict.FAIL, "page-locked batches contain wrong samples", "SAMPLES_WRONG", (_SHM,), _EXACT)
+    return Finding(Verdict.PASS, f"all {batches:g} batches are page-locked and intact", None, (), _WHOLE)
 
 
 def _data(observed: Mapping[str, Any]) -> Finding:
-    """Say what the user's data are, and what of them could not be measured: it only informs."""
+    """Report on the user's data and on what could not be measured. It only informs."""
     dataset, error = observed.get("dataset"), observed.get("error")
     what = f"the Dataset {dataset}" if dataset else "the files of --data"
     kinds = ", ".join(map(str, observed.get("exceptions") or ())) or "an exception in a worker"
@@ -99,9 +99,11 @@ def _data(observed: Mapping[str, Any]) -> Finding:
     folder = observed.get("folder") and mapping(observed, "folder")
     if folder and not number(folder, "files"):
         lost = number(folder, "lost")
-        message = f"the folder of --data has no file that can be read ({lost:g} entries cannot be)" if lost else ""
+        message = "the folder of --data has no files"
+        if lost:
+            message = f"the folder of --data has no readable file ({lost:g} unreadable entries)"
         code = "DATA_UNREADABLE" if lost else "DATA_EMPTY"
-        return Finding(Verdict.WARN, message or "the folder of --data has no files", code, (_READABLE,), _INFORMS)
+        return Finding(Verdict.WARN, message, code, (_READABLE,), _INFORMS)
     tried, broken = number(observed, "tried"), number(observed, "broken")
     samples = number(observed, "samples")
     if not samples:

@@ -1,4 +1,4 @@
-"""C12: the DataLoader hands over every sample once, in order, whole, and says so when it cannot; then its speed."""
+"""C12: does the DataLoader deliver every sample once, in order and intact, or else raise? Then its throughput."""
 
 import time
 
@@ -11,7 +11,7 @@ HANG_S, TIMEOUT_S, PATIENT_S = 1.2, 0.4, 30
 
 
 def run(ctx):
-    """Return order, exception, timeout, pinned and throughput; from the standard tier on the whole matrix as well."""
+    """Yield order, exception, timeout, pinned and throughput, from the standard tier on for a matrix of settings."""
     with timing.single_thread(ctx.seeded()):
         yield _order(ctx, 0)
         yield _order(ctx, WORKERS)
@@ -22,7 +22,7 @@ def run(ctx):
 
 
 def _order(ctx, workers):
-    """Read numbered samples; the controls are a sampler that repeats one and a batch with one element changed."""
+    """Read numbered samples. The controls are a sampler that repeats a sample, and a batch with a changed element."""
     torch = ctx.torch
     data = loaders.Numbered(SAMPLES)
     good = list(loaders.batches(torch, data, batch_size=BATCH, num_workers=workers))
@@ -41,7 +41,7 @@ def _order(ctx, workers):
 
 
 def _exception(ctx):
-    """An exception in a worker arrives in the main process with its type and its text."""
+    """Check that an exception in a worker arrives in the main process with its type and text."""
     torch = ctx.torch
     caught = _caught(loaders.batches(torch, loaders.Faulty(SAMPLES, FAULT_AT), batch_size=BATCH, num_workers=WORKERS))
     healthy = _caught(loaders.batches(torch, loaders.Faulty(SAMPLES, None), batch_size=BATCH, num_workers=WORKERS))
@@ -51,7 +51,7 @@ def _exception(ctx):
 
 
 def _timeout(ctx):
-    """A worker that hangs becomes an error within the timeout instead of a hang."""
+    """Check that a hanging worker ends in an error within the timeout."""
     torch = ctx.torch
     options = {"batch_size": 1, "num_workers": 1}
     begin = time.monotonic()
@@ -70,7 +70,7 @@ def _timeout(ctx):
 
 
 def _caught(batches):
-    """Read all batches; (type name, text) of what they raise, (None, "") for nothing."""
+    """Read all batches; return (type name, text) of the exception raised, or (None, "")."""
     try:
         for _ in batches:
             pass

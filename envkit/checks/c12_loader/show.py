@@ -1,4 +1,4 @@
-"""C12: samples per second of the loader by number of workers and other options."""
+"""C12: samples per second of the loader, by number of workers and other options."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WORKLOADS = {
     "dataset": "from your Dataset",
 }
 
-# What the user gave.
+# Workloads from the user's own data.
 _OWN = ("data", "dataset")
 
-# Characters that fit across a picture.
+# Characters that fit across a figure.
 _WIDEST = 30
 
 _LIMITS = {"cpu": "decoding", "io": "storage", "data": "your files", "dataset": "your Dataset"}
@@ -40,22 +40,22 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The loader's sweep over one workload. `options` are the recommended settings, `effects` what each one brings."""
+    """The loader's sweep over one workload. `options` are the recommended settings, `effects` the gain of each."""
 
     workload: str
     cells: tuple[Cell, ...]
     recommended: int | None  # num_workers
     noisy: bool
-    options: tuple[tuple[str, int], ...] = ()  # switches only where they are on
+    options: tuple[tuple[str, int], ...] = ()  # switches only if they are on
     rate: float | None = None  # samples per second with them
     gain: float | None = None  # the best rate with workers over the rate without
     effects: tuple[tuple[str, float], ...] = ()  # the rate with the option over the rate without
     declared: int | None = None  # num_workers that the image declares
-    left_out: int = 0  # settings for which there was no time
+    left_out: int = 0  # settings skipped for lack of time
 
 
 def loadings(checks: Sequence[Tree]) -> list[Loading]:
-    """C12's throughput, one sweep per workload: the one with the most settings."""
+    """Return C12's throughput, one sweep per workload: the one with the most settings."""
     sweeps: dict[str, Loading] = {}
     for check in checks:
         observed = mapping(check.get("observed"))
@@ -74,7 +74,7 @@ def _sweep(check: Tree, observed: Tree, cells: tuple[Cell, ...]) -> Loading:
     chosen, declared = mapping(observed.get("recommended")), number(observed.get("declared_num_workers"))
     workers = number(chosen.get("num_workers"))
     named = ((name, chosen.get(name)) for name in ("num_workers", *_EFFECTS))
-    brought = ((name, number(mapping(observed.get("effects")).get(name))) for name in _EFFECTS)
+    effects = ((name, number(mapping(observed.get("effects")).get(name))) for name in _EFFECTS)
     return Loading(
         workload=clean(observed.get("workload") or str(check["id"]).rpartition(".")[2]),
         cells=cells,
@@ -83,44 +83,44 @@ def _sweep(check: Tree, observed: Tree, cells: tuple[Cell, ...]) -> Loading:
         options=tuple((name, value) for name, value in named if isinstance(value, int) and value is not False),
         rate=number(observed.get("samples_per_s")),
         gain=number(observed.get("best_workers_over_none")),
-        effects=tuple((name, value) for name, value in brought if value is not None),
+        effects=tuple((name, value) for name, value in effects if value is not None),
         declared=None if declared is None else int(declared),
         left_out=len(sequence(observed.get("cells_left_out"))),
     )
 
 
 def _cell(item: Tree) -> Cell | None:
-    workers, rate, ahead = item.get("num_workers"), item.get("samples_per_s"), item.get("prefetch_factor")
+    workers, rate, prefetch = item.get("num_workers"), item.get("samples_per_s"), item.get("prefetch_factor")
     if not isinstance(workers, int) or not is_number(rate):
         return None
-    prefetch = ahead if isinstance(ahead, int) else None
+    prefetch = prefetch if isinstance(prefetch, int) else None
     return Cell(workers, bool(item.get("pin_memory")), bool(item.get("persistent_workers")), prefetch, rate)
 
 
 def _figure(index: int, item: Loading) -> Lines:
     series: dict[tuple[bool, str], dict[int, float]] = {}
-    alone: dict[bool, float] = {}
+    without_workers: dict[bool, float] = {}
     for setting in item.cells:
         if setting.workers:
-            points = series.setdefault((setting.pinned, _kept(setting)), {})
+            points = series.setdefault((setting.pinned, _starts(setting)), {})
             points[setting.workers] = max(setting.rate, points.get(setting.workers, 0.0))
         else:
-            alone[setting.pinned] = max(setting.rate, alone.get(setting.pinned, 0.0))
-    for pinned, rate in alone.items():
-        # Without workers there is nothing to start: that rate opens every line of its kind of memory.
+            without_workers[setting.pinned] = max(setting.rate, without_workers.get(setting.pinned, 0.0))
+    for pinned, rate in without_workers.items():
+        # Without workers there is nothing to start, so every line of this kind of memory begins with that rate.
         lines = [points for (memory, _), points in series.items() if memory == pinned]
         for points in lines or [series.setdefault((pinned, "once"), {})]:
             points[0] = rate
-    named = {f"workers start {kept}{', pinned' if pinned else ''}": at for (pinned, kept), at in series.items()}
+    named = {f"workers start {starts}{', pinned' if pinned else ''}": at for (pinned, starts), at in series.items()}
     best = max(item.cells, key=lambda candidate: candidate.rate)
     chosen = "" if item.recommended is None else f" Recommended: {item.recommended} workers."
     return Lines(
         ident=f"loading-{index}",
-        title=f"Loader throughput, {_bound(item)}",
-        told=f"Fastest: {best.rate:.0f} samples per second with {best.workers} workers.{chosen}",
+        title=f"Loader throughput, {_workload(item)}",
+        summary=f"Fastest: {best.rate:.0f} samples per second with {best.workers} workers.{chosen}",
         steps=sorted({candidate.workers for candidate in item.cells}),
-        across="num_workers",
-        up=f"samples per second, {_bound(item)}",
+        x_label="num_workers",
+        y_label=f"samples per second, {_workload(item)}",
         series=sorted(named.items()),
         marked=item.recommended,
         better=HIGHER,
@@ -130,15 +130,15 @@ def _figure(index: int, item: Loading) -> Lines:
 def _tile(item: Loading) -> Tile:
     workers = item.recommended or 0
     rate = "" if item.rate is None else f"{item.rate:.0f} samples/s, "
-    gain = "" if item.gain is None else f", {item.gain:.1f}x the rate of none"
+    gain = "" if item.gain is None else f", {item.gain:.1f}x num_workers=0"
     return Tile("Best loader setting", f"{workers} worker{'s' * (workers != 1)}", f"{rate}{_by(item)}{gain}")
 
 
-def _bound(item: Loading) -> str:
+def _workload(item: Loading) -> str:
     return _WORKLOADS.get(item.workload) or fitted(item.workload, _WIDEST)
 
 
-def _kept(setting: Cell) -> str:
+def _starts(setting: Cell) -> str:
     return "once" if setting.persistent or not setting.workers else "each epoch"
 
 
@@ -147,13 +147,11 @@ def _yes(value: bool) -> str:
 
 
 def _sheet(sweeps: Sequence[Loading], data: str | None) -> Sheet:
-    """One row per workload and kind of loader, one column per number of workers."""
+    """Return a table with a row per workload and kind of loader, and a column per number of workers."""
     rates: dict[tuple[str, str, str], dict[int, float]] = {}
     for item in sweeps:
         for setting in item.cells:
-            kept = "once" if setting.persistent or not setting.workers else "each epoch"
-            # Without workers there is nothing to start: that rate belongs to every kind.
-            by_count = rates.setdefault((bound(item), "yes" if setting.pinned else "no", kept), {})
+            by_count = rates.setdefault((_limit(item), _yes(setting.pinned), _starts(setting)), {})
             by_count[setting.workers] = max(setting.rate, by_count.get(setting.workers, setting.rate))
     counts = sorted({count for by_count in rates.values() for count in by_count})
     named = [f"{count} workers" if index == 0 else str(count) for index, count in enumerate(counts)]
@@ -162,12 +160,12 @@ def _sheet(sweeps: Sequence[Loading], data: str | None) -> Sheet:
         head=("bound by", "pinned", "workers start", *named),
         rows=[[*kind, *(cell(by_count.get(count), ".0f") for count in counts)] for kind, by_count in rates.items()],
         left=3,
-        notes=(*([] if data is None else [data]), *(note for item in sweeps for note in loading_notes(item))),
+        notes=(*([] if data is None else [data]), *(note for item in sweeps for note in _notes(item))),
         noisy=any(item.noisy for item in sweeps),
     )
 
 
-def loading_notes(item: Loading) -> list[str]:
+def _notes(item: Loading) -> list[str]:
     """Return the recommended settings for one workload, and the effect of each option."""
     notes = []
     if item.options:
@@ -177,24 +175,24 @@ def loading_notes(item: Loading) -> list[str]:
         declared = "" if item.declared in (None, item.recommended) else f"; the image declares {item.declared} workers"
         notes.append(f"Recommended on this machine, {_by(item)}: {use}{rate}{gain}{declared}.")
     if item.effects:
-        brought = ", ".join(f"{name} {factor:.2f}x" for name, factor in item.effects)
-        notes.append(f"Effect of each option, {_by(item)}: {brought}.")
+        effects = ", ".join(f"{name} {factor:.2f}x" for name, factor in item.effects)
+        notes.append(f"Effect of each option, {_by(item)}: {effects}.")
     if item.left_out:
         notes.append(f"Settings skipped for lack of time, {_by(item)}: {item.left_out}.")
     return notes
 
 
-def bound(item: Loading) -> str:
-    """Return what limits a workload of C12."""
+def _limit(item: Loading) -> str:
+    """Return what limits a workload."""
     return _LIMITS.get(item.workload, item.workload)
 
 
 def _by(item: Loading) -> str:
-    return _WORKLOADS[item.workload] if item.workload in _OWN else f"bound by {bound(item)}"
+    return _WORKLOADS[item.workload] if item.workload in _OWN else f"bound by {_limit(item)}"
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show the rate of every setting of the loader, with the settings to use on this machine."""
+    """Show the throughput of every setting of the loader, and the settings recommended for this machine."""
     sweeps = loadings(checks)
     return Shown(
         ident="loading",
@@ -209,7 +207,7 @@ def show(checks: Sequence[Tree]) -> Shown:
 
 
 def _data(checks: Sequence[Tree]) -> str | None:
-    """Return what was found of the user's data, None where the run had none."""
+    """Return what was measured of the user's data, or None if the run had none."""
     data_check = next((check for check in checks if check["id"] == "C12.data"), None)
     return None if data_check is None else f"Measured with your data: {clean(data_check['message'])}."
 
@@ -217,10 +215,10 @@ def _data(checks: Sequence[Tree]) -> str | None:
 def _details(sweeps: Sequence[Loading]) -> Sheet:
     rows = [
         [
-            bound(item),
+            _limit(item),
             str(setting.workers),
             _yes(setting.pinned),
-            _kept(setting),
+            _starts(setting),
             str(setting.prefetch or "-"),
             f"{setting.rate:.0f}",
         ]

@@ -15,9 +15,9 @@ _SIGNATURES = ("no_space", "bus_error", "timeout")
 
 
 def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
-    """Judge C13.shm: the loader ran with full queues, and there is room to grow.
+    """Judge C13.shm: whether the loader ran with full queues, with room to spare.
 
-    In a /dev/shm that is not the run's own, too little room is not an error of the image.
+    If the run used the /dev/shm of the host, too little room is not a fault of the image.
     """
     row = thresholds.load().row("C13.headroom")
     rule = row.record(gates=True)
@@ -34,18 +34,18 @@ def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
         message = f"{state}: {cause}"
         if shm.is_shared(env):
             promised = f"; the plan asks for {spec['shm_mb']} MiB" if spec.get("shm_mb") else ""
-            message = f"not decided here: {message}{promised}"
+            message = f"cannot be decided here: {message}{promised}"
             return Finding(Verdict.WARN, message, shm.AROUND_TOO_SMALL, (shm.advice(need),), rule, metric, derived)
         return Finding(Verdict.FAIL, message, "SHM_TOO_SMALL", (shm.advice(need),), rule, metric, derived)
     if outcome == "wrong_data":
-        message = "batches came out of the loader incomplete or changed"
+        message = "the loader delivered incomplete or changed batches"
         advice = ("Run it once more; if it repeats, test the machine's memory.",)
         return Finding(Verdict.FAIL, message, "LOADER_WRONG_DATA", advice, rule, metric, derived)
     if outcome != "ok":
         message = f"the loader failed for another reason: {observed.get('message')}"
         return Finding(Verdict.ERROR, message, "LOADER_BROKE", rule=rule, metric=metric, derived=derived)
     if free is None or free < row.number("warn_below") * need:
-        left = "of an unknown size" if free is None else f"{free / 1e6:.0f} MB free"
-        message = f"the loader keeps {need / 1e6:.0f} MB in flight and {mount} is {left}"
+        left = "an unknown size" if free is None else f"{free / 1e6:.0f} MB free"
+        message = f"the loader keeps {need / 1e6:.0f} MB in flight and {mount} has {left}"
         return Finding(Verdict.WARN, message, "SHM_TIGHT", (shm.advice(need),), rule, metric, derived)
     return Finding(Verdict.PASS, state, rule=rule, metric=metric, derived=derived)

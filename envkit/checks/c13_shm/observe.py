@@ -1,4 +1,4 @@
-"""C13: the declared loader against the real /dev/shm."""
+"""C13: run the declared loader with the real /dev/shm."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import traceback
 from envkit.smoke import hostfacts, loaders, observation
 
 MOUNT = "/dev/shm"
-SAMPLES_PER_BATCH = 4  # few, because the batch's bytes are given
+SAMPLES_PER_BATCH = 4  # few, because only the bytes of a batch matter
 LOADER_TIMEOUT_S = 20  # a worker without room may wait forever
 FILL_LIMIT_S = 8.0  # for all workers to start and fill their queues
 SIGNATURES = (
@@ -20,14 +20,14 @@ SIGNATURES = (
 
 
 def in_flight(loader):
-    """Return the bytes a loader keeps in shared memory at most: workers x prefetch x batch, one more per worker."""
+    """Return the most bytes a loader keeps in shared memory: each worker holds prefetch_factor batches and one more."""
     workers = int(loader["num_workers"])
     prefetch = int(loader.get("prefetch_factor") or 2)
     return workers * (prefetch + 1) * int(loader["batch_bytes"])
 
 
 def signature(message):
-    """Return which of the known ends this is: ``no_space``, ``bus_error``, ``timeout`` or ``other``."""
+    """Return the known cause of an error: ``no_space``, ``bus_error``, ``timeout`` or ``other``."""
     for name, texts in SIGNATURES:
         if any(text in message for text in texts):
             return name
@@ -35,7 +35,7 @@ def signature(message):
 
 
 def run(ctx):
-    """Run the loader the spec declares, keep its queues full for a moment, and report what /dev/shm did."""
+    """Run the loader declared in the spec until its queues are full, and return C13.shm."""
     loader = ctx.spec.get("loader")
     if not loader or loader.get("batch_bytes") is None:
         raise observation.Skip("NOT_PROMISED", "the plan declares no loader")
@@ -51,7 +51,7 @@ def run(ctx):
     controls = [_too_large_is_refused(before["bytes"])]
     observed.update(_drive(ctx.torch, loader, before["free_bytes"]))
     if observed["outcome"] == "ok" and before["free_bytes"] is not None:
-        # Without this the check would also pass where batches never touch the mount.
+        # Without this the check would also pass if the batches never used the mount.
         used = observed["used_bytes"] >= int(loader["batch_bytes"])
         controls.append(observation.control("batches_lie_in_shm", used, f"{observed['used_bytes']} bytes in use"))
     return [observation.ran("C13.shm", "host", observed, controls=controls)]
@@ -72,7 +72,7 @@ class Batches:
         return self.torch.full((self.sample_bytes,), index % PATTERN, dtype=self.torch.uint8)
 
 
-PATTERN = 251  # a prime, so that samples in one place of other batches differ
+PATTERN = 251  # a prime, so that samples at the same position in different batches differ
 
 
 def _drive(torch, loader, free_bytes):
@@ -84,27 +84,27 @@ def _drive(torch, loader, free_bytes):
     begin, wrong, seen, least, iterator = time.monotonic(), 0, 0, free_bytes, None
     try:
         iterator = loaders.batches(torch, dataset, num_workers=workers, **options)
-        held = next(iterator)
+        batch = next(iterator)
         least = _wait_until_full(free_bytes, workers * prefetch * int(loader["batch_bytes"]))
-        while held is not None:
+        while batch is not None:
             first = seen * SAMPLES_PER_BATCH
             want = [(first + offset) % PATTERN for offset in range(SAMPLES_PER_BATCH)]
-            wrong += [int(value) for value in held[:, -1]] != want
+            wrong += [int(value) for value in batch[:, -1]] != want
             seen += 1
-            held = next(iterator, None)
+            batch = next(iterator, None)
     except (RuntimeError, OSError) as error:
-        # "exited unexpectedly" is raised from the signal's own message.
-        chain = [one for one in (error, error.__cause__) if one is not None]
-        message = "\n".join(str(one) for one in chain)
+        # torch raises "exited unexpectedly" from the error that names the signal.
+        chain = [item for item in (error, error.__cause__) if item is not None]
+        message = "\n".join(str(item) for item in chain)
         loaders.stop_all()
-        # The frames are in a cycle with the error and hold batches, which would fill the mount for later checks.
-        for one in chain:
-            traceback.clear_frames(one.__traceback__)
+        # The frames are in a cycle with the error and keep batches alive, which would fill the mount for later checks.
+        for item in chain:
+            traceback.clear_frames(item.__traceback__)
         outcome = "bus_error" if _died_of(iterator, signal.SIGBUS) else signature(message)
         return {"outcome": outcome, "message": message[:1000], "wall_s": time.monotonic() - begin}
     finally:
         loaders.stop(iterator)
-        iterator = held = None
+        iterator = batch = None
     used = 0 if least is None else free_bytes - least
     wall = time.monotonic() - begin
     whole = seen == batches and not wrong
@@ -118,12 +118,12 @@ def _drive(torch, loader, free_bytes):
 
 
 def _died_of(iterator, number):
-    """Whether a worker died of a signal: torch says so where its handler of SIGCHLD is, and there it may be caught."""
+    """Whether a signal killed a worker. torch raises that in its SIGCHLD handler, where other code may catch it."""
     return any(worker.exitcode == -number for worker in getattr(iterator, "_workers", ()))
 
 
 def _wait_until_full(free_bytes, expected):
-    """Wait until the queues hold what they can, and return the least free space seen."""
+    """Wait until the queues are full, and return the least free space seen."""
     if free_bytes is None:
         return None
     least, stop, still = free_bytes, time.monotonic() + FILL_LIMIT_S, 0
@@ -136,7 +136,7 @@ def _wait_until_full(free_bytes, expected):
 
 
 def _too_large_is_refused(total):
-    """Ask the mount for more than its size: it must refuse. The kernel compares sizes first, so no page is taken."""
+    """Control: the mount must refuse more than its size. The kernel compares sizes first, so no page is allocated."""
     name = "oversize_is_refused"
     if not total:
         return observation.control(name, True, "the mount has no size limit, so there is none to test")

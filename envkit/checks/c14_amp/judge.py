@@ -1,4 +1,4 @@
-"""C14: autocast lowers what it should, the scaler guards the weights, errors stay small; speed informs."""
+"""C14: does autocast lower what it should, does the scaler protect the weights, are errors small? Speed informs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from envkit.checks.model import Env, Observation, Spec
 
-# What autocast gives, "low" standing for the dtype asked for. CPU autocast leaves softmax and layer_norm low (measured
-# with torch 2.13); CUDA lists both as float32 (PyTorch's autocast op reference).
+# The dtypes of results under autocast; "low" is the requested dtype. CPU autocast leaves softmax and layer_norm low
+# (measured with torch 2.13); CUDA lists both as float32 (PyTorch's autocast op reference).
 DTYPE_TABLE = {
     "cpu": {"mm": "low", "linear": "low", "conv2d": "low", "cross_entropy": "float32", "add": "float32"},
     "gpu": {
@@ -56,7 +56,7 @@ def _choice(observed: Mapping[str, Any]) -> Finding:
     recommended = observed.get("recommended")
     rule = {"type": "informs", "gates": False}
     if observed.get("bf16_claimed") is True and not flag(observed, "bf16_native"):
-        message = f"torch reports bfloat16, but emulates it more slowly than float32; use {recommended or 'float32'}"
+        message = f"torch reports bfloat16, but emulates it, slower than float32; use {recommended or 'float32'}"
         advice = (
             "Ask torch.cuda.is_bf16_supported(including_emulation=False).",
             f"Train with torch.autocast('cuda', dtype=torch.{recommended or 'float32'}).",
@@ -87,7 +87,7 @@ def _scaler(observed: Mapping[str, Any]) -> Finding:
     before, after = number(observed, "scale_before"), number(observed, "scale_after_inf")
     properties = {
         "an infinite gradient reached the weights": flag(observed, "weights_equal_after_inf"),
-        f"the scale went from {before:g} to {after:g}, not to its half": after == before / 2,
+        f"the scale went from {before:g} to {after:g}, not to half": after == before / 2,
         "the unscaled gradient is not exact": flag(observed, "unscaled_gradient_exact"),
         "a finite gradient moved no weight": flag(observed, "weights_moved_after_finite"),
         "a finite step changed the scale": number(observed, "scale_after_finite") == after,
@@ -148,7 +148,7 @@ def _judge_error(observed: Mapping[str, Any]) -> Finding:
 
 
 def _judge_bench(observation: Observation) -> Finding:
-    """State step time, memory and errors of one network in one precision. Informs, and never fails an image."""
+    """Report step time, memory and errors of one network in one precision. Informs, and never fails an image."""
     observed = mapping(observation, "observed")
     precision, network = text(observed, "precision"), text(observed, "network")
     step, ratio = number(observed, "step_ms"), number(observed, "time_ratio_to_fp32")

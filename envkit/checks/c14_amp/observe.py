@@ -1,4 +1,4 @@
-"""C14: automatic mixed precision does what it says, costs no accuracy worth the name, and what it gains in speed."""
+"""C14: what automatic mixed precision lowers, how much accuracy it costs, and how much speed it gains."""
 
 import warnings
 
@@ -7,13 +7,13 @@ from envkit.smoke.observation import control, ran, skipped
 
 SEEDS = 3  # the worst one counts
 STEPS = 10  # of a training in each precision
-# A gradient that misses a layer lies above this relative L2 distance; mixed precision stays below it.
+# A gradient without one of its layers is above this relative L2 distance; mixed precision stays below it.
 GRAD_FAULT_LINE = 5e-2
 LOW = (("fp16", "float16"), ("bf16", "bfloat16"))
 
 
 def run(ctx):
-    """Return what autocast lowers, the scaler's behavior, errors per network and precision, and the benchmark."""
+    """Return the dtypes under autocast, the scaler's behavior, errors per network and precision, and the benchmark."""
     with timing.single_thread(ctx.seeded()):
         return _run(ctx)
 
@@ -32,7 +32,7 @@ def _run(ctx):
 
 
 def recommend(capability):
-    """The 16-bit dtype to train in: tensor cores take float16 from compute capability 7.0, bfloat16 from 8.0."""
+    """Return the 16-bit dtype to train in: tensor cores have float16 from compute capability 7.0, bfloat16 from 8.0."""
     if capability >= (8, 0):
         return "bfloat16"
     return "float16" if capability >= (7, 0) else None
@@ -77,7 +77,7 @@ def _dtypes(ctx, kind, dtype):
 
 
 def _inert(ctx, dtype):
-    """Control: autocast for the other kind of device, which lowers nothing here and at most warns, is noticed."""
+    """Control: autocast for the other kind of device must be noticed. It lowers nothing here and at most warns."""
     torch = ctx.torch
     other = "cpu" if ctx.has_cuda else "cuda"
     with warnings.catch_warnings():
@@ -111,7 +111,7 @@ def _table(ctx, context):
 
 
 def _scaler(ctx):
-    """Plant an infinity in a gradient: the step must be skipped and the scale halved; the next one must be exact."""
+    """Put an infinity into a gradient: the step must be skipped and the scale halved. The next step must be exact."""
     torch = ctx.torch
     check_id = "C14.grad_scaler"
     try:

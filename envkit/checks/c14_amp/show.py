@@ -31,21 +31,21 @@ class Precision:
     gradient_error: float | None
     loss_error: float | None
     noisy: bool
-    peak: bool = False  # the memory is the peak of a step, else what is saved for backward
+    peak: bool = False  # whether the memory is the peak of a step; else it is what is saved for backward
 
 
 def precisions(checks: Sequence[Tree]) -> list[Precision]:
-    """C14's training steps, in the order of the record."""
+    """Return C14's training steps, in the order of the record."""
     memory: dict[tuple[str, str], float] = {}
     rows = []
     for check in checks:
-        named, observed = _BENCH.fullmatch(str(check["id"])), mapping(check.get("observed"))
-        if named and is_number(observed.get("step_ms")):
+        match, observed = _BENCH.fullmatch(str(check["id"])), mapping(check.get("observed"))
+        if match and is_number(observed.get("step_ms")):
             size = observed.get("peak_bytes")
             size = observed.get("saved_bytes") if size is None else size
             if is_number(size):
-                memory[named[1], named[2]] = size
-            rows.append((named[1], named[2], observed, is_noisy(check)))
+                memory[match[1], match[2]] = size
+            rows.append((match[1], match[2], observed, is_noisy(check)))
     return [
         Precision(
             network=clean(network),
@@ -63,7 +63,7 @@ def precisions(checks: Sequence[Tree]) -> list[Precision]:
     ]
 
 
-def _told(what: str, rows: Sequence[tuple[str, float]], form: str = ".2f") -> str:
+def _summary(what: str, rows: Sequence[tuple[str, float]], form: str = ".2f") -> str:
     return f"{what}: {', '.join(f'{name} {value:{form}}' for name, value in rows)}."
 
 
@@ -95,9 +95,9 @@ def _figures(steps: Sequence[Precision]) -> tuple[Figure, ...]:
     memory, small = _rows(low, lambda item: item.memory_ratio)
     errors, wrong = _rows(low, lambda item: item.gradient_error or None)
     summaries = (
-        _told("Above 1 is faster", speeds),
-        _told("Below 1 is less", memory),
-        _told("Relative error", errors, ".1e"),
+        _summary("Above 1 is faster", speeds),
+        _summary("Below 1 is less", memory),
+        _summary("Relative error", errors, ".1e"),
     )
     drawn: tuple[Ratios | Errors, ...] = (
         Ratios("amp-time", "Speed of a step, fp32 = 1", summaries[0], speeds, "fp32", fast, better=HIGHER),
@@ -116,7 +116,7 @@ def _rows(
 
 
 def _tiles(steps: Sequence[Precision]) -> tuple[Tile, ...]:
-    """Return the speedup of mixed precision over all networks: in bfloat16, or in float16 where that is missing."""
+    """Return the speedup of mixed precision over all networks: in bfloat16, or in float16 if that is missing."""
     for kind in ("bf16", "fp16"):
         gains = [1 / item.time_ratio for item in steps if item.precision == kind and item.time_ratio]
         if gains:
@@ -159,6 +159,6 @@ def show(checks: Sequence[Tree]) -> Shown:
         figures=_figures(steps),
         tiles=_tiles(steps),
         details=tables(_details(steps)),
-        remark="fp32 means strict IEEE arithmetic. Memory is the peak of a step on a GPU, and what is saved for"
-        " backward on a CPU. The gradient's error is relative.",
+        remark="fp32 means strict IEEE arithmetic. Memory is the peak of a step on a GPU, and the memory saved for"
+        " backward on a CPU. The gradient error is relative.",
     )

@@ -1,4 +1,4 @@
-"""C15: does reduced precision reach the tensor cores? The ratio to strict float32 in one process says it."""
+"""C15: does reduced precision use the tensor cores? The speedup over strict float32 in one process shows it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _UNUSED = (
     "Check that cuBLAS is the installed one: `envkit verify IMAGE --only C02`.",
-    "Keep matrix sides multiples of 8 (64 on data center GPUs), or no tensor core takes them.",
+    "Make matrix dimensions multiples of 8 (64 on data center GPUs), so that tensor cores are used.",
 )
 _BELOW = ("Look for a power or clock limit: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE",)
 _IGNORED = ("Something changes torch's dtypes: start without PYTHONPATH and without a sitecustomize.py.",)
@@ -25,14 +25,14 @@ _RESULT = {"tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Judge one precision. Only the gain of float16 on a GPU gates; all else informs."""
+    """Judge one precision. Only the speedup of float16 on a GPU gates; the rest informs."""
     observed = mapping(observation, "observed")
     table = thresholds.load()
     row, expected = table.row("C15.tensor_cores"), table.row("C15.expected")
     precision, gain = text(observed, "precision"), number(observed, "over_fp32")
     dtype = text(observed, "output_dtype")
     if dtype != _RESULT[precision]:
-        message = f"a product in {precision} came out as {dtype}, so its rate is another precision's"
+        message = f"a product in {precision} has the dtype {dtype}, so its rate is that of another precision"
         exact = {"type": "equals", "output_dtype": _RESULT[precision], "gates": False}
         return Finding(Verdict.FAIL, message, "PRECISION_NOT_USED", _IGNORED, exact)
     rate = number(observed, "tflops")

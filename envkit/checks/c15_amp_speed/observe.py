@@ -1,4 +1,4 @@
-"""C15: are the tensor cores used? Products in each reduced precision against strict float32, interleaved."""
+"""C15: are the tensor cores used? Products in each reduced precision, timed alternately with strict float32."""
 
 from envkit.smoke import amp_bench, compat, noise, one_gpu, timing
 from envkit.smoke.observation import control, ran, skipped
@@ -9,7 +9,7 @@ KINDS = ("tf32", "fp16", "bf16")
 
 
 def run(ctx):
-    """Return one observation per reduced precision: its rate, and its gain over strict float32 and TF32."""
+    """Return one observation per reduced precision: its rate, and its speedup over strict float32 and TF32."""
     with timing.single_thread(ctx.seeded()):
         return _run(ctx)
 
@@ -24,7 +24,7 @@ def _run(ctx):
     variants.append(("fp32_twice", products["fp32"].twice))
     clock = timing.event_clock(torch) if ctx.has_cuda else timing.wall_clock()
     before = noise.snapshot(gpu=ctx.has_cuda, idle=True)
-    # A strict product of the largest size takes 20 ms; the inner loop has room for several of the fast ones.
+    # A strict float32 product of the largest size takes 20 ms, in which several fast ones fit.
     measured = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=0.4, budget_s=3.0)
     gate = noise.gate(before, noise.snapshot(gpu=ctx.has_cuda))
     limits = one_gpu.limits(torch, 0) if ctx.has_cuda else None
@@ -55,7 +55,7 @@ def _run(ctx):
 
 
 class Product:
-    """One matrix product of normal random numbers in one precision: constant ones would run faster."""
+    """A product of random matrices in one precision. Constant ones would run faster than real data."""
 
     def __init__(self, ctx, kind, size):
         torch = self.torch = ctx.torch
@@ -67,19 +67,19 @@ class Product:
         self.out = torch.empty_like(self.left)
 
     def __call__(self):
-        """Queue or do the product; the result is kept in one buffer, so that nothing is allocated while timed."""
+        """Queue or do the product. The result goes to one buffer, so that nothing is allocated while timed."""
         with compat.fp32_precision(self.torch, self.mode, "ieee"):
             self.torch.mm(self.left, self.right, out=self.out)
         return self.out
 
     def twice(self):
-        """The product two times."""
+        """Do the product twice."""
         self()
         self()
 
 
 def gemm_size(capability):
-    """Return the side of the matrices: a CPU is busy with smaller ones."""
+    """Return the rows and columns of the matrices; smaller ones are enough on a CPU."""
     return CPU_SIZE if capability is None else one_gpu.gemm_size(capability)
 
 
@@ -99,6 +99,6 @@ def _words(capability):
 
 
 def _clock_control(measured):
-    """Control: two products take longer than one. A clock that stops before the work is done sees no difference."""
+    """Control: two products must take longer than one. A clock that stops before the work is done shows the same."""
     ratio = measured["fp32_twice"]["stats"]["median"] / measured["fp32"]["stats"]["median"]
     return control("two_products_take_longer", ratio > 1.5, f"two products take {ratio:.2f} times one")

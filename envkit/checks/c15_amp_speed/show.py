@@ -15,9 +15,9 @@ _ROW_NAME = 17
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A matrix product in one precision: its rate in TFLOP/s and over strict float32.
+    """A matrix product in one precision: its rate in TFLOP/s and its speedup over strict float32.
 
-    `floor` is the rate below which the check fails, `peak` what the GPU's clock allows in half precision; both TFLOP/s.
+    `floor` is the rate below which the check fails, `peak` the GPU's limit in half precision, both in TFLOP/s.
     """
 
     precision: str
@@ -30,7 +30,7 @@ class Product:
 
 
 def product_rates(checks: Sequence[Tree]) -> list[Product]:
-    """C15's matrix products, strict float32 first."""
+    """Return C15's matrix products, strict float32 first."""
     products, strict = [], None
     for check in checks:
         observed = mapping(check.get("observed"))
@@ -52,7 +52,7 @@ def product_rates(checks: Sequence[Tree]) -> list[Product]:
 
 
 def _floor(rule: Tree, strict: float | None) -> float | None:
-    """Return the rate that a rule on the gain over strict float32 asks for; None where it only informs."""
+    """Return the rate required by a rule on the speedup over strict float32, or None if the rule only informs."""
     least = number(rule.get("fail_below")) if rule.get("type") == "min_ratio" and rule.get("gates") else None
     return least * strict if least is not None and strict is not None else None
 
@@ -82,7 +82,7 @@ def _figure(products: Sequence[Product]) -> Values:
 
 
 def _tiles(products: Sequence[Product]) -> tuple[Tile, ...]:
-    """Return the fastest product on a GPU, against its peak or else against strict float32."""
+    """Return the fastest product on a GPU, compared with the GPU's peak or else with strict float32."""
     rates = [(item, item.tflops) for item in products if item.on_gpu and item.tflops is not None]
     if not rates:
         return ()
@@ -105,7 +105,7 @@ def _sheet(products: Sequence[Product]) -> Sheet:
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show the rate of a matrix product in each precision, against strict fp32."""
+    """Show the rate of a matrix product in each precision, compared with strict fp32."""
     products = product_rates(checks)
     return Shown(
         ident="products",

@@ -1,4 +1,4 @@
-"""C16: what mixed precision keeps for the backward pass, against float32. It informs."""
+"""C16: how much memory does mixed precision keep for the backward pass, compared with float32? It informs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ADVICE = ("Check whether autocast has an effect here: `envkit verify IMAGE --on
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Judge one batch size; only the largest, where activations rule, is held to a line."""
+    """Judge one batch size. Only the largest, at which activations dominate, has a limit."""
     observed = mapping(observation, "observed")
     row = thresholds.load().row("C16.saved")
     batch, dtype = number(observed, "batch"), observed.get("dtype")

@@ -1,4 +1,4 @@
-"""C16: how much less a step keeps in mixed precision, from a few samples, where copies of the weights rule, to many."""
+"""C16: memory kept by a step in mixed precision, from few samples, when copies of the weights dominate, to many."""
 
 import time
 
@@ -7,8 +7,8 @@ from envkit.smoke.observation import control, ran, skipped
 
 WIDTH_IN, WIDTH, CLASSES = 256, 1024, 10
 BATCHES = (8, 512, 8192)
-# A CPU without instructions for the dtype needs long for the largest batch: it is left out when the one before says
-# that it would take more seconds of processor time than this.
+# A CPU without instructions for the dtype needs long for the largest batch. That batch is left out if the one before
+# predicts more seconds of CPU time than this.
 SLOW_S = 6.0
 
 
@@ -30,7 +30,7 @@ def _run(ctx):
             message = f"this CPU needs about {expected:.1f} s for it in {name}"
             results.append(skipped(check_id, ctx.subject, "TOO_SLOW", message))
             continue
-        begin = time.process_time()  # other work on the machine does not make this CPU slow
+        begin = time.process_time()  # CPU time, because other work on the machine does not make this CPU slow
         try:
             results.append(_compare(ctx, check_id, model, batch, getattr(torch, name)))
         except NotImplementedError as error:
@@ -74,7 +74,7 @@ def _model(torch):
 
 
 def _saved(torch, model, inputs, targets, context):
-    """Bytes kept for backward that were not there before: each buffer once, parameters and inputs left out."""
+    """Return the bytes newly kept for backward: each buffer counts once, parameters and inputs do not count."""
     known = {tensor.data_ptr() for tensor in (*model.parameters(), inputs, targets)}
     sizes = {}
 
@@ -90,11 +90,11 @@ def _saved(torch, model, inputs, targets, context):
 
 
 def _peak(ctx, model, inputs, targets, context):
-    """Peak of one step above what was allocated before it; None on a CPU. The step before warms the allocator up."""
+    """Return the peak of a step above what was allocated before it; None on a CPU. The first of two steps warms up."""
     if not ctx.has_cuda:
         return None
     torch = ctx.torch
-    found = 0
+    peak = 0
     for _ in range(2):
         model.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
@@ -104,7 +104,7 @@ def _peak(ctx, model, inputs, targets, context):
             loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
         torch.cuda.synchronize()
-        found = torch.cuda.max_memory_allocated() - base
+        peak = torch.cuda.max_memory_allocated() - base
         del loss
     model.zero_grad(set_to_none=True)
-    return found
+    return peak

@@ -14,7 +14,7 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What autocast saves for backward at one batch size, relative to float32."""
+    """The memory that autocast keeps for backward at one batch size, relative to float32."""
 
     batch: int
     ratio: float
@@ -26,7 +26,7 @@ class Saved:
 
 
 def saved_ratios(checks: Sequence[Tree]) -> list[Saved]:
-    """C16's batch sizes, the smallest first."""
+    """Return C16's batch sizes, the smallest first."""
     saved = []
     for check in checks:
         observed = mapping(check.get("observed"))
@@ -70,12 +70,19 @@ def _figure(saved: Sequence[Saved]) -> Ratios:
     ]
     fills = [fill_of(_SHORT.get(item.dtype, item.dtype)) for item in saved]
     return Ratios(
-        "amp-saved", "Saved for backward by batch, fp32 = 1", summary, grown, "fp32", fills, floors, better=LOWER
+        "amp-saved",
+        "Memory kept for backward by batch size, fp32 = 1",
+        summary,
+        grown,
+        "fp32",
+        fills,
+        floors,
+        better=LOWER,
     )
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show what is kept for the backward pass at each batch size, against fp32."""
+    """Show the memory kept for the backward pass at each batch size, compared with fp32."""
     saved = saved_ratios(checks)
     return Shown(
         ident="saved",

@@ -1,4 +1,4 @@
-"""C17: without gradients nothing is kept for a backward pass."""
+"""C17: does a forward pass without gradients keep no tensors for backward?"""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 _ADVICE = ("Start python with `-I` and try again: something in the image replaces torch's own modes at start-up.",)
 _LIBRARY = (
-    "cuDNN gives other results from run to run although deterministic algorithms were asked for: try another version.",
-    "Run `envkit verify IMAGE --only C07 --tier standard`: products that differ as well point at the GPU.",
+    "cuDNN's results differ from run to run although deterministic algorithms are set: try another version of cuDNN.",
+    "Run `envkit verify IMAGE --only C07 --tier standard`: products that differ as well point to the GPU.",
 )
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Zero saved tensors, outputs that need no gradient, and the same answers."""
+    """Judge that no tensors are saved, that outputs need no gradient, and that they are the same."""
     observed = mapping(observation, "observed")
     row = thresholds.load().row("C17.difference")
     saved = number(observed, "saved_tensors")
@@ -32,11 +32,11 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.FAIL, message, "TENSORS_SAVED", _ADVICE, nothing, metric, derived)
     repeated = optional_number(observed, "repeated_difference")
     if repeated:
-        message = f"two equal passes with gradients on differ by {repeated:.1e} of the largest answer"
+        message = f"two equal passes with gradients on differ by {repeated:.1e} of the largest output"
         rule = row.record(gates=False)
         return Finding(Verdict.WARN, message, "CONV_NOT_REPEATABLE", _LIBRARY, rule, metric, derived)
     if difference > row.number("fail_above"):
-        message = f"answers differ by {difference:.1e} of the largest from those with gradients"
+        message = f"outputs differ by {difference:.1e} of the largest from those with gradients on"
         return Finding(Verdict.FAIL, message, "ANSWERS_DIFFER", _ADVICE, row.record(), metric, derived)
     kept = derived["saved_bytes_with_grad"] / 1e6
     return Finding(Verdict.PASS, f"nothing kept; {kept:.1f} MB with gradients on", None, (), nothing, metric, derived)

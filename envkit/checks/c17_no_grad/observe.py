@@ -1,9 +1,9 @@
-"""C17: without gradients nothing may be kept for a backward pass, and the answers stay the same."""
+"""C17: tensors kept by a forward pass without gradients, and whether its outputs stay the same."""
 
 from envkit.smoke import compat
 from envkit.smoke.observation import control, ran, skipped
 
-BATCH = 16  # pictures of 16 x 16
+BATCH = 16  # images of 16 x 16
 
 
 def run(ctx):
@@ -49,9 +49,9 @@ def _run(ctx):
     return results
 
 
-def _difference(answered, reference):
-    """Return the largest difference over the largest answer."""
-    return float((answered["output"].detach() - reference).abs().max() / reference.abs().max())
+def _difference(result, reference):
+    """Return the largest difference over the largest output."""
+    return float((result["output"].detach() - reference).abs().max() / reference.abs().max())
 
 
 def _model(torch):
@@ -68,7 +68,7 @@ def _model(torch):
 
 
 def _forward(torch, model, images):
-    """One forward pass; counts the tensors that autograd keeps, or, before torch 1.10, the nodes of its graph."""
+    """Do one forward pass and count the tensors that autograd keeps or, before torch 1.10, the nodes of its graph."""
     sizes = []
 
     def keep(tensor):

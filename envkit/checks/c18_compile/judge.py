@@ -1,4 +1,4 @@
-"""C18: torch.compile produced kernels of its own and they compute the same. It gates where the plan requires it."""
+"""C18: does torch.compile generate kernels, and are their results the same? It gates if the plan requires it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (
         ("PermissionError: [Errno 13] Permission denied: ''", "PermissionError: ''"),
         "COMPILER_VARIABLE_EMPTY",
-        ("CC or CXX is set to nothing: unset it, or name a compiler.",),
+        ("CC or CXX is empty: unset it, or set it to a compiler.",),
     ),
     (
         ("TritonMissing", "Cannot find a working triton", "No module named 'triton'"),
         "NO_TRITON",
-        ("Install triton beside torch: GPU kernels are written in it.",),
+        ("Install triton: GPU kernels are compiled with it.",),
     ),
     (
         ("too old to be supported by the triton GPU compiler",),
         "GPU_TOO_OLD_FOR_TRITON",
-        ("Compile on a newer GPU, take an older torch, or declare `compile: absent` in the smoke section.",),
+        ("Compile on a newer GPU, use an older torch, or declare `compile: absent` in the smoke section.",),
     ),
     (
         ("busy or unavailable",),
@@ -49,7 +49,7 @@ _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (
         ("Dynamo is not supported on", "not yet supported for torch.compile", "is not supported on Python"),
         "PYTHON_NOT_SUPPORTED",
-        ("This torch cannot compile under this Python: envkit resolve suggests a pair that can.",),
+        ("This torch cannot compile with this Python: envkit resolve suggests a pair that can.",),
     ),
     (
         ("libcuda.so cannot found", "-lcuda", "cuda.h"),
@@ -59,31 +59,31 @@ _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (
         ("Permission denied", "Read-only file system"),
         "CACHE_NOT_WRITABLE",
-        ("Give Inductor a folder that can be written: TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR.",),
+        ("Give Inductor writable folders: set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR.",),
     ),
 )
 _OTHER = ("Compile by hand and read the whole error: TORCH_LOGS=+inductor python -c '...'",)
 
 
 def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
-    """Judge C18.inductor against what the plan says of compiling: required, optional, or nothing, which is a SKIP."""
+    """Judge C18.inductor. Without kernels it is FAIL if the plan requires compiling, WARN if optional, else SKIP."""
     observed = mapping(observation, "observed")
     row = thresholds.load().row("C18.result")
     features = spec.get("features")
     promise = features.get("compile") if isinstance(features, dict) else None
     required = promise == "required"
     rule = {"type": "equals", "promise": promise, "kernels": "at least one", "gates": required}
-    bad = {"required": Verdict.FAIL, "optional": Verdict.WARN}.get(str(promise), Verdict.SKIP)
+    without = {"required": Verdict.FAIL, "optional": Verdict.WARN}.get(str(promise), Verdict.SKIP)
     outcome, error = text(observed, "outcome"), observed.get("error")
     if outcome == "absent":
-        advice = ("Take torch 2.0 or newer: envkit resolve --torch '>=2'",)
-        return Finding(bad, str(error), "COMPILE_ABSENT", advice, rule)
+        advice = ("Use torch 2.0 or newer: envkit resolve --torch '>=2'",)
+        return Finding(without, str(error), "COMPILE_ABSENT", advice, rule)
     if outcome == "timeout":
         message = f"torch.compile gave {error}: too slow here, or it hangs"
         return Finding(Verdict.INCONCLUSIVE, message, "COMPILE_TIME_LIMIT", ("Run it again with more CPUs.",), rule)
     if error:
         code, lines = cause(str(error))
-        return Finding(bad, _first_line(str(error)), code, lines, rule)
+        return Finding(without, _first_line(str(error)), code, lines, rule)
     kernels = mapping(observed, "kernels")
     total = sum(number(kernels, suffix) for suffix in kernels)
     cold = number(observed, "cold_s")
@@ -91,11 +91,11 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
     derived = {"kernel_files": total, "speed_up": _speed_up(observed)}
     if not total:
         message = "torch.compile returned without generating a kernel: it ran the eager code"
-        return Finding(bad, message, "COMPILE_NOT_USED", _OTHER, rule, metric, derived)
+        return Finding(without, message, "COMPILE_NOT_USED", _OTHER, rule, metric, derived)
     difference = number(observed, "result_error")
     if difference > row.number("fail_above"):
         message = f"compiled and eager results differ by {difference:.1e}"
-        advice = ("Report it with the record: the compiler and torch of this image do not fit together.",)
+        advice = ("Report it with the record: the image's compiler and torch are not compatible.",)
         rule = row.record(gates=required)
         return Finding(Verdict.FAIL, message, "COMPILE_WRONG_RESULT", advice, rule, metric, derived)
     message = f"{total:.0f} kernel files, results equal to {difference:.0e}; the first call took {cold:.1f} s"
@@ -103,7 +103,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
 
 
 def cause(error: str) -> tuple[str, tuple[str, ...]]:
-    """The reason code and advice for what torch.compile raised."""
+    """Return the reason code and the advice for an error of torch.compile."""
     for words, code, advice in _CAUSES:
         if any(word in error for word in words):
             return code, advice

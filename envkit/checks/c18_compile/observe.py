@@ -1,4 +1,4 @@
-"""C18: torch.compile generates kernels. A call that returns proves nothing: without a compiler it returns, too."""
+"""C18: does torch.compile generate kernels? A call that returns is no evidence: without a compiler it returns too."""
 
 import os
 import shutil
@@ -12,10 +12,10 @@ ERROR_LINE = 1e-3
 
 
 def run(ctx):
-    """Return C18.inductor: compilers found, the error or the kernels, and how far results lie from eager ones."""
+    """Return C18.inductor: the compilers, the error or the kernels, and how far the results are from eager ones."""
     promise = (ctx.spec.get("features") or {}).get("compile")
     if promise == "absent":
-        raise Skip("NOT_PROMISED", "the plan says that this image does not compile")
+        raise Skip("NOT_PROMISED", "the plan says this image does not compile")
     observed = {
         "promise": promise,
         "compilers": {name: shutil.which(name) for name in COMPILERS if shutil.which(name)},
@@ -25,7 +25,7 @@ def run(ctx):
         error = f"torch {ctx.torch.__version__} has no torch.compile; it begins with 2.0"
         held = not hasattr(ctx.torch, "_inductor")
         return [_absent(ctx, dict(observed, outcome="absent", error=error), control("no_inductor_either", held))]
-    # One compile thread: a pool of processes would outlive the answer.
+    # One compile thread, because Inductor's pool of processes would outlive the probe.
     env = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
     end = probe.probe(probe.code_of("compiling"), [ctx.device], min(LIMIT_S, ctx.remaining() - 5.0), env)
     observed.update(outcome=end["outcome"], wall_s=end["wall_s"])
@@ -44,5 +44,5 @@ def run(ctx):
     return [ran("C18.inductor", ctx.subject, observed, controls)]
 
 
-def _absent(ctx, observed, held):
-    return ran("C18.inductor", ctx.subject, observed, [held])
+def _absent(ctx, observed, noticed):
+    return ran("C18.inductor", ctx.subject, observed, [noticed])

@@ -11,7 +11,7 @@ from envkit.checks.shown import LOWER, Figure, Sheet, Shown, Values, cell, short
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """C18: the first call of a compiled function in seconds, later calls and eager ones in milliseconds."""
+    """A compiled function: its first call in seconds, later calls and eager ones in milliseconds."""
 
     first_s: float
     compiled_ms: float | None
@@ -21,7 +21,7 @@ class Compiled:
 
 
 def compiled(checks: Sequence[Tree]) -> Compiled | None:
-    """C18's times; None where nothing was compiled."""
+    """Return C18's times, or None if nothing was compiled."""
     for check in checks:
         observed = mapping(check.get("observed"))
         first = number(observed.get("cold_s"))
@@ -50,7 +50,7 @@ def _sheet(times: Compiled) -> Sheet:
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show what compiling costs at the first call and brings in later ones."""
+    """Show the cost of compiling in the first call and its gain in later ones."""
     times = compiled(checks)
     return Shown(
         ident="compile",
@@ -65,5 +65,5 @@ def _figures(times: Compiled) -> tuple[Figure, ...]:
     if times.eager_ms is None or times.compiled_ms is None:
         return ()
     rows = [("eager", times.eager_ms), ("compiled", times.compiled_ms)]
-    summary = f"Eager {short(times.eager_ms)} ms, compiled {short(times.compiled_ms)} ms a call."
+    summary = f"Eager {short(times.eager_ms)} ms, compiled {short(times.compiled_ms)} ms per call."
     return (Values("compile-times", "A call, eager and compiled", summary, rows, unit="ms", better=LOWER),)

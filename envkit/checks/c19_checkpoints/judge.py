@@ -1,4 +1,4 @@
-"""C19: a restored training continues bit by bit, and activation checkpointing changes no gradient."""
+"""C19: does a restored training continue bit by bit, and does activation checkpointing keep the gradient?"""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def _state(observed: Mapping[str, Any]) -> Finding:
         message = f"{different:.0f} entries of a training state came back changed"
         return Finding(Verdict.FAIL, message, "STATE_CHANGED", _STATE, rule, metric)
     if loss != restored:
-        message = f"the step after restoring has loss {restored!r}, without restoring {loss!r}"
+        message = f"the next step has loss {restored!r} after restoring, {loss!r} without"
         return Finding(Verdict.FAIL, message, "RESTORED_STEP_DIFFERS", _STATE, rule, metric)
-    how = "read as weights only" if flag(observed, "weights_only") else "this torch reads it as a pickle"
-    message = f"model, optimizer and scaler survive {size / 1e3:.0f} kB bit by bit, and so does the next step ({how})"
+    how = "weights_only" if flag(observed, "weights_only") else "as a pickle"
+    message = f"a training loaded from {size / 1e3:.0f} kB ({how}) is bit-identical, and so is its next step"
     return Finding(Verdict.PASS, message, None, (), rule, metric)
 
 

@@ -1,4 +1,4 @@
-"""C19: a training state survives a file bit by bit, and activation checkpointing changes memory and nothing else."""
+"""C19: save and restore a training bit by bit, and compare gradients with and without activation checkpointing."""
 
 import io
 import os
@@ -6,7 +6,7 @@ import os
 from envkit.smoke import amp, compat, timing
 from envkit.smoke.observation import control, ran, skipped
 
-STEPS = 3  # of a training, so that Adam has moments
+STEPS = 3  # of a training, so that Adam's state is not empty
 BLOCKS, BATCH, WIDTH = 4, 64, 128
 
 
@@ -24,27 +24,27 @@ class _Planted:
 
 
 def _state(ctx):
-    """Train, write everything to bytes, read it back into another training, and take the next step in both."""
+    """Train, save the state to bytes, load it into another training, and take the next step in both."""
     torch = ctx.torch
     kind = "fp16" if ctx.has_cuda else "fp32"
-    one, two = (amp.Stepper(ctx, "mlp", "small", seed, kind) for seed in (ctx.seed, ctx.seed + 1))
-    for stepper in (one, two):
+    source, target = (amp.Stepper(ctx, "mlp", "small", seed, kind) for seed in (ctx.seed, ctx.seed + 1))
+    for stepper in (source, target):
         stepper.optimizer = torch.optim.Adam(stepper.model.parameters(), lr=1e-3)
-    two.inputs, two.targets = one.inputs, one.targets
+    target.inputs, target.targets = source.inputs, source.targets
     for _ in range(STEPS):
-        one.step()
-    fresh_loss = float(two.step())
-    state = _state_of(one)
+        source.step()
+    fresh_loss = float(target.step())
+    state = _state_of(source)
     file = io.BytesIO()
     torch.save(state, file)
     size = file.tell()
     loaded, safe = compat.load_weights(torch, file)
-    two.model.load_state_dict(loaded["model"])
-    two.optimizer.load_state_dict(loaded["optimizer"])
-    if one.scaler is not None:
-        two.scaler.load_state_dict(loaded["scaler"])
-    changed = differences(torch, state, _state_of(two))
-    losses = float(one.step()), float(two.step())
+    target.model.load_state_dict(loaded["model"])
+    target.optimizer.load_state_dict(loaded["optimizer"])
+    if source.scaler is not None:
+        target.scaler.load_state_dict(loaded["scaler"])
+    changed = differences(torch, state, _state_of(target))
+    losses = float(source.step()), float(target.step())
     observed = {
         "bytes": size,
         "weights_only": safe,
@@ -52,10 +52,10 @@ def _state(ctx):
         "next_loss": losses[0],
         "next_loss_restored": losses[1],
     }
-    planted = _state_of(one)
+    planted = _state_of(source)
     next(iter(planted["model"].values())).reshape(-1)[0] += 1
     controls = [
-        control("changed_weight_is_noticed", differences(torch, _state_of(one), planted) == 1, "one weight changed"),
+        control("changed_weight_is_noticed", differences(torch, _state_of(source), planted) == 1, "one weight changed"),
         control("another_state_has_another_loss", fresh_loss != losses[0], f"{fresh_loss} against {losses[0]}"),
     ]
     if safe:
@@ -73,12 +73,12 @@ def _state_of(stepper):
 
 
 def differences(torch, left, right):
-    """Return how many leaves of two nested states are not equal, tensors bit by bit; other keys count as well."""
+    """Return how many leaves of two nested states differ, tensors bit by bit. A key that one of them lacks counts."""
     if isinstance(left, dict) and isinstance(right, dict):
         keys = {*left, *right}
         return sum(differences(torch, left.get(key), right.get(key)) for key in keys)
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)) and len(left) == len(right):
-        return sum(differences(torch, one, two) for one, two in zip(left, right))  # noqa: B905
+        return sum(differences(torch, *pair) for pair in zip(left, right))  # noqa: B905
     if torch.is_tensor(left) and torch.is_tensor(right):
         same = left.dtype == right.dtype and left.shape == right.shape
         return int(not same or not torch.equal(left.to("cpu"), right.to("cpu")))
@@ -86,7 +86,7 @@ def differences(torch, left, right):
 
 
 def _code_is_refused(ctx):
-    """Control: a file that would run code when it is read is refused by weights_only."""
+    """Control: weights_only must refuse a file that runs code when it is loaded."""
     file = io.BytesIO()
     ctx.torch.save({"model": _Planted()}, file)
     try:
@@ -108,7 +108,7 @@ def _activations(ctx):
     model = nn.Sequential(*blocks).to(ctx.device)
     inputs = torch.randn(BATCH, WIDTH).to(ctx.device)
     try:
-        plain, again = _gradient(ctx, blocks, model, inputs, False), _gradient(ctx, blocks, model, inputs, True)
+        plain, less = _gradient(ctx, blocks, model, inputs, False), _gradient(ctx, blocks, model, inputs, True)
     except NotImplementedError as error:
         return skipped(check_id, ctx.subject, "API_ABSENT", str(error))
     damaged = plain["gradient"].clone()
@@ -117,10 +117,10 @@ def _activations(ctx):
     noticed = relative(damaged, plain["gradient"])
     observed = {
         "saved_bytes": plain["saved"],
-        "saved_bytes_checkpointed": again["saved"],
-        "saved_ratio": again["saved"] / plain["saved"],
-        "gradient_difference": relative(again["gradient"], plain["gradient"]),
-        "bitwise_equal": bool(torch.equal(again["gradient"], plain["gradient"])),
+        "saved_bytes_checkpointed": less["saved"],
+        "saved_ratio": less["saved"] / plain["saved"],
+        "gradient_difference": relative(less["gradient"], plain["gradient"]),
+        "bitwise_equal": bool(torch.equal(less["gradient"], plain["gradient"])),
     }
     controls = [
         control("saving_is_counted", plain["saved"] > 0, f"{plain['saved']} bytes without checkpointing"),
@@ -135,7 +135,7 @@ def relative(left, right):
 
 
 def _gradient(ctx, blocks, model, inputs, checkpointed):
-    """Forward and backward; bytes kept for backward, and the gradient of all parameters."""
+    """Do a forward and backward pass; return the bytes kept for backward and the gradient of all parameters."""
     torch = ctx.torch
     known = {parameter.data_ptr() for parameter in model.parameters()}
     sizes = {}
@@ -149,7 +149,7 @@ def _gradient(ctx, blocks, model, inputs, checkpointed):
     hidden = inputs
     with compat.saved_tensors_hooks(torch, keep, lambda tensor: tensor):
         for block in blocks:
-            # What a checkpointed block is given is all that it keeps, and no hook sees that.
+            # A checkpointed block keeps only its input, which the hook does not see.
             sizes[hidden.data_ptr()] = hidden.numel() * hidden.element_size()
             hidden = compat.checkpoint(torch, block, hidden) if checkpointed else block(hidden)
         loss = hidden.square().mean()

@@ -1,4 +1,4 @@
-"""C20: an all-reduce adds up every element, and DDP's gradient is that of one process. Bandwidth informs."""
+"""C20: are all-reduces exact, and is DDP's gradient that of one process? Bandwidth informs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _WRONG = (
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Judge allreduce and ddp of one backend exactly; bandwidth informs."""
+    """Judge allreduce and ddp of one backend exactly. Bandwidth informs."""
     observed = mapping(observation, "observed")
     part = part_of(observation).partition(".")[0]
     if part == "bandwidth":
@@ -64,7 +64,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
 
 
 def _broken(observed: Mapping[str, Any]) -> Finding | None:
-    """Return the finding on a group that did not answer; None where it did."""
+    """Return the finding on a group of processes that did not answer, or None if it did."""
     outcome, backend = text(observed, "outcome"), text(observed, "backend")
     rule = {"type": "equals", "outcome": "answered", "gates": True}
     if outcome == "answered":
@@ -72,10 +72,10 @@ def _broken(observed: Mapping[str, Any]) -> Finding | None:
     ranks, error = number(observed, "ranks"), str(observed.get("error") or "")
     if outcome == "timeout":
         message = f"{ranks:.0f} processes with {backend} gave {error}{_replaced(observed)}"
-        cut = _cut_short(observed)
-        if backend != "nccl" or cut:
+        excuse = _too_little_time(observed)
+        if backend != "nccl" or excuse:
             code = "COLLECTIVE_TIME_LIMIT"
-            return Finding(Verdict.INCONCLUSIVE, message + cut, code, ("Run it again.",), rule)
+            return Finding(Verdict.INCONCLUSIVE, message + excuse, code, ("Run it again.",), rule)
         return Finding(Verdict.FAIL, message, "COLLECTIVE_HANGS", _HANGS, rule)
     rank = optional_number(observed, "rank")
     where = "" if rank is None else f" in rank {rank:.0f}"
@@ -87,14 +87,14 @@ def _broken(observed: Mapping[str, Any]) -> Finding | None:
     return Finding(Verdict.FAIL, message, "COLLECTIVE_FAILED", _HANGS, rule)
 
 
-def _cut_short(observed: Mapping[str, Any]) -> str:
-    """Return why running out of time says nothing about the group, empty where it does."""
+def _too_little_time(observed: Mapping[str, Any]) -> str:
+    """Return why a timeout says nothing about the group, or an empty string if it does."""
     begun, limit = optional_number(observed, "begun"), optional_number(observed, "limit_s")
     wanted = optional_number(observed, "limit_wanted_s")
     if begun == 0:
-        return "; none of them got past importing torch"
+        return "; none of them finished importing torch"
     if limit is not None and wanted is not None and limit < wanted:
-        return f"; the check had {limit:.0f} s left where {wanted:.0f} s would be fair"
+        return f"; the check had only {limit:.0f} s left, and the group needs {wanted:.0f} s"
     return ""
 
 
@@ -147,13 +147,13 @@ def _bandwidth(observed: Mapping[str, Any]) -> Finding:
         if rate < row.number("fail_below") * links:
             off = sorted(set(_TURNED_OFF) & set(mapping(observed, "environment")))
             if off:
-                text = f"{message}; {', '.join(off)} is set"
-                return Finding(Verdict.WARN, text, "NVLINK_TURNED_OFF", _UNSET, rule, metric, derived)
+                warning = f"{message}; {', '.join(off)} is set"
+                return Finding(Verdict.WARN, warning, "NVLINK_TURNED_OFF", _UNSET, rule, metric, derived)
             return Finding(Verdict.FAIL, message, "NVLINK_UNUSED", _NVLINK, rule, metric, derived)
     if observed.get("peer_access") is False:
         pairs = observed.get("pairs_without_peer_access")
         which = f" ({', '.join(map(str, pairs))})" if isinstance(pairs, list) and pairs else ""
         advice = ("The GPUs cannot reach each other: nvidia-smi topo -p2p r, and turn ACS off in the firmware.",)
-        text = f"{message}, for pairs of GPUs through the host{which}"
-        return Finding(Verdict.WARN, text, "NO_PEER_ACCESS", advice, rule, metric, derived)
+        warning = f"{message}, for some pairs of GPUs through the host{which}"
+        return Finding(Verdict.WARN, warning, "NO_PEER_ACCESS", advice, rule, metric, derived)
     return Finding(Verdict.PASS, message, None, (), rule, metric, derived)

@@ -1,4 +1,4 @@
-"""C20: processes on one machine add up what they should, and share gradients as one process would compute them."""
+"""C20: all-reduces and DDP gradients of several processes on one machine, and the bandwidth between its GPUs."""
 
 import os
 import shutil
@@ -9,17 +9,17 @@ from envkit.smoke.observation import Skip, control, ran, skipped
 
 GLOO_RANKS = 2  # processes on CPUs
 MAX_RANKS = 8  # GPUs of one machine
-# Seconds for one group from start to end, and for each process on top: eight that import torch on two CPUs take long.
-# What hangs is ended and is an observation.
+# Seconds for a whole group, and more for each process: eight processes that import torch on two CPUs take long.
+# A group that hangs is ended, and its end is the observation.
 LIMIT_S, LIMIT_OF_A_RANK_S = 30.0, 5.0
-# Seconds of the check that are left for what follows a group.
+# Seconds of the check that are reserved for what follows a group.
 RESERVE_S = 5.0
-# What an image may set for the network of its cluster, and what works on this machine alone.
+# Variables that an image may set for the network of its cluster, with the values that work within one machine.
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket"}
 
 
 def run(ctx):
-    """Return C20.allreduce and C20.ddp per backend, and C20.bandwidth.nccl where two GPUs or more are visible."""
+    """Return C20.allreduce and C20.ddp per backend, and C20.bandwidth.nccl if two or more GPUs are visible."""
     torch = ctx.torch
     if not torch.distributed.is_available():
         raise Skip("API_ABSENT", "this torch is built without torch.distributed")
@@ -37,10 +37,10 @@ def run(ctx):
 
 
 def environment(networks):
-    """Return ``(variables that the processes are given, variables of the image that these replace)``.
+    """Return ``(variables for the processes, variables of the image that these replace)``.
 
-    They meet on loopback, with one thread each. An interface or network plugin that the image names stays, unless this
-    run has no network at all (``networks`` is empty): then no interface but loopback is there, which is envkit's doing.
+    The processes use loopback and one thread each. An interface or network plugin set by the image is kept unless this
+    run has no network (``networks`` is empty): envkit then leaves only loopback, and the image's value cannot work.
     """
     given = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     replaced = {}
@@ -54,12 +54,12 @@ def environment(networks):
 
 
 def group_limit_s(count, cpus):
-    """Return the seconds a group of ``count`` processes has on so many CPUs."""
+    """Return the time limit of a group of ``count`` processes on ``cpus`` CPUs, in seconds."""
     return LIMIT_S + LIMIT_OF_A_RANK_S * count * max(1.0, count / cpus)
 
 
 def launch(backend, world, limit_s, env):
-    """Run ``world`` processes; return what each of them printed, in rank order, and how many got past their imports."""
+    """Run ``world`` processes; return how each ended, in rank order, and how many finished their imports."""
     folder = tempfile.mkdtemp(prefix="envkit-")
     store = os.path.join(folder, "store")  # noqa: PTH118
     code = probe.code_of("ranks")
@@ -108,15 +108,15 @@ def _group(ctx, backend, world):
 
 
 def worst(ends):
-    """Return ``answered`` where every process did, else how the one of ``broken_rank`` ended."""
+    """Return ``answered`` if every process did, else the outcome of ``broken_rank``."""
     broken = broken_rank(ends)
     return "answered" if broken is None else ends[broken]["outcome"]
 
 
 def broken_rank(ends):
-    """Return the rank whose end explains the group's, None where every process answered.
+    """Return the rank that explains how the group ended, or None if every process answered.
 
-    One that failed comes before those that ran out of time, which may only have waited for it.
+    A process that failed comes before those that timed out, which may only have waited for it.
     """
     for outcome in ("failed", "timeout"):
         for rank, end in enumerate(ends):
@@ -160,7 +160,7 @@ def _bandwidth(ctx, results, world, before):
         return skipped(check_id, ctx.subject, "ONE_GPU", "bandwidth between GPUs needs two of them")
     if worst(ends) != "answered":
         return skipped(check_id, ctx.subject, "NO_GROUP", "the group could not be made; C20.allreduce.nccl says why")
-    # The slowest rank of each trial is when the result is everywhere.
+    # The slowest rank of each trial counts, because only then all ranks have the result.
     values = [max(trial) for trial in zip(*(end["bandwidth"]["values_ms"] for end in ends))]  # noqa: B905
     size, stats = ends[0]["bandwidth"]["bytes"], timing.statistics(values)
     algorithm = size / stats["median"] / 1e6
@@ -183,10 +183,10 @@ def _bandwidth(ctx, results, world, before):
 
 
 def without_peer_access(torch, world):
-    """Return ``["0-1", ...]``, the pairs of GPUs of which one cannot reach the other."""
+    """Return the pairs of GPUs without peer access in both directions: ``["0-1", ...]``."""
     reaches = torch.cuda.can_device_access_peer
-    pairs = [(one, other) for one in range(world) for other in range(one + 1, world)]
-    return [f"{one}-{other}" for one, other in pairs if not (reaches(one, other) and reaches(other, one))]
+    pairs = [(left, right) for left in range(world) for right in range(left + 1, world)]
+    return [f"{left}-{right}" for left, right in pairs if not (reaches(left, right) and reaches(right, left))]
 
 
 def _nvlink_rate(torch, world):
@@ -195,11 +195,11 @@ def _nvlink_rate(torch, world):
         return None
     states = []
     for index in range(world):
-        found = gpus.nvml_index(torch, session, index)
-        states.append(None if found is None else nvlink.state(session, session.handle(found)))
+        card = gpus.nvml_index(torch, session, index)
+        states.append(None if card is None else nvlink.state(session, session.handle(card)))
     return nvlink.group_rate(states)
 
 
 def bus_bandwidth(algorithm, ranks):
-    """Return what each link carries in an all-reduce, 2 (n - 1) / n of the rate of the result (nccl-tests)."""
+    """Return the rate of each link in an all-reduce: 2 (n - 1) / n times the rate of the result (nccl-tests)."""
     return algorithm * 2.0 * (ranks - 1) / ranks

@@ -1,4 +1,4 @@
-"""C20: sums, gradients and bandwidth of each backend."""
+"""C20: all-reduces, gradients and bandwidth of each backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envkit.ground.text import clean
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """C20: processes joined by one backend. Bandwidth in GB/s, where it was measured."""
+    """Processes joined by one backend. Bandwidth is in GB/s, if it was measured."""
 
     backend: str
     ranks: int
@@ -24,7 +24,7 @@ class Group:
 
 
 def process_groups(checks: Sequence[Tree]) -> list[Group]:
-    """C20's groups, one per backend; one that gave no answer is none."""
+    """Return C20's groups, one per backend. A group that gave no answer is left out."""
     merged: dict[str, dict[str, Tree]] = {}
     noisy = set()
     for check in checks:
@@ -74,10 +74,10 @@ def _sheet(groups: Sequence[Group]) -> Sheet:
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show whether processes add up what they should, and how fast GPUs do it."""
+    """Show whether all-reduces and gradients are right, and how fast all-reduces between GPUs are."""
     return Shown(
         ident="collectives",
         title="Collectives",
         sheets=tables(_sheet(process_groups(checks))),
-        remark="Bus bandwidth is what each link carries, 2 (n - 1) / n of the rate of the result; it needs two GPUs.",
+        remark="Bus bandwidth is the rate of each link, 2 (n - 1) / n times the all-reduce rate. It needs two GPUs.",
     )

@@ -1,4 +1,4 @@
-"""C21: the decoders of this image agree, and whether another one would pay. It informs."""
+"""C21: do the image's JPEG decoders agree, and is another one worth using? It informs."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ if TYPE_CHECKING:
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Judge one picture size."""
+    """Judge one image size."""
     observed = mapping(observation, "observed")
     table = thresholds.load()
     agreement, row = table.row("C21.agreement"), table.row("C21.decoder")
     times, gains = mapping(observed, "decode_ms"), mapping(observed, "speed_up")
-    apart = mapping(observed, "largest_difference")
+    differences = mapping(observed, "largest_difference")
     size = f"{number(observed, 'width'):.0f} x {number(observed, 'height'):.0f}"
     pillow, share = number(times, "pillow"), number(observed, "decode_share")
     metric = {"name": "pillow_decode", "value": pillow, "unit": "ms", "better": "lower"}
     others = {name: number(gains, name) for name in gains if name != "pillow"}
     best = max(others, key=others.__getitem__, default=None)
     derived = {"fastest": best, "speed_up": others.get(best) if best else None, "decode_share": share}
-    for name in apart:
-        difference = optional_number(apart, name)
+    for name in differences:
+        difference = optional_number(differences, name)
         if difference is None or difference > agreement.number("fail_above"):
-            how = "another shape" if difference is None else f"pixels up to {difference:.0f} levels apart"
-            message = f"{size}: {name} and Pillow decode one image to {how}"
-            advice = (f"Decode training and test data with one decoder; do not mix in {name}.",)
+            how = "different shapes" if difference is None else f"pixels up to {difference:.0f} levels apart"
+            message = f"{size}: {name} and Pillow decode the same image to {how}"
+            advice = (f"Decode training and test data with one decoder; do not mix {name} with others.",)
             return Finding(Verdict.FAIL, message, "DECODERS_DISAGREE", advice, agreement.record(), metric, derived)
-    # Suites before 1.2 did not look at it, and records of theirs carry no line for it.
+    # Suites before 1.2 did not measure it, and their records have no threshold for it.
     errors = mapping(observed, "mean_error") if "mean_error" in observed else {}
     for name in errors:
         error, picture = number(errors, name), table.row("C21.picture")
         if error > picture.number("fail_above"):
-            message = f"{size}: {name} decodes an image to levels that are {error:.0f} off on average"
+            message = f"{size}: {name} decodes an image to pixels that are off by {error:.0f} levels on average"
             advice = (f"Install another build of {name}; this one changes what models see.",)
             return Finding(Verdict.FAIL, message, "PICTURE_WRONG", advice, picture.record(), metric, derived)
     listed = ", ".join(f"{name} {gain:.2f}x" for name, gain in sorted(others.items())) or "no other decoder installed"
     message = f"{size}: Pillow {pillow:.1f} ms, {share:.0%} of preparing an image; {listed}"
     rule = row.record(type="informs")
     if not flag(observed, "turbo"):
-        advice = ("Install a Pillow linked with libjpeg-turbo: its wheel is.",)
+        advice = ("Install a Pillow that is linked with libjpeg-turbo, such as its wheel.",)
         message = f"{message}; Pillow lacks libjpeg-turbo"
         return Finding(Verdict.WARN, message, "JPEG_WITHOUT_TURBO", advice, rule, metric, derived)
     starved = optional_number(observed, "starved_share")

@@ -1,4 +1,4 @@
-"""C21: how JPEG pictures are decoded, whether all installed decoders agree, and what another one would bring."""
+"""C21: the speed of the installed JPEG decoders, and whether they agree."""
 
 import importlib.util
 import io
@@ -6,22 +6,22 @@ import io
 from envkit.smoke import noise, timing
 from envkit.smoke.observation import Skip, control, ran
 
-# (name, width, height): a picture of ImageNet's usual size, and one of a camera's.
+# (name, width, height): the usual size in ImageNet, and a larger one as from a camera.
 SIZES = (("small", 500, 375), ("large", 1920, 1080))
 QUALITY = 90  # as cameras save
 BUDGETS_S = {"small": 1.0, "large": 1.5}
 DIFFERENCE_LINE = 2  # levels of 255: rounding of a sound decoder
-# A picture whose colors are swapped differs by more levels on average, one packed at QUALITY by far less.
+# An image with swapped colors differs by more levels on average, one compressed with QUALITY by far less.
 ERROR_LINE = 24
-SIDE = 224  # pixels, as trainings on ImageNet scale to
-# Pictures that DALI decodes at once on the GPU: one alone leaves it idle.
+SIDE = 224  # pixels, the usual size in trainings on ImageNet
+# Images that DALI decodes at once on the GPU, because a single one does not keep it busy.
 GPU_BATCH = 32
 
 
 def run(ctx):
-    """Return C21.small and C21.large: time of each installed decoder, and the largest difference to Pillow."""
+    """Return C21.small and C21.large: the time of each installed decoder, and the largest difference from Pillow."""
     if importlib.util.find_spec("PIL") is None:
-        raise Skip("PILLOW_ABSENT", "this image has no Pillow, so nothing in it decodes pictures in the usual way")
+        raise Skip("PILLOW_ABSENT", "this image has no Pillow to compare other decoders with")
     with timing.single_thread(ctx.seeded()):
         return [_size(ctx, *size) for size in SIZES]
 
@@ -57,8 +57,8 @@ def _size(ctx, name, width, height):
         "turbo": bool(features.check_feature("libjpeg_turbo")),
         "decode_ms": times,
         "speed_up": {decoder: times["pillow"] / took for decoder, took in times.items()},
-        "largest_difference": {decoder: difference(found, reference) for decoder, found in pixels.items()},
-        "mean_error": {decoder: mean_difference(found, levels) for decoder, found in pixels.items()},
+        "largest_difference": {decoder: difference(result, reference) for decoder, result in pixels.items()},
+        "mean_error": {decoder: mean_difference(result, levels) for decoder, result in pixels.items()},
         "transform_ms": rest,
         "decode_share": times["pillow"] / (times["pillow"] + rest),
         "starved_share": ctx.notes.get("starved_share"),
@@ -81,7 +81,7 @@ def _size(ctx, name, width, height):
 
 
 def _picture(torch, width, height):
-    """A picture with gradients, edges and some noise: flat ones decode faster than real ones."""
+    """Return an image with gradients, edges and some noise, because flat images decode faster than real ones."""
     across = torch.arange(width).float() / width
     down = (torch.arange(height).float() / height).unsqueeze(1)
     base = torch.stack([across + 0 * down, down + 0 * across, (8 * across).frac() * (6 * down).frac()], dim=2)
@@ -107,7 +107,7 @@ def available(torch, on_gpu=False):
         image = Image.open(io.BytesIO(packed)).convert("RGB")
         return compat.byte_tensor(torch, image.tobytes()).reshape(image.height, image.width, 3)
 
-    found, absent = {"pillow": pillow}, []
+    decoders, absent = {"pillow": pillow}, []
     known = [
         ("simplejpeg", "simplejpeg", _simplejpeg),
         ("opencv", "cv2", _opencv),
@@ -121,10 +121,10 @@ def available(torch, on_gpu=False):
             absent.append(name)
             continue
         try:
-            found[name] = make(torch)
+            decoders[name] = make(torch)
         except (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError):
             absent.append(name)
-    return found, absent
+    return decoders, absent
 
 
 def _simplejpeg(torch):
@@ -155,7 +155,7 @@ def _torchvision(torch):
 
 
 class Dali:
-    """NVIDIA DALI on one thread: a picture at a time on the CPU, or a batch of equal ones where ``kind`` is mixed."""
+    """NVIDIA DALI on one thread: one image at a time on the CPU, or a batch of the same image if ``kind`` is mixed."""
 
     def __init__(self, torch, kind, size):
         from nvidia.dali import fn, types
@@ -167,13 +167,13 @@ class Dali:
         self.pipeline = Pipeline(batch_size=size, num_threads=1, device_id=device, **options)
         with self.pipeline:
             packed = fn.external_source(name="packed")
-            # Without fancy upsampling a GPU gives other pixels than every decoder of the CPU.
+            # Without fancy upsampling the GPU's pixels differ from those of all decoders on the CPU.
             images = fn.decoders.image(packed, device=kind, output_type=types.RGB, jpeg_fancy_upsampling=True)
             self.pipeline.set_outputs(images)
         self.pipeline.build()
 
     def batch(self, packed):
-        """Decode the picture ``size`` times and leave the results where they are."""
+        """Decode the image ``size`` times and leave the results on their device."""
         import numpy as np
 
         self.pipeline.feed_input("packed", [np.frombuffer(packed, dtype=np.uint8)] * self.size)
@@ -183,7 +183,7 @@ class Dali:
         return images
 
     def __call__(self, packed):
-        """Return the pixels of one of them."""
+        """Return the pixels of one image on the CPU."""
         import numpy as np
 
         images = self.batch(packed)
@@ -194,26 +194,26 @@ class Dali:
 def _installed(module):
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it would be part of
+    except ModuleNotFoundError:  # of its parent package
         return False
 
 
 def difference(left, right):
-    """Return the largest difference of two pictures in levels of 256; None where they have another shape."""
+    """Return the largest difference of two images in levels of 256, or None if their shapes differ."""
     if left.shape != right.shape:
         return None
     return int((left.int() - right.int()).abs().max())
 
 
 def mean_difference(left, right):
-    """Return the mean difference of two pictures in levels of 256; None where they have another shape."""
+    """Return the mean difference of two images in levels of 256, or None if their shapes differ."""
     if left.shape != right.shape:
         return None
     return float((left.float() - right.float()).abs().mean())
 
 
 def _transform(torch):
-    """Do what a loader does besides decoding: scale to 224 by 224, convert to float, normalize."""
+    """Return a function that does the rest of a loader's work: scale, convert to float, normalize."""
 
     def transform(pixels):
         image = pixels.permute(2, 0, 1).unsqueeze(0).float().div_(255.0)

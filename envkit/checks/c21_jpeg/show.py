@@ -15,28 +15,28 @@ _ROW_NAME = 15
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """C21: images per second of each JPEG decoder at one size, on one thread; how far each is from Pillow."""
+    """Images per second of each JPEG decoder at one size on one thread, and how far its pixels are from Pillow's."""
 
     width: float
     height: float
     rates: tuple[tuple[str, float], ...]
     differences: dict[str, float]  # levels of 256
-    decode_share: float | None  # of preparing a picture with Pillow
+    decode_share: float | None  # of the time to prepare an image with Pillow
     noisy: bool
     absent: tuple[str, ...] = ()  # not installed in the image
-    batches: dict[str, float] = field(default_factory=dict)  # pictures that a decoder takes at once
-    advice: tuple[str, ...] = ()  # of a finding that is not wrong: the others stand among the checks
+    batches: dict[str, float] = field(default_factory=dict)  # images that a decoder takes at once
+    advice: tuple[str, ...] = ()  # only of a PASS; other advice is shown with the checks
 
 
 def decodings(checks: Sequence[Tree]) -> list[Decoding]:
-    """C21's picture sizes, in the order of the record."""
+    """Return C21's image sizes, in the order of the record."""
     measured = []
     for check in checks:
         observed = mapping(check.get("observed"))
         times = {clean(name): number(took) for name, took in mapping(observed.get("decode_ms")).items()}
         rates = tuple((name, 1e3 / took) for name, took in times.items() if took)
-        apart = mapping(observed.get("largest_difference")).items()
-        differences = {clean(name): value for name, levels in apart if (value := number(levels)) is not None}
+        levels_by_name = mapping(observed.get("largest_difference")).items()
+        differences = {clean(name): value for name, levels in levels_by_name if (value := number(levels)) is not None}
         width, height = number(observed.get("width")), number(observed.get("height"))
         if rates and width is not None and height is not None:
             share, absent = number(observed.get("decode_share")), tuple(map(clean, sequence(observed.get("absent"))))

@@ -1,4 +1,4 @@
-"""C22: what storage gives past the page cache. It informs: nothing here says what a job needs."""
+"""C22: storage throughput past the page cache. It informs, because nothing here says what a job needs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 _RULE = {"type": "informs", "gates": False}
 _CORRUPT = ("Storage, its cable or memory corrupts data: read the kernel log (dmesg), test memory and disk.",)
 _READABLE = "The run reads as the image's user without privileges: `chmod -R a+rX DIR` makes the files readable for it."
-_CACHED = ("Run it on a file system with direct access (ext4, xfs), or drop the host's page cache before.",)
+_CACHED = ("Run it on a file system with direct I/O (ext4, xfs), or drop the host's page cache before.",)
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Report image_read, image_random, data_read, data_random or scratch_write."""
+    """Judge image_read, image_random, data_read, data_random or scratch_write."""
     observed = mapping(observation, "observed")
     kind = observed.get("filesystem") or "an unknown file system"
     if observed.get("exact") is False:
@@ -38,6 +38,6 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         message = f"{message}; {unread:g} files of the folder cannot be read"
         return Finding(Verdict.WARN, message, "DATA_UNREADABLE", (_READABLE,), _RULE, metric)
     if observed.get("direct") is not None and not flag(observed, "direct"):
-        message = f"{message}; this file system has no direct access, so the page cache may have served the data"
+        message = f"{message}; this file system has no direct I/O, so the page cache may have served the data"
         return Finding(Verdict.WARN, message, "PAGE_CACHE", _CACHED, _RULE, metric)
     return Finding(Verdict.PASS, message, None, (), _RULE, metric)

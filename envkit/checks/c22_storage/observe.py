@@ -1,4 +1,4 @@
-"""C22: how fast files are read and written here, past the page cache. It informs."""
+"""C22: how fast files are read and written, past the page cache. It informs."""
 
 import contextlib
 import mmap
@@ -14,13 +14,13 @@ from envkit.smoke.observation import control, ran, skipped
 BLOCK, SMALL = 4 << 20, 4096
 READ_BYTES, WRITE_BYTES = 512 << 20, 256 << 20
 READS, OPEN = 400, 32
-# Seconds for one kind of access; what was done until then is what counts.
+# Seconds for one kind of access; the rate is that of what was done until then.
 LIMIT_S = 4.0
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 def run(ctx):
-    """Return a sequential and a random read, of the user's files or of the image's largest, and C22.scratch_write."""
+    """Yield sequential and random reads of the user's files, or of the image's largest file, and C22.scratch_write."""
     if ctx.data is None:
         what, paths = "image", largest_file(pathlib.Path(ctx.torch.__file__).parent / "lib")
     else:
@@ -32,13 +32,13 @@ def run(ctx):
 
 
 def largest_file(folder, least=16 << 20):
-    """Return the largest file of at least ``least`` bytes in a folder, as a list that is empty without one."""
+    """Return a list with the largest file of at least ``least`` bytes in a folder; empty if there is none."""
     sizes = {path: path.stat().st_size for path in folder.glob("*") if path.is_file()} if folder.is_dir() else {}
     return sorted((path for path in sizes if sizes[path] >= least), key=sizes.get)[-1:]
 
 
 def filesystem(path, mounts):
-    """Return the type of the file system that ``path`` lies on, from the text of /proc/mounts; None where unknown."""
+    """Return the type of the file system of ``path`` from the text of /proc/mounts, or None if it is unknown."""
     best, kind = "", None
     for line in mounts.splitlines():
         words = line.split()
@@ -52,7 +52,7 @@ def filesystem(path, mounts):
 
 
 class Direct:
-    """A file opened past the page cache where the file system can; ``direct`` says whether it could."""
+    """A file opened for direct I/O, past the page cache, if the file system has it; ``direct`` says whether it has."""
 
     def __init__(self, path):
         try:
@@ -62,7 +62,7 @@ class Direct:
             self.fd = os.open(str(path), os.O_RDONLY)
             self.direct = False
         self.size = os.fstat(self.fd).st_size
-        # Anonymous maps begin on a page, which is what direct access asks of its buffer.
+        # Anonymous maps are page-aligned, which direct I/O requires of its buffer.
         self.buffer = mmap.mmap(-1, BLOCK)
         try:
             self.read(0, SMALL)
@@ -74,21 +74,21 @@ class Direct:
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, offset, count):
-        """Read up to ``count`` bytes at ``offset`` into the buffer; how many there were."""
+        """Read up to ``count`` bytes at ``offset`` into the buffer; return how many there were."""
         return os.preadv(self.fd, [memoryview(self.buffer)[:count]], offset)
 
     def close(self):
-        """Close the file."""
+        """Close the file descriptor."""
         os.close(self.fd)
 
 
 class Sequential:
-    """Files read in blocks, one after another. One that cannot be read is counted."""
+    """Files read in blocks, one after another. Files that cannot be read are counted."""
 
     name, block = "read", BLOCK
 
     def __init__(self, ctx, paths):
-        self.paths, self.places = paths, random.Random(ctx.seed)
+        self.paths, self.rng = paths, random.Random(ctx.seed)
         self.own = ctx.data is not None
         self.values, self.bytes, self.unreadable = [], 0, 0
         self.direct, self.compared = True, None
@@ -97,7 +97,7 @@ class Sequential:
             self.read(stack)
 
     def opened(self, stack, path):
-        """Return an open file, None where it cannot be read."""
+        """Return an open file, or None if it cannot be read."""
         try:
             file = stack.enter_context(contextlib.closing(Direct(path)))
             self.compared = self.compared or _same_bytes(file, path)
@@ -108,7 +108,7 @@ class Sequential:
         return file
 
     def timed(self, file, offset):
-        """Read one block; False where it cannot be read."""
+        """Read and time one block; return False if it cannot be read."""
         start = time.perf_counter()
         try:
             self.bytes += file.read(offset, self.block)
@@ -119,7 +119,7 @@ class Sequential:
         return True
 
     def read(self, _):
-        """Read until there was enough."""
+        """Read the files in order until the limits are reached."""
         for path in self.paths:
             with contextlib.ExitStack() as stack:
                 file, offset = self.opened(stack, path), 0
@@ -128,13 +128,13 @@ class Sequential:
                         return
                     offset = offset + BLOCK if self.timed(file, offset) else file.size
 
-    def told(self):
-        """Return what this way to read is measured by."""
+    def rates(self):
+        """Return the rate of this kind of access."""
         name = {} if self.own else {"file": self.paths[0].name}
         return {"gb_per_s": self.bytes / sum(self.values) / 1e6, **name}
 
     def observation(self, check_id):
-        """Return what was observed."""
+        """Return the observation."""
         if not self.values:
             return skipped(check_id, "host", "NO_FILE", f"no file large enough can be read ({self.unreadable} cannot)")
         observed = {
@@ -144,7 +144,7 @@ class Sequential:
             "bytes": self.bytes,
             "reads": len(self.values),
             "unreadable_files": self.unreadable,
-            **self.told(),
+            **self.rates(),
         }
         samples = timing.sample_record(self.values, clock="perf_counter", bytes_per_call=self.block)
         stats = timing.statistics(self.values)
@@ -152,21 +152,21 @@ class Sequential:
 
 
 class Small(Sequential):
-    """Small blocks at random places of up to OPEN files."""
+    """Small blocks at random offsets of up to OPEN files."""
 
     name, block = "random", SMALL
 
     def read(self, stack):
-        """Read until there was enough."""
-        some = [self.opened(stack, path) for path in self.places.sample(self.paths, min(OPEN, len(self.paths)))]
+        """Read at random until the limits are reached."""
+        some = [self.opened(stack, path) for path in self.rng.sample(self.paths, min(OPEN, len(self.paths)))]
         files = [file for file in some if file]
         while files and len(self.values) < READS and time.perf_counter() < self.end:
-            file = self.places.choice(files)
-            if not self.timed(file, self.places.randrange(-(-file.size // SMALL)) * SMALL):
+            file = self.rng.choice(files)
+            if not self.timed(file, self.rng.randrange(-(-file.size // SMALL)) * SMALL):
                 files.remove(file)
 
-    def told(self):
-        """Return what this way to read is measured by."""
+    def rates(self):
+        """Return the rate of this kind of access, and its latency."""
         ordered = sorted(self.values)
         return {
             "reads_per_s": 1e3 * len(ordered) / sum(ordered),
@@ -176,7 +176,7 @@ class Small(Sequential):
 
 
 def _same_bytes(file, path):
-    """Whether what comes past the cache is the file's content; the control is that a changed byte would be seen."""
+    """Return whether direct reads give the file's content, and the control."""
     offset = file.size // 2 // SMALL * SMALL
     count = file.read(offset, SMALL)
     direct = file.buffer[:count]
@@ -186,26 +186,26 @@ def _same_bytes(file, path):
     return _compared(direct, plain, f"{count} bytes at {offset}")
 
 
-def _compared(found, expected, detail):
-    """Whether both are the same bytes, and the control: with one of them changed they are not."""
+def _compared(data, expected, detail):
+    """Return whether both are the same bytes, and the control: with one byte changed they must differ."""
     planted = bytearray(expected)
     planted[len(planted) // 2] ^= 1
-    return _same(found, expected), control("changed_byte_is_noticed", not _same(planted, expected), detail)
+    return _same(data, expected), control("changed_byte_is_noticed", not _same(planted, expected), detail)
 
 
-def _same(found, expected):
-    return bytes(found) == bytes(expected)
+def _same(data, expected):
+    return bytes(data) == bytes(expected)
 
 
 def _write(folder):
     check_id = "C22.scratch_write"
     kind = filesystem(os.path.realpath(folder), hostfacts.read_text("/proc/mounts"))
     if kind in IN_MEMORY:
-        return skipped(check_id, "host", "IN_MEMORY", f"the scratch folder is {kind}: memory, and no storage")
+        return skipped(check_id, "host", "IN_MEMORY", f"the scratch folder is {kind}: memory, not storage")
     stat = os.statvfs(folder)
     size = min(WRITE_BYTES, stat.f_bavail * stat.f_frsize // 8) // BLOCK * BLOCK
     if size < BLOCK:
-        return skipped(check_id, "host", "NO_SPACE", "the scratch folder has no room to write to")
+        return skipped(check_id, "host", "NO_SPACE", "the scratch folder has no free space")
     block, values, done = os.urandom(BLOCK), [], 0
     begin = time.perf_counter()
     with tempfile.TemporaryFile(dir=folder) as stream:

@@ -1,4 +1,4 @@
-"""C22: the rate of each way to use storage, past the page cache."""
+"""C22: the rate of each kind of access to storage, past the page cache."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _ACCESSES = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """C22: one way to use storage. `cached` says that the page cache may have answered."""
+    """One kind of access to storage. `cached` says that the page cache may have served the data."""
 
     what: str
     rate: float
     unit: str
-    form: str  # how the rate is written
+    form: str  # format of the rate
     filesystem: str
     cached: bool
 
 
 def accesses(checks: Sequence[Tree]) -> list[Access]:
-    """C22's reads and writes, in the order of the record."""
+    """Return C22's reads and writes, in the order of the record."""
     measured = []
     for check in checks:
         observed = mapping(check.get("observed"))
@@ -57,11 +57,11 @@ def _sheet(measured: Sequence[Access]) -> Sheet:
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show what storage gives past the page cache."""
+    """Show the throughput of storage, past the page cache."""
     return Shown(
         ident="storage",
         title="Storage",
         sheets=tables(_sheet(accesses(checks))),
-        remark="The file systems of the image and of the scratch folder; with --data that of your files instead of the"
-        " image's.",
+        remark="Measured on the file systems of the image and the scratch folder. With --data, your files are read"
+        " instead of the image's.",
     )

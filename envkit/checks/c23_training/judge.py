@@ -1,4 +1,4 @@
-"""C23: where the time of a training step goes. Arithmetic on three timings; it informs and never gates."""
+"""C23: where does the time of a training step go? Computed from three timings. It informs and never gates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _CODES = {
 
 
 _OPTIONS = {
-    "optimizer": ("AdamW", "optimizer", "Pass {0}=True to torch.optim.AdamW: a step of it is {1:.2f} times as fast."),
+    "optimizer": ("AdamW", "optimizer", "Pass {0}=True to torch.optim.AdamW: its step is {1:.2f} times as fast."),
     "channels_last": (
         "a convolutional network",
         "memory format",
@@ -59,10 +59,10 @@ _OPTIONS = {
     "attention": (
         "scaled dot product attention",
         "backend",
-        "Select it with torch.nn.attention.sdpa_kernel: {0} is {1:.2f} times as fast as what torch takes by itself.",
+        "Select it with torch.nn.attention.sdpa_kernel: {0} is {1:.2f} times as fast as what torch uses by default.",
     ),
 }
-_UNFUSED = ("Attention kernels without memory of the whole matrix are missing or refuse here: the record says why.",)
+_UNFUSED = ("Attention kernels that do not store the whole matrix are missing or refused here: the record says why.",)
 _OTHER_RESULT = ("Look at C05, C06 and C14 of this record: one of them shows which computation is wrong.",)
 
 
@@ -72,37 +72,36 @@ def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
 
 
 def _option(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Say which form torch takes by itself, and what the others bring."""
+    """Judge the form that torch uses by default, and the gain of the others."""
     observed, part = mapping(observation, "observed"), part_of(observation)
     what, kind, advice = _OPTIONS[part]
     row = thresholds.load().row("C23.options")
     rule = row.record(type="informs")
     gains, default, base = mapping(observed, "speed_up"), observed.get("default"), text(observed, "base")
     speed = {name: number(gains, name) for name in gains}
-    usual = speed.get(str(default), speed[base])
+    default_speed = speed.get(str(default), speed[base])
     best = max(speed, key=speed.__getitem__)
-    metric = {"name": f"{part}_gain", "value": speed[best] / usual, "unit": "1", "better": "lower"}
+    metric = {"name": f"{part}_gain", "value": speed[best] / default_speed, "unit": "1", "better": "lower"}
     derived = {"default": default, "best": best, "speed_up": speed}
     listed = ", ".join(f"{name} {gain:.2f}x" for name, gain in speed.items() if name != base)
-    message = f"{what}: torch takes {default or 'an unknown ' + kind}; over {base}: {listed or 'no other'}"
-    apart = mapping(observed, "largest_difference")
-    wrong = [name for name in apart if number(apart, name) > number(observed, "line")]
+    message = f"{what}: torch uses {default or 'an unknown ' + kind}; over {base}: {listed or 'no other'}"
+    differences = mapping(observed, "largest_difference")
+    wrong = [name for name in differences if number(differences, name) > number(observed, "line")]
     if wrong:
-        mismatch = f"{what}: another result with {', '.join(wrong)}"
+        mismatch = f"{what}: different result with {', '.join(wrong)}"
         return Finding(Verdict.FAIL, mismatch, "OPTION_CHANGES_RESULT", _OTHER_RESULT, rule, metric, derived)
     refused = mapping(observed, "refused")
     if refused:
-        message = f"{message}; not here: {', '.join(sorted(refused))}"
+        message = f"{message}; not available: {', '.join(sorted(refused))}"
     if part == "attention" and default == "math" and observation["subject"] != "cpu":
         return Finding(Verdict.WARN, message, "ATTENTION_UNFUSED", _UNFUSED, rule, metric, derived)
-    pays = speed[best] > row.number("worth") * usual
-    return Finding(
-        Verdict.PASS, message, None, (advice.format(best, speed[best] / usual),) if pays else (), rule, metric, derived
-    )
+    gain = speed[best] / default_speed
+    lines = (advice.format(best, gain),) if gain > row.number("worth") else ()
+    return Finding(Verdict.PASS, message, None, lines, rule, metric, derived)
 
 
 def _training(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Name the bottleneck of C23.training: ``derived["bottleneck"]`` names it, "compute" where all is well."""
+    """Judge C23.training. ``derived["bottleneck"]`` names the bottleneck; "compute" is the healthy one."""
     observed = mapping(observation, "observed")
     row = thresholds.load().row("C23.starved")
     rule = row.record()
@@ -123,8 +122,8 @@ def _training(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     settings = observed.get("loader")
     chosen = isinstance(settings, dict) and settings.get("declared_num_workers") is None
     if limiter in ("data", "contention") and (observation["subject"] == "cpu" or chosen):
-        # On a CPU loader and training share one processor. Where the image declares no loader, the one that was chosen
-        # for it decodes more slowly than a fast GPU trains. Neither says anything about the image.
+        # On a CPU, loader and training share one processor. If the image declares no loader, the one chosen for it
+        # decodes more slowly than a fast GPU trains. Neither says anything about the image.
         return Finding(Verdict.PASS, message, None, (_SWEEP,), rule, metric, derived)
     if limiter != "compute":
         return Finding(Verdict.WARN, message, _CODES[limiter], _ADVICE[limiter], rule, metric, derived)
@@ -132,15 +131,15 @@ def _training(observation: Observation, _spec: Spec, _env: Env) -> Finding:
 
 
 def starved_share(full: float, without: float) -> float:
-    """The share of a step lost to the loader: 1 - time without it / time with it, at least 0."""
+    """Return the share of a step lost to the loader: 1 - time without it / time with it, at least 0."""
     return max(0.0, 1.0 - without / full) if full > 0 else 0.0
 
 
 def bottleneck(observed: Mapping[str, Any], starved: float) -> str:
     """Return what limits the job.
 
-    A starved job is data-bound where its loader alone is slower than training alone. Else either the step waits, so the
-    two do not overlap, or it does not, so that loading slows the rest of the step down.
+    A starved job is data-bound if its loader alone is slower than training alone. Otherwise, if the step waits for
+    data, the two do not overlap; if it does not wait, loading slows the rest of the step down.
     """
     row = thresholds.load().row("C23.starved")
     full, without = number(observed, "step_s"), number(observed, "step_without_loader_s")

@@ -1,6 +1,6 @@
 """C23: a small training job with its loader, without it, and the loader alone: where a step's time goes.
 
-And options of a step that change its speed alone: which this torch takes by default, and what each brings.
+Also options of a step that change only its speed: which of them this torch uses by default, and the gain of each.
 """
 
 import contextlib
@@ -17,21 +17,21 @@ ROUNDS, ROUNDS_MIN = 6, 2
 ROUNDS_S = 7.0
 QUIET_S = 0.15  # idle before and after, to see what others do
 PATIENCE = 20  # more tries of a control
-STARVED_LINE = 0.2  # share of a step that is waited for data
+STARVED_LINE = 0.2  # share of a step spent waiting for data
 PARTS = ("data_wait_s", "h2d_s", "compute_s")
 # (parameters, elements of each) of the optimizer's step; (batch, heads, length, width) of attention.
 PARAMETERS = {"cpu": (24, 4096), "cuda": (150, 1 << 18)}
 ATTENTION = {"cpu": (1, 4, 256, 32), "cuda": (4, 16, 2048, 64)}
 NETWORK = {"cpu": "small", "cuda": "large"}
 SAMPLES, WARMUP_S, BUDGET_S = 9, 0.1, 0.4
-# Names of SDPBackend by the number that torch's own choice returns.
+# Names of SDPBackend by the number that torch._fused_sdp_choice returns.
 BACKENDS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 ENUM = {"math": "MATH", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 NEAR = {"cpu": 1e-4, "cuda": 3e-2}
 
 
 def run(ctx):
-    """Return C23.training, the breakdown of a step and whether the loss falls, and what options of a step bring."""
+    """Return C23.training, which breaks a step down and has the losses, and one observation per option of a step."""
     with timing.single_thread(ctx.seeded()):
         return [_run(ctx), *options(ctx)]
 
@@ -84,7 +84,7 @@ def _first(source):
 
 
 def _rounds(job, source, batch):
-    """Time the three variants in turns, each after as many untimed steps as the workers keep batches ready."""
+    """Time the three variants alternately, each after as many untimed steps as the workers have batches ready."""
     still, lead = mini_train.same(batch), max(3, job.queued())
     job.steps(still, 3)
     job.losses.clear()
@@ -99,14 +99,14 @@ def _rounds(job, source, batch):
         for _ in range(STEPS):
             next(source)
         alone = (time.perf_counter() - asked) / STEPS
-        # The workers refill their queues meanwhile, which would slow the first steps down.
+        # Meanwhile the workers refill their queues, which would slow the first timed steps down.
         job.steps(still, lead)
         rounds.append({"full": full, "reuse": job.steps(still, STEPS), "loader_s": alone})
     return rounds, waits
 
 
 def _controls(job, batch):
-    """Control: a loader that takes three times a step starves the job, and no loader at all does not."""
+    """Controls: a loader that takes three times as long as a step starves the job, and no loader at all does not."""
     alone = min(job.steps(mini_train.same(batch), 2)["step_s"] for _ in range(3))
     starving = job.steps(mini_train.same(batch, 3 * alone), 2)["step_s"]
     again = min(job.steps(mini_train.same(batch), 2)["step_s"] for _ in range(3))
@@ -122,7 +122,7 @@ def _controls(job, batch):
 
 
 def options(ctx):
-    """Return C23.optimizer, C23.channels_last and C23.attention, and what each default brings."""
+    """Return C23.optimizer, C23.channels_last and C23.attention: the default, and the gain of each form."""
     return [part(ctx, ctx.seeded()) for part in (optimizer, channels_last, attention)]
 
 
@@ -138,14 +138,14 @@ def optimizer(ctx, torch):
             refused[name] = _short(error)
     if "loop" not in forms:
         return skipped("C23.optimizer", ctx.subject, "API_ABSENT", f"AdamW: {refused['loop']}")
-    apart = {name: largest(form.first(), forms["loop"].first()) for name, form in forms.items()}
+    differences = {name: largest(form.first(), forms["loop"].first()) for name, form in forms.items()}
     changed = largest(forms["loop"].first() + 1.0, forms["loop"].first())
-    observed = {"default": _default_form(torch, forms["loop"]), "refused": refused, "largest_difference": apart}
+    observed = {"default": _default_form(torch, forms["loop"]), "refused": refused, "largest_difference": differences}
     return _timed(ctx, "C23.optimizer", forms, observed, changed, base="loop")
 
 
 class Steps:
-    """AdamW over many parameters that have a gradient."""
+    """AdamW over many parameters with gradients."""
 
     def __init__(self, torch, device, options):
         count, size = PARAMETERS[str(device).split(":")[0]]
@@ -156,7 +156,7 @@ class Steps:
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, **options)
 
     def __call__(self):
-        """One step."""
+        """Do one step."""
         self.optimizer.step()
 
     def first(self):
@@ -165,7 +165,7 @@ class Steps:
 
 
 def channels_last(ctx, torch):
-    """Time forward and backward of a convolutional network in both orders of its memory."""
+    """Time forward and backward of a convolutional network in both memory formats."""
     kind = ctx.device.split(":")[0]
     forms = {}
     for name, order in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last)):
@@ -173,14 +173,14 @@ def channels_last(ctx, torch):
         model, inputs = model.to(memory_format=order), inputs.to(memory_format=order)
         forms[name] = Training(ctx, model, inputs, targets)
     losses = {name: form.loss() for name, form in forms.items()}
-    apart = {name: abs(loss - losses["contiguous"]) for name, loss in losses.items()}
+    differences = {name: abs(loss - losses["contiguous"]) for name, loss in losses.items()}
     kept = forms["channels_last"].keeps_order()
-    observed = {"default": "contiguous", "refused": {}, "largest_difference": apart, "kept_in_the_network": kept}
+    observed = {"default": "contiguous", "refused": {}, "largest_difference": differences, "kept_in_the_network": kept}
     return _timed(ctx, "C23.channels_last", forms, observed, abs(losses["contiguous"]) + 1.0, base="contiguous")
 
 
 class Training:
-    """Forward and backward, in bfloat16 where the device has it."""
+    """Forward and backward, in bfloat16 if the device has it."""
 
     def __init__(self, ctx, model, inputs, targets):
         self.torch, self.device = ctx.torch, ctx.device
@@ -198,7 +198,7 @@ class Training:
         return torch.nn.functional.cross_entropy(scores.float(), self.targets)
 
     def __call__(self):
-        """One forward and backward pass."""
+        """Do one forward and backward pass."""
         self.model.zero_grad(set_to_none=True)
         self.forward().backward()
 
@@ -208,7 +208,7 @@ class Training:
             return float(self.forward())
 
     def keeps_order(self):
-        """Whether the first convolution hands its result on in the order that it was given."""
+        """Whether the first convolution returns its result in the memory format of its input."""
         with self.torch.no_grad():
             return bool(self.model[0](self.inputs).is_contiguous(memory_format=self.torch.channels_last))
 
@@ -231,27 +231,27 @@ def attention(ctx, torch):
             forms[name] = form
         except (RuntimeError, NotImplementedError) as error:
             refused[name] = _short(error)
-    apart = {name: largest(result, results["math"]) for name, result in results.items()}
+    differences = {name: largest(result, results["math"]) for name, result in results.items()}
     choice = getattr(torch, "_fused_sdp_choice", None)
     observed = {
         "default": None if choice is None else BACKENDS.get(int(choice(*parts))),
         "dtype": str(dtype).replace("torch.", ""),
         "refused": refused,
-        "largest_difference": apart,
+        "largest_difference": differences,
     }
     return _timed(ctx, "C23.attention", forms, observed, largest(results["math"] + 1.0, results["math"]), base="math")
 
 
 class Attention:
-    """One call with one backend; raises RuntimeError where that backend cannot do it."""
+    """A call with one backend; raises RuntimeError if the backend cannot do it."""
 
     def __init__(self, torch, call, parts, name):
         self.torch, self.call, self.parts, self.name = torch, call, parts, name
 
     def __call__(self):
-        """One forward pass."""
+        """Do one forward pass."""
         with warnings.catch_warnings():
-            # torch warns of every reason why a backend does not take the call, and raises as well.
+            # torch warns of every reason why a backend refuses the call, and raises as well.
             warnings.simplefilter("ignore")
             with compat.attention_backend(self.torch, self.name, ENUM[self.name]):
                 return self.call(*self.parts)
@@ -287,7 +287,7 @@ def largest(left, right):
 
 
 def _default_form(torch, steps):
-    """Return the form that AdamW takes unless it is told, None where this torch does not tell."""
+    """Return the form that AdamW uses by default, or None if this torch cannot be asked."""
     choose = getattr(sys.modules[torch.optim.Optimizer.__module__], "_default_to_fused_or_foreach", None)
     if choose is None:
         return "loop"

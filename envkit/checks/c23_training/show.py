@@ -9,7 +9,7 @@ from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, se
 from envkit.checks.shown import LOWER, Parts, Sheet, Shown, Tile, cell, short, tables
 from envkit.ground.text import clean
 
-_WHOLE = 1.05  # 5 % are the timing of parts beside the whole
+_WHOLE = 1.05  # the parts are timed one by one, so their sum may be 5 % above the step
 
 _FILLS = {"data_wait": "hatched", "h2d": "s2", "compute": "s0"}
 
@@ -18,7 +18,7 @@ _PARTS = {"data_wait": "waiting for data", "h2d": "copying to the device", "comp
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """C23's training step in milliseconds: as it is and in its parts, with one batch reused, and its loader alone."""
+    """A training step in milliseconds: the whole and its parts, with one batch reused, and the loader alone."""
 
     full_ms: float
     reused_ms: float
@@ -26,18 +26,18 @@ class StepTime:
     parts: tuple[tuple[str, float], ...]  # ('data_wait' | 'h2d' | 'compute', ms)
     starved: float  # share of the full step that the loader costs, 0..1
     noisy: bool
-    bottleneck: str = ""  # as the verdict names it
-    told: str = ""  # the verdict's sentence
+    bottleneck: str = ""  # as in the finding
+    message: str = ""  # of the finding
     advice: tuple[str, ...] = ()
 
     @property
     def overlapping(self) -> bool:
-        """Whether the parts are more than the whole: the host waits for data while the device still computes."""
+        """Whether the parts exceed the whole, because the host waits for data while the device still computes."""
         return sum(value for _, value in self.parts) > self.full_ms * _WHOLE
 
 
 def step_time(checks: Sequence[Tree]) -> StepTime | None:
-    """C23's breakdown; None where it was not measured."""
+    """Return C23's breakdown, or None if it was not measured."""
     for check in checks:
         observed = mapping(check.get("observed"))
         full, reused = _ms(observed.get("step_s")), _ms(observed.get("step_without_loader_s"))
@@ -53,8 +53,8 @@ def step_time(checks: Sequence[Tree]) -> StepTime | None:
                 starved=starved,
                 noisy=is_noisy(check),
                 bottleneck=clean(mapping(check.get("derived")).get("bottleneck") or ""),
-                # Where it fails, the verdict is about the loss.
-                told="" if check.get("verdict") == "FAIL" else clean(check.get("message") or ""),
+                # A failure is about the loss and not about the time.
+                message="" if check.get("verdict") == "FAIL" else clean(check.get("message") or ""),
                 advice=() if check.get("verdict") == "FAIL" else tuple(map(clean, sequence(check.get("advice")))),
             )
     return None
@@ -69,9 +69,9 @@ def _figure(step: StepTime) -> Parts:
     named = f"A training step, {step.starved:.0%} starved"
     bars: list[tuple[str, list[tuple[str, float, str]]]] = [(named, parts)]
     if step.overlapping or not parts:
-        # Laid end to end they would be longer than the step.
-        bars = [(named, [("in all", step.full_ms, "s0")]), *((f"Of it {part[0]}", [part]) for part in parts)]
-    bars.append(("The same batch again, without the loader", [("in all", step.reused_ms, "s0")]))
+        # Stacked they would be longer than the step.
+        bars = [(named, [("total", step.full_ms, "s0")]), *((f"Of which {part[0]}", [part]) for part in parts)]
+    bars.append(("The same batch again, without the loader", [("total", step.reused_ms, "s0")]))
     if step.loader_ms is not None:
         bars.append(("The loader alone", [("loading a batch", step.loader_ms, "s1")]))
     return Parts("step-time", "A step, with and without its loader", _starved(step), bars, unit="ms", better=LOWER)
@@ -89,12 +89,12 @@ def _starved(step: StepTime) -> str:
 
 
 def _sheet(step: StepTime) -> Sheet:
-    times = [("a training step", step.full_ms), *((f"of it {_PARTS[name]}", value) for name, value in step.parts)]
+    times = [("a training step", step.full_ms), *((f"of which {_PARTS[name]}", value) for name, value in step.parts)]
     times.append(("the same batch again, without the loader", step.reused_ms))
     times += [] if step.loader_ms is None else [("the loader alone", step.loader_ms)]
     notes = [_starved(step)]
     if step.bottleneck:
-        notes.append(f"Bottleneck {step.bottleneck}{': ' if step.told else ''}{step.told}.")
+        notes.append(f"Bottleneck {step.bottleneck}{': ' if step.message else ''}{step.message}.")
     if step.overlapping:
         notes.append(
             "The host waits for data while the device still computes, so the parts add up to more than a step."
@@ -113,7 +113,7 @@ _FORMS = {"optimizer": "AdamW", "channels_last": "memory format", "attention": "
 
 
 def _options(checks: Sequence[Tree]) -> Sheet:
-    """Return one row for each form of each option that was timed."""
+    """Return a table with a row for each form of each option that was timed."""
     rows, advice = [], []
     for check in checks:
         observed, part = mapping(check.get("observed")), str(check.get("id")).partition(".")[2]
@@ -128,7 +128,7 @@ def _options(checks: Sequence[Tree]) -> Sheet:
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show a training step in its parts, the share that the loader costs, the bottleneck and what to do about it."""
+    """Show the parts of a training step, the share lost to the loader, the bottleneck and what to do about it."""
     step = step_time(checks)
     return Shown(
         ident="step",

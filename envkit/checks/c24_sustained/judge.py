@@ -1,4 +1,4 @@
-"""C24: a minute of full load without errors, at a clock that holds. It measures the host, so it blames no image."""
+"""C24: does the GPU stand a minute of full load without errors, at a steady clock? It judges the machine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _COOLING = ("Look at fans, air flow and power cables; watch it: nvidia-smi dmon 
 _LINK = ("Reseat the card or riser; a link with many replays is failing.",)
 _HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 _SETTLED = 1 / 3
-"""The clock counts from here on: before, the device is still cold."""
+"""The share of readings to leave out at the start, while the device is still cold."""
 
 
 def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
-    """Judge C24.load by its results, C24.telemetry by what the device said."""
+    """Judge C24.load by its results, C24.telemetry by what the device reported."""
     observed = mapping(observation, "observed")
     return _load(observed) if part_of(observation) == "load" else _telemetry(observed, env)
 

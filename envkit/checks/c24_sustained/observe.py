@@ -1,4 +1,4 @@
-"""C24: a minute of full load: does the GPU hold its clock, stay without errors, and keep computing the same?"""
+"""C24: a minute of full load: does the GPU hold its clock, report no errors, and compute the same results?"""
 
 import time
 
@@ -13,9 +13,9 @@ COMPARE_EVERY = 8
 
 
 def run(ctx):
-    """Return C24.load (rate and results over the minute) and C24.telemetry (what the device said meanwhile).
+    """Return C24.load (rate and results over the minute) and C24.telemetry (what the device reported meanwhile).
 
-    ``launch.sustained_s`` of the spec is another duration in seconds; the record says so.
+    ``launch.sustained_s`` of the spec replaces the minute by another duration in seconds.
     """
     torch = ctx.seeded()
     session = nvml.open_session()
@@ -27,7 +27,7 @@ def run(ctx):
     try:
         load.keep_up((ctx.spec.get("launch") or {}).get("sustained_s", LOAD_S))
     except RuntimeError as error:
-        # A device that fails ends every later call with an error. Why it failed, it tells by NVML.
+        # After a failure every later call to the device raises. NVML still says why it failed.
         broken = error
     finally:
         seen = watch.stop() if watch is not None else None
@@ -55,7 +55,7 @@ def _load(ctx, load):
 
 
 def _broken(ctx, load, error):
-    """The load did not come to its end."""
+    """Return the observation of a load that an error ended early."""
     done = {
         "seconds": sum(chunk["seconds"] for chunk in load.chunks),
         "products": sum(chunk["products"] for chunk in load.chunks),
@@ -69,22 +69,22 @@ def _telemetry(ctx, seen):
     if seen is None:
         message = "NVML does not answer in this container: NVIDIA_DRIVER_CAPABILITIES has to include utility"
         return skipped("C24.telemetry", ctx.subject, "NO_NVML", message)
-    if not any(_tells(row) for row in seen["rows"]) and not seen["xids"]:
-        message = "this device tells neither clock nor temperature nor power, as virtual ones do"
+    if not any(_filled(row) for row in seen["rows"]) and not seen["xids"]:
+        message = "this device reports no clock, temperature or power, as virtual ones do"
         return skipped("C24.telemetry", ctx.subject, "NO_TELEMETRY", message)
     return ran("C24.telemetry", ctx.subject, seen, [_watch_control(seen)])
 
 
-def _tells(row):
+def _filled(row):
     return any(row[name] is not None for name in ("sm_mhz", "celsius", "watts", "events"))
 
 
 def _watch_control(seen):
-    """Control: the device was read all along, so that what would have happened would have been seen."""
-    told = [row for row in seen["rows"] if _tells(row)]
+    """Control: the device was read throughout, so that any event was seen."""
+    rows = [row for row in seen["rows"] if _filled(row)]
     expected = seen["seconds"] / telemetry.PERIOD_S
-    enough = len(told) > min(expected, telemetry.MAX_ROWS) / 4
-    return control("the_device_was_read_all_along", enough, f"{len(told)} readings")
+    enough = len(rows) > min(expected, telemetry.MAX_ROWS) / 4
+    return control("the_device_was_read_all_along", enough, f"{len(rows)} readings")
 
 
 class Load:
@@ -108,7 +108,7 @@ class Load:
         self.torch.mm(self.left, self.right, out=self.out)
 
     def compare(self):
-        """Queue the count of elements that are not as they were at first."""
+        """Queue the count of elements that differ from the first result."""
         self.wrong += (self.out.view(self.torch.int16) != self.first.view(self.torch.int16)).sum()
         self.compared += 1
 
@@ -117,9 +117,9 @@ class Load:
         return int(self.wrong)
 
     def notices_a_fault(self):
-        """Change one element and compare; the count goes up by one, and is put back.
+        """Whether the count goes up by one if one element changes; the count is restored afterwards.
 
-        A copy of the first result is changed: one more product of a device that errs would differ by itself.
+        A copy of the first result is changed, because a new product of a faulty device could differ by itself.
         """
         before = self.different()
         self.out.copy_(self.first)
@@ -142,7 +142,7 @@ class Load:
             self.chunks.append({"seconds": took, "products": count, "tflops": 2.0 * SIZE**3 * count / took / 1e12})
 
     def products(self, count):
-        """Queue ``count`` products and compare every eighth and the last of them."""
+        """Queue ``count`` products, and compare one in COMPARE_EVERY and the last."""
         for number in range(1, count + 1):
             self.product()
             if number % COMPARE_EVERY == 0 or number == count:

@@ -1,4 +1,4 @@
-"""C24: rate, clock and heat over the load."""
+"""C24: rate, clock, temperature and power over the load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POINTS = 12
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
-    """C24: rate at the begin and the end of the load in TFLOP/s, and what the device said meanwhile."""
+    """The rate at the start and the end of the load in TFLOP/s, and what the device reported meanwhile."""
 
     seconds: float
     dtype: str
@@ -24,14 +24,14 @@ class Sustained:
     last: float | None
     clocks: tuple[tuple[float, float], ...]  # (s, MHz)
     boost: float | None  # MHz
-    celsius: float | None  # the most
-    watts: float | None  # the most
+    celsius: float | None  # maximum
+    watts: float | None  # maximum
     events: tuple[str, ...]
-    errors: tuple[tuple[str, int | None], ...]  # None: not told here
+    errors: tuple[tuple[str, int | None], ...]  # None: not reported
 
 
 def sustained(checks: Sequence[Tree]) -> Sustained | None:
-    """C24's load and telemetry; None where there was no load."""
+    """Return C24's load and telemetry, or None if there was no load."""
     parts = {str(check["id"]): mapping(check.get("observed")) for check in checks}
     load, telemetry = mapping(parts.get("C24.load")), mapping(parts.get("C24.telemetry"))
     seconds = number(load.get("seconds"))
@@ -80,10 +80,10 @@ def _figures(load: Sustained) -> tuple[Figure, ...]:
     drawn = Lines(
         ident="sustained-clock",
         title="Clock under load",
-        told=summary + against,
+        summary=summary + against,
         steps=list(points),
-        across="seconds",
-        up="MHz",
+        x_label="seconds",
+        y_label="MHz",
         series=[("clock of the multiprocessors", points)],
         limits=[(f"boost clock {short(load.boost)}", load.boost)] if load.boost else [],
         better=HIGHER,
@@ -115,7 +115,7 @@ def _sheet(load: Sustained) -> Sheet:
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show rate, clock, heat and power over the load, and what the device reported meanwhile."""
+    """Show rate, clock, temperature and power over the load, and what the device reported meanwhile."""
     load = sustained(checks)
     return Shown(
         ident="sustained",

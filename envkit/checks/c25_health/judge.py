@@ -1,4 +1,4 @@
-"""C25: is a GPU sick by its own account? What it reports is the machine's fault, and never the image's."""
+"""C25: does a GPU report that it is unhealthy? That is a fault of the machine, never of the image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATES = {"lost": "GPU_LOST", "reset required": "GPU_RESET_REQUIRED"}
 
 
 def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
-    """Judge one row of what a GPU reports about itself."""
+    """Judge one part of what a GPU reports about itself."""
     parts = {
         "device": _device,
         "remaps": _remaps,
@@ -56,7 +56,7 @@ def _remaps(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if empty:
         message = f"{empty:.0f} banks of memory have no spare row left; {done}"
         return Finding(Verdict.WARN, message, "ROW_REMAP_EXHAUSTED", _DIAGNOSE, _NONE)
-    return Finding(Verdict.PASS, f"{done}, none waits or failed", rule=_NONE)
+    return Finding(Verdict.PASS, f"{done}, none pending or failed", rule=_NONE)
 
 
 def _pages(observation: Observation, _spec: Spec, _env: Env) -> Finding:
@@ -67,9 +67,9 @@ def _pages(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         message = f"{pages:.0f} pages of memory are retired"
         return Finding(Verdict.FAIL, message, "PAGES_RETIRED", _REPLACE, row.record(), metric)
     if observed.get("pending") is True:
-        message = f"a broken page of memory waits for a restart to be retired; {pages:.0f} are"
+        message = f"a broken page of memory waits for a restart to be retired; {pages:.0f} are retired"
         return Finding(Verdict.FAIL, message, "PAGE_RETIREMENT_PENDING", _RESET, row.record(), metric)
-    return Finding(Verdict.PASS, f"{pages:.0f} pages of memory retired, none waits", rule=row.record(), metric=metric)
+    return Finding(Verdict.PASS, f"{pages:.0f} pages of memory retired, none pending", rule=row.record(), metric=metric)
 
 
 def _ecc(observation: Observation, _spec: Spec, _env: Env) -> Finding:
@@ -84,7 +84,7 @@ def _ecc(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.FAIL, message, "SRAM_ERRORS", _REPLACE, _NONE)
     if ever:
         message = f"{ever:.0f} uncorrectable memory errors in the past, none since the driver was loaded"
-        # The broken rows are remapped or retired by now; whether all of them are, the other rows say.
+        # The broken rows have been remapped or retired since. C25.remaps and C25.pages say whether all of them were.
         return Finding(Verdict.WARN, message, "ECC_UNCORRECTED_BEFORE", _DIAGNOSE, {**_NONE, "gates": False})
     return Finding(Verdict.PASS, "no uncorrectable memory error", rule=_NONE)
 

@@ -21,7 +21,7 @@ SRAM_V1 = 1 << 24  # nvml.h keeps a structure's version in its highest byte
 
 
 class Histogram(ctypes.Structure):
-    """nvmlRowRemapperHistogramValues_t of nvml.h: memory banks by the spare rows they have left."""
+    """nvmlRowRemapperHistogramValues_t of nvml.h: memory banks by how many spare rows they have left."""
 
     _fields_ = [(name, ctypes.c_uint) for name in ("max", "high", "partial", "low", "none")]
 
@@ -47,7 +47,7 @@ class Sram(ctypes.Structure):
 
 
 def run(ctx):
-    """Return C25.device, remaps, pages, ecc, power and replays for every GPU that torch uses, or else NVML shows."""
+    """Return C25.device, remaps, pages, ecc, power and replays for each GPU of torch, or else for each GPU in NVML."""
     session = nvml.open_session()
     if session is None:
         message = "NVML does not answer in this container: NVIDIA_DRIVER_CAPABILITIES has to include utility"
@@ -59,14 +59,14 @@ def run(ctx):
         control("planted_faults_are_read", planted_is_read(), "a device with one fault of each kind"),
         control("nothing_is_read_of_no_device", session.handle(count) is None, f"device {count} of 0 to {count - 1}"),
     ]
-    found = []
+    rows = []
     for subject, index in devices(ctx, session):
-        found.extend(_observations(f"gpu:{subject}", Health(session, index), controls))
-    return found
+        rows.extend(_observations(f"gpu:{subject}", Health(session, index), controls))
+    return rows
 
 
 def devices(ctx, session):
-    """Return ``(number in the observation, NVML index)`` of each GPU: torch's number where torch was imported."""
+    """Return ``(number in the observation, NVML index)`` of each GPU. The number is torch's if torch was imported."""
     if ctx.tried_torch and ctx.has_cuda:
         matched = {}
         for number in range(ctx.torch.cuda.device_count()):
@@ -79,34 +79,34 @@ def devices(ctx, session):
 
 
 class Health:
-    """The readings of one device; ``untold`` has the reason for each call that gave no answer."""
+    """The readings of one device; ``failed`` has the reason for each call that gave no answer."""
 
     def __init__(self, session, index):
         self.session = session
-        self.untold = {}
+        self.failed = {}
         self.state = "answers"
         self.handle = ctypes.c_void_p()
         name = "nvmlDeviceGetHandleByIndex_v2"
-        self._judge(name, session.code(name, ctypes.c_uint(index), ctypes.byref(self.handle)))
+        self._succeeded(name, session.code(name, ctypes.c_uint(index), ctypes.byref(self.handle)))
 
-    def told(self, name, *arguments):
-        """Call a function on the device; whether it answered."""
-        return self._judge(name, self.session.code(name, self.handle, *arguments))
+    def call(self, name, *arguments):
+        """Call a function of NVML for the device; return whether it answered."""
+        return self._succeeded(name, self.session.code(name, self.handle, *arguments))
 
-    def _judge(self, name, code):
+    def _succeeded(self, name, code):
         if code != 0:
-            self.untold[name] = ANSWERS.get(code, f"NVML answers {code}")
+            self.failed[name] = ANSWERS.get(code, f"NVML answers {code}")
             self.state = STATES.get(code, self.state)
         return code == 0
 
     def remaps(self):
-        """Return rows remapped, whether a remap waits for a reset or failed, and the spare rows left; None: unknown."""
+        """Return the rows remapped, whether a remap is pending or failed, and the spare rows left; None if unknown."""
         values = [ctypes.c_uint() for _ in range(4)]
-        if not self.told("nvmlDeviceGetRemappedRows", *(ctypes.byref(value) for value in values)):
+        if not self.call("nvmlDeviceGetRemappedRows", *(ctypes.byref(value) for value in values)):
             return None
         corrected, uncorrected, pending, failed = (value.value for value in values)
         rows = Histogram()
-        known = self.told("nvmlDeviceGetRowRemapperHistogram", ctypes.byref(rows))
+        known = self.call("nvmlDeviceGetRowRemapperHistogram", ctypes.byref(rows))
         return {
             "corrected": corrected,
             "uncorrected": uncorrected,
@@ -116,74 +116,74 @@ class Health:
         }
 
     def pages(self):
-        """Return the pages retired by cause and whether one waits for a restart, None where the GPU remaps rows."""
+        """Return the pages retired by cause, and whether one is pending; None if the GPU remaps rows instead."""
         counts = {}
         for name, cause in (("single_bit", SINGLE_BIT), ("double_bit", DOUBLE_BIT)):
             size = ctypes.c_uint(0)
             call = "nvmlDeviceGetRetiredPages"
-            # Without a buffer it answers with the number, and that the buffer is too small where there are any.
+            # Without a buffer the call returns the number, and TOO_SMALL if there are any.
             code = self.session.code(call, self.handle, ctypes.c_uint(cause), ctypes.byref(size), None)
-            if not self._judge(call, 0 if code == nvml.TOO_SMALL else code):
+            if not self._succeeded(call, 0 if code == nvml.TOO_SMALL else code):
                 return None
             counts[name] = size.value
         waiting = ctypes.c_uint()
-        known = self.told("nvmlDeviceGetRetiredPagesPendingStatus", ctypes.byref(waiting))
+        known = self.call("nvmlDeviceGetRetiredPagesPendingStatus", ctypes.byref(waiting))
         return dict(counts, pending=bool(waiting.value) if known else None)
 
     def ecc(self):
-        """Return the errors of memory with ECC, since the driver was loaded and ever; None where there is no ECC."""
+        """Return the ECC errors since the driver was loaded and ever; None if there is no ECC."""
         counts = {}
         for age, since in (("volatile", SINCE_DRIVER_LOADED), ("aggregate", EVER)):
             for name, kind in (("corrected", CORRECTED), ("uncorrected", UNCORRECTED)):
                 count = ctypes.c_ulonglong()
                 kinds = (ctypes.c_uint(kind), ctypes.c_uint(since))
-                known = self.told("nvmlDeviceGetTotalEccErrors", *kinds, ctypes.byref(count))
+                known = self.call("nvmlDeviceGetTotalEccErrors", *kinds, ctypes.byref(count))
                 counts[f"{age}_{name}"] = count.value if known else None
         if all(value is None for value in counts.values()):
             return None
         sram = Sram(version=ctypes.sizeof(Sram) | SRAM_V1)
-        known = self.told("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(sram))
+        known = self.call("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(sram))
         counts["sram_uncorrected"] = sram.ever_parity + sram.ever_sec_ded if known else None
         counts["sram_exceeded"] = bool(sram.exceeded) if known else None
         return counts
 
     def power(self):
-        """Return the power limit in force and the board's default in watts, None where either is unknown."""
+        """Return the enforced power limit and the board's default in watts, or None if either is unknown."""
         limits = []
         for name in ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementDefaultLimit"):
             milliwatts = ctypes.c_uint()
-            if not self.told(name, ctypes.byref(milliwatts)):
+            if not self.call(name, ctypes.byref(milliwatts)):
                 return None
             limits.append(milliwatts.value / 1000.0)
         return {"limit_w": limits[0], "default_w": limits[1]}
 
     def replays(self):
-        """Return the packets that the PCIe link sent again, and the seconds since the machine started, or None."""
+        """Return the PCIe replays, and the seconds since the machine started, or None if unknown."""
         count = ctypes.c_uint()
-        if not self.told("nvmlDeviceGetPcieReplayCounter", ctypes.byref(count)):
+        if not self.call("nvmlDeviceGetPcieReplayCounter", ctypes.byref(count)):
             return None
         words = hostfacts.read_text("/proc/uptime").split()
         return {"count": count.value, "uptime_s": float(words[0]) if words else None}
 
 
 def _observations(subject, health, controls):
-    found = []
+    rows = []
     if health.state == "answers":
         for part in ("remaps", "pages", "ecc", "power", "replays"):
-            before = set(health.untold)
+            before = set(health.failed)
             observed = getattr(health, part)()
             if observed is None:
-                reasons = [f"{name}: {health.untold[name]}" for name in sorted(set(health.untold) - before)]
-                found.append(skipped(f"C25.{part}", subject, "NOT_TOLD", "; ".join(reasons)))
+                reasons = [f"{name}: {health.failed[name]}" for name in sorted(set(health.failed) - before)]
+                rows.append(skipped(f"C25.{part}", subject, "NOT_TOLD", "; ".join(reasons)))
             else:
-                found.append(ran(f"C25.{part}", subject, observed, controls))
-    # Any of the calls above may have said that the GPU is lost.
-    observed = {"state": health.state, "not_told": health.untold}
-    return [ran("C25.device", subject, observed, controls), *found]
+                rows.append(ran(f"C25.{part}", subject, observed, controls))
+    # Last, because any of the calls above may have reported that the GPU is lost.
+    observed = {"state": health.state, "not_told": health.failed}
+    return [ran("C25.device", subject, observed, controls), *rows]
 
 
 class Planted:
-    """A library with one fault of each kind: every number that a call fills in is 1."""
+    """A stand-in for NVML with one fault of each kind: every number that a call fills in is 1."""
 
     def __getattr__(self, name):
         def answer(*arguments):

@@ -9,14 +9,14 @@ from envkit.checks.shown import Sheet, Shown, cell, tables
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show one row per GPU."""
+    """Show a table with a row per GPU."""
     by_gpu: dict[str, dict[str, Tree]] = {}
     for check in checks:
         part = str(check["id"]).partition(".")[2]
         by_gpu.setdefault(str(check.get("subject")), {})[part] = mapping(check.get("observed"))
     rows = [_row(subject, parts) for subject, parts in by_gpu.items() if "device" in parts]
     head = ("GPU", "remapped rows", "retired pages", "uncorrectable errors", "ever", "power limit, W", "replays")
-    sheet = Sheet(title="Health that the GPU reports", head=head, rows=rows, notes=("- : the GPU does not tell.",))
+    sheet = Sheet(title="Health that the GPU reports", head=head, rows=rows, notes=("- : not reported by the GPU.",))
     return Shown(ident="health", title="Health that the GPU reports", sheets=tables(sheet) if rows else ())
 
 

@@ -1,4 +1,4 @@
-"""C26: no visible GPU fails, errs or is far slower than its siblings; the report names those that were not measured."""
+"""C26: does every visible GPU work, compute correctly and keep up with its siblings? Which were not measured?"""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _gpu(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     finding = _wrong(observed, subject) or _rates(observed, subject)
     busy = optional_number(observed, "busy_before")
     if finding.reason_code in _RATED and busy is not None and busy > _BUSY_PERCENT:
-        message = f"{finding.message}; others used it for {busy:.0f} % of the second before"
+        message = f"{finding.message}; other processes used it for {busy:.0f} % of the second before"
         return replace(finding, verdict=Verdict.INCONCLUSIVE, reason_code="NOISY", message=message, advice=_AGAIN)
     return finding
 
@@ -75,11 +75,13 @@ def _silent(observed: Mapping[str, Any], subject: str) -> Finding:
     if outcome == "timeout":
         message = f"{subject} gave {error}"
         if not others:
-            return Finding(Verdict.INCONCLUSIVE, f"{message}, and no other GPU did", "GPUS_SLOW_TO_START", _AGAIN, rule)
-        return Finding(Verdict.FAIL, f"{message}; {others:.0f} others did", "GPU_HANGS", _HARDWARE, rule)
+            return Finding(
+                Verdict.INCONCLUSIVE, f"{message}; no other GPU answered", "GPUS_SLOW_TO_START", _AGAIN, rule
+            )
+        return Finding(Verdict.FAIL, f"{message}; {others:.0f} others answered", "GPU_HANGS", _HARDWARE, rule)
     message = f"{subject} failed: {last_line(error)[:300] or 'no message'}"
     if "no kernel image" in error.lower():
-        # C03 says whether that is the image's fault: an old display card beside the GPU that counts is not.
+        # C03 judges whether that is the image's fault. An old display card next to the main GPU is not.
         advice = ("Leave this GPU out: --gpus with the numbers of the others.",)
         return Finding(Verdict.WARN, message, "NO_KERNEL_IMAGE", advice, {**rule, "gates": False})
     for words, code, advice in _CAUSES:
@@ -89,11 +91,11 @@ def _silent(observed: Mapping[str, Any], subject: str) -> Finding:
 
 
 def _wrong(observed: Mapping[str, Any], subject: str) -> Finding | None:
-    """Return the finding on a GPU that computes or copies wrongly, None where it does not."""
+    """Return the finding on a GPU that computes or copies wrongly, or None if it does not."""
     kernel, copy = mapping(observed, "kernel"), mapping(observed, "copy")
     total, expected = number(kernel, "total"), number(kernel, "expected")
     if total != expected:
-        message = f"{subject} computed {total:.0f} where {expected:.0f} is right"
+        message = f"{subject} computed {total:.0f} instead of {expected:.0f}"
         return Finding(Verdict.FAIL, message, "GPU_COMPUTES_WRONG", _HARDWARE, _EXACT)
     if not flag(copy, "exact"):
         message = f"{number(copy, 'bytes') / 2**20:.0f} MiB came back from {subject} changed"
@@ -102,7 +104,7 @@ def _wrong(observed: Mapping[str, Any], subject: str) -> Finding | None:
 
 
 def _rates(observed: Mapping[str, Any], subject: str) -> Finding:
-    """Judge rates against the chip's own limit and against the siblings, then what the GPU reports under load."""
+    """Judge the rates by the chip's own limit and by the siblings, then what the GPU reports under load."""
     row, floor = thresholds.load().row("C26.siblings"), peaks.product_row()
     rates = {name: number(mapping(observed, "rates"), name) for name in _NAMES}
     usual = mapping(observed, "alike_median")
@@ -118,17 +120,17 @@ def _rates(observed: Mapping[str, Any], subject: str) -> Finding:
     )
     if limit is not None and rate < floor.number("fail_below") * limit:
         dtype = text(mapping(observed, "product"), "dtype")
-        message = f"{subject}: {rate:.4g} TFLOP/s in {dtype} are {rate / limit:.2f} of what its clock allows"
+        message = f"{subject}: {rate:.4g} TFLOP/s in {dtype} is {rate / limit:.2f} of what its clock allows"
         code = "PRODUCTS_BELOW_FLOOR"
         return replace(
             plain, verdict=Verdict.FAIL, message=message, reason_code=code, advice=_SLOW, rule=floor.record()
         )
     least = min(share, key=share.__getitem__, default=None)
     if least is not None and share[least] < row.number("warn_below"):
-        message = f"{subject}: {_NAMES[least]} at {rates[least]:.4g} {_UNITS[least]} are {share[least]:.2f} of"
+        message = f"{subject}: {_NAMES[least]} at {rates[least]:.4g} {_UNITS[least]}, {share[least]:.2f} of"
         message = f"{message} the {number(usual, least):.4g} of its siblings"
         slower = replace(plain, verdict=Verdict.FAIL, message=message, reason_code="SLOWER_THAN_SIBLINGS", advice=_SLOW)
-        # A thread on the other socket copies slower, and the GPU is not to blame.
+        # A thread on the other socket copies more slowly, which is not the GPU's fault.
         other_socket = least != "tflops" and not flag(mapping(observed, "copy"), "near")
         if share[least] < row.number("fail_below") and not other_socket:
             return slower

@@ -1,4 +1,4 @@
-"""C26: every GPU that torch sees, side by side; and which GPUs of this machine are not measured."""
+"""C26: every GPU that torch sees, measured in parallel, and which GPUs of the machine are not measured."""
 
 import os
 import tempfile
@@ -7,9 +7,9 @@ from envkit.smoke import gpus, nvml, one_gpu, probe
 from envkit.smoke.observation import control, ran
 from envkit.smoke.timing import median
 
-# Of page-locked memory each process has two buffers. They are smaller for more GPUs than eight, or little memory.
+# Each process has two page-locked buffers of this size. They are smaller with more than eight GPUs or little memory.
 BUFFER_BYTES = 16 * one_gpu.MIB
-# Seconds for all processes together, less than the check has: eight take 8 s where the CPUs are not busy.
+# Seconds for all processes together, less than the check has: eight take 8 s if the CPUs are not busy.
 LIMIT_S, RESERVE_S = 24.0, 4.0
 WHY = {"failed": "its process failed", "timeout": "it gave no answer in time"}
 RATES = ("h2d_gb_per_s", "d2h_gb_per_s", "tflops")
@@ -21,14 +21,14 @@ def run(ctx):
     count = torch.cuda.device_count()
     size = min(BUFFER_BYTES, ctx.slab_bytes // (2 * count))
     ends = measured(ctx, count, size)
-    found = [_observation(index, end, ends) for index, end in enumerate(ends)]
-    return [*found, _coverage(torch, ends)]
+    rows = [_observation(index, end, ends) for index, end in enumerate(ends)]
+    return [*rows, _coverage(torch, ends)]
 
 
 def measured(ctx, count, size):
-    """Return what each GPU did, by its number in torch: the first one here, the others in processes of their own.
+    """Return how each GPU ended, by its number in torch: the first one measured here, the others in child processes.
 
-    This process has a context on the first one, and a GPU in exclusive mode allows no second one.
+    This process has a context on the first GPU, and a GPU in exclusive mode allows only one.
     """
     limit = max(1.0, min(LIMIT_S, ctx.remaining() - RESERVE_S))
     processes = []
@@ -87,7 +87,7 @@ def _coverage(torch, ends):
         if end["outcome"] != "answered"
     ]
     known = {gpus.nvml_index(torch, session, index) for index in range(len(ends))} if session else set()
-    # Where one cannot be matched, nobody knows which of the driver's GPUs it is.
+    # If one cannot be matched, it is unknown which of the driver's GPUs it is, so none can be called unseen.
     for index in unseen(range(session.count()), known) if session and None not in known else ():
         card = session.describe(index) or {}
         left.append(
@@ -103,5 +103,5 @@ def _coverage(torch, ends):
 
 
 def unseen(visible, known):
-    """Return those GPUs of the driver that torch does not have."""
+    """Return the GPUs of the driver that torch does not have."""
     return [item for item in visible if item not in known]

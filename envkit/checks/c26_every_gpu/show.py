@@ -1,4 +1,4 @@
-"""C26: one row per GPU, and which GPUs were not measured."""
+"""C26: a row per GPU, and which GPUs were not measured."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def show(checks: Sequence[Tree]) -> Shown:
         ident="every-gpu",
         title="Every GPU",
         sheets=tables(Sheet(title="Every GPU", head=head, rows=rows, notes=notes)),
-        remark="A few seconds for each: copies in turns, products side by side. C10 and C15 measure longer.",
+        remark="A few seconds per GPU: copies one GPU at a time, products in parallel. C10 and C15 measure longer.",
     )

@@ -1,4 +1,4 @@
-"""C27: device memory keeps what is written, and is as fast as its bus allows."""
+"""C27: does device memory keep what is written, and is it as fast as its bus allows?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SLOW = ("Look at clocks and at other processes: nvidia-smi -q -d CLOCK,PERFORMA
 
 
 def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
-    """Judge C27.pattern exactly, C27.copy against the memory bus."""
+    """Judge C27.pattern exactly, and C27.copy by the limit of the memory bus."""
     return by_part({"pattern": _pattern, "copy": _copy}, observation, spec, env)
 
 
@@ -48,7 +48,7 @@ def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     share = rate / limit
     message = f"{rate:.0f} GB/s read and written, {share:.2f} of what the memory bus carries ({limit:.0f} GB/s)"
     if share > row.number("warn_above"):
-        advice = ("Report this with the record (envkit verify -o FILE): width or clock of the bus are read wrongly.",)
+        advice = ("Report this with the record (envkit verify -o FILE): width or clock of the bus is misread.",)
         return Finding(Verdict.WARN, message, "ABOVE_MEMORY_LIMIT", advice, row.record(gates=False), metric, derived)
     if share < row.number("fail_below"):
         return Finding(Verdict.FAIL, message, "DEVICE_MEMORY_SLOW", _SLOW, row.record(), metric, derived)

@@ -3,9 +3,9 @@
 from envkit.smoke import noise, observation, one_gpu, timing
 
 SHARE = 0.8  # of the free memory; comparing needs some as well
-# An integrated GPU has the host's memory, where taking most of it ends other processes.
+# An integrated GPU uses the host's memory, and taking most of that would kill other processes.
 INTEGRATED_BYTES = 1 << 30
-# Words of a pattern that are written or compared at once, and at most which part of all.
+# Words of a pattern that are written or compared at once, and the least number of slices.
 SLICE_WORDS, SLICES_MIN = 1 << 26, 16
 # Odd, so that words at power-of-two distances differ in every byte: 2**64 over the golden ratio, as a signed number.
 FACTOR = -7046029254386353131
@@ -30,31 +30,31 @@ def run(ctx):
 
 
 def words(torch, free):
-    """Return how many words of eight bytes the pattern takes of ``free`` bytes."""
+    """Return how many words of eight bytes the pattern has, of ``free`` bytes of memory."""
     integrated = getattr(torch.cuda.get_device_properties(0), "is_integrated", False)
     return int(min(SHARE * free, INTEGRATED_BYTES) if integrated else SHARE * free) // 8
 
 
 def slices(count):
-    """Return ``[(begin, end)]`` of the parts that a pattern of ``count`` words is worked through in."""
+    """Return ``[(begin, end)]`` of the slices of a pattern of ``count`` words."""
     step = max(1, min(SLICE_WORDS, count // SLICES_MIN))
     return [(begin, min(begin + step, count)) for begin in range(0, count, step)]
 
 
 def expected(torch, begin, end, inverted, device):
-    """Return the words ``begin`` to ``end`` of the pattern, or of its complement: every bit is 0 once and 1 once."""
+    """Return the words ``begin`` to ``end`` of the pattern or of its complement, so that each bit is once 0, once 1."""
     part = torch.arange(begin, end, dtype=torch.int64, device=device).mul_(FACTOR)
     return part.bitwise_not_() if inverted else part
 
 
 def fill(torch, memory, inverted):
-    """Write the pattern."""
+    """Write the pattern or its complement."""
     for begin, end in slices(memory.numel()):
         memory[begin:end].copy_(expected(torch, begin, end, inverted, memory.device))
 
 
 def changed(torch, memory, inverted):
-    """Return how many words are not the pattern's."""
+    """Return how many words differ from the pattern."""
     wrong = torch.zeros((), dtype=torch.int64, device=memory.device)
     for begin, end in slices(memory.numel()):
         wrong += (memory[begin:end] != expected(torch, begin, end, inverted, memory.device)).sum()
@@ -87,7 +87,7 @@ def _copy(torch, free):
 
     def two():
         one()
-        # The second copy goes back, so that neither can be left out.
+        # The second copy goes back, so that neither of them is redundant.
         source.copy_(target)
 
     clock = timing.event_clock(torch)

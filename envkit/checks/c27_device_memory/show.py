@@ -1,4 +1,4 @@
-"""C27: how much device memory was tried, and the rate of a copy within it."""
+"""C27: how much device memory was tested, and the rate of a copy within it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from envkit.checks.shown import Sheet, Shown, cell, tables
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show the memory that kept the pattern and the rate of a copy against the bus."""
+    """Show how much memory was tested, and the rate of a copy compared with the memory bus."""
     by_id = {str(check.get("id")): check for check in checks}
     pattern, copy = mapping(by_id.get("C27.pattern")), mapping(by_id.get("C27.copy"))
     size = number(mapping(pattern.get("observed")).get("bytes"))
@@ -23,7 +23,7 @@ def show(checks: Sequence[Tree]) -> Shown:
         cell(number(derived.get("fraction_of_limit")), ".0%"),
     ]
     rows = [row] if any(item != "-" for item in row) else []
-    head = ("GiB tried", "wrong words", "copy GB/s", "limit GB/s", "of it")
+    head = ("GiB tested", "wrong words", "copy GB/s", "limit GB/s", "of limit")
     return Shown(
         ident="device-memory",
         title="Device memory",

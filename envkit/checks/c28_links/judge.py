@@ -1,4 +1,4 @@
-"""C28: links of a GPU to the host, both ways at once, and to the other GPUs."""
+"""C28: are copies in both directions at once and between GPUs exact and fast, and are all NVLinks up?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _both_ways(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     metric = {"name": "bidirectional_bandwidth", "value": both, "unit": "GB/s", "better": "higher"}
     derived = {"gain": gain}
     up, down = number(observed, "up_gb_per_s"), number(observed, "down_gb_per_s")
-    message = f"{both:.1f} GB/s both ways at once; alone {up:.1f} to the device, {down:.1f} from it"
+    message = f"{both:.1f} GB/s in both directions at once; alone {up:.1f} to the device, {down:.1f} from it"
     if not flag(observed, "exact"):
         rule = {"type": "equals", "exact": True, "gates": True}
         return Finding(Verdict.FAIL, f"{message}; bytes changed", "COPY_WRONG", _HARDWARE, rule, metric, derived)
@@ -53,16 +53,16 @@ def _nvlink(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if not isinstance(states, list) or not all(item is None or isinstance(item, dict) for item in states):
         raise MalformedError("links is not a list of GPUs")
     active = [0.0 if item is None else number(item, "active") for item in states]
-    owed = [_owed(item, max(active)) for item in states]
+    expected = [_expected(item, max(active)) for item in states]
     metric = {"name": "nvlinks_active", "value": min(active), "unit": "links", "better": "higher"}
     errors = {f"gpu:{index}": count for index, item in enumerate(states) if (count := _errors(item))}
-    derived = {"active": active, "owed": owed, "errors": errors}
+    derived = {"active": active, "owed": expected, "errors": errors}
     listed = ", ".join(f"{count:.0f} of gpu:{index}" for index, count in enumerate(active))
     message = f"active NVLinks: {listed}"
     if not max(active):
-        # Cards that could be bridged, and are not: a configuration.
+        # Cards that could be bridged and are not: a configuration, not a fault.
         return Finding(Verdict.PASS, f"{message}; none is connected", None, (), row.record(), metric, derived)
-    share = min(up / all_ for up, all_ in zip(active, owed, strict=True) if all_)
+    share = min(count / links for count, links in zip(active, expected, strict=True) if links)
     if share < row.number("fail_below"):
         return Finding(Verdict.FAIL, message, "NVLINKS_INACTIVE", _LINKS, row.record(), metric, derived)
     if share < 1:
@@ -74,15 +74,15 @@ def _nvlink(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     return Finding(Verdict.PASS, f"{message}, without errors", None, (), row.record(), metric, derived)
 
 
-def _owed(state: Mapping[str, Any] | None, most: float) -> float:
-    """Return the links that should be up: all where a switch joins them, else as many as the best of the GPUs has."""
+def _expected(state: Mapping[str, Any] | None, most: float) -> float:
+    """Return the links that should be up: all if they lead to a switch, else as many as the GPU with the most has."""
     if state is not None and state.get("to") == ["switch"]:
         return number(state, "links")
     return most
 
 
 def _errors(state: Mapping[str, Any] | None) -> float:
-    """Return the errors that a healthy link does not have; single replays and CRC errors are repaired by the link."""
+    """Return the errors that a healthy link does not have. Links repair single replays and CRC errors themselves."""
     counts = mapping(state, "errors") if state is not None else {}
     return optional_number(counts, "recovery") or 0.0
 
@@ -113,11 +113,11 @@ def _rates(pairs: Sequence[Mapping[str, Any]]) -> Finding:
     metric = {"name": "slowest_pair", "value": rates[least], "unit": "GB/s", "better": "higher"}
     message = f"copies between GPUs are exact, {rates[least]:.1f} ({least}) to {rates[most]:.1f} GB/s ({most})"
     derived = {"median": median(rates.values()), "rates": rates}
-    # What lies between two GPUs is the same both ways, however different pairs are wired.
-    against = {name: rate / rates[_back(name)] for name, rate in rates.items() if rates.get(_back(name))}
-    lame = [name for name, share in against.items() if share < row.number("warn_below")]
-    if lame:
-        warning = f"{message}; one way is far slower than the way back: {', '.join(lame)}"
+    # The path between two GPUs is the same in both directions, although pairs may be connected differently.
+    ratios = {name: rate / rates[_back(name)] for name, rate in rates.items() if rates.get(_back(name))}
+    one_sided = [name for name, ratio in ratios.items() if ratio < row.number("warn_below")]
+    if one_sided:
+        warning = f"{message}; one direction is far slower than the other: {', '.join(one_sided)}"
         return Finding(Verdict.WARN, warning, "LINK_ONE_SIDED", _TOPOLOGY, row.record(), metric, derived)
     apart = sorted({"-".join(sorted(_name(pair).split(">"))) for pair in pairs if pair.get("peer_access") is False})
     if apart:

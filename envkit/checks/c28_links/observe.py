@@ -1,21 +1,24 @@
-"""C28: copies to and from a GPU at once, NVLinks, and copies between all pairs of GPUs."""
+"""C28: copies to and from a GPU at once, NVLinks, and copies between all pairs of GPUs.
+
+The two GPU parts come from a child process, because copies between GPUs need a context on each of them.
+"""
 
 from envkit.smoke import context, noise, probe, timing
 from envkit.smoke.observation import Skip, control, ran, skipped
 
 MAX_GPUS = 8  # 56 ordered pairs
-# Seconds of the check that are left for the judgment of what came.
+# Seconds of the check that are reserved for what follows the copies.
 RESERVE_S = 3.0
 LIMIT_S = 60.0  # for all pairs
 
 
 def run(ctx):
-    """Return C28.both_ways; C28.nvlink and C28.matrix where two GPUs or more are visible."""
+    """Return C28.both_ways, and C28.nvlink and C28.matrix if two or more GPUs are visible."""
     return [_both_ways(ctx), *_between(ctx)]
 
 
 class Ways:
-    """Both directions, each with a page-locked buffer, a buffer on the device and a stream of its own."""
+    """The copies in both directions, each with a page-locked buffer, a device buffer and a stream of its own."""
 
     def __init__(self, torch, size):
         self.torch = torch
@@ -43,18 +46,18 @@ class Ways:
         self.down()
 
     def at_once(self):
-        """Queue both, each on its stream; what follows on the current stream waits for both."""
+        """Queue both, each on its own stream. Later work on the current stream waits for both."""
         cuda = self.torch.cuda
         main = cuda.current_stream()
-        for stream, way in zip(self.streams, (self.up, self.down)):  # noqa: B905 - Python 3.8
+        for stream, copy in zip(self.streams, (self.up, self.down)):  # noqa: B905 - Python 3.8
             stream.wait_stream(main)
             with cuda.stream(stream):
-                way()
+                copy()
         for stream in self.streams:
             main.wait_stream(stream)
 
     def exact(self):
-        """Whether every byte of both arrived."""
+        """Whether all bytes of both copies arrived."""
         equal = self.torch.equal
         return bool(equal(self.up_device.cpu(), self.expected) and equal(self.down_host, self.other))
 
@@ -65,7 +68,7 @@ def _both_ways(ctx):
     try:
         ways = Ways(torch, size)
     except RuntimeError as error:
-        # Whether that is a fault of the image is C09's question.
+        # C09 judges whether this is a fault of the image.
         raise Skip("BUFFERS_UNAVAILABLE", str(error)[:300]) from error
     variants = [(name, getattr(ways, name)) for name in ("up", "down", "in_turn", "at_once")]
     before = noise.snapshot(gpu=True, idle=True)
@@ -84,7 +87,7 @@ def _both_ways(ctx):
         "up_gb_per_s": size / took["up"] / 1e6,
         "down_gb_per_s": size / took["down"] / 1e6,
         "both_gb_per_s": 2 * size / took["at_once"] / 1e6,
-        # 1: they take turns, 2: neither slows the other down (where both are equally fast alone).
+        # 1: they take turns, 2: neither slows the other down (if both are equally fast alone).
         "gain": took["in_turn"] / took["at_once"],
         "exact": exact,
     }
@@ -108,26 +111,26 @@ def _between(ctx):
 
 
 def between(seen):
-    """Return C28.nvlink and C28.matrix from what the process that copies between GPUs ended with."""
+    """Return C28.nvlink and C28.matrix from the answer of the process that copies between GPUs."""
     if seen["outcome"] != "answered":
         observed = {"outcome": seen["outcome"], "text": seen["text"]}
-        held = [control("a_broken_process_is_noticed", True, "it is broken")]
+        noticed = [control("a_broken_process_is_noticed", True, "it is broken")]
         return [
             skipped("C28.nvlink", "gpu:0", "NO_ANSWER", "the process that reads the links failed: C28.matrix says why"),
-            ran("C28.matrix", "gpu:0", observed, held),
+            ran("C28.matrix", "gpu:0", observed, noticed),
         ]
     matrix = {"outcome": "answered", "text": None, "names": seen["names"], "pairs": seen["pairs"]}
     noticed = all(pair["noticed"] for pair in seen["pairs"])
-    found = [ran("C28.matrix", "gpu:0", matrix, [control("flipped_bit_is_noticed", noticed, "one bit of 64 MiB")])]
+    rows = [ran("C28.matrix", "gpu:0", matrix, [control("flipped_bit_is_noticed", noticed, "one bit of 64 MiB")])]
     if not any(seen["links"]):
         message = "no GPU here has NVLinks, or NVML does not show them"
-        return [skipped("C28.nvlink", "gpu:0", "NO_NVLINK", message), *found]
+        return [skipped("C28.nvlink", "gpu:0", "NO_NVLINK", message), *rows]
     planted = fewest([*seen["links"], {"active": -1}])
     links = {"names": seen["names"], "links": seen["links"], "fewest": fewest(seen["links"])}
-    held = [control("a_gpu_without_links_is_noticed", planted == -1, f"the fewest are {planted}")]
-    return [ran("C28.nvlink", "gpu:0", links, held), *found]
+    controls = [control("a_gpu_without_links_is_noticed", planted == -1, f"the fewest are {planted}")]
+    return [ran("C28.nvlink", "gpu:0", links, controls), *rows]
 
 
 def fewest(states):
-    """Return the active links of the GPU that has the fewest; one that has none counts as 0."""
+    """Return the active links of the GPU with the fewest. A GPU without NVLink counts as 0."""
     return min(0 if item is None else item["active"] for item in states)

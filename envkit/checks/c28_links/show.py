@@ -14,7 +14,7 @@ def _both_ways(check: Tree) -> Sheet:
     rates = [cell(number(observed.get(name)), ".1f") for name in names]
     rows = [rates] if rates[2] != "-" else []
     head = ("to the device, GB/s", "from it", "both at once")
-    return Sheet(title="Copies both ways", head=head, rows=rows, noisy=is_noisy(check))
+    return Sheet(title="Copies in both directions", head=head, rows=rows, noisy=is_noisy(check))
 
 
 def _matrix(check: Tree) -> Sheet:
@@ -30,12 +30,12 @@ def _matrix(check: Tree) -> Sheet:
 
 
 def show(checks: Sequence[Tree]) -> Shown:
-    """Show what both directions reach at once, and the rate of every pair of GPUs."""
+    """Show the rate of both directions at once, and of every pair of GPUs."""
     by_id = {str(check.get("id")): check for check in checks}
     sheets = (_both_ways(mapping(by_id.get("C28.both_ways"))), _matrix(mapping(by_id.get("C28.matrix"))))
     return Shown(
         ident="links",
         title="Links of the GPUs",
         sheets=tables(*sheets),
-        remark="Rows copy to columns.",
+        remark="Copies go from the GPU of the row to the GPU of the column.",
     )

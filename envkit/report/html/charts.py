@@ -99,7 +99,7 @@ def _line(figure: Lines) -> Markup:
 
     parts: list[object] = [
         *legend([name for name, _ in figure.series], 12),
-        label(2, top - 16, figure.up, kind="quiet"),
+        label(2, top - 16, figure.y_label, kind="quiet"),
     ]
     for value in scale:
         parts += [line(_LINES_LEFT, y_of(value), WIDTH - _LINES_RIGHT, y_of(value), "grid")]
@@ -107,7 +107,7 @@ def _line(figure: Lines) -> Markup:
     for step in figure.steps:
         parts += [label(x_of(step), bottom + 18, str(step), anchor="middle", kind="quiet")]
     parts += [
-        label((_LINES_LEFT + WIDTH - _LINES_RIGHT) / 2, bottom + 36, figure.across, anchor="middle", kind="quiet")
+        label((_LINES_LEFT + WIDTH - _LINES_RIGHT) / 2, bottom + 36, figure.x_label, anchor="middle", kind="quiet")
     ]
     if figure.marked is not None and figure.marked in figure.steps:
         parts += [line(x_of(figure.marked), top, x_of(figure.marked), bottom, "marked")]
@@ -310,7 +310,7 @@ def _intervals_at(figure: Intervals, width: float) -> tuple[float, list[object]]
         parts += [line(x_of(end), y - 6, x_of(end), y + 6, f"span {row.kind}") for end in (row.low, row.high)]
         parts += [el("circle", cx=at(x_of(row.estimate)), cy=at(y), r="5", class_=f"point {row.kind}")]
         parts += [label(_STRIP_EDGE, top + 16, fitted(row.name, 2 * _STRIP_NAME))]
-        parts += [label(width - _STRIP_EDGE, top + 16 + below, row.told, anchor="end", kind="strong")]
+        parts += [label(width - _STRIP_EDGE, top + 16 + below, row.label, anchor="end", kind="strong")]
     center = min(max(x_of(1), 4 * len(figure.reference)), width - 4 * len(figure.reference))
     parts += [label(center, 14, figure.reference, anchor="middle", kind="quiet")]
     return bottom + 24, parts
@@ -356,12 +356,12 @@ def _treemap_at(figure: Treemap, width: float) -> tuple[float, list[object]]:
     for row, (x, y, wide, high) in zip(rows, areas([row.value for row in rows], width, _TREEMAP), strict=True):
         color = f"t{groups.index(row.group) % 4}" if row.group else "rest" if groups else "t0"
         # The title is a tooltip for rectangles without a label; the table below the figure lists all names.
-        parts += [el("rect", el("title", f"{row.name}: {row.told}"), x=at(x), y=at(top + y), width=at(wide),
+        parts += [el("rect", el("title", f"{row.name}: {row.label}"), x=at(x), y=at(top + y), width=at(wide),
                      height=at(high), class_=f"tile {color}")]  # fmt: skip
         room = int((wide - 12) / 7.5)
-        if room >= max(len(row.told), _TILE_NAME) and high >= _TILE_LINE:
+        if room >= max(len(row.label), _TILE_NAME) and high >= _TILE_LINE:
             parts += [label(x + 6, top + y + 18, fitted(row.name, room))]
-            parts += [label(x + 6, top + y + 36, row.told)]
+            parts += [label(x + 6, top + y + 36, row.label)]
     return top + _TREEMAP, parts
 
 
@@ -445,7 +445,7 @@ def _drawn(figure: Titled, width: float, height: float, parts: Sequence[object],
     return el(
         "svg",
         el("title", figure.title, id=f"{ident}-t"),
-        el("desc", figure.told, id=f"{ident}-d"),
+        el("desc", figure.summary, id=f"{ident}-d"),
         *parts,
         viewBox=f"0 0 {at(width)} {at(height)}",
         role="img",

@@ -113,7 +113,7 @@ def _interval(row: Tree, interval: Mapping[str, float]) -> Interval:
         estimate=interval["estimate"],
         high=interval["high"],
         least=row["least"],
-        told=f"{interval['estimate']:.3f} {change}",
+        label=f"{interval['estimate']:.3f} {change}",
         kind=_KINDS[change][1],
     )
 

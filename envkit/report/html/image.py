@@ -144,7 +144,7 @@ def _treemap(ident: str, title: str, noun: str, rows: Sequence[Area]) -> Any:
     if others:
         value = sum(row.value for row in others)
         shown = [*shown, Area(counted(len(others), f"other {noun}"), value, _size(value))]
-    largest = "; ".join(f"{row.name}, {row.told}" for row in ranked[:3])
+    largest = "; ".join(f"{row.name}, {row.label}" for row in ranked[:3])
     return draw(Treemap(ident, title, f"{counted(len(rows), noun)}; the largest: {largest}.", shown))
 
 

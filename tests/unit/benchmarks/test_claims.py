@@ -141,7 +141,7 @@ def test_a_control_that_did_not_hold_gives_no_number() -> None:
 def test_overlap_on_one_stream_is_what_the_claim_is_about() -> None:
     shares = {"overlap": {"pinned": 0.93, "same_stream": 0.02, "pageable": 0.1}}
     found = parts("non-blocking", record_of(finding("C11.overlap", shares)))
-    assert [part.label for part in found.values() if part.told] == ["same stream"]
+    assert [part.label for part in found.values() if part.claimed] == ["same stream"]
     assert not CLAIMS["non-blocking"].holds(found["same stream"].value or 0)
 
 
@@ -251,10 +251,10 @@ def test_numbers_are_shown_with_three_digits(part: Part, shown: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"checks": ["C99"]}, "no check C99"),
+        ({"checks": ["C99"]}, "unknown check C99"),
         ({"tier": "quick"}, "tier quick does not run its checks"),
-        ({"unmeasured": "both"}, "either a figure or why it is unmeasured"),
-        ({"sources": []}, "no source"),
+        ({"unmeasured": "both"}, "needs either figure or unmeasured"),
+        ({"sources": []}, "needs known and sources"),
         ({"color": "red"}, "unknown color"),
     ],
 )

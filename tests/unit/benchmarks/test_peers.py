@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import checks, places
+from benchmarks.peers import checks, fixtures
 from benchmarks.peers.__main__ import PAGE, RESULTS
-from benchmarks.peers.model import OWN, Ran, Result, load, place, well_placed
+from benchmarks.peers.model import OWN, Ran, Result, load, rank, well_ranked
 from benchmarks.peers.page import Run, page
 
 RIGHT = ""
@@ -22,13 +22,13 @@ def test_there_are_twelve_questions_and_every_name_in_them_exists() -> None:
     assert len(questions) == 12
     assert {tool.name for tool in tools} >= {name for one in questions for name in one.answers}
     for question in questions:
-        assert callable(getattr(places, question.files))
+        assert callable(getattr(fixtures, question.files))
         assert any(not answer.unrun for answer in question.answers.values()) == bool(question.check)
         assert not question.check or callable(getattr(checks, question.check))
 
 
 def test_a_loss_says_what_is_missing() -> None:
-    found = Run.read(json.loads(RESULTS.read_text())).places()
+    found = Run.read(json.loads(RESULTS.read_text())).ranks()
     _, questions = load()
     assert [one.id for one in questions if found[one.id] in {"behind", "nobody"} and not one.lacks] == []
 
@@ -57,13 +57,13 @@ def test_the_page_is_the_one_of_the_kept_results() -> None:
     ],
 )
 def test_place(own: Result | None, other: Result, expected: str) -> None:
-    assert place({**({OWN: own} if own else {}), "peer": other}) == expected
+    assert rank({**({OWN: own} if own else {}), "peer": other}) == expected
 
 
 def test_only_the_right_other_tools_count() -> None:
-    assert place({OWN: result(2), "quick and wrong": result(1, wrong="no"), "slow": result(3)}) == "first"
-    assert place({OWN: result(1, 5.0), "not run": result(1, None), "quick": result(1, 0.5)}) == "behind"
-    assert well_placed(["alone", "first", "equal", "behind", "nobody"]) == 3
+    assert rank({OWN: result(2), "quick and wrong": result(1, wrong="no"), "slow": result(3)}) == "first"
+    assert rank({OWN: result(1, 5.0), "not run": result(1, None), "quick": result(1, 0.5)}) == "behind"
+    assert well_ranked(["alone", "first", "equal", "behind", "nobody"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_the_wheel_that_an_answer_names_is_held_to_the_facts(tmp_path: Path, out
 
 
 def test_a_lock_has_every_package_with_a_hash(tmp_path: Path) -> None:
-    places.requirements(tmp_path)
+    fixtures.requirements(tmp_path)
     assert checks.locked(checks.Given(tmp_path, [Ran(1, "error: no")])) == "no file has them all: error: no"
-    rows = [f"{name}=={version} --hash=sha256:" for name, version in places.REQUIREMENTS.items()]
+    rows = [f"{name}=={version} --hash=sha256:" for name, version in fixtures.REQUIREMENTS.items()]
     (tmp_path / "lock").write_text("\n".join(f"{row}{number:064x}" for number, row in enumerate(rows)))
     assert checks.locked(checks.Given(tmp_path, [Ran(0, "")])) == ""
     (tmp_path / "lock").write_text("\n".join(f"{row}{0:064x}" for row in rows))  # one hash for all
@@ -92,7 +92,7 @@ def test_a_lock_has_every_package_with_a_hash(tmp_path: Path) -> None:
 
 
 def test_the_packages_of_an_image_are_all_in_the_answer(tmp_path: Path) -> None:
-    lines = [f"python {name} {version}" for name, version in places.PACKAGES.items()]
+    lines = [f"python {name} {version}" for name, version in fixtures.PACKAGES.items()]
     assert checks.lists_packages(checks.Given(tmp_path, [Ran(0, "\n".join(lines))])) == ""
     assert checks.lists_packages(checks.Given(tmp_path, [Ran(0, "\n".join(lines[1:]))])) == "it does not list torch"
 
@@ -104,7 +104,7 @@ def test_a_model_fits_in_one_precision_and_not_in_the_other(tmp_path: Path) -> N
 
 
 def test_the_answer_for_a_cluster_is_held_to_an_exhaustive_search(tmp_path: Path) -> None:
-    places.inventory(tmp_path)
+    fixtures.inventory(tmp_path)
 
     def images(*picks: tuple[str, str]) -> Ran:
         return Ran(

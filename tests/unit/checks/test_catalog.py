@@ -37,8 +37,8 @@ def test_a_check_runs_by_its_id_and_after_those_it_names() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([entry("C01", "C02"), entry("C02", "C01")], "checks/c02/check.yaml: after: C01 is a circle"),
-        ([entry("C01", "C01")], "after: C01 is a circle"),
+        ([entry("C01", "C02"), entry("C02", "C01")], "checks/c02/check.yaml: after: C01 is circular"),
+        ([entry("C01", "C01")], "after: C01 is circular"),
         ([entry("C01", "C99")], "checks/c01/check.yaml: after: C99 is not a check"),
         ([entry("C01"), entry("C01")], "checks/c01 and checks/c01 have the same id C01"),
     ],
@@ -92,10 +92,10 @@ def test_only_and_skip_narrow_in_the_payloads_order() -> None:
 @pytest.mark.parametrize(
     ("tier", "only", "skip", "message"),
     [
-        ("fast", (), (), "'fast' is not a tier"),
-        ("quick", ("C98", "C00"), (), "no check C98"),
-        ("quick", (), ("X",), "no check X"),
-        ("quick", ("C00",), ("C00",), "no check is left to run"),
+        ("fast", (), (), "unknown tier 'fast'"),
+        ("quick", ("C98", "C00"), (), "unknown check C98"),
+        ("quick", (), ("X",), "unknown check X"),
+        ("quick", ("C00",), ("C00",), "no checks left to run"),
     ],
 )
 def test_a_selection_that_cannot_run_is_refused(

@@ -116,7 +116,7 @@ def test_a_state_folder_that_cannot_be_written_is_no_obstacle(
     ("arguments", "message"),
     [
         (["--allow-cpu", "--require-gpu"], "contradict"),
-        (["--only", "C98"], "no check C98"),
+        (["--only", "C98"], "unknown check C98"),
         (["--timeout", "0"], "--timeout"),
         (["--tier", "fast"], "--tier"),
         (["--plan", "none.json"], "none.json"),
@@ -132,7 +132,7 @@ def test_a_wrong_command_line_is_exit_2(
 
 def test_a_wrong_check_is_told_before_anything_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", "--skip", "C98"]) == 2  # nothing was built yet
-    assert "no check C98" in capsys.readouterr().err
+    assert "unknown check C98" in capsys.readouterr().err
 
 
 def test_ids_may_be_joined_and_written_small(runner: Replay) -> None:

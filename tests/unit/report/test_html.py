@@ -156,7 +156,7 @@ def test_the_headline_numbers_carry_what_they_compare_with_and_their_direction()
     assert [" ".join(line.split()) for line in row.strip().split("\n")] == [
         "Host to device 55.2 GB/s 88% of the link's 63 GB/s higher is better",
         "Device to host 41 GB/s 65% of the link's 63 GB/s higher is better",
-        "Best loader setting 8 workers 3904 samples/s, bound by decoding, 6.1x the rate of none",
+        "Best loader setting 8 workers 3904 samples/s, bound by decoding, 6.1x num_workers=0",
         "AMP speedup 2.4 to 6.5x a training step in bf16 against fp32 higher is better",
         "Matrix products 755 TFLOP/s bf16 products, 76% of the GPU's peak 1000 higher is better",
         "Starved share 35% of a training step waits for its loader lower is better",
@@ -232,7 +232,7 @@ def test_every_picture_is_drawn_where_there_is_data() -> None:
         "Memory of a step, fp32 = 1",
         "Gradient error against fp32",
         "Rate of a matrix product",
-        "Saved for backward by batch, fp32 = 1",
+        "Memory kept for backward by batch size, fp32 = 1",
         "A call, eager and compiled",
         "A step, with and without its loader",
         "Decoding JPEG, 500 x 375",
@@ -294,10 +294,10 @@ def test_a_topic_says_what_to_do_and_shows_a_table_without_a_picture_unfolded() 
 
 def test_parts_of_a_step_that_overlap_are_not_laid_end_to_end() -> None:
     tree = gpu_record()
-    assert "Of it waiting for data" not in render_html(tree).decode()
+    assert "Of which waiting for data" not in render_html(tree).decode()
     check(tree, "C23.training")["observed"]["data_wait_s"] = 0.04
     text = render_html(tree).decode()
-    assert "Of it waiting for data" in text
+    assert "Of which waiting for data" in text
     assert "The host waits for data while the device still computes" in text
 
 

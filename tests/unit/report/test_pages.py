@@ -175,7 +175,7 @@ def test_a_span_of_round_values_holds_both_ends(low: float, more: float) -> None
 
 def _interval(ends: list[float], least: float) -> Interval:
     low, middle, high = ends
-    return Interval("name", low, middle, high, least, told="1.0 SAME", kind="skip")
+    return Interval("name", low, middle, high, least, label="1.0 SAME", kind="skip")
 
 
 @given(st.lists(st.tuples(POSITIVE, POSITIVE, POSITIVE, st.floats(0.01, 2)), min_size=1, max_size=5))

@@ -73,10 +73,10 @@ def test_lines_stay_in_their_picture(points: dict[int, float], limit: float) -> 
             Lines(
                 ident="x",
                 title="t",
-                told="d",
+                summary="d",
                 steps=steps,
-                across="a",
-                up="u",
+                x_label="a",
+                y_label="u",
                 series=[("s", points)],
                 limits=[("l", limit)],
                 marked=1,

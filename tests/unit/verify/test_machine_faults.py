@@ -86,12 +86,12 @@ FAULTS: dict[str, tuple[Tree, str, str]] = {
     "copies to the host are wrong": (
         observation("C10.non_blocking", "gpu:0", observed={"d2h_exact_after_sync": False}),
         "COPY_WRONG",
-        "a non_blocking copy to the host is wrong even after a synchronization",
+        "a non_blocking copy to the host is wrong even after synchronizing",
     ),
     "a copy beside kernels changes": (
         observation("C11.overlap", "gpu:0", observed={"exact": False}),
         "COPY_WRONG",
-        "a copy that ran beside kernels arrived changed, although the streams were synchronized",
+        "a copy that ran while kernels ran arrived changed, although the streams were synchronized",
     ),
     "link fell back three generations": (
         observation("C10.link", "gpu:0", observed={"link": {**GEN4, "gen": 1}}, noise=CLEAN),
@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[Tree, str, str]] = {
     "one lane left": (
         copy(1.7, {**GEN4, "width": 1}),
         "BANDWIDTH_BELOW_FLOOR",
-        "1.7 GB/s = 0.86 of PCIe 4.0 x1 as it is, 0.05 of PCIe 4.0 x16, which slot and card support",
+        "1.7 GB/s = 0.86 of PCIe 4.0 x1 as negotiated, 0.05 of PCIe 4.0 x16, which slot and card support",
     ),
     "slow socket": (copy(8.0, GEN4), "BANDWIDTH_BELOW_FLOOR", "8.0 GB/s = 0.25 of PCIe 4.0 x16"),
     "wedged": (

@@ -10,7 +10,7 @@ TRAINING = {"network": "mlp", "steps": 20, "losses_different": 0, "weights_diffe
 
 def test_equal_bits_pass() -> None:
     finding = found("C07.gemm.fp32", GEMM)
-    assert (finding.verdict, finding.message) == (PASS, "50 products of 512 x 512 are equal bit by bit")
+    assert (finding.verdict, finding.message) == (PASS, "50 products of 512 x 512 are bit-identical")
     assert said("C07.training", TRAINING) == (PASS, None)
 
 

@@ -72,9 +72,9 @@ def test_on_a_busy_machine_a_slow_copy_is_inconclusive(rate: float) -> None:
 @pytest.mark.parametrize(
     ("rate", "link", "expected"),
     [
-        (3.4, {**GEN4, "gen": 1}, "3.4 GB/s = 0.85 of PCIe 1.0 x16 as it is, 0.11 of PCIe 4.0 x16"),
-        (1.7, {**GEN4, "width": 1}, "1.7 GB/s = 0.86 of PCIe 4.0 x1 as it is, 0.05 of PCIe 4.0 x16"),
-        (3.4, {**GEN5, "gen": 3, "width": 4}, "3.4 GB/s = 0.86 of PCIe 3.0 x4 as it is, 0.05 of PCIe 5.0 x16"),
+        (3.4, {**GEN4, "gen": 1}, "3.4 GB/s = 0.85 of PCIe 1.0 x16 as negotiated, 0.11 of PCIe 4.0 x16"),
+        (1.7, {**GEN4, "width": 1}, "1.7 GB/s = 0.86 of PCIe 4.0 x1 as negotiated, 0.05 of PCIe 4.0 x16"),
+        (3.4, {**GEN5, "gen": 3, "width": 4}, "3.4 GB/s = 0.86 of PCIe 3.0 x4 as negotiated, 0.05 of PCIe 5.0 x16"),
     ],
 )
 def test_a_link_that_fell_back_is_no_excuse_for_its_rate(rate: float, link: dict[str, Any], expected: str) -> None:

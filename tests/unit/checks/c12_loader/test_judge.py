@@ -154,7 +154,7 @@ def test_the_users_data_are_told_by_number_size_and_kind() -> None:
     [
         ({"error": "LookupError"}, "DATA_FAILED", "the files of --data could not be opened: LookupError"),
         ({"folder": {**FOLDER, "files": 0}}, "DATA_EMPTY", "has no files"),
-        ({"folder": {**FOLDER, "files": 0, "lost": 2}}, "DATA_UNREADABLE", "2 entries cannot be"),
+        ({"folder": {**FOLDER, "files": 0, "lost": 2}}, "DATA_UNREADABLE", "2 unreadable entries"),
         ({"folder": {**FOLDER, "lost": 2}}, "DATA_UNREADABLE", "2 entries of the folder cannot be read"),
         ({"dataset": "ours:make", "samples": 0}, "DATA_EMPTY", "the Dataset ours:make has no samples"),
         ({"broken": 1, "exceptions": ["OSError"]}, "SAMPLES_BROKEN", "1 raised OSError; the others were measured"),

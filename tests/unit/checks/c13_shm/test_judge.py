@@ -45,7 +45,7 @@ def test_too_little_room_around_the_run_is_no_fault_of_the_image() -> None:
     finding = found("C13.shm", observed, {"shm_mb": 1024}, missing=("network", "shared-memory"))
     assert (finding.verdict, finding.reason_code) == (WARN, "SHM_AROUND_TOO_SMALL")
     assert finding.message == (
-        "not decided here: the loader keeps 154 MB in flight and /dev/shm of the host is 64 MB: No space left "
+        "cannot be decided here: the loader keeps 154 MB in flight and /dev/shm of the host is 64 MB: No space left "
         "on device (28); the plan asks for 1024 MiB"
     )
     assert found("C13.shm", observed, missing=("network",)).verdict == FAIL

@@ -48,7 +48,7 @@ def test_decoders_that_disagree_are_named(difference: int | None) -> None:
 def test_a_decoder_that_gives_another_picture_is_named() -> None:
     finding = found("C21.small", {**JPEG, "mean_error": {"pillow": 61.0}}, noise=CLEAN)
     assert (finding.verdict, finding.reason_code, finding.rule["gates"]) == (FAIL, "PICTURE_WRONG", False)
-    assert finding.message == "500 x 375: pillow decodes an image to levels that are 61 off on average"
+    assert finding.message == "500 x 375: pillow decodes an image to pixels that are off by 61 levels on average"
     assert said("C21.small", {key: value for key, value in JPEG.items() if key != "mean_error"}) == (PASS, None)
 
 

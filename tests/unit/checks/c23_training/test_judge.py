@@ -96,12 +96,12 @@ def test_an_option_of_a_step_informs(changed: dict[str, Any], expected: tuple[An
 def test_a_form_that_is_faster_than_the_default_is_advised() -> None:
     told = found("C23.attention", ATTENTION, subject="gpu:0")
     assert told.message == (
-        "scaled dot product attention: torch takes flash; over math: flash 4.00x, efficient 2.00x; not here: cudnn"
+        "scaled dot product attention: torch uses flash; over math: flash 4.00x, efficient 2.00x; not available: cudnn"
     )
     assert told.advice == ()
     slower = found("C23.attention", {**ATTENTION, "default": "efficient"}, subject="gpu:0")
     assert slower.advice == (
-        "Select it with torch.nn.attention.sdpa_kernel: flash is 2.00 times as fast as what torch takes by itself.",
+        "Select it with torch.nn.attention.sdpa_kernel: flash is 2.00 times as fast as what torch uses by default.",
     )
     forms = {
         "base": "loop",
@@ -110,4 +110,4 @@ def test_a_form_that_is_faster_than_the_default_is_advised() -> None:
         "speed_up": {"loop": 1.0, "foreach": 3.0, "fused": 6.0},
     }
     fused = found("C23.optimizer", {**ATTENTION, **forms, "largest_difference": {}}, subject="gpu:0")
-    assert fused.advice == ("Pass fused=True to torch.optim.AdamW: a step of it is 2.00 times as fast.",)
+    assert fused.advice == ("Pass fused=True to torch.optim.AdamW: its step is 2.00 times as fast.",)

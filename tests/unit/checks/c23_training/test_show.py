@@ -9,7 +9,7 @@ from tests.support.shown import named, of
 
 def test_a_step_names_its_bottleneck_and_what_to_do() -> None:
     found = named(gpu_record(), "Where a training")
-    assert found.rows[1] == ["of it waiting for data", "13.1", "32%"]
+    assert found.rows[1] == ["of which waiting for data", "13.1", "32%"]
     assert found.notes[0] == "Starved share 35%: a step takes 41.2 ms, and 26.7 ms without waiting for its loader."
     assert found.notes[1].startswith("Bottleneck data: the loader is the bottleneck: starved 35% of 41.2 ms a step")
     assert found.advice[0].startswith("The loader alone is slower than the device")

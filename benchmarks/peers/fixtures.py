@@ -1,4 +1,4 @@
-"""The files that a question begins with, and the machine that tools find: nvidia-smi names a driver and a GPU."""
+"""The files that questions start with, and a stand-in for the machine: an nvidia-smi with a driver and a GPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SITE = "opt/env/lib/python3.11/site-packages"
 _SMI = """#!{python}
 import sys
 row = {row!r}
-query = [one.partition("=")[2] for one in sys.argv if one.startswith("--query-gpu=")]
+query = [word.partition("=")[2] for word in sys.argv if word.startswith("--query-gpu=")]
 if not query:
     print("| NVIDIA-SMI {driver}   Driver Version: {driver}   CUDA Version: {cuda} |")
 else:
     names = query[0].split(",")
-    if not any("noheader" in one for one in sys.argv):
+    if not any("noheader" in word for word in sys.argv):
         print(", ".join(names))
-    bare = any("nounits" in one for one in sys.argv)
+    bare = any("nounits" in word for word in sys.argv)
     print(", ".join(row.get(name.strip(), "[N/A]").removesuffix(" MiB" if bare else "\\n") for name in names))
 """
 _RESERVED = """    deploy:
@@ -39,18 +39,18 @@ _RESERVED = """    deploy:
 
 
 def machine(folder: Path, driver: str = DRIVER) -> Path:
-    """A folder for PATH whose nvidia-smi answers as on the machine of the questions, or with another driver."""
+    """Write an nvidia-smi for the machine of the questions, or for another driver; return its folder for PATH."""
     row = {"index": "0", "name": GPU, "driver_version": driver, "memory.total": "24576 MiB", "compute_cap": CAPABILITY}
     text = _SMI.format(python=sys.executable, row={**row, "count": "1"}, driver=driver, cuda=CUDA)
     return _script(folder / "nvidia-smi", text).parent
 
 
 def nothing(_: Path) -> None:
-    """No files."""
+    """Write no files."""
 
 
 def cpu_torch(folder: Path) -> None:
-    """An environment .venv whose torch is a build without CUDA; .venv/site leads to its packages."""
+    """Write an environment .venv whose torch is a build without CUDA; .venv/site links to its packages."""
     site = folder / ".venv" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     File("cpu", "torch", "2.4.1+cpu", "py3-none-any", None).unpack(site)
     (folder / ".venv" / "site").symlink_to(site)
@@ -60,7 +60,7 @@ def cpu_torch(folder: Path) -> None:
 
 
 def requirements(folder: Path) -> None:
-    """A project with a requirements.txt, in which torch names its CUDA and its index."""
+    """Write a project with a requirements.txt that has torch with its CUDA and its index."""
     (folder / "requirements.txt").write_text(
         "--extra-index-url https://download.pytorch.org/whl/cu124\n"
         f"torch=={REQUIREMENTS['torch']}+cu124\nnumpy=={REQUIREMENTS['numpy']}\n"
@@ -70,7 +70,7 @@ def requirements(folder: Path) -> None:
 
 
 def definition(folder: Path) -> None:
-    """The same project, with an image definition for envkit and a build file for envd."""
+    """Write the same project, with an image definition for envkit and a build file for envd."""
     requirements(folder)
     request = '{torch: "2.4.1", cuda: "12.4", source: pytorch}'
     (folder / "image.yaml").write_text(
@@ -82,16 +82,16 @@ def definition(folder: Path) -> None:
 
 
 def slower_records(folder: Path) -> None:
-    """Records of eight runs of last week's image and of today's, which is slower by 20 %."""
+    """Write records of eight runs of last week's image and of today's, whose steps take 20 % longer."""
     for week, milliseconds in WEEKS.items():
         (folder / week).mkdir()
         for number in range(_RUNS):
-            value = milliseconds * (1 + 0.002 * (number % 5))  # no two runs are alike
+            value = milliseconds * (1 + 0.002 * (number % 5))  # runs are never exactly equal
             (folder / week / f"{number}.json").write_text(json.dumps(record(value)))
 
 
 def image_file(folder: Path) -> None:
-    """An OCI layout with four Python packages, in two layers."""
+    """Write an OCI layout with four Python packages in two layers."""
     texts = {
         f"{_SITE}/{name}-{version}.dist-info/METADATA": f"Name: {name}\nVersion: {version}\n\n"
         for name, version in PACKAGES.items()
@@ -102,7 +102,7 @@ def image_file(folder: Path) -> None:
 
 
 def dockerfiles(folder: Path) -> None:
-    """A wrong pair of files (wheels without CUDA, no GPU for the service) and, in right/, a right one."""
+    """Write a wrong pair of files (wheels without CUDA, no GPU for the service) and, in right/, a right pair."""
     (folder / "right").mkdir()
     _dockerfile(folder / "Dockerfile", "cpu")
     _dockerfile(folder / "right" / "Dockerfile", "cu124")
@@ -112,7 +112,7 @@ def dockerfiles(folder: Path) -> None:
 
 
 def inventory(folder: Path) -> None:
-    """Three kinds of machines."""
+    """Write an inventory with three kinds of machines."""
     (folder / "hosts.csv").write_text(
         dedent("""\
             name,gpu,driver,count
