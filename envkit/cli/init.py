@@ -25,6 +25,7 @@ SCHEMA = "envkit.init/1"
 class InitFlags:
     """The options of `envkit init`."""
 
+    file: str | None
     source: str | None
     output: str
     dry_run: bool
@@ -33,13 +34,14 @@ class InitFlags:
 
 
 @new_command("init")
+@click.argument("file", required=False, shell_complete=shell_values.files)
 @option(
     Section.INPUT,
     "--from",
     "source",
     metavar="FILE",
     shell_complete=shell_values.files,
-    help="Project file to read. [found in this folder]",
+    help="The same as FILE.",
 )
 @option(
     Section.OUTPUT,
@@ -56,13 +58,14 @@ class InitFlags:
 def command(flags: InitFlags) -> None:
     """Write an image definition from the files of a project.
 
-    It reads requirements.txt, environment.yml, pyproject.toml, pixi.toml, cog.yaml or a Dockerfile.
+    FILE is a requirements.txt, environment.yml, pyproject.toml, pixi.toml, cog.yaml or Dockerfile, or a folder with
+    one of them (default: this folder).
     Versions of torch, CUDA and Python become the request. Everything that cannot be taken over is listed with the
     reason. An existing definition is never overwritten, and nothing is downloaded.
 
     \b
     envkit init                                  read the project file in this folder
-    envkit init --from docker/Dockerfile         read this file
+    envkit init docker/Dockerfile                read this file
     envkit init --dry-run                        print the definition
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.ground.store import write_new
@@ -112,12 +115,14 @@ def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:
     """Return the file to read, the other project files if the folder was searched, and the folder."""
     from envkit.project.definition import choose, reader_of
 
-    if flags.source is None:
-        return *choose(Path()), Path()
-    path = Path(flags.source)
+    if flags.file and flags.source:
+        raise UsageError("FILE and --from contradict each other", hint="give one of them")
+    path = Path(flags.file or flags.source or "")
+    if path.is_dir():
+        return *choose(path), path
     reader_of(path.name)
     if not path.is_file():
-        raise UsageError(f"--from {flags.source}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
+        raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
     return path.name, (), path.parent
 
 
@@ -127,7 +132,7 @@ def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool)
 
     click.echo(f"read {folder / drafted.file}", err=err)
     for other in others:
-        click.echo(f"ignored {other}; to read it instead: envkit init --from {other}", err=err)
+        click.echo(f"ignored {other}; to read it instead: envkit init {shlex.quote(str(folder / other))}", err=err)
     for line in aligned([("taken over", "", ""), *shown(drafted.taken)]):
         click.echo(neutral(line), err=err)
     losses = [entry for entry in drafted.skipped if not entry.harmless]

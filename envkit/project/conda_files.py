@@ -46,7 +46,7 @@ def environment(name: str, folder: Path) -> Contents:
     """
     tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name), name)
     if not isinstance(tree, dict):
-        raise UsageError(f"{name} is not an environment: it has no keys", hint="envkit init --from another file")
+        raise UsageError(f"{name} is not an environment: it has no keys", hint="envkit init FILE to read another file")
 
     def line(text: str, *keys: str | int) -> Line:
         return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)
@@ -84,7 +84,7 @@ def pixi(name: str, folder: Path) -> Contents:
         tree: Mapping[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
+            f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init FILE to read another file"
         ) from error
     tree = table(tree, "tool", "pixi") or tree
     where = lines_of(name, text)

@@ -44,7 +44,7 @@ def cog(name: str, folder: Path) -> Contents:
     tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name), name)
     build: Any = tree.get("build") if isinstance(tree, dict) else None
     if not isinstance(tree, dict) or not isinstance(build, dict):
-        raise UsageError(f"{name} has no key `build`", hint="envkit init --from another file")
+        raise UsageError(f"{name} has no key `build`", hint="envkit init FILE to read another file")
 
     def line(text: str, *keys: str | int) -> Line:
         return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)

@@ -140,7 +140,7 @@ def choose(folder: Path) -> tuple[str, tuple[str, ...]]:
     if not present:
         raise UsageError(
             f"{folder.resolve()} has none of {', '.join(FILES)}",
-            hint="envkit init --from FILE, or cd to the folder of the project",
+            hint="envkit init FILE, or cd to the folder of the project",
         )
     chosen = next((name for name in present if _names_torch(name, folder)), present[0])
     return chosen, tuple(name for name in present if name != chosen)

@@ -69,7 +69,7 @@ def _parsed(name: str, text: str) -> Mapping[str, Any]:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
+            f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init FILE to read another file"
         ) from error
 
 

@@ -31,7 +31,7 @@ def _observation(item: Mapping[str, Any]) -> dict[str, Any]:
         "reason": None if reason is None else {"code": _code(reason["code"]), "message": _text(reason.get("message"))},
         "controls": [_control(control) for control in item["controls"]],
         "samples": _samples(item.get("samples")),
-        "stats": _object(item.get("stats")) or None,
+        "stats": {name: _number(value) for name, value in _object(item.get("stats")).items()} or None,
         "noise": _object(item.get("noise")) or None,
         "duration_s": _number(item.get("duration_s")),
     }

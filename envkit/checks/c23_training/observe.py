@@ -266,7 +266,9 @@ def _timed(ctx, check_id, forms, observed, planted, *, base):
         forms[base]()
 
     variants = [*forms.items(), ("twice", twice)]
+    before = noise.snapshot(gpu=ctx.has_cuda, idle=True)
     timed = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=WARMUP_S, budget_s=BUDGET_S)
+    gate = noise.gate(before, noise.snapshot(gpu=ctx.has_cuda))
     took = {name: timed[name]["stats"]["median"] for name in forms}
     ratio = timed["twice"]["stats"]["median"] / took[base]
     line = NEAR[ctx.device.split(":")[0]]
@@ -278,7 +280,7 @@ def _timed(ctx, check_id, forms, observed, planted, *, base):
         control("two_steps_take_longer", ratio > 1.4, f"two take {ratio:.2f} times one"),
     ]
     item = timed[base]
-    return ran(check_id, ctx.subject, observed, controls, samples=item["samples"], stats=item["stats"])
+    return ran(check_id, ctx.subject, observed, controls, samples=item["samples"], stats=item["stats"], noise=gate)
 
 
 def largest(left, right):

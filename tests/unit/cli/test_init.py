@@ -53,6 +53,21 @@ def test_a_project_becomes_the_kept_definition(name: str, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    "arguments", [("docker/requirements.txt",), ("docker",), ("--from", "docker/requirements.txt")]
+)
+def test_a_file_or_a_folder_can_be_named(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker/requirements.txt").write_text(LINES)
+    assert run(*arguments).stdout.startswith("read docker/requirements.txt\n")
+    assert (tmp_path / "docker/image.yaml").is_file()
+
+
+def test_a_file_is_named_once() -> None:
+    error = failure("a.txt", "--from", "b.txt")
+    assert (error.message, error.hint) == ("FILE and --from contradict each other", "give one of them")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_resolve_takes_the_definition(name: str, tmp_path: Path) -> None:
     shutil.copytree(PROJECTS / name, tmp_path, dirs_exist_ok=True)
@@ -108,7 +123,7 @@ def test_the_file_that_names_torch_is_taken_and_the_others_are_told(tmp_path: Pa
     (tmp_path / "requirements.txt").write_text("torch\n")
     shown = run().stdout
     assert shown.startswith(
-        "read requirements.txt\nignored pyproject.toml; to read it instead: envkit init --from pyproject.toml\n"
+        "read requirements.txt\nignored pyproject.toml; to read it instead: envkit init pyproject.toml\n"
     )
 
 
@@ -123,7 +138,7 @@ def test_from_another_folder_the_definition_lies_beside_the_file(tmp_path: Path)
     ("arguments", "message"),
     [
         ((), "has none of cog.yaml, pixi.toml"),
-        (("--from", "nosuch.txt"), "--from nosuch.txt: the file does not exist"),
+        (("nosuch.txt",), "nosuch.txt: the file does not exist"),
         (("--from", "setup.py"), "'setup.py' is not a file that envkit reads"),
     ],
 )

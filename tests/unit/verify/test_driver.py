@@ -153,7 +153,7 @@ IDS = st.sampled_from(
             optional={
                 "reason": st.none() | st.fixed_dictionaries({"code": st.text(max_size=5), "message": JSON}),
                 "samples": JSON,
-                "stats": JSON,
+                "stats": JSON | st.dictionaries(st.sampled_from(["median", "n"]), JSON),
                 "noise": JSON,
                 "duration_s": JSON,
             },

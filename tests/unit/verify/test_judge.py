@@ -56,6 +56,13 @@ def test_a_control_on_a_clock_says_nothing_on_a_busy_machine_and_counts_on_a_qui
     assert (quiet.verdict, quiet.reason_code) == (Verdict.ERROR, "CONTROL_FAILED")
 
 
+def test_a_wrong_result_is_a_failure_on_a_busy_machine_too() -> None:
+    slack = [{"name": "twice_the_work_is_seen", "held": False, "detail": ""}]
+    wrong, slow = (verdict_rule(Verdict.FAIL, type=kind) for kind in ("max_rel_err", "min_frac_of_limit"))
+    busy = observation("C05", controls=slack, noise={"gate": "noisy"})
+    assert [one(busy, C05=rule).verdict for rule in (wrong, slow)] == [Verdict.FAIL, Verdict.INCONCLUSIVE]
+
+
 @pytest.mark.parametrize("controls", [[], ["held"], [{"held": "yes"}]])
 def test_a_check_without_a_sound_control_proves_nothing(controls: list[object]) -> None:
     assert one(observation("C05", controls=controls)).verdict is Verdict.ERROR
