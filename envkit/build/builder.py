@@ -78,7 +78,7 @@ class EngineBuilder:
             rendered = render(
                 plan,
                 lock=lock,
-                flavour=self.engine.flavour,
+                syntax=self.engine.syntax,
                 mirrors=mirrors,
                 template_dirs=options.template_dirs,
                 base=base.reference,

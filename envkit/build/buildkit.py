@@ -35,7 +35,7 @@ class BuildKitEngine:
     """BuildKit of the Docker engine at an address. Images go into that engine's storage."""
 
     name = "buildkit"
-    flavour = "buildkit"
+    syntax = "buildkit"
 
     def __init__(self, address: str | None = None, client: str = "docker") -> None:
         self._store = DockerEngine(address)

@@ -41,7 +41,7 @@ class DockerEngine:
     """The engine at an address. Every request uses its own connection."""
 
     name = "docker"
-    flavour = "classic"
+    syntax = "classic"
 
     def __init__(self, address: str | None = None) -> None:
         self.address = address or docker_address()

@@ -110,7 +110,7 @@ class Engine(Protocol):
     """
 
     name: str
-    flavour: str  # of its Dockerfiles: 'classic' | 'buildkit'
+    syntax: str  # of its Dockerfiles: 'classic' | 'buildkit'
 
     def probe(self) -> Probe:
         """Return whether the engine answers, within ten seconds. Never raises."""

@@ -1,4 +1,4 @@
-"""Build with Podman through its client, from Dockerfiles of the classic flavour."""
+"""Build with Podman through its client, from Dockerfiles of the classic syntax."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PodmanEngine:
     """This user's Podman."""
 
     name = "podman"
-    flavour = "classic"
+    syntax = "classic"
 
     def __init__(self, client: str = "podman") -> None:
         self._client = client

@@ -41,7 +41,8 @@ class RenderFlags:
     definition: str | None
     request: RequestOptions = group(RequestOptions)
     locked: str | None
-    flavour: str
+    syntax: str | None
+    flavour: str | None  # the former name of --syntax
     preset: str | None
     out: str | None
     only: str | None
@@ -50,6 +51,11 @@ class RenderFlags:
     show_blocks: bool
     list_images: bool
     as_json: bool
+
+    @property
+    def dockerfile_syntax(self) -> str:
+        """The syntax of the Dockerfile."""
+        return self.syntax or self.flavour or "classic"
 
 
 @new_command("render")
@@ -64,12 +70,12 @@ class RenderFlags:
 )
 @option(
     Section.BUILD,
-    "--flavour",
+    "--syntax",
     metavar="NAME",
-    default="classic",
-    shell_complete=shell_values.flavours,
+    shell_complete=shell_values.syntaxes,
     help="Dockerfile syntax: classic or buildkit. [classic]",
 )
+@option(Section.BUILD, "--flavour", hidden=True, shell_complete=shell_values.syntaxes)
 @preset_option
 @option(
     Section.OUTPUT,
@@ -126,7 +132,7 @@ def command(flags: RenderFlags) -> None:
     elif flags.inline:
         _print_inline(flags, plan, rendered, _complete(rendered, lock, mirrors))
     elif flags.as_json:
-        _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": _texts(rendered)})
+        _print_json(_named(plan, rendered, _texts(rendered)))
     elif flags.only:
         click.echo(_file(rendered, flags.only, plan), nl=False)
     else:
@@ -156,7 +162,7 @@ def _rendered(flags: RenderFlags, plan: BuildPlan, lock: Lock | None, settings: 
     return render(
         plan,
         lock=lock,
-        flavour=flags.flavour,
+        syntax=flags.dockerfile_syntax,
         mirrors=mirrors,
         template_dirs=_templates(settings),
         command=f"envkit render images/{name}.yaml" if as_shipped and lock is None else None,
@@ -188,12 +194,17 @@ def _complete(rendered: Rendered, lock: Lock | None, mirrors: Mirrors) -> dict[s
     return files
 
 
+def _named(plan: BuildPlan, rendered: Rendered, files: dict[str, str]) -> dict[str, Any]:
+    # `flavour` is the former name of `syntax`; readers of earlier documents know only that one.
+    return {"plan": plan.digest, "syntax": rendered.syntax, "flavour": rendered.syntax, "files": files}
+
+
 def _print_inline(flags: RenderFlags, plan: BuildPlan, rendered: Rendered, files: dict[str, bytes]) -> None:
     from envkit.render.inline import inline
 
     text = inline(rendered, files)
     if flags.as_json:
-        _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": {"Dockerfile": text}})
+        _print_json(_named(plan, rendered, {"Dockerfile": text}))
     else:
         click.echo(text, nl=False)
 

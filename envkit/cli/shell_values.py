@@ -210,10 +210,10 @@ def _presets() -> Iterable[tuple[str, str]]:
     return ((name, row["name"]) for name, row in presets().items())
 
 
-def _flavours() -> Iterable[tuple[str, str]]:
-    from envkit.render.model import FLAVOURS
+def _syntaxes() -> Iterable[tuple[str, str]]:
+    from envkit.render.model import SYNTAXES
 
-    return ((name, "") for name in FLAVOURS)
+    return ((name, "") for name in SYNTAXES)
 
 
 def _tables() -> Iterable[tuple[str, str]]:
@@ -259,5 +259,5 @@ kinds = _offering(_kinds)
 engines = _offering(_engines)
 networks = _offering(_networks)
 presets = _offering(_presets)
-flavours = _offering(_flavours)
+syntaxes = _offering(_syntaxes)
 tables = _offering(_tables)

@@ -32,7 +32,7 @@ def build_context(order: Order, cell: Cell) -> dict[str, str]:
         )
     rendered = render(
         cell.plan,
-        flavour="buildkit",
+        syntax="buildkit",
         mirrors=order.mirrors,
         template_dirs=order.template_dirs,
         base=base or None,

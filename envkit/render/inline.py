@@ -1,7 +1,7 @@
 """Write a Dockerfile that contains its build context, for `docker build -`.
 
-Each COPY from the context becomes instructions that write the same bytes and modes. In the classic flavour that is a
-RUN that decodes Base64, which every builder supports. In the buildkit flavour it is a COPY with heredocs, which are
+Each COPY from the context becomes instructions that write the same bytes and modes. In the classic syntax that is a
+RUN that decodes Base64, which every builder supports. In the buildkit syntax it is a COPY with heredocs, which are
 readable, and a RUN only for files that a heredoc cannot contain.
 """
 
@@ -61,7 +61,7 @@ def inline(rendered: Rendered, files: Mapping[str, bytes]) -> str:
             raise _too_large(copied, size)
         written += [
             *lines[position : item.line - 1],
-            *_writing(item, copied, rendered.flavour, as_user=item.stage in users),
+            *_writing(item, copied, rendered.syntax, as_user=item.stage in users),
         ]
         position = item.end
     return "\n".join([*written, *lines[position:]]).replace(f"# {BESIDE}\n", f"# {_ALONE}\n", 1)
@@ -109,9 +109,9 @@ def _binds(flag: str) -> bool:
     return flag.startswith("--mount=") and "type=" not in flag.replace("type=bind", "") and "from=" not in flag
 
 
-def _writing(item: Instruction, files: list[_File], flavour: str, *, as_user: bool) -> Iterator[str]:
+def _writing(item: Instruction, files: list[_File], syntax: str, *, as_user: bool) -> Iterator[str]:
     """Yield the lines of the instructions that write these files."""
-    texts = [file for file in files if flavour == "buildkit" and _is_text(file)]
+    texts = [file for file in files if syntax == "buildkit" and _is_text(file)]
     for folder in dict.fromkeys(PurePosixPath(file.target).parent for file in texts):
         group = [file for file in texts if PurePosixPath(file.target).parent == folder]
         yield from _heredocs(item, group)

@@ -26,7 +26,7 @@ UNSAFE_LOCKED = UNSAFE | {"D4", "D5"}
 def check(rendered: Rendered, rules: Collection[str] = RULES) -> list[Finding]:
     """Return the findings of these rules, sorted by line; by default of all rules."""
     context = Context(
-        files=rendered.files, parsed=parse(rendered.dockerfile), flavour=rendered.flavour, locked=rendered.locked
+        files=rendered.files, parsed=parse(rendered.dockerfile), syntax=rendered.syntax, locked=rendered.locked
     )
     findings = [
         Finding(rule=rule, line=line, message=message, severity=severity)

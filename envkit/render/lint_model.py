@@ -19,7 +19,7 @@ class Context:
 
     files: Mapping[str, bytes]
     parsed: Parsed
-    flavour: str
+    syntax: str
     locked: bool = False
 
     def text(self, name: str) -> str:

@@ -155,8 +155,8 @@ def self_reference(context: Context) -> Iterator[Hit]:
 
 
 def builders(context: Context) -> Iterator[Hit]:
-    """D18: no BuildKit syntax in the classic flavour."""
-    if context.flavour == "buildkit":
+    """D18: no instruction in the classic syntax that only BuildKit reads."""
+    if context.syntax == "buildkit":
         return
     for item in context.parsed.instructions:
         for flag in item.flags:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FLAVOURS = ("classic", "buildkit")
+SYNTAXES = ("classic", "buildkit")
 BESIDE = (
     "It needs the files beside it: `envkit render --out DIR` writes the whole build context for `docker build DIR`."
 )
@@ -21,7 +21,7 @@ class Rendered:
     files: dict[str, bytes]
     build_image: str
     final_image: str
-    flavour: str
+    syntax: str
     executable: frozenset[str] = frozenset()  # names of files with mode 0755
     locked: bool = False  # whether the files install the artifacts of a lock
 

@@ -15,7 +15,7 @@ from envkit.render import lint, locked
 from envkit.render.context import context
 from envkit.render.contextfiles import context_files, dockerignore
 from envkit.render.copied import COPIED, copied_files
-from envkit.render.model import FLAVOURS, Rendered
+from envkit.render.model import SYNTAXES, Rendered
 from envkit.render.texts import text_of
 
 _COMMAND = re.compile(r"envkit render [A-Za-z0-9][A-Za-z0-9._/-]*")
@@ -25,7 +25,7 @@ def render(
     plan: BuildPlan,
     *,
     lock: Lock | None = None,
-    flavour: str = "classic",
+    syntax: str = "classic",
     mirrors: Mirrors | None = None,
     template_dirs: Sequence[Path] = (),
     base: str | None = None,
@@ -38,7 +38,7 @@ def render(
     Args:
         plan: the plan.
         lock: its lock, to be installed exactly; None = conda and pip solve the plan's specs during the build.
-        flavour: `classic` for every engine, `buildkit` for cache and secret mounts.
+        syntax: `classic` for every engine, `buildkit` for cache and secret mounts.
         mirrors: the download sources; they are not part of the plan.
         template_dirs: the user's template folders; the first one that has a template wins.
         base: the image in FROM of the final stage, usually with a digest; default: the plan's.
@@ -49,8 +49,8 @@ def render(
     Raises:
         UsageError: a template, a mirror, a base image or a file to copy is invalid.
     """
-    if flavour not in FLAVOURS:
-        raise UsageError(f"unknown flavor {flavour!r:.80}", hint=f"--flavour {' or '.join(FLAVOURS)}")
+    if syntax not in SYNTAXES:
+        raise UsageError(f"unknown Dockerfile syntax {syntax!r:.80}", hint=f"--syntax {' or '.join(SYNTAXES)}")
     if check_template(plan.template):
         raise UsageError(f"{plan.template!r:.80} {check_template(plan.template)}", hint="--template miniconda")
     if command is not None and not _COMMAND.fullmatch(command):
@@ -61,7 +61,7 @@ def render(
             hint="envkit build without --no-lock; or envkit lock, then envkit render --locked envkit.lock",
         )
     places = mirrors or Mirrors()
-    values = context(plan, lock, flavour=flavour, mirrors=places, base=base, build_base=build_base, command=command)
+    values = context(plan, lock, syntax=syntax, mirrors=places, base=base, build_base=build_base, command=command)
     files = context_files(plan, lock, mirrors=places, values=values)
     texts = {"Dockerfile": text_of(f"{plan.template}.Dockerfile.j2", values, template_dirs)}
     if kind_of(plan.template) == "miniconda" and lock is None:
@@ -75,7 +75,7 @@ def render(
         files=dict(sorted((files | copied).items())),
         build_image=str(values["build_image"]),
         final_image=str(values["final_image"]),
-        flavour=flavour,
+        syntax=syntax,
         executable=executable,
         locked=lock is not None,
     )

@@ -194,7 +194,7 @@ def test_secrets_stay_out_of_the_image(build: Build, engine: Engine, tmp_path: P
     canary = secrets.token_hex(16)
     (tmp_path / "secret").write_text(canary)
     job = Job(name="try", secrets=(("token", tmp_path / "secret"),))
-    if engine.flavour == "classic":
+    if engine.syntax == "classic":
         with pytest.raises(UsageError, match="secrets") as caught:
             build("RUN true", job=job)
         assert caught.value.hint == "--engine buildkit"

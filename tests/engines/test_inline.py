@@ -65,15 +65,15 @@ def _old(client: str) -> str | None:
 def test_stdin_gives_what_the_context_gives(
     way: tuple[str, str], place: World, pinned: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    builder, flavour = way
+    builder, syntax = way
     place.require("docker", "registry", "base")
     client = place.docker_client or "docker"
-    if flavour == "buildkit" and (version := _old(client)):
+    if syntax == "buildkit" and (version := _old(client)):
         reason = f"Docker {version} reads no heredocs, Docker {HEREDOCS} and later do"
         request.applymarker(pytest.mark.xfail(strict=True, raises=subprocess.CalledProcessError, reason=reason))
     text = f"FROM {pinned}\n{STEPS}".encode()
     executable = frozenset(["copied/0/run.sh"])
-    made = Rendered({"Dockerfile": text, **FILES}, pinned, pinned, flavour, executable)
+    made = Rendered({"Dockerfile": text, **FILES}, pinned, pinned, syntax, executable)
     (tmp_path / "context").mkdir()
     ids: list[str] = []
     try:

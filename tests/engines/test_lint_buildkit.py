@@ -38,7 +38,7 @@ def built(client: str, source: str) -> dict[str, Any] | None:
 
 def read(source: str) -> dict[str, Any] | None:
     """The same as the lint reads it; None if it refuses the file as unreadable."""
-    made = Rendered(files={"Dockerfile": source.encode()}, build_image="", final_image="", flavour="buildkit")
+    made = Rendered(files={"Dockerfile": source.encode()}, build_image="", final_image="", syntax="buildkit")
     if any(item.severity == "error" for item in lint.check(made, UNREADABLE)):
         return None
     image = parse(source).image

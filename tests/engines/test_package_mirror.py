@@ -74,7 +74,7 @@ def test_packages_of_the_final_stage_come_from_the_mirror(
     address, asked = counted
     mirrors = Mirrors(debian_mirror=f"{address}/debian", debian_security_mirror=f"{address}/debian-security")
     plan = replace(plan_from("request: {cpu: true}\n"), system=(PACKAGE,))
-    made = render(plan, mirrors=mirrors, base=pinned, flavour=engine.flavour)
+    made = render(plan, mirrors=mirrors, base=pinned, syntax=engine.syntax)
     # The steps of the final stage up to its packages, as they were rendered; conda is not what is tried here.
     text = made.files["Dockerfile"].decode()
     steps = text[text.rindex("\nFROM ") : text.index("\nCOPY passwd group")]

@@ -84,7 +84,7 @@ def payload(data: bytes) -> None:
 def template(data: bytes) -> None:
     """A Dockerfile: the lint reads it, and judges the same with another comment on top."""
     text = data.decode("utf-8", "replace")
-    made = Rendered(files={"Dockerfile": text.encode()}, build_image="", final_image="", flavour="buildkit")
+    made = Rendered(files={"Dockerfile": text.encode()}, build_image="", final_image="", syntax="buildkit")
     found = lint.check(made)
     assert all(0 <= item.line <= text.count("\n") + 1 for item in found)
     parsed = parse(text)

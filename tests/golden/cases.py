@@ -14,7 +14,7 @@ from envkit.plan.definition import shipped
 from envkit.plan.model import BuildPlan
 from envkit.plan.toolchain import Needs, builder_plan
 from envkit.render.inline import inline
-from envkit.render.model import FLAVOURS, Rendered
+from envkit.render.model import SYNTAXES, Rendered
 from envkit.render.render import render
 from tests.golden import reference
 from tests.golden.exports import exports
@@ -91,33 +91,33 @@ def plan(case: Case) -> BuildPlan:
 
 
 @cache
-def rendered(case: Case, flavour: str) -> Rendered:
+def rendered(case: Case, syntax: str) -> Rendered:
     lock = _LOCKS[case.template](plan(case)) if case.locked and not case.source else None
     if case.source:
         lock = locked_source(plan(case)) if case.source == "built" else locked_wheels(plan(case))
-    return render(plan(case), lock=lock, flavour=flavour, mirrors=MIRRORS if case.mirrored or case.locked else None)
+    return render(plan(case), lock=lock, syntax=syntax, mirrors=MIRRORS if case.mirrored or case.locked else None)
 
 
 def expected(case: Case) -> dict[str, bytes]:
-    """The kept files of a case by name; the flavours differ in the Dockerfile alone."""
-    classic = rendered(case, FLAVOURS[0])
+    """The kept files of a case by name; the syntaxes differ in the Dockerfile alone."""
+    classic = rendered(case, SYNTAXES[0])
     files = {name: data for name, data in classic.files.items() if _kept(name, case)}
-    files |= {f"{flavour}.Dockerfile": rendered(case, flavour).files["Dockerfile"] for flavour in FLAVOURS}
-    kept_inline = FLAVOURS if case in INLINE else ()
-    return files | {f"{flavour}.inline.Dockerfile": inlined(case, flavour).encode() for flavour in kept_inline}
+    files |= {f"{syntax}.Dockerfile": rendered(case, syntax).files["Dockerfile"] for syntax in SYNTAXES}
+    kept_inline = SYNTAXES if case in INLINE else ()
+    return files | {f"{syntax}.inline.Dockerfile": inlined(case, syntax).encode() for syntax in kept_inline}
 
 
-def context_files(case: Case, flavour: str) -> dict[str, bytes]:
+def context_files(case: Case, syntax: str) -> dict[str, bytes]:
     """Every file of the build context, with those that an engine adds."""
-    made = rendered(case, flavour)
+    made = rendered(case, syntax)
     built = [word for word in made.dockerfile.split() if word.startswith("wheels/") and word.endswith(".whl")]
     extra = {"ca-bundle.pem": b"-----BEGIN CERTIFICATE-----\n"} | dict.fromkeys(built, bytes(range(256)) * 300)
     return made.files | extra
 
 
-def inlined(case: Case, flavour: str) -> str:
+def inlined(case: Case, syntax: str) -> str:
     """The Dockerfile that holds its build context."""
-    return inline(rendered(case, flavour), context_files(case, flavour))
+    return inline(rendered(case, syntax), context_files(case, syntax))
 
 
 def _kept(name: str, case: Case) -> bool:

@@ -10,7 +10,7 @@ from envkit.plan.definition import parse
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
 from envkit.project.definition import Drafted, choose, draft, shown
-from envkit.render.model import FLAVOURS
+from envkit.render.model import SYNTAXES
 from envkit.render.render import render
 
 PROJECTS = Path(__file__).parent / "projects"
@@ -44,9 +44,9 @@ def projects() -> Iterator[tuple[str, str, bytes]]:
     for name in NAMES:
         yield "init", f"{name}.yaml", drafted(name).text.encode()
         yield "init", f"{name}.txt", listing(name).encode()
-    for flavour in FLAVOURS:
-        made = render(plan(RENDERED), flavour=flavour)
-        yield f"init-{RENDERED}", f"{flavour}.Dockerfile", made.files["Dockerfile"]
+    for syntax in SYNTAXES:
+        made = render(plan(RENDERED), syntax=syntax)
+        yield f"init-{RENDERED}", f"{syntax}.Dockerfile", made.files["Dockerfile"]
     yield f"init-{RENDERED}", "dockerignore", made.files[".dockerignore"]
     tree = json.loads(made.files["plan.json"])
     kept = {key: tree[key] for key in ("copy", "ports", "volumes", "workdir", "cmd", "pip")}

@@ -9,7 +9,7 @@ import pytest
 
 from envkit.plan.store import plan_from_json
 from envkit.render import lint
-from envkit.render.model import FLAVOURS
+from envkit.render.model import SYNTAXES
 from tests.golden import reference
 from tests.golden.cases import (
     FOLDER,
@@ -87,10 +87,10 @@ def test_a_report_is_as_kept(name: str) -> None:
     assert (FOLDER / "report" / name).read_text() == reports()[name].decode(), UPDATE
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("syntax", SYNTAXES)
 @CASES
-def test_own_lint_finds_no_error(case: Case, flavour: str) -> None:
-    found = [item for item in lint.check(rendered(case, flavour)) if item.severity == "error"]
+def test_own_lint_finds_no_error(case: Case, syntax: str) -> None:
+    found = [item for item in lint.check(rendered(case, syntax)) if item.severity == "error"]
     assert [str(item) for item in found] == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from envkit.render import lint
-from envkit.render.model import FLAVOURS, Rendered
+from envkit.render.model import SYNTAXES, Rendered
 from tests.golden.cases import Case, context_files, inlined, rendered
 from tests.golden.test_goldens import CASES
 
@@ -102,18 +102,18 @@ def _written(stage: int, root: Path) -> Files:
     }
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("syntax", SYNTAXES)
 @CASES
-def test_the_same_files_with_the_same_modes(case: Case, flavour: str, tmp_path: Path) -> None:
-    made = rendered(case, flavour)
-    wanted = of_context(made.dockerfile, context_files(case, flavour), made.executable)
+def test_the_same_files_with_the_same_modes(case: Case, syntax: str, tmp_path: Path) -> None:
+    made = rendered(case, syntax)
+    wanted = of_context(made.dockerfile, context_files(case, syntax), made.executable)
     assert len(wanted) >= 8
-    assert of_inline(inlined(case, flavour), tmp_path) == wanted
+    assert of_inline(inlined(case, syntax), tmp_path) == wanted
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("syntax", SYNTAXES)
 @CASES
-def test_nothing_but_the_copies_changes(case: Case, flavour: str) -> None:
+def test_nothing_but_the_copies_changes(case: Case, syntax: str) -> None:
     """Without what writes files, both Dockerfiles are the same lines."""
 
     def rest(text: str) -> list[str]:
@@ -121,13 +121,13 @@ def test_nothing_but_the_copies_changes(case: Case, flavour: str) -> None:
         text = re.sub(r"COPY <<'.*\n(?:.*\n)*?(?=(?:RUN|ENV|COPY --|WORKDIR) |FROM .*\n(?:COPY|RUN) )", "", text)
         return [line for line in text.splitlines() if line and not re.match(r"COPY (?!--from)|# It ", line)]
 
-    assert rest(inlined(case, flavour)) == rest(rendered(case, flavour).dockerfile)
+    assert rest(inlined(case, syntax)) == rest(rendered(case, syntax).dockerfile)
 
 
 @CASES
 def test_the_classic_form_holds_the_rules_of_the_lint(case: Case) -> None:
     made = rendered(case, "classic")
     files = made.files | {"Dockerfile": inlined(case, "classic").encode()}
-    again = Rendered(files, made.build_image, made.final_image, made.flavour, locked=made.locked)
+    again = Rendered(files, made.build_image, made.final_image, made.syntax, locked=made.locked)
     rules = set(lint.RULES) - {"D7"}  # it takes the file name miniconda.curl for a download
     assert [str(item) for item in lint.check(again, rules) if item.severity == "error"] == []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envkit.render import lint
-from envkit.render.model import FLAVOURS
+from envkit.render.model import SYNTAXES
 from envkit.render.render import render
 from tests.golden.cases import FOLDER
 from tests.golden.projects import NAMES, RENDERED, drafted, plan, projects
@@ -37,10 +37,10 @@ def test_a_definition_resolves_to_what_the_project_asks(name: str) -> None:
     assert (found.torch, found.cuda, found.python) == expected[name]
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("syntax", SYNTAXES)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_definition_renders_without_lint_errors(name: str, flavour: str) -> None:
-    found = lint.check(render(plan(name), flavour=flavour))
+def test_a_definition_renders_without_lint_errors(name: str, syntax: str) -> None:
+    found = lint.check(render(plan(name), syntax=syntax))
     assert [str(item) for item in found if item.severity == "error"] == []
 
 

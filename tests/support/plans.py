@@ -32,6 +32,6 @@ def plan_from(body: str, *, folder: Path = Path("/nonexistent"), **typed: Any) -
 
 
 @cache
-def context(name: str = "cu126", template: str = "miniconda", flavour: str = "classic") -> Rendered:
+def context(name: str = "cu126", template: str = "miniconda", syntax: str = "classic") -> Rendered:
     """Return the rendered build context of a shipped image."""
-    return render(shipped_plan(name, template=template), flavour=flavour)
+    return render(shipped_plan(name, template=template), syntax=syntax)

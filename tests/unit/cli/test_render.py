@@ -148,8 +148,9 @@ def test_check_counts_rules() -> None:
 
 
 def test_json_holds_every_file() -> None:
-    tree = document("cu118", "--flavour", "buildkit")
-    assert tree["flavour"] == "buildkit"
+    tree = document("cu118", "--syntax", "buildkit")
+    assert tree["syntax"] == tree["flavour"] == "buildkit"
+    assert document("cu118", "--flavour", "buildkit") == tree
     assert tree["plan"].startswith("sha256:")
     assert "Dockerfile" in tree["files"]
 

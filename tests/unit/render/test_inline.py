@@ -12,10 +12,10 @@ from envkit.render.model import Rendered
 MIB = 1 << 20
 
 
-def written(*lines: str, flavour: str = "classic", **files: bytes) -> str:
+def written(*lines: str, syntax: str = "classic", **files: bytes) -> str:
     text = "\n".join(["FROM debian", *lines, ""])
     named = {name.replace("_", "."): data for name, data in files.items()}
-    made = Rendered({"Dockerfile": text.encode(), **named}, "debian", "debian", flavour)
+    made = Rendered({"Dockerfile": text.encode(), **named}, "debian", "debian", syntax)
     return inline(made, made.files)
 
 
@@ -27,9 +27,9 @@ def decoded(text: str) -> bytes:
     return found
 
 
-def refusal(*lines: str, flavour: str = "classic", **files: bytes) -> UsageError:
+def refusal(*lines: str, syntax: str = "classic", **files: bytes) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        written(*lines, flavour=flavour, **files)
+        written(*lines, syntax=syntax, **files)
     assert "envkit render --out DIR" in str(caught.value.hint)
     return caught.value
 
@@ -69,7 +69,7 @@ def test_the_limit_names_the_largest_file() -> None:
     ],
 )
 def test_a_heredoc_has_what_every_parser_reads(data: bytes, heredoc: bool) -> None:
-    text = written("COPY a.txt ./", flavour="buildkit", a_txt=data)
+    text = written("COPY a.txt ./", syntax="buildkit", a_txt=data)
     assert ("<<'a.txt'" in text) == heredoc
     assert (data.decode() in text) if heredoc else decoded(text) == data
 
@@ -112,10 +112,10 @@ def test_what_has_no_form_is_refused(line: str, message: str) -> None:
 
 def test_a_step_after_user_would_not_write_as_root() -> None:
     assert "follows USER" in refusal("USER 1000:1000", "COPY a.txt /x/", a_txt=b"a\n").message
-    assert "COPY <<'a.txt' /x/" in written("USER 1000:1000", "COPY a.txt /x/", flavour="buildkit", a_txt=b"a\n")
+    assert "COPY <<'a.txt' /x/" in written("USER 1000:1000", "COPY a.txt /x/", syntax="buildkit", a_txt=b"a\n")
     assert written("USER 1000:1000", "FROM debian", "COPY a.txt /x/", a_txt=b"a\n")
 
 
 def test_flags_stay_with_a_heredoc() -> None:
-    text = written("COPY --chown=1000:1000 a.txt /x/", flavour="buildkit", a_txt=b"a\n")
+    text = written("COPY --chown=1000:1000 a.txt /x/", syntax="buildkit", a_txt=b"a\n")
     assert "COPY --chown=1000:1000 <<'a.txt' /x/\na\na.txt\n" in text

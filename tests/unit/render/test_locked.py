@@ -9,7 +9,7 @@ from envkit.ground.settings import Mirrors
 from envkit.lock.model import DebPackage, LockedBase
 from envkit.lock.store import digest_of
 from envkit.render import lint, locked
-from envkit.render.model import FLAVOURS, Rendered
+from envkit.render.model import SYNTAXES, Rendered
 from envkit.render.render import render
 from tests.support.locks import locked_conda, locked_wheels
 from tests.support.plans import shipped_plan
@@ -56,10 +56,10 @@ def test_a_login_in_a_mirror_never_reaches_a_list() -> None:
         locked.files(CPU, locked_conda(CPU), mirrors)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_conda_and_pip_install_the_lists_and_nothing_is_solved(flavour: str) -> None:
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_conda_and_pip_install_the_lists_and_nothing_is_solved(syntax: str) -> None:
     lock = locked_wheels(MIXED, conda=WITH_PIP)
-    made = render(MIXED, lock=lock, flavour=flavour)
+    made = render(MIXED, lock=lock, syntax=syntax)
     assert errors(made) == set()
     text = made.dockerfile
     assert "conda create -y -q -p /opt/env --file explicit.txt;" in text
@@ -71,9 +71,9 @@ def test_conda_and_pip_install_the_lists_and_nothing_is_solved(flavour: str) -> 
     assert "constraints.txt" not in made.files
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_no_installer_gets_into_an_environment_of_wheels(flavour: str) -> None:
-    made = render(WHEELS, lock=locked_wheels(WHEELS), flavour=flavour)
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_no_installer_gets_into_an_environment_of_wheels(syntax: str) -> None:
+    made = render(WHEELS, lock=locked_wheels(WHEELS), syntax=syntax)
     assert errors(made) == set()
     assert '"$ENVKIT_PYTHON" -m venv --without-pip /opt/env' in made.dockerfile
     assert f'ENVKIT_PIP="/build/pip/lib/python{WHEELS.resolution.python}/site-packages"' in made.dockerfile

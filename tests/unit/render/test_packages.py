@@ -5,7 +5,7 @@ import pytest
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import Mirrors
 from envkit.render import lint
-from envkit.render.model import FLAVOURS
+from envkit.render.model import SYNTAXES
 from envkit.render.packages import LAYOUTS, package_files
 from envkit.render.render import render
 from tests.support.plans import facts, plan_from, shipped_plan
@@ -82,7 +82,7 @@ def test_every_rpm_system_of_the_facts_has_a_layout() -> None:
     assert {row.id for row in facts().oses if row.family == "rpm"} <= set(LAYOUTS)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("syntax", SYNTAXES)
 @pytest.mark.parametrize(
     ("body", "mirrors", "names"),
     [
@@ -91,9 +91,9 @@ def test_every_rpm_system_of_the_facts_has_a_layout() -> None:
     ],
 )
 def test_what_leads_to_a_mirror_is_removed_by_the_step_that_uses_it(
-    body: str, mirrors: Mirrors, names: tuple[str, ...], flavour: str
+    body: str, mirrors: Mirrors, names: tuple[str, ...], syntax: str
 ) -> None:
-    made = render(plan_from(body), mirrors=mirrors, flavour=flavour)
+    made = render(plan_from(body), mirrors=mirrors, syntax=syntax)
     docker = made.files["Dockerfile"].decode()
     final = docker[docker.rindex("\nFROM ") :]
     for name in names:

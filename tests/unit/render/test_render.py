@@ -14,7 +14,7 @@ from envkit.plan.model import BuildPlan
 from envkit.plan.store import plan_from_json
 from envkit.render import lint
 from envkit.render.dockerfile import command, parse
-from envkit.render.model import FLAVOURS, Rendered
+from envkit.render.model import SYNTAXES, Rendered
 from envkit.render.render import render
 from tests.support.plans import context, plan_from, shipped_plan
 
@@ -38,10 +38,10 @@ def shape(made: Rendered) -> list[tuple[str, str | None]]:
     env=st.dictionaries(VARIABLE, FREE, max_size=3),
     labels=st.dictionaries(LABEL, FREE, max_size=3),
     cmd=st.lists(FREE, max_size=3),
-    flavour=st.sampled_from(FLAVOURS),
+    syntax=st.sampled_from(SYNTAXES),
 )
 def test_no_value_becomes_an_instruction(
-    title: str, env: dict[str, str], labels: dict[str, str], cmd: list[str], flavour: str
+    title: str, env: dict[str, str], labels: dict[str, str], cmd: list[str], syntax: str
 ) -> None:
     plain = shipped_plan("cu126")
     plan = dataclasses.replace(
@@ -51,8 +51,8 @@ def test_no_value_becomes_an_instruction(
         labels=tuple(sorted(labels.items())),
         cmd=tuple(cmd),
     )
-    made = render(plan, flavour=flavour)
-    assert shape(made) == shape(render(plain, flavour=flavour))
+    made = render(plan, syntax=syntax)
+    assert shape(made) == shape(render(plain, syntax=syntax))
     parsed = parse(made.dockerfile)
     found_env = dict(parsed.final("ENV")[0].pairs)
     found_labels = dict(parsed.final("LABEL")[0].pairs)
@@ -73,13 +73,13 @@ def test_a_value_with_a_line_end_is_refused(field: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("template", ["miniconda", "wheels"])
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_rendering_is_a_fixed_point(template: str, flavour: str) -> None:
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_rendering_is_a_fixed_point(template: str, syntax: str) -> None:
     plan = shipped_plan("jupyter", template=template)
-    first = render(plan, flavour=flavour)
+    first = render(plan, syntax=syntax)
     again = plan_from_json(json.loads(first.files["plan.json"]), "plan.json")
     assert again == plan
-    assert render(again, flavour=flavour) == first
+    assert render(again, syntax=syntax) == first
 
 
 @pytest.mark.requirement("R6")
@@ -157,7 +157,7 @@ def test_mirrors_replace_every_source() -> None:
 
 
 def test_a_ca_bundle_stays_in_the_build_stage() -> None:
-    made = render(shipped_plan("cu126"), mirrors=Mirrors(ca_bundle="/etc/ca.pem"), flavour="buildkit")
+    made = render(shipped_plan("cu126"), mirrors=Mirrors(ca_bundle="/etc/ca.pem"), syntax="buildkit")
     parsed = parse(made.dockerfile)
     copies = [item for item in parsed.of("COPY") if "ca-bundle.pem" in item.text]
     assert copies
@@ -185,7 +185,7 @@ def test_a_miniconda_image_takes_the_installers_place() -> None:
 def test_buildkit_adds_the_installer_by_checksum() -> None:
     plan = shipped_plan("cu126")
     assert plan.installer is not None
-    add = parse(render(plan, flavour="buildkit").dockerfile).of("ADD")[0]
+    add = parse(render(plan, syntax="buildkit").dockerfile).of("ADD")[0]
     assert add.flags == (f"--checksum=sha256:{plan.installer.sha256}",)
     assert add.text == f"{plan.installer.url} miniconda.sh"
 
@@ -204,9 +204,9 @@ def test_nothing_else_than_what_is_needed_is_copied() -> None:
     assert copied == set(made.files) - {"Dockerfile", ".dockerignore"}
 
 
-def test_unknown_flavours_and_commands_are_refused() -> None:
-    with pytest.raises(UsageError, match="unknown flavor 'buildx'"):
-        render(shipped_plan("cu126"), flavour="buildx")
+def test_unknown_syntaxes_and_commands_are_refused() -> None:
+    with pytest.raises(UsageError, match="unknown Dockerfile syntax 'buildx'"):
+        render(shipped_plan("cu126"), syntax="buildx")
     with pytest.raises(UsageError, match="cannot be written into the first line"):
         render(shipped_plan("cu126"), command="envkit render x\nRUN id")
 
