@@ -110,7 +110,7 @@ def an_index_of_bytes(folder: Path) -> list[str]:
     return INSPECT
 
 
-@refused(says=("index.json", "larger than"))
+@refused(says=("index.json", "too large for"))
 def an_index_of_10_megabytes(folder: Path) -> list[str]:
     (Layout(folder).folder / "index.json").write_bytes(b" " * (10 << 20))
     return INSPECT

@@ -136,7 +136,7 @@ def a_size_below_zero(folder: Path) -> list[str]:
     return read(folder, blob(header(b"var/lib/dpkg/status", b"\xff" * 12) + END))
 
 
-@refused(says=("for a number",))
+@refused(says=("an invalid number",))
 def a_size_that_is_no_number(folder: Path) -> list[str]:
     return read(folder, blob(header(b"a", b"0x7fffffff\0\0") + END))
 
@@ -168,7 +168,7 @@ def a_pax_record_of_many_digits(folder: Path) -> list[str]:
     return read(folder, blob(header(b"x", b"00000000774\0", b"x") + record + END))
 
 
-@refused(says=("says size=",))
+@refused(says=("an invalid size",))
 def a_pax_size_that_is_no_number(folder: Path) -> list[str]:
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w", format=tarfile.PAX_FORMAT) as written:
