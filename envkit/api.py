@@ -10,7 +10,7 @@
 
 Every function returns a frozen value and prints nothing. Errors are those of the command line: subclasses of
 `EnvkitError` with a `message`, a `hint` and the `exit_code` of the command. Messages name options (`--cuda`), which are
-the arguments of the same names. A definition may be a project file (`requirements.txt`); lines that are not taken over
+the arguments of the same names. A definition may be a project file (`requirements.txt`); lines that are left out
 become warnings (`warnings`). `settings` has the keys that `envkit config` lists; they override variables and files.
 """
 

@@ -309,7 +309,7 @@ request_options = applied(
 
 
 def load_definition(name: str, facts: Facts) -> Definition:
-    """Load a shipped image, a definition or a project file; lines that are not taken over become notes on stderr.
+    """Load a shipped image, a definition or a project file; lines that are left out become notes on stderr.
 
     Raises:
         UsageError: nothing has this name, or the file has errors.

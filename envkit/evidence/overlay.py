@@ -89,7 +89,10 @@ def _index_root(facts: Facts) -> str:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return only fields with a value, with lists for tuples; an empty list of `archs` is kept."""
+    """Return only fields with a value, with lists for tuples.
+
+    An empty `archs` is kept: the files prove that there is no machine code.
+    """
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in row.items()

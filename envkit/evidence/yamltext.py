@@ -152,7 +152,10 @@ def _set(text: str, name: str, path: tuple[str | int, ...], value: Any) -> str:
 
 
 def _end(lines: Sequence[str], start: int, indent: int) -> int:
-    """Return the index of the first line after `start` that is not indented deeper than `indent`."""
+    """Return the index of the first line after `start` that is not indented deeper than `indent`.
+
+    Comments before the next field belong to that field.
+    """
     end = start + 1
     while end < len(lines) and lines[end].strip() and len(lines[end]) - len(lines[end].lstrip()) > indent:
         end += 1

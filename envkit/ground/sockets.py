@@ -103,6 +103,7 @@ class _Paced(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int | None:
         if self._end is None:
             return self._raw.readinto(buffer)
+        # SLOW_HEAD only if headers have begun to arrive; a server that sends nothing is an ordinary timeout.
         late = TimeoutError(SLOW_HEAD if self._begun else "timed out")
         left = self._end - time.monotonic()
         if left <= 0:

@@ -7,7 +7,7 @@ import unicodedata
 
 LINE_LIMIT = 8192  # characters; a progress bar without line breaks can have millions
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])")
-# Control and format characters, surrogates, private use, line and paragraph separators.
+# Control and format characters, surrogates, private use, line and paragraph separators; `neutral` keeps the tab.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 # Texts that CI systems execute as commands: `##[group]` and `##vso[...]` anywhere in a line (Azure and GitHub's older
 # runner), `##teamcity[...]` (TeamCity), and `::name::` at the start of a line (GitHub). `at::native::add` is code.

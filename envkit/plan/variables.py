@@ -68,7 +68,8 @@ def require_cuda(resolution: Resolution) -> str:
     enough = f"{native} driver>={plain_driver(driver.minimum)}"
     if driver.package is None or driver.given is None:
         return enough
-    # The plan requires the cuda-compat package for this branch. Without this, the container runtime would refuse it.
+    # The plan requires the cuda-compat package for this branch. Without this clause, the container runtime would refuse
+    # the older driver.
     branch = key(driver.given)[0]
     return f"{enough} driver>={branch},driver<{branch + 1}"
 

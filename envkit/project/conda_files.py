@@ -218,7 +218,7 @@ def of_channels(channels: Iterable[tuple[str, Line]]) -> Contents:
         if name in _DEFAULTS:
             requirements += _skip(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
         elif name in _FOR_TORCH:
-            requirements += _skip(line, "added automatically if torch comes from it", harmless=True)
+            requirements += _skip(line, "added automatically if the source of torch needs it", harmless=True)
         elif name not in (_FORGE, "nodefaults"):
             requirements += _skip(line, f"only {_FORGE} is used; packages that only this channel has will be missing")
     return requirements

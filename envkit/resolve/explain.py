@@ -182,7 +182,8 @@ class Grounds:
         listed = _span(field, values, self.index)
         if field in ("source", "platform"):
             return f"{self._named(others)} is available {'from' if field == 'source' else 'for'} {listed}"
-        return f"{self._named(others)} {_VERB.get(others[0].field, 'is available for')} {_TITLE[field]} {listed}"
+        verb = "is available for" if field == "python" else _VERB.get(others[0].field, "is available for")
+        return f"{self._named(others)} {verb} {_TITLE[field]} {listed}"
 
     def _named(self, asks: Iterable[Ask]) -> str:
         return " with ".join(self._name(ask) for ask in asks)
@@ -363,10 +364,10 @@ class Grounds:
         majors = sorted({key(build.cuda)[0] for build in builds if build.cuda})
         if gpu.last_cuda is None or not majors or majors[0] <= key(gpu.last_cuda)[0]:
             return None
-        named = " and ".join(f"CUDA {major}" for major in majors)
+        named, have = " and ".join(f"CUDA {major}" for major in majors), "have" if majors[1:] else "has"
         if any(other.field == "cuda" for other in self.clash):
-            return f"{named} {'have' if majors[1:] else 'has'} no code for {gpu.family} ({card.sm})"
-        return f"{rest or 'every build'} comes with {named} only, which has no code for {gpu.family} ({card.sm})"
+            return f"{named} {have} no code for {gpu.family} ({card.sm})"
+        return f"{rest or 'every build'} comes with {named} only, which {have} no code for {gpu.family} ({card.sm})"
 
     def _driver(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         for other in self.clash:

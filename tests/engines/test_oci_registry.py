@@ -360,7 +360,7 @@ def test_credential_helpers(
     assert send(image, where, environ=helper(tmp_path, right)).digest == image.digest
     for text, fault in (
         ("echo junk not-a-secret", "returned no valid login for .*"),
-        ("echo not-a-secret >&2; exit 3", "ended with code 3 for "),
+        ("echo not-a-secret >&2; exit 3", "ended with exit code 3 for "),
     ):
         with pytest.raises(EngineError, match=fault) as caught:
             send(image, where, environ=helper(tmp_path, text))

@@ -104,7 +104,7 @@ def test_an_answer_that_is_no_manifest(host: str, reference: Reference, image: s
         name = parse_reference(f"{proxy.address}/{reference.repository}:1")
         target = Registry(name.registry, transport, {})
         proxy.faults = [Fault("/manifests/", status=200, headers={"Content-Type": "text/html"})]
-        with pytest.raises(EngineError, match="is text/html, not an image"):
+        with pytest.raises(EngineError, match=r"is not an image \(text/html\)"):
             read_remote(name, Documents(target, None), platform="linux/amd64")
         proxy.faults = [Fault("/manifests/", status=200, headers={"Content-Type": spec.MANIFEST})]
         with pytest.raises(EngineError, match=r"the manifest of .* is not JSON"):

@@ -71,8 +71,8 @@ def test_rows_of_the_facts_setting_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"cuda": 12.6}, "--cuda: 12.6 is not text"),
-        ({"gpu": ["A100", 86]}, "--gpu: ['A100', 86] is not text"),
+        ({"cuda": 12.6}, "--cuda: 12.6 is not a string"),
+        ({"gpu": ["A100", 86]}, "--gpu: ['A100', 86] is not a string"),
         ({"cuda": "12.x"}, "--cuda: '12.x' is not a version"),
         ({"template": "docker"}, "--template: 'docker' "),
         ({"definition": "nosuch"}, "unknown image definition 'nosuch'"),

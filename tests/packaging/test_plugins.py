@@ -131,7 +131,7 @@ _BROKEN_TOO = [
         "envkit.checks x=bad:P",
         [_FOLDER, *_FULL, ("d/c91_x/check.yaml", _CARD.replace("C91", "C12"))],
         "verify --list",
-        "the folder of the check C12 is named c12_NAME",
+        "the folder of check C12 must be named c12_NAME",
     ),
     (
         "envkit.checks x=bad:P",

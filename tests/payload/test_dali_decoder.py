@@ -101,4 +101,7 @@ def test_a_batch_on_the_gpu_is_reported_per_picture(tmp_path: Path, monkeypatch:
 
 def test_pixels_of_dali_that_differ_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "// 8 * 8")
-    assert said(observe("c21_jpeg")["C21.small"]) == (Verdict.FAIL, "DECODERS_DISAGREE")
+    item = observe("c21_jpeg")["C21.small"]
+    # The clock has no part in this, and a busy machine fails its control.
+    item["controls"] = [entry for entry in item["controls"] if entry["name"] != "two_pictures_take_longer"]
+    assert said(item) == (Verdict.FAIL, "DECODERS_DISAGREE")
