@@ -39,7 +39,7 @@ help:
 	@echo 'make setup    .venv with envkit and every tool'
 	@echo 'make lint     ruff, codespell, mypy, import-linter'
 	@echo 'make unit     the fast tests: no socket, no process'
-	@echo 'make fuzz     coverage-guided fuzzing of the readers of foreign bytes, SECONDS=60 each'
+	@echo 'make fuzz     coverage-guided fuzzing of the parsers of untrusted input, SECONDS=60 each'
 	@echo 'make image    an image of envkit itself, built without an engine; 40 MB of downloads'
 	@echo 'make docs     the documentation site in build/site; warnings are errors'
 	@echo 'make bench    every module of benchmarks/'

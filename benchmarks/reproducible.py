@@ -93,12 +93,12 @@ def _build(
 
 
 def difference(left: Path, right: Path) -> str:
-    """Return the first difference of right layouts."""
+    """Return the first difference of two layouts."""
     manifests = [_manifest(layout) for layout in (left, right)]
     pairs = itertools.zip_longest(*(manifest["layers"] for manifest in manifests))
     for number, pair in enumerate(pairs, 1):
         if None in pair:
-            return f"layer {number} is in only left image"
+            return f"layer {number} is in only one image"
         if pair[0]["digest"] == pair[1]["digest"]:
             continue
         blobs = (_blob(layout, layer["digest"]) for layout, layer in zip((left, right), pair, strict=True))

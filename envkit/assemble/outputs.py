@@ -73,7 +73,7 @@ def check_output(options: BuildOptions) -> None:
     output = parse_output(options.output) if options.output else None
     if output is not None and output.kind.startswith("docker-") and options.compression != GZIP:
         raise UsageError(
-            f"--compression {options.compression} does not work with {output.kind}: Docker 20.10 cannot read it",
+            f"--compression {options.compression} does not work with {output.kind}: Docker before 25 cannot read zstd",
             hint="use --output oci:DIR or registry:HOST/NAME:TAG, or omit --compression",
         )
     if output is not None and output.reference is not None:

@@ -106,6 +106,6 @@ def _opened(name: str, access: Access) -> Iterator[Opened]:
     engine = choose(access.runner, access.reporter)
     assert isinstance(engine, Storage)  # Docker and Podman both are
     with scratch() as folder:
-        access.reporter.step(f"saving {name} from {engine.name}")
+        access.reporter.step(f"save {name} from {engine.name}")
         engine.save(name, folder / "image.tar")
         yield open_file(FileReference(kind=ARCHIVE, path=folder / "image.tar"), access.reporter)

@@ -115,7 +115,7 @@ def attest(
         (PROVENANCE, provenance(subject, plan, lock, collected=collected)),
         *((VERIFY, record) for _, record in sources.records),
     ]
-    reporter.step(f"attaching {len(predicates)} attestations to {subject.reference.place}")
+    reporter.step(f"attach {len(predicates)} attestations to {subject.reference.place}")
     made = _attach_all(subject, registry, predicates, key)
     return Result(made=made, packages=sbom.counts(bill), locked=lock is not None, absent=absent, rpm=contents.rpm)
 

@@ -64,7 +64,7 @@ class PackageFiles:
                 self.files.setdefault(path, node.value or b"")
         self.above.append(changes)
 
-    def remove_folder(self) -> bool:
+    def removes_folder(self) -> bool:
         """Return whether the layers remove a whole folder of packages, without naming the packages in it."""
         removed = {path for layer in self.above for path in (*layer.removed, *layer.opaque)}
         covered = {path for layer in self.above for path in layer.covered if path != STATUS}  # dpkg replaces that file
@@ -90,7 +90,7 @@ def read_from_top(opened: Opened, *, at_most: int | None, is_valid: Callable[[by
         listed.add(functools.partial(opened.tar, index))
         if LOCK in listed.files and not checked:
             checked = True
-            listed.folder_removed = listed.remove_folder()
+            listed.folder_removed = listed.removes_folder()
             if is_valid(listed.files[LOCK]) and not listed.folder_removed:
                 break
     return listed

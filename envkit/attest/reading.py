@@ -197,7 +197,7 @@ class _EngineImage:
 
     def packages(self, lock: Lock | None) -> tuple[Package, ...] | None:
         """List the packages in a container; None if no command can run in it. The lock adds hashes and URLs."""
-        self._access.reporter.step(f"listing the packages of {self._name}")
+        self._access.reporter.step(f"list the packages of {self._name}")
         data = self._output("/bin/sh", "-c", _LIST)
         if data is None:
             return None

@@ -164,7 +164,9 @@ def compare(packages: Sequence[DebPackage], sums: str) -> None:
     for digest, package in locked.items():
         if digest not in archives:
             file = next((file for file in archives.values() if file.startswith(f"{package.name}_")), None)
-            problem = "was not installed" if file is None else f"the SHA-256 of the mirror's {file} is not the lock's"
+            problem = (
+                "it was not installed" if file is None else f"the SHA-256 of the mirror's {file} is not the lock's"
+            )
             raise IntegrityError(f"{package.name} {package.version}: {problem}", hint=hint)
     names = {deb.name for deb in packages}
     for digest, file in archives.items():

@@ -54,7 +54,12 @@ class RenderFlags:
 
     @property
     def dockerfile_syntax(self) -> str:
-        """The syntax of the Dockerfile."""
+        """The syntax of the Dockerfile.
+
+        Raises:
+            UsageError: both names of the option were given.
+        """
+        exclude(syntax=self.syntax, flavour=self.flavour)
         return self.syntax or self.flavour or "classic"
 
 

@@ -82,7 +82,7 @@ class ScanResult:
 def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     """Diagnose a log of any size in bounded memory.
 
-    The exit code is 0 if a cause was found or nothing looks like an error, and 5 if no error is known.
+    The exit code is 0 if a cause was found or nothing looks like an error, and 5 if none of the errors is known.
 
     Raises:
         OSError: the file cannot be read.

@@ -163,7 +163,7 @@ def subject_of(image: str, remote: Remote, state: Path) -> Subject:
         hint = "push it with `envkit push`, then name" if is_file_reference(image) else "name"
         raise UsageError(
             f"{image!r:.200} is not in a registry; --scheduler verifies images from a registry only",
-            hint=f"{hint} it as {PREFIX}HOST/NAME:TAG",
+            hint=f"{hint} it as {PREFIX}HOST/NAME:TAG, such as {PREFIX}registry.example.com/team/train:1",
         )
     reference = remote.resolve(parse_remote(image))
     labels = remote.read(reference).settings.get("Labels")

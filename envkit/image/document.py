@@ -51,7 +51,7 @@ def parse_json(data: bytes, where: str, *, hint: str = _AGAIN) -> dict[str, Any]
     """Return a JSON object.
 
     Raises:
-        IntegrityError: the bytes are not a JSON object.
+        IntegrityError: the bytes are not a JSON object; its next step is `hint`.
     """
     try:
         tree = json.loads(data)

@@ -67,7 +67,7 @@ def serve() -> None:
     sys.stdout.write(json.dumps(answer))
 
 
-_TOO_MUCH = "a Dockerfile has a few kilobytes; look for an endless loop or multiplied text"
+_TOO_MUCH = "rendering takes little memory and time; look for an endless loop or multiplied text"
 
 
 def _too_much(name: str) -> UsageError:

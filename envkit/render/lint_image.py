@@ -117,7 +117,7 @@ def activation(context: Context) -> Iterator[Hit]:
     if not path.startswith("/opt/env/bin:"):
         yield error(line, "PATH does not begin with /opt/env/bin")
     if "CONDA_PREFIX" not in variables and "VIRTUAL_ENV" not in variables:
-        yield error(0, "CONDA_PREFIX or VIRTUAL_ENV is not set")
+        yield error(0, "neither CONDA_PREFIX nor VIRTUAL_ENV is set")
 
 
 def commands(context: Context) -> Iterator[Hit]:

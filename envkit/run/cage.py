@@ -48,7 +48,7 @@ class Command:
 
 
 def timed(argv: Sequence[str], limits: RunLimits) -> tuple[str, ...]:
-    """Return `argv` with a time limit that is enforced inside the container, even if envkit is killed."""
+    """Return `argv` with a time limit that is enforced inside the container, even if envkit or its machine is gone."""
     return (_SHELL, "-c", _TIMED, "envkit", f"{limits.timeout_s:g}", *argv)
 
 

@@ -185,11 +185,11 @@ class ProotRunner:
     def _base(self) -> Path:
         """Return the folder of all runs: the cache, else a folder of this user, on the same file system if possible.
 
-        For root, other users have to be able to enter it. For another user, it must not be where proot keeps its own
-        files, because a run may write there.
+        For root, other users have to be able to enter it. For another user, a folder where proot keeps its own files
+        is used only if there is no other, because a run may write there.
 
         Raises:
-            EnvironmentProblem: there is no such folder.
+            EnvironmentProblem: root has no such folder.
         """
         self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         root, device = os.geteuid() == 0, self._cache.stat().st_dev

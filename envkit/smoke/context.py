@@ -10,7 +10,7 @@ PATTERN = 251  # a prime, so that bytes at power-of-two distances differ
 SLABS_BYTES = (256 * MIB, 64 * MIB)
 """Sizes of the page-locked buffer, largest first. The last one is used if none fits."""
 SLAB_SHARE = 16
-"""A buffer takes at most this fraction of free memory: a check may hold three of them, less than a fifth together."""
+"""A buffer takes at most 1/SLAB_SHARE of free memory: a check may hold three, which is less than a fifth."""
 
 
 class Ctx:

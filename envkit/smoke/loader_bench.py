@@ -244,7 +244,7 @@ def effects(cells):
 
 
 def recommend(cells):
-    """Return the cell to use: of those within 10 % of the best rate, that with the fewest workers, then prefetching."""
+    """Return the cell to use: within 10 % of the best rate, fewest workers, then least prefetching, then the rate."""
     if not cells:
         return None
     best = max(cell["samples_per_s"] for cell in cells)

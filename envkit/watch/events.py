@@ -228,8 +228,8 @@ def _count(source: Source, event: tuple[int, int, float, float, float, int]) -> 
 def _set_aside(source: Source, event: tuple[int, int, float, float, float, int]) -> bool:
     """Leave batches that are not for training (an evaluation) out of the step; return whether the event is left out.
 
-    These are batches of one loader without a backward pass between them. A training may read one batch ahead, so an
-    evaluation begins with the second batch.
+    These are batches of one loader without a backward pass between them. A training may read one batch ahead, so
+    only the third batch in a row shows an evaluation; the time since the first one is then left out.
     """
     kind, flags, begin, seconds, _, which = event
     steady, current_pass = source.by_step, source.passes.get(which)

@@ -1,4 +1,4 @@
-"""Find what holds a training back, from its record. Pure, so a verdict can be recomputed.
+"""Find the bottleneck of a training from its record. Pure, so a verdict can be recomputed.
 
 Each rule checks one kind of limit and returns a finding if a change is worth it, with the share of the step time that
 could be gained. The findings are ordered by that share.
@@ -87,7 +87,7 @@ def judge_file(path: Path) -> Judgment:
 
 
 def judge(record: Record) -> Judgment:
-    """Return what holds a training back."""
+    """Return the bottlenecks of a training."""
     symptoms, measures = load(), measure(record)
     least_steps, least_s = symptoms.limit("least_steps"), symptoms.limit("least_seconds")
     if not record.injected:
@@ -197,7 +197,8 @@ def _starved(record: Record, measures: Measures, symptoms: Symptoms) -> Finding 
         seen.append(f"the training uses {measures.cpus:.1f} of {record.machine.cpus:g} CPUs")
     if measures.threads:
         seen.append(
-            f"ranks: {measures.ranks}, torch threads per rank: {measures.threads}, workers: {measures.loading.workers}"
+            f"ranks: {measures.ranks}, torch threads per rank: {measures.threads}, "
+            f"workers per rank: {measures.loading.workers}"
         )
     return _finding("cpu-starved", share, measures, evidence=seen, changes=advice.for_cpus(record, measures, symptoms))
 

@@ -54,7 +54,7 @@ class Cards:
     util: float | None
     memory_util: float | None
     memory_used: float | None  # share
-    slowed: float  # share of the busy samples in which the clock was lowered for another reason than power
+    slowed: float  # share of the busy samples in which the clock was lowered; a power limit alone does not count
     capped: float  # share of those in which only the power limit lowered it
     clock: float | None  # as a share of the maximum, while busy
     reasons: tuple[str, ...]
@@ -111,7 +111,7 @@ class Measures:
     def is_past(self, worth: float) -> bool:
         """Whether waiting for data has ended, as after the first epoch has filled a cache.
 
-        Time lost at the start and end of epochs is not included, because it recurs with every epoch.
+        It has not ended if the time lost at the start and end of epochs is worth a change; that recurs every epoch.
         """
         loading = self.loading
         ended = loading.late is not None and loading.late < worth / 2

@@ -369,7 +369,7 @@ def test_credential_helpers(
     with pytest.raises(EngineError, match="requires a login, and none was found"):
         send(image, where, environ=helper(tmp_path, "echo credentials not found in native keychain; exit 1"))
     (tmp_path / "docker-credential-ours").unlink()
-    with pytest.raises(EngineError, match="names docker-credential-ours as the credential helper of"):
+    with pytest.raises(EngineError, match="has docker-credential-ours as the credential helper of"):
         send(image, where, environ={"DOCKER_CONFIG": str(tmp_path)})
 
 

@@ -36,7 +36,7 @@ def _state(observed: Mapping[str, Any]) -> Finding:
         message = f"the next step has loss {restored!r} after restoring, {loss!r} without"
         return Finding(Verdict.FAIL, message, "RESTORED_STEP_DIFFERS", _STATE, rule, metric)
     how = "weights_only" if flag(observed, "weights_only") else "as a pickle"
-    message = f"a training loaded from {size / 1e3:.0f} kB ({how}) is bit-identical, and so is its next step"
+    message = f"model, optimizer and scaler from {size / 1e3:.0f} kB ({how}) are bit-identical, and so is the next step"
     return Finding(Verdict.PASS, message, None, (), rule, metric)
 
 

@@ -74,7 +74,7 @@ def _size(ctx, name, width, height):
     controls = [
         control("swapped_colours_are_noticed", turned > ERROR_LINE, f"mean difference {turned:.1f}"),
         control("one_changed_level_is_noticed", noticed > DIFFERENCE_LINE, f"difference {noticed}"),
-        control("two_pictures_take_longer", ratio > 1.4, f"two pictures take {ratio:.2f} times one"),
+        control("two_pictures_take_longer", ratio > 1.4, f"two images take {ratio:.2f} times one"),
     ]
     item = measured["pillow"]
     return ran(f"C21.{name}", "cpu", observed, controls, samples=item["samples"], stats=item["stats"], noise=gate)

@@ -1,6 +1,6 @@
 """C28: copies to and from a GPU at once, NVLinks, and copies between all pairs of GPUs.
 
-The two GPU parts come from a child process, because copies between GPUs need a context on each of them.
+C28.nvlink and C28.matrix come from a child process, because copies between GPUs need a context on each of them.
 """
 
 from envkit.smoke import context, noise, probe, timing

@@ -58,7 +58,7 @@ def diagnose_host(
         "libraries": ("Libraries and variables", lambda: libraries.section(view)),
         "network": ("Proxies and certificates", lambda: network.section(view)),
     }
-    reporter.step("checking this machine")
+    reporter.step("check this machine")
     return conclude(run_sections(tasks, LIMIT_S))
 
 

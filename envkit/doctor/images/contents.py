@@ -106,7 +106,7 @@ def read_contents(opened: Opened, reporter: Reporter) -> Contents:
         value=lambda _path, data: data.decode(errors="replace"),
         most=_MOST_TEXT,
     )
-    reporter.step(f"reading {counted(len(opened.layers), 'layer')}")
+    reporter.step(f"read {counted(len(opened.layers), 'layer')}")
     for index, layer in enumerate(opened.layers):
         changes = scan(functools.partial(opened.tar, index), interest)
         _note_secrets(contents, changes)

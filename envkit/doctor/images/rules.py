@@ -239,7 +239,7 @@ def _of_layers(contents: Contents) -> Iterator[Finding]:
         yield Finding(
             id="large-layer", severity=Severity.WARN, title="a layer is larger than some registries accept",
             evidence=tuple(Evidence(text=f"{layer.diff_id[:19]}: {layer.blob / GB:.1f} GB") for layer in large),
-            cause="Every change uploads the whole layer again, and some registries reject 10 GB or ten minutes.",
+            cause="Every change uploads the whole layer again; some registries limit it to 10 GB or ten minutes.",
             fix=("Split the step; the embedded engine makes one layer per wheel.",),
             sources=("goharbor/harbor#15719", "cloudflare/serverless-registry#67"),
         )  # fmt: skip

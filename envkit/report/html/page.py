@@ -181,7 +181,7 @@ def _topic(shown: Shown) -> dict[str, Any]:
 def _evidence(item: Tree) -> dict[str, Any]:
     """Return the values from which a finding was judged, by name."""
     controls = {
-        control.get("name", "control"): f"{'passed' if control.get('held') is True else 'failed'}"
+        control.get("name", "control"): f"{'fault noticed' if control.get('held') is True else 'fault not noticed'}"
         f"{': ' + str(control['detail']) if control.get('detail') else ''}"
         for control in map(mapping, sequence(item["controls"]))
     }

@@ -34,7 +34,7 @@ _ENTER = Path(__file__).with_name("enter.py")
 _START_S = 60.0  # namespaces and mounts on a busy machine
 # `Runner.probe` promises an answer within ten seconds; the four attempts of `probe` share them.
 _PROBE_S = 9.0
-_TAIL = 4000  # bytes of stderr that are searched for the reason of a failure
+_TAIL = 4000  # bytes at the end of stderr, from which the message of a failure is taken
 
 
 @dataclass(frozen=True, slots=True)

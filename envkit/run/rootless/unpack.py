@@ -148,7 +148,7 @@ def _write(tree: _Tree, full: str, entry: Entry, source: Source) -> None:
 
 def _link(tree: _Tree, full: str, entry: Entry) -> None:
     if not entry.target or "\0" in entry.target:
-        raise IntegrityError(f"a layer has a link without a target at {entry.name[:200]!r}")
+        raise IntegrityError(f"a layer has a link without a valid target at {entry.name[:200]!r}")
     os.symlink(entry.target, full)  # noqa: PTH211 - a plain string, as everywhere here
     _own(tree, full, entry)
     os.utime(full, (entry.mtime, entry.mtime), follow_symlinks=False)

@@ -31,7 +31,7 @@ def test_the_archives_of_the_lock_are_accepted_however_often_they_are_listed() -
             (FILES["bash"], ("c" * 64, "tini_1.0_amd64.deb")),
             "tini 1.0: the SHA-256 of the mirror's tini_1.0_amd64.deb is not the lock's",
         ),
-        ((FILES["bash"],), "tini 1.0: was not installed"),
+        ((FILES["bash"],), "tini 1.0: it was not installed"),
         (
             (*FILES.values(), ("c" * 64, "nasty_9_all.deb")),
             "nasty_9_all.deb was installed, but is not in the lock",

@@ -11,7 +11,7 @@ ACTIVATIONS = {"saved_bytes": 1212416, "saved_bytes_checkpointed": 163840, "grad
 def test_a_state_that_survives_passes() -> None:
     finding = found("C19.state", STATE)
     assert (finding.verdict, finding.rule["gates"]) == (PASS, True)
-    assert "from 115 kB (weights_only) is bit-identical" in finding.message
+    assert "from 115 kB (weights_only) are bit-identical" in finding.message
     assert found("C19.activations", ACTIVATIONS).message.startswith("activation checkpointing keeps 14% of the bytes")
 
 
