@@ -73,7 +73,7 @@ def decode(table: Table, encoded: Mapping[str, Any]) -> tuple[Any, ...]:
 def checksum(rest: bytes) -> str:
     """Return the CRC-32 (hex) of a snapshot's text after its first line, which detects edits by hand.
 
-    SHA-256 would load OpenSSL (5 MB of memory and 3 ms in every `envkit resolve`) without more security: whoever can
+    SHA-256 would load OpenSSL (5 MB of memory and 3 ms in every `envkit resolve`) without more security: anyone who can
     change the text can also change the checksum next to it.
     """
     return f"{zlib.crc32(rest):08x}"
