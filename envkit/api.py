@@ -16,7 +16,6 @@ become warnings (`warnings`). `settings` has the keys that `envkit config` lists
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import warnings
@@ -44,6 +43,7 @@ from envkit.ground.errors import (
 )
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Reporter, Silent
+from envkit.ground.text import similar
 from envkit.lock.model import Lock
 from envkit.lock.store import read_lock as _read_lock
 from envkit.lock.store import write_lock as _write_lock
@@ -343,7 +343,7 @@ def _settings(given: SettingValues | None, reporter: Reporter) -> known_settings
     known = {setting.key for setting in known_settings.SETTINGS}
     for key in given or {}:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
+            near = similar(key, known)
             raise UsageError(
                 f"unknown setting {key!r:.80}",
                 hint=f"did you mean {near[0]}?" if near else "envkit config lists the settings",

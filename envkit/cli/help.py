@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import click
 from envkit.cli.declare import new_command
 from envkit.ground.errors import UsageError
 from envkit.ground.paths import data_folder
+from envkit.ground.text import similar
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -117,7 +117,7 @@ def command(ctx: click.Context, topic: str | None) -> None:
         assert subcommand is not None
         click.echo(subcommand.get_help(click.Context(subcommand, info_name=topic, parent=ctx.parent)))
     else:
-        close = difflib.get_close_matches(topic, [*known, *commands], n=1)
+        close = similar(topic, [*known, *commands])
         raise UsageError(
             f"there is no page or command {topic!r}", hint=f"envkit help {close[0]}" if close else "envkit help"
         )

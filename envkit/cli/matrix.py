@@ -187,13 +187,12 @@ def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> N
 def _table_name(typed: str) -> str:
     from envkit.facts.tables import BY_NAME
     from envkit.ground.errors import UsageError
+    from envkit.ground.text import similar
 
     name = typed.lower().replace("-", "_")
     if name in (*BY_NAME, "sources"):
         return name
-    import difflib
-
-    near = difflib.get_close_matches(name, [*BY_NAME, "sources"], n=1)
+    near = similar(name, [*BY_NAME, "sources"])
     hint = f"envkit matrix list {near[0]}" if near else "envkit matrix list"
     raise UsageError(f"unknown table {typed!r}; use one of {', '.join([*BY_NAME, 'sources'])}", hint=hint)
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,6 +158,8 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: 
     cells = [[neutral(row[index]) for index in kept] for row in rows]
     lines = aligned([names, *cells])
     if sys.stdout.isatty():
+        import shutil
+
         width = shutil.get_terminal_size().columns
         last = max(len(row[-1]) for row in [names, *cells])
         if width - (max(map(len, lines)) - last) >= min(last, _NARROWEST) + 2:

@@ -162,9 +162,9 @@ def _as_typed(conflict: ConflictError) -> ConflictError:
 
 
 def _mention_driver() -> None:
-    from envkit.ground import nvidia
+    from envkit.ground.host import has_nvidia_driver
 
-    if nvidia.has_driver():
+    if has_nvidia_driver():
         tell("note: this machine has an NVIDIA driver; --here resolves for it")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator
 
 import click
 
 from envkit.ground.errors import UsageError
+from envkit.ground.text import similar
 
 _SHOWN = 3  # commands listed for an option that only other commands have
 _JOINED = re.compile(r"(--[a-z-]*[a-z])=?([0-9].*)")  # --cuda12.6
@@ -24,7 +24,7 @@ def unknown_command(ctx: click.Context, typed: str, names: Collection[str], syno
         synonyms: commands of other tools, and the command of this group that does the same.
     """
     word = typed.lower()
-    close = difflib.get_close_matches(word, (*names, *synonyms), n=1)
+    close = similar(word, (*names, *synonyms))
     suggestion = synonyms.get(word) or (synonyms.get(close[0], close[0]) if close else None)
     path = ctx.command_path
     if suggestion is None:
@@ -42,7 +42,7 @@ def unknown_option(ctx: click.Context, typed: str) -> UsageError:
             f"unknown option {typed!r:.80}; did you mean {joined[1]} {joined[2]:.40}?", hint=f"{path} --help"
         )
     prefixed = sorted((name for name in own if typed.startswith("--") and name.startswith(typed)), key=len)
-    near = prefixed or difflib.get_close_matches(typed, own, n=1, cutoff=0.75)
+    near = prefixed or similar(typed, own, cutoff=0.75)
     others = [] if near or not typed.startswith("--") else _others(ctx, typed)
     if near:
         return UsageError(f"unknown option {typed!r:.80}; did you mean {near[0]}?", hint=f"{path} --help")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from envkit.export.model import Exporter, Option, Order
 from envkit.ground import plugins
 from envkit.ground.errors import EnvkitError, UsageError
 from envkit.ground.plugins import Plugin
+from envkit.ground.text import similar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def kind(name: str) -> Kind:
         return KINDS[name]
     kinds = known()
     if name not in kinds:
-        close = difflib.get_close_matches(name, kinds, n=1)
+        close = similar(name, kinds)
         hint = f"did you mean `envkit export {close[0]}`?" if close else "envkit export --list"
         raise UsageError(f"unknown export kind {name!r:.80}", hint=hint)
     return kinds[name]
@@ -147,7 +147,7 @@ def options(name: str, given: Mapping[str, str]) -> dict[str, str]:
     known = kind(name).options()
     for key in given:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
+            close = similar(key, known)
             hint = f"did you mean --set {close[0]}={known[close[0]].default}?" if close else "envkit export --list"
             raise UsageError(f"--set {key!r:.80}: unknown option of {name}", hint=hint)
     return {key: option.check(key, given.get(key, option.default)) for key, option in known.items()}

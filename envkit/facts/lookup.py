@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from envkit.facts.check import rows_of
 from envkit.facts.conditions import concerns
 from envkit.facts.model import Build, Facts, Gpu, Trap
 from envkit.facts.tables import TABLES
+from envkit.ground.text import similar
 from envkit.ground.versions import is_version, major, minor
 
 _TITLES = {
@@ -81,7 +81,7 @@ def nearest(facts: Facts, name: str) -> list[str]:
         *facts.sources,
     ]
     by_lower = {text.lower(): text for text in known}
-    close = difflib.get_close_matches(name.strip().lower(), by_lower, n=3, cutoff=0.5)
+    close = similar(name.strip().lower(), by_lower, n=3, cutoff=0.5)
     return [by_lower[text] for text in close]
 
 

@@ -16,7 +16,6 @@ row replaces it completely; any other row is added.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Callable, Iterable
@@ -31,6 +30,7 @@ from envkit.facts.model import Facts
 from envkit.facts.tables import Table
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError, shown
+from envkit.ground.text import similar
 
 _HINT = "`envkit help facts` shows an overlay; `envkit matrix list builds --json` shows the fields"
 _ABSENT: dict[str, Any] = {"advertised": True, "integrated": False, "mirrors_ended": False}
@@ -180,7 +180,7 @@ class _Reader:
     def _unknown(self, prefix: str, entry: dict[str, Any], known: list[str]) -> None:
         for name in entry:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
+                close = similar(name, known)
                 suggestion = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
                 self._faults.append(f"{prefix}{name}: unknown{suggestion}")
 

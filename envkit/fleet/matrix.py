@@ -6,7 +6,6 @@ fields to combinations, or further combinations.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 from envkit.ground import schemas, strictyaml
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS
+from envkit.ground.text import similar
 from envkit.ground.versions import parse_constraint
 from envkit.plan.definition import FLAVORS, check_template
 from envkit.plan.fields import Fields
@@ -297,7 +297,7 @@ def _with_place(row: Row, folder: Path) -> Row:
 
 
 def _near(value: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(value, known, n=1, cutoff=0.4)
+    close = similar(value, known, cutoff=0.4)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 

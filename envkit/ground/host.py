@@ -1,4 +1,7 @@
-"""This machine's operating system, CPUs and memory. `envkit.ground.nvidia` reads its GPUs."""
+"""This machine's operating system, CPUs and memory, and whether it has an NVIDIA driver.
+
+`envkit.ground.nvidia` reads the driver and its GPUs.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,11 @@ from pathlib import Path, PurePosixPath
 
 from envkit.ground.platforms import of_machine
 
+NVIDIA_VERSION = "proc/driver/nvidia/version"
+"""File of the NVIDIA kernel module, below the root folder."""
+WSL_LIBRARIES = "usr/lib/wsl/lib"
+"""Folder of the Windows driver's libraries in WSL2, which has no /proc/driver/nvidia."""
+NVML = "libnvidia-ml.so.1"
 _UNLIMITED = 1 << 60  # bytes; version 1 of control groups writes "no limit" as a number
 
 
@@ -28,6 +36,11 @@ def read(root: Path = Path("/")) -> Host:
     machine = platform.machine()
     known = of_machine(machine)
     return Host(os=name, os_title=title, machine=machine, platform=known.name if known else None)
+
+
+def has_nvidia_driver(root: Path = Path("/")) -> bool:
+    """Return whether an NVIDIA driver is installed. It runs no program, so it is fast."""
+    return (root / NVIDIA_VERSION).exists() or (root / WSL_LIBRARIES / NVML).exists()
 
 
 def cores() -> int:

@@ -16,17 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envkit.ground import process
 from envkit.ground.errors import EnvironmentProblem
-from envkit.ground.host import text_of
+from envkit.ground.host import NVIDIA_VERSION, NVML, WSL_LIBRARIES, text_of
 from envkit.ground.text import neutral
 
 # Without persistence mode, initializing many GPUs takes seconds; a broken driver can hang.
 PATIENCE_S = 20.0
-_VERSION_FILE = "proc/driver/nvidia/version"
 _GPUS_FOLDER = "proc/driver/nvidia/gpus"
-_WSL = "usr/lib/wsl/lib"  # the Windows driver's libraries in WSL2, which has no /proc/driver/nvidia
 _DXG = "dev/dxg"  # WSL2's device for the Windows driver
-_LIBRARY = "libnvidia-ml.so.1"
 _MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
 _FIELDS = ("name", "driver_version", "compute_cap")
 _MODULE = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
@@ -110,7 +108,7 @@ def read(root: Path = Path("/"), *, patience_s: float = PATIENCE_S) -> Driver:
         root: folder of the machine's files and, in WSL2, of its libraries.
         patience_s: time limit for each program that is run.
     """
-    module = parse_module(text_of(root / _VERSION_FILE))
+    module = parse_module(text_of(root / NVIDIA_VERSION))
     is_windows = (root / _DXG).exists()
     answer = _from_nvml(root, patience_s)
     if "fault" not in answer and "absent" not in answer:
@@ -123,11 +121,6 @@ def read(root: Path = Path("/"), *, patience_s: float = PATIENCE_S) -> Driver:
         return Driver(version=None, gpus=(), source=None, notes=_failed(answer, module, None))
     notes = _failed(answer, module, source)
     return Driver(version=version, gpus=gpus, source=source, is_windows=is_windows, notes=notes)
-
-
-def has_driver(root: Path = Path("/")) -> bool:
-    """Return whether an NVIDIA driver is installed. It runs no program, so it is fast."""
-    return (root / _VERSION_FILE).exists() or (root / _WSL / _LIBRARY).exists()
 
 
 def parse_smi(text: str, fields: Sequence[str]) -> tuple[tuple[HostGpu, ...], str | None]:
@@ -158,12 +151,10 @@ def parse_model(text: str) -> str | None:
 
 def _from_nvml(root: Path, patience_s: float) -> dict[str, Any]:
     """Return the document of `envkit.ground.nvml_child`; if that process crashes or hangs, one with a `fault`."""
-    from envkit.ground import process  # noqa: PLC0415 - `envkit resolve` needs only `has_driver`, and starts faster
-
     package_folder = str(Path(__file__).resolve().parents[2])
-    libraries = [str(root / _WSL / _LIBRARY), _LIBRARY]
+    libraries = [str(root / WSL_LIBRARIES / NVML), NVML]
     # -I and -S: neither files of the current folder nor variables of the user can change which Python code runs. The
-    # working folder is /, so that an empty or relative entry of LD_LIBRARY_PATH cannot load a library from a checkout;
+    # working folder is /, so that an empty or relative entry of LDNVML_PATH cannot load a library from a checkout;
     # CI often runs as root.
     argv = [sys.executable, "-I", "-S", "-c", _CHILD, package_folder, *libraries]
     try:
@@ -173,12 +164,12 @@ def _from_nvml(root: Path, patience_s: float) -> dict[str, Any]:
     except EnvironmentProblem as error:
         return {"fault": error.message}
     if answer.code < 0:
-        return {"fault": f"{_LIBRARY} crashed (signal {-answer.code})"}
+        return {"fault": f"{NVML} crashed (signal {-answer.code})"}
     try:
         document = json.loads(answer.out)
     except ValueError:
         document = None
-    return document if isinstance(document, dict) else {"fault": f"{_LIBRARY} ended the process that asked it"}
+    return document if isinstance(document, dict) else {"fault": f"{NVML} ended the process that asked it"}
 
 
 def _driver(document: dict[str, Any], *, is_windows: bool) -> Driver:
@@ -211,12 +202,10 @@ def _driver(document: dict[str, Any], *, is_windows: bool) -> Driver:
 
 
 def _from_smi(root: Path, patience_s: float) -> tuple[tuple[HostGpu, ...], str | None]:
-    from envkit.ground import process  # noqa: PLC0415 - as above
-
     # nvidia-smi loads the library too, so it also runs in /. Relative entries of PATH are ignored, because a checkout
     # could contain another program of that name.
     folders = [entry for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if entry.startswith("/")]
-    program = shutil.which("nvidia-smi", path=os.pathsep.join((*folders, str(root / _WSL))))
+    program = shutil.which("nvidia-smi", path=os.pathsep.join((*folders, str(root / WSL_LIBRARIES))))
     if program is None:
         return (), None
     for fields in (_FIELDS, _FIELDS[:2]):  # before R510, nvidia-smi has no compute_cap

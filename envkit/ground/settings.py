@@ -5,9 +5,7 @@ A checkout may come from anyone, so its file cannot set programs, folders or CA 
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -17,6 +15,7 @@ from typing import Any
 from envkit.ground import schemas
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.sizes import parse_size
+from envkit.ground.text import similar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +206,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
 
 def _hint(setting: Setting, value: Value) -> str:
     """Return the most similar valid value as it is typed, or how to write one."""
-    near = difflib.get_close_matches(value.text or "", setting.choices, n=1) or list(setting.choices[:1])
+    near = similar(value.text or "", setting.choices) or list(setting.choices[:1])
     if near and value.origin in ("flag", setting.variable):
         return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
     if setting.kind == "size":
@@ -363,6 +362,8 @@ def _tree(path: Path) -> dict[str, object]:
 
 
 def _toml(path: Path) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - takes milliseconds, and most folders have no settings file
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -393,5 +394,5 @@ def _checked(path: Path, tree: Mapping[str, object]) -> dict[str, str]:
 
 
 def _near(key: str) -> str:
-    close = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=0.5)
+    close = similar(key, _BY_KEY, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else "envkit config lists every setting"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 LINE_LIMIT = 8192  # characters; a progress bar without line breaks can have millions
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])")
@@ -81,6 +82,20 @@ def folded(line: str, width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def similar(typed: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return at most `n` of the known words that are similar to a typed one, the most similar first.
+
+    Args:
+        typed: the word; only its first 80 characters count, because the time grows with the square of the length.
+        known: the valid words.
+        n: how many to return.
+        cutoff: least similarity, 0 to 1; 1 = the same word.
+    """
+    import difflib  # noqa: PLC0415 - only errors need it
+
+    return difflib.get_close_matches(typed[:80], list(known), n=n, cutoff=cutoff)
 
 
 class Lines:

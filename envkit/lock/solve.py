@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.progress import Reporter
+from envkit.ground.text import similar
 from envkit.lock import abi, closure, conda, request, stubs, wheels
 from envkit.lock.model import CondaPackage, Lock, LockedBase, Source, Wheel
 from envkit.lock.places import Places
@@ -131,7 +131,7 @@ def _to_keep(options: Options) -> Lock | None:
     names = {*(package.name for package in options.old.conda), *(wheel.name for wheel in options.old.wheels)}
     for name in options.update:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
+            near = similar(name, names)
             raise UsageError(
                 f"--update {name!r:.80}: the lock has no such package",
                 hint=f"--update {near[0]}" if near else "envkit lock --json lists its packages",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -13,6 +12,7 @@ from envkit.ground import paths, strictyaml
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.sizes import parse_size
+from envkit.ground.text import similar
 from envkit.ground.versions import parse_constraint
 from envkit.plan import copying, features, names, source_spec
 from envkit.plan.fields import Fields
@@ -163,9 +163,9 @@ def _suggested(typed: str, known: list[str]) -> str:
         return f"versions are options: --{pinned[1]} {pinned[2]}"
     if _VERSION.fullmatch(typed):
         return f"versions are options: --cuda {typed}, --torch {typed} or --python {typed}"
-    near = difflib.get_close_matches(typed, known, n=1)
-    similar = f"did you mean {near[0]}? " if near else ""
-    return f"{similar}use one of {', '.join(known)}, or the path of a file, such as ./train.yaml"
+    near = similar(typed, known)
+    suggestion = f"did you mean {near[0]}? " if near else ""
+    return f"{suggestion}use one of {', '.join(known)}, or the path of a file, such as ./train.yaml"
 
 
 def parse(text: str, *, where: str, folder: Path) -> Definition:

@@ -5,11 +5,11 @@ Values come from `envkit.ground.strictyaml`, so scalars are text, true, false or
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from envkit.ground.errors import MAX_FAULTS
+from envkit.ground.text import similar
 
 Check = Callable[[str], str | None]
 """Returns why the value is refused, None if it is fine."""
@@ -167,7 +167,7 @@ class Fields:
 
 
 def _near(key: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.5)
+    close = similar(key, known, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 

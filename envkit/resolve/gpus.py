@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 from envkit.facts.model import Gpu
+from envkit.ground.text import similar
 from envkit.ground.versions import key
 
 _CAPABILITY = re.compile(r"([0-9]{1,2})\.([0-9])")
@@ -152,7 +152,7 @@ def nearest(typed: str, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
         ranked = sorted(gpus, key=lambda gpu: (abs(_scalar(gpu.capability) - number), key(gpu.capability)))
         return tuple(sm(gpu.capability) for gpu in ranked[:3])
     products = {" ".join(name): _plain(product) for gpu in gpus for product in gpu.products for name in _names(product)}
-    close = difflib.get_close_matches(" ".join(_words(typed)), products, n=3, cutoff=0.5)
+    close = similar(" ".join(_words(typed)), products, n=3, cutoff=0.5)
     return tuple(dict.fromkeys(products[name] for name in close))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS, SPELLINGS
 from envkit.ground.sizes import parse_size
+from envkit.ground.text import similar
 from envkit.ground.versions import Constraint, is_version, key, minor, parse_constraint
 from envkit.resolve.model import SOURCES, Request
 from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system, permissions
@@ -255,7 +255,7 @@ def _check_size(text: str, name: str) -> None:
 def _choice(text: str, allowed: Sequence[str], name: str) -> str:
     if text in allowed:
         return text
-    close = difflib.get_close_matches(text, allowed, n=1, cutoff=0.4)
+    close = similar(text, allowed, cutoff=0.4)
     hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(allowed)}"
     raise UsageError(f"{name}: unknown value {text!r}", hint=hint)
 

@@ -6,7 +6,6 @@ still fitting afterward (see `envkit.resolve.explain`).
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,6 +13,7 @@ from typing import TypeVar
 from envkit.facts.model import Facts, Os
 from envkit.ground.errors import UsageError
 from envkit.ground.sizes import parse_size
+from envkit.ground.text import similar
 from envkit.ground.versions import Constraint, key
 from envkit.resolve import forward, gpus
 from envkit.resolve.gpus import Card
@@ -114,7 +114,7 @@ def operating_system(typed: str, facts: Facts, flag: str = "--os") -> Os:
         named = ", ".join(dict.fromkeys(row.id for row in family))
         raise UsageError(f"{flag}: unsupported operating system version {typed!r}", hint=f"supported: {named}")
     ids = [row.id for row in facts.oses]
-    close = difflib.get_close_matches(squeezed, ids, n=1)
+    close = similar(squeezed, ids)
     hint = f"did you mean {close[0]}?" if close else f"supported: {', '.join(ids)}"
     raise UsageError(f"{flag}: unknown operating system {typed!r}", hint=hint)
 

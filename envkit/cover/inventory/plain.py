@@ -8,7 +8,6 @@ separated by `;`, or have a row each with the same name. In JSON:
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from envkit.cover.hosts import Gpu, Host, Inventory
 from envkit.ground.errors import UsageError, shown
+from envkit.ground.text import similar
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "name": ("name", "host", "hosts", "hostname", "node"),
@@ -198,5 +198,5 @@ def _plain(cell: str) -> str:
 
 
 def _near(text: str) -> str:
-    close = difflib.get_close_matches(text, _FIELDS, n=1)
+    close = similar(text, _FIELDS)
     return f"; did you mean {close[0]}?" if close else ""

@@ -50,3 +50,11 @@ def test_root_may_lack_what_root_has_elsewhere(
     (tmp_path / "proc/self/status").write_text(f"Name:\tpython\nCapEff:\t{held}\n")
     monkeypatch.setattr(os, "geteuid", lambda: user)
     assert host.root_without(6, 7, root=tmp_path) == lacks
+
+
+@pytest.mark.parametrize("name", ["proc/driver/nvidia/version", "usr/lib/wsl/lib/libnvidia-ml.so.1"])
+def test_a_driver_is_found_without_asking_it(name: str, tmp_path: Path) -> None:
+    assert not host.has_nvidia_driver(tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).touch()
+    assert host.has_nvidia_driver(tmp_path)
