@@ -7,11 +7,10 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EnvkitError
-from envkit.ground.paths import cache_dir, run_folder, scratch
-from envkit.ground.progress import Silent
+from envkit.ground.paths import run_folder, scratch
 from envkit.image.document import declared_volumes
 from envkit.image.opening import described
 from envkit.run import cage
@@ -21,12 +20,12 @@ from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, start
 from envkit.run.rootless.cell import Cell, Inside, Means, furnish
 from envkit.run.rootless.host_gpus import host_gpus
-from envkit.run.rootless.store import ImageStore
+from envkit.run.rootless.runner import FileRunner
 from envkit.run.rootless.terminal import Terminal, forwarded_signals, new_terminal
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from envkit.ground.progress import Reporter
     from envkit.image.spec import Image
@@ -36,22 +35,19 @@ if TYPE_CHECKING:
 _NOT_RUN = b"bwrap: execvp "  # how its message begins when the program cannot be started
 
 
-class BubblewrapRunner:
-    """Runs commands in `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG`.
+class BubblewrapRunner(FileRunner):
+    """Runs commands in a container of its own, with a network namespace and all limits.
 
-    Each layer is unpacked once, below XDG_CACHE_HOME/envkit. When root runs envkit, files keep their owners. Otherwise
-    all of them belong to the only user that the container has.
+    When root runs envkit, files keep their owners. Otherwise all of them belong to the only user that the container
+    has.
     """
 
     name = "bubblewrap"
     isolation = STRONG
 
     def __init__(self, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> None:
-        self._reporter = reporter or Silent()
-        self._cache = cache_dir()
-        self._store = ImageStore(self._cache, ca_bundle=ca_bundle)
+        super().__init__(reporter, ca_bundle=ca_bundle)
         self._means: Means | None = None
-        self._noted: set[str] = set()
 
     def probe(self) -> str | None:
         """Return None if bubblewrap can make containers here, else the reason."""
@@ -62,37 +58,6 @@ class BubblewrapRunner:
         except OSError as error:
             return f"no writable folder: {error.strerror or error}"
         return None
-
-    def inspect(self, image: str) -> Mapping[str, Any]:
-        """Return an image's configuration; see `Runner`. This unpacks the layers; the size is that of their tars.
-
-        Raises:
-            EngineError: the image does not exist.
-            IntegrityError: a blob is not what its digest says.
-        """
-        opened_image = self._store.open(image)
-        _, size = self._store.stack(opened_image, self._reporter)
-        return described(opened_image, size)
-
-    def run(
-        self,
-        image: str,
-        argv: Sequence[str],
-        files: Mapping[str, bytes],
-        *,
-        gpus: str | None,
-        limits: RunLimits,
-        reporter: Reporter,
-        entrypoint: bool = False,
-    ) -> RunResult:
-        """Run a command; see `Runner`."""
-        cage.folders(files)  # the same paths are refused on every runner
-        opened_image = self._store.open(image)
-        stack, _ = self._store.stack(opened_image, reporter)
-        command = Command(
-            image=opened_image.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
-        )
-        return cage.run_first(command, lambda words, _: self._run(opened_image, stack, command, words, reporter))
 
     def attach(self, session: Session, reporter: Reporter) -> int:
         """Run a session's command with this process's own streams, and return its exit code (128 + n for signal n).
@@ -144,9 +109,9 @@ class BubblewrapRunner:
         return code if code >= 0 else 128 - code
 
     def _run(
-        self, image: Image, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter
+        self, image: Image, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter, *, reported: bool
     ) -> RunResult | None:
-        """Run `argv` once; return None when the image has no such program."""
+        del reported  # bubblewrap itself says when it cannot start the program
         facts, limits = described(image, 0), cage.bounded(command.limits, cage.memory_here())
         means = self._find_means()
         with run_folder(self._cache) as folder:
@@ -198,15 +163,7 @@ class BubblewrapRunner:
         code = cage.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
         if code == 1 and not output.stdout and output.stderr.startswith(_NOT_RUN):
             return None
-        return RunResult(
-            exit_code=code,
-            stdout=bytes(output.stdout),
-            stderr=bytes(output.stderr),
-            duration_s=duration,
-            oom_killed=group.out_of_memory(),
-            image_id=command.image,
-            output_cut=output.cut,
-        )
+        return output.result(code, duration, image=command.image, oom_killed=group.out_of_memory())
 
     def _find_means(self) -> Means:
         if self._means is None:
@@ -219,13 +176,6 @@ class BubblewrapRunner:
                     folder = stack.enter_context(scratch())
                 self._means = start.probe(folder)
         return self._means
-
-    def _note_unlimited(self, unlimited: Sequence[str], reporter: Reporter) -> None:
-        """Report each resource that cannot be limited here, once."""
-        new = [name for name in unlimited if name not in self._noted]
-        self._noted.update(new)
-        if new:
-            reporter.note(f"bubblewrap cannot limit {', '.join(new)} here: no control group can be created")
 
 
 def _through_shell(argv: Sequence[str], stack: Stack) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from envkit.ground import host, identity
 from envkit.ground.errors import RAISE_TIMEOUT, EngineError, TimeLimitError, UsageError
 from envkit.image.document import exposed_ports
+from envkit.run.model import RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envkit.run.model import RunLimits, RunResult
+    from envkit.run.model import RunLimits
 
 GRACE_S = 10.0  # added to the limit inside the container for the limit outside
 END_S = 15.0  # how long a run may take to exit after its output is complete
@@ -221,3 +222,15 @@ class Output:
         if self._last_line is not None and not error and target.endswith(self._last_line):
             self.complete = True
         return not self.cut
+
+    def result(self, code: int, duration_s: float, *, image: str, oom_killed: bool = False) -> RunResult:
+        """Return the result of the run that wrote this output; `image` is the image's ID."""
+        return RunResult(
+            exit_code=code,
+            stdout=bytes(self.stdout),
+            stderr=bytes(self.stderr),
+            duration_s=duration_s,
+            oom_killed=oom_killed,
+            image_id=image,
+            output_cut=self.cut,
+        )

@@ -272,15 +272,7 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
     duration = time.monotonic() - began
     state = client.inspect_container(container)["State"]
     code = cage.exit_code(code, duration, limits, output, over=over, image=image[:19])
-    return RunResult(
-        exit_code=code,
-        stdout=bytes(output.stdout),
-        stderr=bytes(output.stderr),
-        duration_s=duration,
-        oom_killed=bool(state.get("OOMKilled")),
-        image_id=image,
-        output_cut=output.cut,
-    )
+    return output.result(code, duration, image=image, oom_killed=bool(state.get("OOMKilled")))
 
 
 def _remove(client: docker.APIClient, container: str) -> None:

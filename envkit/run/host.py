@@ -115,15 +115,7 @@ def _run(command: list[str], env: Mapping[str, str], limits: RunLimits, reporter
     # A shell reports signal n as exit code 128 + n; Popen reports its own child's as -n.
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     code = cage.exit_code(code, duration, limits, output, over=over, image=python)
-    return RunResult(
-        exit_code=code,
-        stdout=bytes(output.stdout),
-        stderr=bytes(output.stderr),
-        duration_s=duration,
-        oom_killed=False,
-        image_id=f"host:{python}",
-        output_cut=output.cut,
-    )
+    return output.result(code, duration, image=f"host:{python}")
 
 
 def _limited(argv: Sequence[str], limits: RunLimits) -> list[str]:

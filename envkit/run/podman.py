@@ -152,16 +152,10 @@ class PodmanRunner:
         if not output.cut and state.get("Status") in ("created", "configured", "initialized"):
             message = output.stderr.decode(errors="replace").strip() or "podman did not start it"
             raise translate(message, f"the run in {image[:19]}", _ENGINE)
-        return RunResult(
-            exit_code=0 if ended == 0 else int(state["ExitCode"]),
-            stdout=bytes(output.stdout),
-            stderr=bytes(output.stderr),
-            duration_s=duration,
-            # Some versions of conmon report it with a file in the folder that they were started in.
-            oom_killed=bool(state.get("OOMKilled")) or (folder / "oom").exists(),
-            image_id=image,
-            output_cut=output.cut,
-        )
+        # Some versions of conmon report it with a file in the folder that they were started in.
+        oom_killed = bool(state.get("OOMKilled")) or (folder / "oom").exists()
+        code = 0 if ended == 0 else int(state["ExitCode"])
+        return output.result(code, duration, image=image, oom_killed=oom_killed)
 
     def _remove(self, container: str) -> None:
         """Remove a container and its volumes. If that fails, the next run removes them."""

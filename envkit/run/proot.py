@@ -6,11 +6,10 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
-from envkit.ground.paths import cache_dir, run_folder
-from envkit.ground.progress import Silent
+from envkit.ground.paths import run_folder
 from envkit.image.opening import described
 from envkit.run import cage
 from envkit.run.cage import Command
@@ -19,12 +18,12 @@ from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, proot, start
 from envkit.run.rootless.cell import Inside
 from envkit.run.rootless.host_gpus import host_gpus
-from envkit.run.rootless.store import ImageStore
+from envkit.run.rootless.runner import FileRunner
 from envkit.run.rootless.supervise import landlock_version
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from envkit.ground.progress import Reporter
     from envkit.image.spec import Image
@@ -36,20 +35,14 @@ _FOLDERS = ("/var/tmp", "/tmp", "/srv", "/opt")  # noqa: S108 - a folder of this
 _OTHERS_ENTER = 0o001
 
 
-class ProotRunner:
-    """Runs commands in `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG` without any namespace.
+class ProotRunner(FileRunner):
+    """Runs commands without any namespace. An entry point is not process 1.
 
     A run shares network, process IDs and /dev/shm with its environment. If root runs envkit, the run is another user.
     If the kernel has Landlock (Linux 5.19), a run can write only to /tmp and /dev/shm.
     """
 
     name = "proot"
-
-    def __init__(self, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> None:
-        self._reporter = reporter or Silent()
-        self._cache = cache_dir()
-        self._store = ImageStore(self._cache, ca_bundle=ca_bundle)
-        self._noted: set[str] = set()
 
     @property
     def isolation(self) -> Isolation:
@@ -69,47 +62,6 @@ class ProotRunner:
             return error.message
         return None
 
-    def identify(self, image: str) -> str:
-        """Return an image's ID. Only its configuration is read or downloaded.
-
-        Raises:
-            EngineError: the image does not exist.
-        """
-        return self._store.open(image).id
-
-    def inspect(self, image: str) -> Mapping[str, Any]:
-        """Return an image's configuration; see `Runner`. This unpacks the layers; the size is that of their tars.
-
-        Raises:
-            EngineError: the image does not exist.
-            IntegrityError: a blob is not what its digest says.
-        """
-        opened_image = self._store.open(image)
-        _, size = self._store.stack(opened_image, self._reporter)
-        return described(opened_image, size)
-
-    def run(
-        self,
-        image: str,
-        argv: Sequence[str],
-        files: Mapping[str, bytes],
-        *,
-        gpus: str | None,
-        limits: RunLimits,
-        reporter: Reporter,
-        entrypoint: bool = False,
-    ) -> RunResult:
-        """Run a command; see `Runner`. An entry point is not process 1."""
-        cage.folders(files)  # the same paths are refused on every runner
-        opened_image = self._store.open(image)
-        stack, _ = self._store.stack(opened_image, reporter)
-        command = Command(
-            image=opened_image.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
-        )
-        return cage.run_first(
-            command, lambda words, is_shell: self._run(opened_image, stack, command, words, reporter, reported=is_shell)
-        )
-
     def _run(
         self,
         image: Image,
@@ -120,7 +72,6 @@ class ProotRunner:
         *,
         reported: bool,
     ) -> RunResult | None:
-        """Run `argv` once; return None when the image has no such program."""
         facts, limits = described(image, 0), command.limits
         user = find_user(limits.user or facts["user"], stack)
         with self._folder() as folder:
@@ -155,15 +106,7 @@ class ProotRunner:
             raise failure
         if code == 1 and not output.stdout and output.stderr.startswith(proot.ERROR_PREFIX):
             return None
-        return RunResult(
-            exit_code=code,
-            stdout=bytes(output.stdout),
-            stderr=bytes(output.stderr),
-            duration_s=duration,
-            oom_killed=oom_killed,
-            image_id=command.image,
-            output_cut=output.cut,
-        )
+        return output.result(code, duration, image=command.image, oom_killed=oom_killed)
 
     def _has_read_only_root(self) -> bool:
         """Return whether a run cannot change its image."""
@@ -213,10 +156,3 @@ class ProotRunner:
             f"the user of a run cannot enter {self._cache}, and there is no other usable folder",
             hint="set XDG_CACHE_HOME to a folder whose parents everyone may enter, such as /var/cache",
         )
-
-    def _note_unlimited(self, unlimited: Sequence[str], reporter: Reporter) -> None:
-        """Report each resource that cannot be limited here, once."""
-        new = [name for name in unlimited if name not in self._noted]
-        self._noted.update(new)
-        if new:
-            reporter.note(f"proot cannot limit {', '.join(new)} here: no control group can be created")
