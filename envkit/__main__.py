@@ -11,6 +11,7 @@ from envkit.ground.errors import InterruptedRun
 def main() -> None:
     """Run the command line and leave with its exit code."""
     try:
+        # Before the imports: Ctrl-C during them ends with a message, not a traceback.
         signals.raise_on(*signals.ENDING)
         from envkit.cli import stdio  # noqa: PLC0415 - `import envkit.__main__` stays free of click
         from envkit.cli.main import run  # noqa: PLC0415

@@ -92,7 +92,7 @@ __all__ = [
 ]
 
 SettingValues = Mapping[str, "str | Path"]
-_FLAGS = ("cpu", "supported_only", "allow_forward_compat")
+_FLAGS = ("cpu", "supported_only", "allow_forward_compat")  # the keys of `Wanted` that are bool; the others are strings
 _SILENT = Silent()
 
 
@@ -287,6 +287,7 @@ def build(
         verify=verify,
         allow_cpu=allow_cpu,
     )
+    # The phase is always the same, because only the command line's reporter knows the current step.
     deadline = Deadline(checked.timeout_s, lambda: "build")
     result = build_image(request, PushAfterBuild(settings=loaded), reporter, deadline, Watcher())
     if result.record is not None:
@@ -328,6 +329,7 @@ def verify(
     """
     chosen = options or VerifyOptions()
     verification.check_gpu_rules(allow_cpu=chosen.allow_cpu, require_gpu=chosen.require_gpu)
+    # The result is not needed: this refuses unknown checks before the image is looked up.
     select(tier or "quick", chosen.only, chosen.skip)
     loaded = _settings(settings, reporter)
     name, engine, own = verification.named_or_last(image, plan, loaded)
@@ -368,12 +370,14 @@ def _fields(wanted: Wanted) -> dict[str, object]:
         TypeError: an argument is unknown.
         UsageError: a value that must be a string is not.
     """
+    # Only type checkers enforce `Unpack[Wanted]`; Python itself accepts any keyword.
     for key, value in wanted.items():
         if key not in Wanted.__annotations__:
             raise TypeError(f"unexpected keyword argument {key!r}")
         texts = [value] if key != "gpu" or isinstance(value, str) else list(value)  # type: ignore[call-overload]
         if key not in _FLAGS and not all(isinstance(text, str) or value is None for text in texts):
             raise UsageError(f"--{key}: {value!r:.80} is not a string", hint=f'{key}="12.6"' if key == "cuda" else None)
+    # A string is one GPU, although it is a sequence, too.
     gpu = wanted.get("gpu")
     return {**wanted, "gpu": (gpu,) if isinstance(gpu, str) else tuple(gpu or ())}
 

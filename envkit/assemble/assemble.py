@@ -125,6 +125,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         elif lock.base.kind != "none":
             base = _registry_base(lock, site)
         # The base comes first: its layers count against the limit for packages. A Debian root is always one layer.
+        # The layer with files of the project is above the packages, but counts, too.
         below = (1 if debian is not None else len(base.layers)) + bool(plan.copy)
         for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
         conda = tasks.enter_context(Background(partial(_conda, plan, lock, site, for_conda), site.reporter))
@@ -262,12 +263,14 @@ def _conda(  # noqa: PLR0917 - every background task ends with these two
 def _small(
     files: Mapping[str, Item], made_by: str, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]
 ) -> spec.Layer:
-    """Make a layer of a few files, or take it from the cache."""
+    """Make a layer of a few files and put it into the cache."""
     key = hashlib.sha256(f"own {WRITER_VERSION} {MTIME} {sorted(files.items())!r}".encode()).hexdigest()
 
     def write(sink: IO[bytes]) -> LayerDigest:
         return top_layer.write(files, base, sink)
 
+    # Never taken from the cache: whether parent folders are written depends on the base, which is not part of the key.
+    # The key is for `Assembled.place` and `settle`.
     cached = site.cache.make(key, write)
     made = spec.layer(cached.layer, cached.path, made_by)
     kept[made.digest] = key, cached

@@ -177,11 +177,13 @@ def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
 def _lacking(files: BaseFiles, lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
     installed = files.packages()
     if installed is not None and plan.os_family == "deb":
-        missing = [name for name in plan.system if name.partition("=")[0] not in installed]
+        missing = [name for name in plan.system if name.partition("=")[0] not in installed]  # NAME or NAME=VERSION
         if missing:
             return tuple(missing)
+    # entry.sh and the user's login shell are bash.
     programs = [path for path in plan.entrypoint[:1] if path.startswith("/")] + ["/bin/bash"]
     if kind_of(plan.template) == "wheels":
         programs.append(f"/usr/bin/python{lock.python}")
+    # Programs of the environment are in the layers above, such as conda's tini.
     own = f"{plan.prefix}/"
     return tuple(path for path in programs if not path.startswith(own) and files.find(path) is None)

@@ -33,6 +33,7 @@ class BaseFiles:
     def text(self, path: str) -> str:
         """Return the contents of a kept file; empty if there is none."""
         node = self.find(path)
+        # `top_layer` encodes it the same way, so bytes that are not UTF-8 are preserved.
         return node.value.decode(errors="surrogateescape") if node and node.value is not None else ""
 
     def packages(self) -> frozenset[str] | None:
@@ -86,4 +87,5 @@ def _tar(layer: spec.Layer) -> Iterator[Source]:
 
 def _is_read(path: str, mode: int) -> bool:
     """Whether the contents of a file are kept: setuid and setgid files, and the lists of users and packages."""
+    # The top layer writes setuid and setgid files again without these bits, so it needs their contents.
     return bool(mode & SET_IDS) or path in _KEPT or DPKG.match(path) is not None

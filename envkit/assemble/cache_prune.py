@@ -101,9 +101,11 @@ def remove(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
                 return _remove_claimed(entry)
         if entry.kind in ("unpacked", "leftovers"):
             return _remove_claimed(entry)
+        # Entries of the other kinds have no locks of their own.
         if not idle or (entry.kind == "repodata" and time.time() - entry.used < _FRESH_S):
             return None
         return _remove(entry)
+    # Another prune has removed it, or another user owns it. It counts as in use.
     except OSError:
         return None
 
@@ -117,6 +119,7 @@ def builds_excluded(cache: Path) -> Iterator[bool]:
         yield True
         return
     try:
+        # Builds and downloads hold a shared lock on this folder (`LayerCache`, `Remote`).
         yield store.claim(descriptor)
     finally:
         os.close(descriptor)
@@ -257,6 +260,7 @@ def _remove(entry: Entry) -> tuple[int, int]:
         entry.path.rename(hidden)
         store.remove_tree(hidden)
     else:
+        # The notes first: without them, no build looks for the blob.
         for path in (*entry.notes, entry.path):
             path.unlink(missing_ok=True)
     return free, shared

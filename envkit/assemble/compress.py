@@ -265,6 +265,7 @@ def recipe(compression: str) -> str | None:
 
 def _deflated(data: bytes, level: int) -> bytes:
     """Compress with zlib into one gzip member."""
+    # -15: a raw deflate stream, because the gzip header and trailer are added here.
     packer = zlib.compressobj(level, zlib.DEFLATED, -15)
     return b"".join((GZIP_HEADER, packer.compress(data), packer.flush(), gzip_trailer(crc32(data), len(data))))
 

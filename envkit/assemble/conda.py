@@ -140,6 +140,8 @@ class CondaPackages:
         prefix: str,
         compression: str,
     ) -> None:
+        # Sorted, because the last package by name keeps a shared path: equal locks give equal layers whatever their
+        # order.
         self.packages = sorted(packages, key=lambda package: package.name)
         self._folder, self._fetch, self._prefix, self._compression = folder, archives, prefix, compression
         pythons = [package for package in self.packages if package.name == "python"]
@@ -187,6 +189,7 @@ class CondaPackages:
 
     def key(self, group: Group) -> str:
         """See `stage.Kind`."""
+        # Only noarch Python packages depend on the Python; with it in every key, its update would renew all layers.
         python = self._python if any(package.noarch == "python" for package in group) else None
         rows = [json.dumps(self._row(package), sort_keys=True) for package in group]
         digests = [hashlib.sha256(row.encode()).hexdigest() for row in rows]

@@ -27,6 +27,7 @@ _KINDS = {"hardlink": "file", "softlink": "link", "directory": "folder"}
 def main() -> int:
     """Answer the request on stdin; failures are replies, too."""
     request = json.load(sys.stdin)
+    # Modes of the installed files must not depend on the user's umask.
     os.umask(0o022)
     try:
         import rattler  # noqa: F401, PLC0415 - without it, no request can be answered
@@ -77,6 +78,7 @@ def _describe(archive: Path, *, is_python: bool) -> dict[str, Any]:
 
 
 def _row(row: dict[str, Any]) -> list[Any]:
+    # The installer replaces the placeholder in the file, so files with equal hashes but different placeholders differ.
     content = row.get("sha256") or None
     if content and row.get("prefix_placeholder") is not None:
         content += f" {row['prefix_placeholder']}"

@@ -177,6 +177,7 @@ def contained(target: str, path: str, *, folder: Path, prefix: str) -> str | Non
         folder: the prefix during the installation.
         prefix: the prefix in the image.
     """
+    # An absolute target can name the folder of the installation instead of the prefix in the image.
     if target == str(folder) or target.startswith(f"{folder}/"):
         target = prefix + target.removeprefix(str(folder))
     if posixpath.isabs(target):
@@ -193,6 +194,7 @@ def _row(package: CondaPackage) -> dict[str, Any]:
 
 def _named(package: CondaPackage, archives: Mapping[str, Path], folder: Path, at: int) -> Path:
     """Link the archive under its own file name, from which rattler takes the format; return that path."""
+    # Decoded, because a URL may encode the `!` of an epoch: x264-1%21161.3030.
     named = folder / "archives" / str(at) / unquote(package.url.rpartition("/")[2])
     named.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -202,6 +204,7 @@ def _named(package: CondaPackage, archives: Mapping[str, Path], folder: Path, at
 
 def _ask(request: dict[str, Any], what: str, folder: Path, check: Callable[[], object] | None = None) -> dict[str, Any]:
     done = child.run(
+        # -P: without it, the script's folder is first on sys.path, and its modules (`conda`, `wheel`) hide others.
         [sys.executable, "-P", conda_child.__file__],
         env=child.environment(None, {}),
         what=what,

@@ -18,8 +18,8 @@ from envkit.lock.model import CondaPackage
 
 FILE, LINK, FOLDER = "file", "link", "folder"
 _KINDS = (FILE, LINK, FOLDER)
-_ENTRY_POINT = re.compile(r"([\w.+-]+)\s*=\s*([\w.]+\s*:\s*[\w.]+)\s*")
-_FREE_THREADED = re.compile(r"_cp\d+t$")
+_ENTRY_POINT = re.compile(r"([\w.+-]+)\s*=\s*([\w.]+\s*:\s*[\w.]+)\s*")  # jupyter-lab = jupyterlab.labapp:main
+_FREE_THREADED = re.compile(r"_cp\d+t$")  # build strings such as h9a34b6e_5_cp313t
 _MINOR = re.compile(r"(\d+\.\d+)(?:\.|$)")
 _META = "conda-meta"
 # Fields of a record that describe one installation: its package cache and how it linked files.
@@ -167,6 +167,7 @@ def record_file(record: dict[str, Any], package: CondaPackage) -> bytes:
     kept |= {
         "url": package.url,
         "fn": package.url.rpartition("/")[2],
+        # https://conda.example.com/conda-forge/linux-64/FILE without subdir and file.
         "channel": package.url.rsplit("/", 2)[0],
         "sha256": package.sha256,
         "size": package.size,

@@ -79,7 +79,7 @@ def documents(archive: Path, names: tuple[str, ...]) -> dict[str, Any]:
                 if name in names and entry.kind is Kind.FILE:
                     trees[name] = _json(name, source.exactly(_small(name, entry.size)))
                     if len(trees) == len(names):
-                        return trees
+                        return trees  # the rest need not be inflated
     return trees
 
 
@@ -100,6 +100,7 @@ def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict
         for source in tars:
             for entry in entries(source):
                 _place(tree, entry, source)
+        # This raises the errors of the writer thread.
         for wait in tree.files.values():
             wait()
     rows = rows_of(_json(PATHS, (folder / PATHS).read_bytes()) if PATHS in tree.files else None)
@@ -189,6 +190,7 @@ class _Writers:
 
     def write(self, full: str, data: bytes, mode: int) -> Callable[[], _File]:
         """Queue a file; return a function that waits until it is written and raises its error."""
+        # Waits here, so that an archive that inflates faster than the disk writes cannot fill the memory.
         self._room.acquire()
         return self._pool.submit(self._write, full, data, mode).result
 
@@ -201,6 +203,7 @@ class _Writers:
 
 def _written(full: str, pieces: Iterable[bytes], mode: int, digest: Digest) -> _File:
     size = 0
+    # O_EXCL and O_NOFOLLOW: every file is new, and nothing is written through a link.
     descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         for piece in pieces:
@@ -287,6 +290,7 @@ def _tars(archive: Path, wanted: tuple[str, ...], most: int | None = None) -> It
         if archive.name.endswith(".conda"):
             packed = opened.enter_context(zipfile.ZipFile(archive))
             parts = [(match[1], member) for member in packed.infolist() if (match := _PART.fullmatch(member.filename))]
+            # With two tars of a kind, readers could disagree about which one counts.
             if sorted(part for part, _ in parts) != ["info", "pkg"]:
                 raise IntegrityError(
                     f"it contains {counted(len(parts), 'tar')} instead of one with info and one with the package"

@@ -112,6 +112,7 @@ class EmbeddedBuilder:
         mirrors = self._mirrors_of(options, reporter)
         deadline = began + options.timeout_s if options.timeout_s else None
         layers = self._folder / "layers"
+        # Contexts end in reverse order: the pusher stops its transfers before their connections are closed.
         with (
             BuildLog(options.log_file, reporter) as log,
             Transport(ca_bundle=mirrors.ca_bundle, policy=Policy(deadline=deadline)) as transport,
@@ -195,6 +196,7 @@ def _pusher(
         """Let parallel builds send a layer that they share only once."""
         return flights.all([f"push {digest} to {target}"], check)
 
+    # If the tag is taken, nothing is sent before `finish` has compared the digests: the push may be refused.
     return Pusher(output.reference, registry, sources=sources, replace_tag=options.replace_tag, ahead=free, turn=turn)
 
 

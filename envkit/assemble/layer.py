@@ -162,7 +162,7 @@ class LayerWriter:
     def close(self) -> LayerDigest:
         """Write the end of the archive and return the digests. The sink stays open."""
         self._plain(self._padding + tar.end(self._gathered.size + len(self._padding)))
-        self._hash(b"", collect=0)
+        self._hash(b"", collect=0)  # the small pieces that still wait
         digest = self._blob.close()
         return LayerDigest(
             digest=digest, diff_id=self._tar.hexdigest(), size=self._blob.size, tar_size=self._gathered.size
@@ -264,6 +264,7 @@ def read(part: Slice, piece: int) -> Iterator[bytes]:
     for at in range(part.offset, part.offset + part.packed, piece):
         wanted = min(piece, part.offset + part.packed - at)
         data = os.pread(part.descriptor, wanted, at)
+        # pread may return less than was asked for, on network file systems for example.
         while len(data) < wanted:
             more = os.pread(part.descriptor, wanted - len(data), at + len(data))
             if not more:

@@ -65,6 +65,7 @@ def groups(packages: Sequence[P], budget: int) -> tuple[tuple[P, ...], ...]:
         raise UsageError(f"{budget} layers are left for packages", hint="use a base image with fewer layers")
     shared = min(SHARED, budget)
     ranked = sorted(packages, key=lambda package: (-package.size, package.name))
+    # The small packages have their layers first; large ones beyond the budget are added to them.
     large = [package for package in ranked if package.size >= ALONE_FROM][: budget - shared]
     alone = {package.name for package in large}
     buckets: dict[int, list[P]] = {}

@@ -97,6 +97,7 @@ def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
             other = parse_reference(f"{reference.registry}/{name}:latest")
         except UsageError:
             other = None
+        # A first part with a dot is the host of another registry.
         if other is None or "." in name.partition("/")[0]:
             raise UsageError(
                 f"--mount-from {text!r:.200} is not a repository of {reference.registry}",
@@ -174,6 +175,7 @@ def load_into_docker(image: Image, names: Sequence[str], reporter: Reporter) -> 
 
 def _layout(text: str, rest: str) -> Output:
     folder, sign, tag = rest.rpartition(":")
+    # A slash after the colon: it is part of a folder's name, and there is no tag.
     if not sign or "/" in tag:
         folder, tag = rest, ""
     elif not folder or not _TAG.fullmatch(tag):
@@ -182,6 +184,7 @@ def _layout(text: str, rest: str) -> Output:
 
 
 def _archive(text: str, rest: str) -> Output:
+    # The first colon: the name can contain more of them (HOST:PORT/NAME:TAG).
     file, _, name = rest.partition(":")
     path = _path(text, file)
     if path.is_dir():

@@ -196,6 +196,8 @@ def make_layers(
                 done |= making.made
         if waiting := [group for group in left if group not in done]:
             reporter.step(f"wait for {counted(len(waiting), 'layer')} of {kind.name} that another build is making")
+            # One layer is enough: the loop then looks for all of them again, and makes those of a build that has
+            # failed.
             cache.flights.wait(keys[waiting[0]], progress.check)
             done |= {} if no_cache else _cached(waiting, keys, cache)
     return tuple(Made(packages=group, key=keys[group], cached=done[group]) for group in groups)

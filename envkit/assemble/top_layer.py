@@ -45,6 +45,7 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
     entries: dict[str, Item] = {
         f"{SHARE}/plan.json": Item(data=plan.canonical()),
         f"{SHARE}/envkit.lock": Item(data=to_text(lock).encode()),
+        # ssh and getpass.getuser() need a name for the user ID.
         "etc/passwd": _with_line(base.text("/etc/passwd"), f"envkit:x:{uid}:{gid}:envkit:{_HOME}:/bin/bash"),
         "etc/group": _with_line(base.text("/etc/group"), f"envkit:x:{gid}:"),
         # The mode of /tmp: with --user or a rootless engine, any user ID has to be able to write here, without removing

@@ -55,6 +55,7 @@ class Scheme:
     @property
     def headers_folder(self) -> str:
         """The parent of the packages' folders of C headers, relative to the image's root."""
+        # include/site/pythonX.Y is the folder of pip and uv in a virtual environment.
         return f"{self.root}/{self.headers or f'include/site/python{self.python}'}"
 
     @property
@@ -170,12 +171,13 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
             "purelib": scheme.site_packages, "platlib": scheme.site_packages, "data": scheme.root,
             "scripts": f"{scheme.root}/bin", "headers": f"{scheme.headers_folder}/{package}",
         }  # fmt: skip
+        # The .data folder itself, or one of its subfolders.
         if not key or (entry.is_folder and not rest):
             return
         if key not in roots or not slash:
             refuse(label, f"{entry.name!r} is in an unknown folder of {data}")
         target = f"{roots[key]}/{rest}"
-        executable = executable or key == "scripts"
+        executable = executable or key == "scripts"  # wheels made on Windows have no executable bits
         building.moved[entry.name] = posixpath.relpath(f"/{target}", f"/{scheme.site_packages}")
         if key == "scripts" and member is not None:
             script = _script(label, entry.name, member, scheme.interpreter)
@@ -191,6 +193,7 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
 
 def _script(label: str, name: str, member: Slice, interpreter: str) -> bytes | None:
     """Return the script with the interpreter in its first line; None if the line does not have to change."""
+    # The beginning is read without its CRC-32, which is checked when the whole member is copied or rewritten.
     if not wheel_files.needs_interpreter(_contents(member, wheel_files.PEEK)):
         return None
     if member.size > _MAX_SCRIPT:
@@ -250,6 +253,7 @@ def _add_record(
             listed.add(old[0])
     except ValueError as error:
         refuse(building.label, f"RECORD: {error}")
+    # Uninstallers remove only the files in RECORD. A hash may be missing there.
     unlisted = [(building.moved.get(name, name), "", "") for name in sorted(members) if name not in listed]
     tail = wheel_files.render_record((*unlisted, *added))
     parts: tuple[bytes | Slice, ...]

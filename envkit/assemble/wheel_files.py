@@ -23,6 +23,7 @@ Row = tuple[str, str, str]  # path relative to site-packages, 'sha256=...' or ''
 _SECTIONS = ("console_scripts", "gui_scripts")
 _NAME = re.compile(r"[\w.+][\w.+-]*", re.ASCII)
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+# `module:function [extra]`: extras are valid but no longer recommended, and readers may ignore them ("Entry points").
 _TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(?:\[[^\]\n]*\])?")
 _SHEBANG = re.compile(rb"#!pythonw?(?=[ \t\r\n]|$)")
 _MOST = 4096  # launchers; the largest packages have a few hundred
@@ -102,6 +103,7 @@ def launchers(entry_points: str) -> tuple[Launcher, ...]:
     """
     if entry_points.count("\n") > _MOST_LINES:
         raise ValueError(f"it has more than {_MOST_LINES} lines")
+    # Delimiters and case as in "Entry points", section "File format"; with interpolation, a % in a value is an error.
     parser = _CaseSensitive(delimiters=("=",), interpolation=None, strict=True)
     try:
         parser.read_string(entry_points)

@@ -203,6 +203,7 @@ def contents(tree: Tree) -> dict[str, str | None]:
 
 
 def _contents(file: File) -> str:
+    # CRC-32s are enough for a note to the user, and a zip file has them without inflating.
     parts = (f"{part.crc:08x}" if isinstance(part, Slice) else f"{crc32(part):08x}" for part in file.parts)
     return f"{file.size} {int(file.executable)} {' '.join(parts)}"
 

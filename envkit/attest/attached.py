@@ -126,6 +126,7 @@ def _read(
     if not isinstance(attached_to, dict) or attached_to.get("digest") != subject.digest:
         raise IntegrityError("its manifest is attached to another image")
     kind = tree.get("artifactType")
+    # Without artifactType, the type of an artifact is that of its configuration (OCI image specification 1.1).
     if not isinstance(kind, str):
         config = tree.get("config")
         kind = str(config.get("mediaType") if isinstance(config, dict) else None)
@@ -138,6 +139,7 @@ def _read(
         raise IntegrityError("its manifest has no document, or several")
     try:
         data = read_blob(registry, reference, layers[0])
+    # A missing blob makes this document broken; it must not hide the others.
     except EngineError as error:
         raise IntegrityError(f"its document cannot be read: {error.message}") from error
     return check_document(row.digest, str(layers[0].get("mediaType")), data, subject, keys, identities=identities)
@@ -171,9 +173,11 @@ def check_document(
         envelope = dsse.unseal(data)
         payload, signer = envelope.payload, envelope.signed_by(keys)
         status = Status.UNKNOWN_KEY if signer is None else Status.VALID
+        # `unseal` refuses an envelope without signatures.
         keyid = signer.id if signer is not None else envelope.signatures[0].keyid or None
     elif media_type == keyless.MEDIA_TYPE:
         payload = keyless.envelope_of(data).payload
+        # Without identities nothing can become valid, so the library, an extra that uses the network, is not needed.
         identity = keyless.signer_of(data, identities) if identities else None
         status, keyid = (Status.UNKNOWN_KEY, None) if identity is None else (Status.VALID, str(identity))
     else:
@@ -203,5 +207,6 @@ def _check_predicate(statement: Statement, subject: Subject) -> None:
         definition = statement.predicate.get("buildDefinition")
         outer = definition.get("externalParameters") if isinstance(definition, dict) else None
         plan, label = outer.get("planDigest") if isinstance(outer, dict) else None, subject.labels.get(PLAN_LABEL)
+        # The statement's own plan is compared only if the image names one: images of other builders have no such label.
         if plan is not None and label is not None and plan != label:
             raise IntegrityError(f"the provenance is of the plan {plan!s:.80}, but the image is from {label}")

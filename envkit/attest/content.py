@@ -77,6 +77,7 @@ class Content:
 
     def package(self, *names: str) -> Package | None:
         """Return the first package with one of these names; earlier names are preferred."""
+        # Reversed, so that the first of two packages with one name is kept.
         rows = {package.name: package for package in reversed(self.packages or ())}
         return next((rows[name] for name in names if name in rows), None)
 

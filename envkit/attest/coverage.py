@@ -50,6 +50,7 @@ def coverage(labels: Mapping[str, str], cards: Iterable[Card]) -> Coverage:
         drivers[NATIVE] = f"{native} or newer"
         if is_version(minimum) and key(minimum) < key(native):
             drivers[MINOR] = f"{minimum} to below {native}"
+    # A card without a driver version says nothing about drivers, although its architecture counts.
     modes = {NATIVE if key(card.driver) >= key(native) else MINOR
              for card in tested if is_version(native) and card.driver and is_version(card.driver)}  # fmt: skip
     return Coverage(

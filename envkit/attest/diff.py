@@ -33,6 +33,7 @@ _SHORT: Mapping[str, Callable[[str], str]] = {
     "torchvision": lambda text: text.partition("+")[0],
     "torchaudio": lambda text: text.partition("+")[0],
 }
+# 2.7.1+cpu, 2.7.1+cu126; PyTorch writes the minor version of CUDA with one digit.
 _LOCAL = re.compile(r"\+(?:(?P<cpu>cpu)|cu(?P<major>[0-9]{1,2})(?P<minor>[0-9]))$")
 
 
@@ -84,6 +85,7 @@ class Difference:
     @property
     def same(self) -> bool:
         """Whether no data that both sides have differs."""
+        # The ID covers everything below, but one side may have more data, such as layers that were read.
         if self.before.id is not None and self.before.id == self.after.id:
             return True
         layers = self.layers is None or not (self.layers.only_before or self.layers.only_after)
@@ -168,6 +170,7 @@ def _packaged(content: Content, name: str) -> str | None:
     rows = {
         package.name: package.version for package in reversed(content.packages or ()) if package.kind in (CONDA, WHEEL)
     }
+    # First, because wheels may bundle CUDA without a package for it.
     if name == "cuda" and (local := _LOCAL.search(rows.get("torch", ""))):
         return "none" if local["cpu"] else f"{local['major']}.{local['minor']}"
     version = next((rows[candidate] for candidate in _PACKAGES.get(name, ()) if candidate in rows), None)
@@ -202,6 +205,7 @@ def _versions(rows: Sequence[Package]) -> str | None:
 
 def _hashes_differ(before: Sequence[Package], after: Sequence[Package]) -> bool:
     old, new = [package.sha256 for package in before], [package.sha256 for package in after]
+    # A hash is known only from a lock, so a missing one is no difference.
     return None not in (*old, *new) and old != new
 
 

@@ -54,6 +54,7 @@ class Envelope:
             claimed = [key for key in keys if key.id == signature.keyid]
             # DSSE: a keyid is only a hint, so a signature with an unknown keyid is tried with every key.
             for key in claimed or keys:
+                # No return here: a later signature that claims a key and does not match makes the envelope invalid.
                 if key.fits(signature.value, data):
                     signer = signer or key
                     if signature.keyid not in ("", key.id):
@@ -65,6 +66,7 @@ class Envelope:
 
 def pae(payload_type: str, payload: bytes) -> bytes:
     """Return the bytes to sign (pre-authentication encoding): type and content, each preceded by its length."""
+    # DSSEv1 28 application/vnd.in-toto+json 2 {}
     kind = payload_type.encode()
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
 

@@ -191,6 +191,7 @@ def inspection(image: InspectedImage, trusted: Sequence[str]) -> Inspection:
         (
             Evidence(
                 attestation=attestation,
+                # Raises nothing: `check_document` has already summarized it.
                 verification=verification_of(attestation.statement.predicate),
                 counts=not trusted or _valid(attestation),
             )
@@ -239,6 +240,7 @@ def newest_by_machine(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
     newest: dict[tuple[Any, ...], Evidence] = {}
     for entry in evidence:
         if entry.counts:
+            # The rows are sorted by time, so a later run of the same kind of machine replaces an earlier one.
             newest[entry.verification.cards, entry.verification.cpu if not entry.verification.cards else None] = entry
     return tuple(newest.values())
 
@@ -257,6 +259,7 @@ def _refusal(attestation: Attestation, *, trusted: bool) -> str | None:
     name = f"{attestation.kind} {attestation.digest[7:19]}"
     if attestation.status is Status.BROKEN:
         return f"{name} is broken: {attestation.why}"
+    # Statements of other kinds, by other tools, may be signed by other keys.
     if not trusted or _valid(attestation) or attestation.kind not in NAMES.values():
         return None
     if attestation.status is Status.UNSIGNED:

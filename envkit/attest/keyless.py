@@ -88,6 +88,7 @@ def signer_of(data: bytes, identities: Sequence[Identity], verifier: Verifier | 
         _, payload = trusted_roots.verify_dsse(Bundle.from_json(data), recorder)
     except Exception as error:  # the libraries below raise arbitrary exceptions for a damaged bundle
         raise IntegrityError(f"sigstore: {' '.join(str(error).split())[:200]}") from error
+    # Two parsers read the bundle. What sigstore has verified must be what envkit uses.
     if recorder.certificate is None or payload != envelope_of(data).payload:
         raise IntegrityError("sigstore: the bundle is for another document")
     for identity in identities:
@@ -112,6 +113,7 @@ class Keyless:
 
         try:
             trust = ClientTrustConfig.production()
+            # The token that a CI system gives to its job; None on other machines.
             ambient = detect_credential()
             issuer = trust.signing_config.get_oidc_url()
             self._token = IdentityToken(ambient) if ambient else Issuer(issuer).identity_token()

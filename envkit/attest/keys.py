@@ -113,6 +113,7 @@ def new_pair(path: Path, passphrase: bytes | None) -> tuple[Path, PublicKey]:
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, encryption)
     public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
     public_path = path.with_name(f"{path.name}.pub")
+    # Both names before the first file is written; `_write` itself refuses a file that appears in between.
     for target in (path, public_path):
         if os.path.lexists(target):
             raise UsageError(f"{target} already exists, and a key is never overwritten", hint="use another name")
@@ -149,6 +150,7 @@ def read_private(path: Path, passphrase: bytes | None) -> PrivateKey:
         )
     try:
         key = serialization.load_pem_private_key(data, passphrase)
+    # cryptography raises it for a missing passphrase, and for one that the key does not need.
     except TypeError as error:
         if passphrase is None:
             raise PassphraseNeededError(f"{path} is encrypted", hint="--passphrase-file FILE") from error
@@ -221,6 +223,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            # open(2) applied the umask: under 077 others could not read the public key.
             os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()

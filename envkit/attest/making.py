@@ -96,11 +96,13 @@ def attest(
         EnvironmentProblem: the registry is unreachable, or a library is missing.
     """
     sbom.require()
+    # Before any layer is downloaded, because these checks are cheap.
     for name, record in sources.records:
         require_record_of(record, subject, name)
         require_consistent(record, name)
     where = f"registry:{subject.reference.place}@{subject.digest}"
     opened = Access(ca_bundle=ca_bundle, reporter=reporter).open(where)
+    # The image was opened a second time. Its documents have to be those that the statements will be about.
     if opened is None or opened.id != subject.id:
         raise EngineError(f"{where} cannot be read", hint="check the image's name")
     contents = reading.look(opened, reporter)
@@ -197,6 +199,7 @@ def _lock(subject: Subject, sources: Sources, contents: ScanResult) -> Lock | No
         lock = lock_from_json(json_of(contents.lock, "the lock in the image"), "the lock in the image")
     if lock is None and sources.state is not None:
         path = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
+        # The label comes from the image and may contain a path.
         lock = read_lock(path) if path.parent.name == "locks" and path.is_file() else None
     if lock is None:
         raise LockError(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from envkit.image.tarstream import Source
     from envkit.lock.model import Lock
 
+# opt/env/lib/python3.11/site-packages/numpy-2.1.0.dist-info/INSTALLER; conda writes `conda` into it, pip `pip`.
 _INSTALLER = re.compile(r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/[^/]{1,160}\.dist-info)/INSTALLER$")
 # Folders of packages in envkit's images, and their parents. A layer that removes one removes packages without naming
 # them.
@@ -61,6 +62,7 @@ class PackageFiles:
         changes = scan(tar, _INTEREST)
         for path, node in changes.nodes.items():
             if node.kind is Kind.FILE and not any(layer.hides(path, Kind.FILE) for layer in self.above):
+                # The layers come from the top down, so the first content of a path is the visible one.
                 self.files.setdefault(path, node.value or b"")
         self.above.append(changes)
 
@@ -88,6 +90,7 @@ def read_from_top(opened: Opened, *, at_most: int | None, is_valid: Callable[[by
         if at_most is not None and opened.cost(index) > at_most:
             break
         listed.add(functools.partial(opened.tar, index))
+        # Only the uppermost lock is visible in the image.
         if LOCK in listed.files and not checked:
             checked = True
             listed.folder_removed = listed.removes_folder()
@@ -195,6 +198,7 @@ def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installe
     for package in packages:
         key = (package.kind, package.name, package.version, package.build or "")
         sha256, url, channel = known.get(key, (None, None, ""))
+        # The same version with other bytes was not installed from the lock.
         if key not in known or (package.sha256 and sha256 and package.sha256 != sha256):
             rows.append(package)
             continue

@@ -50,6 +50,7 @@ def provenance(subject: Subject, plan: BuildPlan, lock: Lock | None, *, collecte
 def _dependencies(labels: Mapping[str, str], plan: BuildPlan, lock: Lock | None) -> Iterator[dict[str, Any]]:
     yield {"name": "facts", "digest": {"sha256": plan.facts_digest}, "mediaType": "application/json"}
     digest = labels.get(_BASE_DIGEST)
+    # The label is free text, and an in-toto digest names its algorithm.
     if digest and digest.startswith("sha256:"):
         yield {
             "name": "base",

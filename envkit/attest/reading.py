@@ -43,6 +43,7 @@ _MOST_FILE = 64 << 20  # bytes of a lock or plan
 _COMMAND_S = 120.0  # for one command in a container
 _MARK = "--envkit--"
 # Package metadata; then the INSTALLER files of distributions from conda; then dpkg's status. Any part may be empty.
+# -xdev leaves out /proc and other mounts. find fails if it may not read a folder, hence `exit 0`.
 _LIST = f"""
 find / -xdev -type f '(' -path '*/conda-meta/*.json' -o -path '*-packages/*.dist-info/METADATA' ')' -print 2>/dev/null
 echo {_MARK}
@@ -201,12 +202,14 @@ class _EngineImage:
         data = self._output("/bin/sh", "-c", _LIST)
         if data is None:
             return None
+        # Split at most twice, because the descriptions in dpkg's status may contain any text.
         names, from_conda, status = (part.strip("\n") for part in data.decode(errors="replace").split(f"{_MARK}\n", 2))
         listed = packages.PackageFiles()
         for paths, text in ((names, b""), (from_conda, b"conda")):
             relative = (line.lstrip("/") for line in paths.splitlines())
             listed.files |= {name: text for name in relative if packages.is_relevant(name)}
         listed.files[STATUS] = status.encode()
+        # An image has either dpkg or rpm, and each of these files takes a container.
         for path in rpm.FILES if not status else ():
             database = self.read(path)
             listed.files |= {} if database is None else {path: database}
@@ -236,6 +239,7 @@ def _of_engine(name: str, access: Access) -> Content:
     lock: Lock | None = None
     plan: BuildPlan | None = None
     if PLAN_LABEL in content.labels:
+        # From this machine first: reading it from the image takes a container.
         lock = _kept_lock(access.state, content.labels.get(LOCK_LABEL))
         lock = lock or _embedded(content, LOCK, image.read(LOCK), _lock, notes)
         plan = load_plan(access.state, content.labels[PLAN_LABEL]) if access.state else None
@@ -309,6 +313,7 @@ def _kept_lock(state: Path | None, digest: str | None) -> Lock | None:
     if state is None or digest is None:
         return None
     path = state / "locks" / f"{digest.removeprefix('sha256:')}.json"
+    # The digest is a label of the image, which could name a file outside of the folder.
     if "/" in digest or not path.is_file():
         return None
     lock = read_lock(path)

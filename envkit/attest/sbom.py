@@ -83,6 +83,7 @@ def bill(
     components = [_component(package, system) for package in packages]
     bom = Bom(
         components=components,
+        # Derived from the digest: a random one would change the bytes of the SBOM.
         serial_number=uuid.uuid5(_NAMESPACE, subject.digest),
         metadata=BomMetaData(
             component=image,
@@ -110,6 +111,7 @@ def purl(package: Installed, system: tuple[str, str | None]) -> str:
         fields = {"arch": package.arch, "distro": system[1]}
     version = package.version
     if package.kind == RPM:
+        # 1:3.2.2-6.el9: in package URLs of RPMs the epoch is a qualifier (purl-spec, rpm).
         epoch, _, version = package.version.rpartition(":")
         fields = {"arch": package.arch, "epoch": epoch}
     namespace = system[0] if package.kind in (DEB, RPM) else None
@@ -135,6 +137,7 @@ def _component(package: Installed, system: tuple[str, str | None]) -> Component:
         name=package.name,
         version=package.version,
         type=ComponentType.LIBRARY,
+        # Without it, the library generates a random reference.
         bom_ref=name,
         purl=PackageURL.from_string(name),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)] if package.sha256 else [],

@@ -70,6 +70,7 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
             f"{reference}: the registry says {manifest.media_type}, but the manifest itself has another media type",
             hint="push the image again",
         )
+    # From here on by digest, because the tag may move.
     pinned = reference.at(manifest.digest)
     row = tree.get("config")
     data = read_blob(registry, pinned, row, limit=MAX_MANIFEST)

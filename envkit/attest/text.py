@@ -109,7 +109,7 @@ def _layer_table(rows: Sequence[ListedLayer]) -> Iterator[str]:
             str(layer.number),
             shown_size(layer.size),
             shown_size(layer.unpacked) if layer.unpacked is not None else "",
-            (layer.digest or layer.diff_id)[7:19],
+            (layer.digest or layer.diff_id)[7:19],  # 12 digits, as Docker shows them
             fitted(clean(layer.made_by), _MADE_BY) or "unknown",
         )
         for layer in rows
@@ -192,6 +192,7 @@ def _contents(inspection: Inspection, now: datetime) -> Iterator[str]:
 
 def _start(content: Content) -> Iterator[str]:
     """Yield user, folder, command and ports of a container."""
+    # The image was inspected without its contents.
     if not content.kind:
         return
     command = shlex.join(content.cmd) or shlex.join(content.entrypoint)
@@ -213,6 +214,7 @@ def _made(inspection: Inspection, now: datetime) -> str:
         made = datetime.fromisoformat(timestamp)
     except ValueError:
         return f"created {timestamp}"
+    # Without a time zone it is taken as UTC, because subtracting would raise an error.
     days = (now - (made if made.tzinfo else made.replace(tzinfo=UTC))).days
     return f"created {timestamp[:10]}" + (f", {counted(days, 'day')} ago" if days > 0 else "")
 

@@ -84,6 +84,7 @@ def require_record_of(record: Mapping[str, Any], subject: Subject, where: str) -
         raise IntegrityError(f"{where}: the record was changed after it was written")
     claimed = record.get("subject")
     claimed = claimed if isinstance(claimed, Mapping) else {}
+    # Of an image name, only the digest at its end counts: the path before it may contain others.
     digests = [*_DIGEST.findall(str(claimed.get("id") or "")), *_DIGEST.findall(str(claimed.get("image") or ""))[-1:]]
     own = {subject.digest, subject.id}
     plan, label = claimed.get("plan"), subject.labels.get(PLAN_LABEL)
@@ -144,5 +145,6 @@ def _card(row: Mapping[str, Any]) -> Card:
 def _sealed(record: Mapping[str, Any]) -> str | None:
     try:
         return seal(record)
+    # NaN, or nested too deeply for the canonical form: such a record was not written by envkit.
     except (ValueError, RecursionError):
         return None

@@ -123,6 +123,7 @@ class Bases:
         """Return a base of the suite's current packages, which is built once and kept in the engine's storage."""
         mirror, notes = self._options.mirrors.debian_mirror, Journal(self._state, self._engine.name)
         lines = apt.sources(suite, mirror)
+        # The tag contains a hash of these, so another mirror or a changed recipe gives a new base.
         recipe = "\n".join((suite, *lines, *bootstrap.RECIPE))
         name = f"{REPOSITORY}:debian-{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
         kept = self._kept(name)

@@ -116,9 +116,11 @@ def make(
     sums.touch()
     sums.chmod(0o666)  # in a user namespace, the root that runs the hooks is another user here
     wanted = ",".join(f"{package.name}={package.version}" for package in packages) or _MINIMAL
+    # Twice, because mmdebstrap deletes the archives of the essential packages before it installs the others.
     hooks = [f"--extract-hook={_SUMS}", f"--extract-hook={_CONFIGURE}", f"--customize-hook={_SUMS}"]
     apt_options = [f"--aptopt={option}" for option in apt.carried_options()]
     argv = [program, f"--mode={mode}", *_OPTIONS, f"--include={wanted}", *hooks, f"--customize-hook={_CLEAN}"]
+    # TMPDIR: the root is unpacked there and removed with the folder. LC_ALL: `_failure` matches the English messages.
     own = {"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(folder), "LC_ALL": "C.UTF-8", "ENVKIT_SUMS": str(sums)}
     limit = _LIMIT_S if options.limit_s is None else min(options.limit_s, _LIMIT_S)
     reported = False
@@ -158,6 +160,7 @@ def compare(packages: Sequence[DebPackage], sums: str) -> None:
     Raises:
         IntegrityError: an archive of the lock was not installed, or one that is not in the lock was.
     """
+    # <64 digits>  ROOT/var/cache/apt/archives/ca-certificates_20230311_all.deb
     archives = {line.split()[0]: Path(line.split(maxsplit=1)[1]).name for line in sums.splitlines() if line.strip()}
     locked = {deb.sha256: deb for deb in packages if deb.sha256}
     hint = "run envkit lock again; if the error repeats, check the Debian mirror"
@@ -170,6 +173,7 @@ def compare(packages: Sequence[DebPackage], sums: str) -> None:
             raise IntegrityError(f"{package.name} {package.version}: {problem}", hint=hint)
     names = {deb.name for deb in packages}
     for digest, file in archives.items():
+        # A package of the lock without a SHA-256 is recognized by its name.
         if digest not in locked and file.partition("_")[0] not in names:
             raise IntegrityError(f"{file} was installed, but is not in the lock", hint=hint)
 

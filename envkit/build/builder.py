@@ -66,6 +66,7 @@ class EngineBuilder:
             check_base(lock, options.base)
         began = time.monotonic()
         for leftovers in journal.abandoned(self._state, self.name):
+            # First of all: a client that still runs would create more containers.
             journal.end_processes(leftovers)
         removed = self.engine.sweep(self._state)
         if removed:
@@ -142,6 +143,7 @@ class EngineBuilder:
         try:
             return self.engine.make(context, job, log, reporter)
         except EngineError as error:
+            # Without a lock, pip's expected hash comes from the index.
             mismatch = hash_mismatch(log.tail()) if locked else None
             if mismatch is None:
                 raise

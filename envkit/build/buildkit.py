@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _USUAL_PATHS = ("/usr/bin/docker", "/usr/local/bin/docker")
 _BUILDX_ONLY_SINCE = 23  # from this version on, docker clients build only through the buildx plugin
+# #12 [build 3/9] RUN pip install torch
 _STEP = re.compile(r"#\d+ \[(?:[\w.-]+ )?(\d+)/(\d+)\] ")
+# ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 2
 _EXIT = re.compile(r"(?:exit code: |exit status )(\d+)")
 _LOST = re.compile(r"cannot connect to the docker daemon|error reading from server: eof|unexpected eof", re.IGNORECASE)
 
@@ -123,6 +125,7 @@ class BuildKitEngine:
         return self._store.sweep(state)
 
     def _environment(self, folder: str) -> dict[str, str]:
+        # The user's variables of these names could select another builder or another output.
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("BUILDKIT_", "BUILDX_"))}
         own = {"DOCKER_BUILDKIT": "1", "DOCKER_HOST": self._store.address, "TMPDIR": folder}
         # Exactly one image in the engine's own storage: no index with attestations, no other builder.
@@ -158,6 +161,7 @@ def _ability(client: str) -> tuple[bool, str]:
         return False, "not found"
     if _output([path, "buildx", "version"]) is not None:
         return True, ""
+    # Docker version 20.10.24+dfsg1, build 297e128
     version = re.search(r"version (\d+)\.", _output([path, "--version"]) or "")
     if version is None:
         return False, "does not report its version"
@@ -181,6 +185,7 @@ def _on_path() -> list[str]:
 
 def _arguments(client: str, job: Job, folder: Path, *, buildx: bool) -> list[str]:
     argv = [client, "build", "--progress", "plain", "--iidfile", str(folder / "iid")]
+    # Without --load, some builders of buildx keep the image in their own cache.
     argv += ["--load"] if buildx else []
     argv += ["--no-cache"] if job.no_cache else []
     argv += ["--network", job.network] if job.network else []

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
 
 KILLED = 137  # 128 + SIGKILL, as a shell reports it
-_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
-_RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12,64})")
+_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")  # Step 3/12 : RUN pip install torch
+_RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12,64})")  # printed when the step's container exists
+# Progress of a pull, which the engine reports for every layer.
 _TRANSFER = ("Downloading", "Extracting", "Verifying Checksum", "Waiting", "Pulling fs layer")
 
 
@@ -64,8 +65,10 @@ class BuildEvents:
     def failure(self, doing: str, info: EngineInfo) -> EnvkitError:
         """Return the error for a build that ended with `error`."""
         message, details = self.error or "", self._log.details()
+        # Only a failed RUN has an exit code; other errors are the engine's own.
         if self.exit_code is None or disk_full(message):
             return translate(message, f"{doing}, {self.where()}", info, details)
+        # The step met the full disk itself, so only its output says so.
         if any(disk_full(line) for line in self._log.tail()):
             return translate("no space left on device", f"{doing}, {self.where()}", info, details)
         meaning = " (killed by signal 9, but not for lack of memory)" if self.exit_code == KILLED else ""

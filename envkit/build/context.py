@@ -29,6 +29,7 @@ def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = froze
     """
     entries = {name: content.encode() if isinstance(content, str) else content for name, content in files.items()}
     for name in entries:
+        # A program that gets a name with a leading hyphen would read it as an option.
         if imagepaths.fault(name) or name.startswith("-"):
             raise UsageError(f"{name!r} is not a file name for a build context", hint="use a relative path without ..")
     total = sum(map(len, entries.values()))
@@ -65,6 +66,7 @@ def unpack(context: bytes, folder: Path) -> None:
             path.write_bytes(content.read() if content is not None else b"")
             path.chmod(entry.mode)
             os.utime(path, (0, 0))
+    # After the files: creating them changes the times of their folders.
     for path in sorted((child for child in folder.rglob("*") if child.is_dir()), reverse=True):
         path.chmod(0o755)
         os.utime(path, (0, 0))

@@ -63,6 +63,7 @@ class DockerEngine:
         try:
             with _connect(self.address) as client:
                 return EngineInfo(engine=self.name, storage=client.info().get("DockerRootDir"))
+        # Only messages need it, often those of an error that this one must not hide.
         except (EnvironmentProblem, *FOREIGN):
             return EngineInfo(engine=self.name)
 
@@ -148,6 +149,7 @@ class DockerEngine:
         except FOREIGN as error:
             raise engine_lost(doing, self.info()) from error
         image = self.local(reference)
+        # The SDK returns the engine's JSON stream as text, and the status is 200 even if the import fails.
         if image is None or '"error"' in output:
             raise translate(output, doing, self.info())
         return image
@@ -162,6 +164,7 @@ class DockerEngine:
         doing = "loading an image"
         try:
             with _connect(self.address, patience_s=_IMPORT_PATIENCE_S) as client:
+                # requests sends a generator in chunks; other iterables it may encode as a form.
                 for event in client.load_image(piece for piece in archive):  # type: ignore[no-untyped-call]
                     if "error" in event:
                         raise translate(str(event["error"]), doing, self.info())
@@ -207,6 +210,7 @@ class DockerEngine:
         """Send the context and read events until the build ends, the time limit is reached or a signal arrives."""
         client = _connect(self.address)
         answers: list[requests.Response] = []
+        # The SDK returns only the decoded events. The hook gets the response, which `cut` needs.
         client.hooks["response"].append(lambda answer, **_: answers.append(answer))
 
         def source() -> Iterator[dict[str, Any]]:
@@ -220,7 +224,7 @@ class DockerEngine:
                 nocache=job.no_cache,
                 network_mode=job.network,
                 labels=dict(job.labels) or None,
-                timeout=None,
+                timeout=None,  # a step may be silent for long; `Stream` has the limit
             )
 
         def cut() -> None:
@@ -254,18 +258,21 @@ class DockerEngine:
             return False
         try:
             with _connect(self.address) as client:
+                # With `until`, the stream ends. One second later than now, because times are whole seconds.
                 events = client.events(
                     since=int(began),
                     until=int(time.time()) + 1,
                     filters={"event": "oom", "type": "container"},
                     decode=True,
                 )
+                # The builder prints the first 12 digits of the ID, events have all of it.
                 return any(str(event.get("id", "")).startswith(container) for event in events)
         except (EnvkitError, *FOREIGN):
             return False
 
     def _keeps_running(self) -> bool:
         """Return whether the engine keeps answering. When it shuts down, it kills build steps first (exit code 137)."""
+        # For three seconds, because an engine that shuts down still answers at first.
         for _ in range(6):
             try:
                 with _connect(self.address) as client:
@@ -279,6 +286,7 @@ class DockerEngine:
         """Remove containers, wait until they are gone, and return how many. What is left, the next run removes."""
         removed = 0
         for ident in containers:
+            # 40 tries: ten seconds for a removal that is in progress. After a success, the next try finds nothing.
             for _ in range(40):
                 try:
                     with _connect(self.address) as client:

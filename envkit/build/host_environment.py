@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from envkit.build.model import Engine
     from envkit.ground.progress import Reporter
 
+# Of OpenSSL, requests and pip.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
 _LARGEST_BUNDLE = 8 << 20  # bytes; Debian's bundle has 0.2 million
+# The mirrors that build steps download from. Images are pulled by the engine, in its own network.
 _FETCHED = (
     "conda_channel_alias", "miniconda", "pytorch_index", "python_index",
     "debian_mirror", "debian_security_mirror", "ubuntu_mirror", "rpm_mirror",

@@ -40,6 +40,7 @@ class Journal:
 
     def __init__(self, folder: Path | None, engine: str) -> None:
         self._path = (
+            # Random digits, because one run can have several journals.
             None if folder is None else folder / "runs" / f"{identity.current().id}-{secrets.token_hex(4)}.json"
         )
         self._engine = engine

@@ -94,6 +94,7 @@ def _reference(base: BaseImage) -> str | None:
         return None
     if base.digest is None:
         return base.name
+    # The digest is a label of its own; only a name without a tag keeps it.
     return str(reference if reference.tag is None else replace(reference, digest=None))
 
 

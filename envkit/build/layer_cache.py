@@ -77,6 +77,7 @@ class LayerCache:
         self.flights = Flights.beside(folder)
         self._locks: list[int] = []
         self._leases: dict[str, int] = {}
+        # With the two containers and not `self`, which would then never be collected.
         weakref.finalize(self, _close, self._locks, self._leases)
         with _translated(folder):
             for name in ("blobs", "layers", "new"):
@@ -96,6 +97,7 @@ class LayerCache:
             return None
         path = self._blob(layer.digest)
         try:
+            # Locked before it is checked, so that no prune removes it after the check.
             with self._locked_blob(path) as stream:
                 stamp = _stamp(stream)
                 if tree.get("stamp") != stamp or stamp["size"] != layer.size:
@@ -126,12 +128,17 @@ class LayerCache:
         with _translated(self._folder):
             # With the permissions of the user's umask, because layouts get a hard link to this file.
             with store.fresh_file(self._folder / "new") as (temporary, stream):
+                # Shared: after the rename, `_lock` locks this file through another descriptor, and would wait forever
+                # for an exclusive lock of this one.
                 store.lock(stream.fileno(), shared=True)
                 new = New(stream)
                 yield new
                 stream.flush()
                 path = self._blob(new.layer.digest)
+                # Pruning takes this lock, so it cannot remove the blob between the rename and `_lock`.
                 with store.locked(path.parent):
+                    # Others have locked that file and know its inode; a replacement would be unlocked and have another
+                    # stamp.
                     if not _is_used(path, new.layer):
                         _put(temporary, path)
                     with _open_own(path) as blob:
@@ -201,6 +208,7 @@ class LayerCache:
                 yield stream
             except _UnusableError:
                 with store.locked(path.parent), contextlib.suppress(OSError):
+                    # Another process may have put an intact blob there meanwhile.
                     if os.path.samestat(os.fstat(stream.fileno()), path.lstat()):
                         _remove(path)
                 raise
@@ -295,6 +303,7 @@ def _open_own(path: Path) -> Iterator[IO[bytes]]:
         _UnusableError: it is something else.
     """
     try:
+        # O_NONBLOCK: opening a pipe of that name must not block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.ENXIO):
@@ -325,7 +334,7 @@ def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
-        return f"process {os.getpid()}"
+        return f"process {os.getpid()}"  # then a stamp is valid only in this process
 
 
 def _check(stream: IO[bytes], layer: LayerDigest) -> None:

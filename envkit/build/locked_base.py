@@ -31,6 +31,7 @@ def preferred_base(plan: BuildPlan, requested: str) -> str:
     The embedded engine runs nothing in the image, so system packages have to be in the base already.
     """
     suite = SUITES.get(plan.resolution.os)
+    # The base of a devel image has the CUDA toolkit, which a base of Debian packages lacks.
     if requested == "auto" and plan.system and suite is not None and plan.flavor != "devel":
         return f"{PREFIX}debian/{suite}"
     return requested

@@ -27,6 +27,7 @@ _PACKAGE = (
     re.compile(r"\b(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+) from \S+"),  # pip, before the two hashes
     re.compile(r"\bfor url '?\S*/(?P<name>[^/\s']+)\.(?:conda|tar\.bz2)'?"),  # conda
 )
+# pip: `Expected sha256 <64 digits>`, `Got        <64 digits>`; conda: `expected sha256: ...`, `actual sha256: ...`
 _EXPECTED = re.compile(r"[Ee]xpected(?:\s+|:\s*)sha256:?\s+(?P<digest>[0-9a-f]{64})")
 _ACTUAL = re.compile(r"(?:\bGot|\bactual\s+sha256:?)\s+(?P<digest>[0-9a-f]{64})")
 

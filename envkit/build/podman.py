@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
 
-_STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP (\d+)/(\d+): ")
+_STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP (\d+)/(\d+): ")  # [2/2] STEP 3/9: RUN pip install torch
 _EXIT = re.compile(r"exit status (\d+)|exit code (\d+)")
 # Only with --log-level=debug does buildah log the IDs of working containers, which a killed build leaves.
 _DEBUG = re.compile(r'time="[^"]*" level=(?:debug|info|trace) msg=')
@@ -47,6 +47,7 @@ class PodmanEngine:
         if shutil.which(self._client) is None:
             return Probe(name=self.name, available=False, detail="podman is not installed", hint=hint)
         try:
+            # `Engine.probe` has ten seconds in all.
             tree = json.loads(self._ask("info", "--format", "json", patience_s=9.0))
             version, store = tree["version"]["Version"], tree["store"]["graphRoot"]
         except EnvkitError as error:
@@ -114,6 +115,7 @@ class PodmanEngine:
 
     def digest(self, reference: str) -> str:
         """Pull a reference and return its digest, which Podman cannot look up without pulling; see `Engine`."""
+        # Docker by itself allows plain HTTP for registries on this machine, Podman does not.
         insecure = ["--tls-verify=false"] if is_loopback(reference.partition("/")[0]) else []
         self._ask("pull", "--quiet", *insecure, reference, patience_s=_PULL_S, doing=f"looking up {reference}")
         digest = self._ask("image", "inspect", "--format", "{{.Digest}}", reference).strip()
@@ -127,6 +129,7 @@ class PodmanEngine:
         """Return an image in Podman's storage; see `Engine`."""
         try:
             tree: Any = json.loads(self._ask("image", "inspect", reference))[0]
+        # Any other failure means that the storage cannot be read, not that the image is missing.
         except EngineError as error:
             if re.search(r"no such image|image not known|failed to find image", error.message, re.IGNORECASE):
                 return None
@@ -178,6 +181,8 @@ class PodmanEngine:
             return 0
         try:
             rows: Any = json.loads(self._ask("ps", "--all", "--external", "--format", "json") or "[]")
+            # Only buildah's working containers, which `--external` adds: a build step could print such a line with the
+            # ID of another container.
             working = {row["Id"] for row in rows or () if row.get("State") in ("storage", "Storage", "unknown")}
             removable = [ident for ident in containers if ident in working]
             for ident in removable:

@@ -62,6 +62,7 @@ class Flights:
             return
 
     def _path(self, key: str) -> Path:
+        # A hash, because keys contain slashes: `push sha256:... to host/name`.
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.making"
 
     def _take(self, key: str) -> int | None:
@@ -69,6 +70,7 @@ class Flights:
         return store.lock_file(self._path(key))
 
     def _give(self, key: str, descriptor: int) -> None:
+        # While it is still locked: after that, the file may be another process's.
         with contextlib.suppress(OSError):
             self._path(key).unlink()
         os.close(descriptor)

@@ -27,8 +27,10 @@ TIERS = ("quick", "standard", "deep")
 NEEDS = ("host", "torch", "cuda")
 CARD = "check.yaml"
 
+# Always two digits, so that IDs compare as text: in `_ordered`, and with _FIRST_ADDED.
 _ID = re.compile(r"C\d{2}")
 _TEXTS = ("id", "title", "tier", "needs", "verifies", "counts", "budget_s")
+# A reason code, such as GPU_HANGS.
 _CODE = re.compile(r"[A-Z][A-Z0-9_]*")
 _FIRST_ADDED = "C80"
 _OTHERS = ("topic", "budgets_s", "after", "machine", "thresholds")
@@ -120,6 +122,7 @@ def _fault_of(folder: Traversable, known: set[str]) -> str | None:
         return f"checks/{folder.name}: the folder of check {entry.id} must be named {entry.id.lower()}_NAME"
     if entry.id < _FIRST_ADDED:
         return f"checks/{folder.name}: id: {entry.id} is below {_FIRST_ADDED}, the first ID for plug-ins"
+    # A folder is named after its ID, so a second check with the ID shows without reading the other cards.
     same = [name for name in known if name.startswith(f"{entry.id.lower()}_")]
     return f"checks/{folder.name} and checks/{same[0]} have the same id {entry.id}" if same else None
 
@@ -139,6 +142,7 @@ def _function(folder: str, module: str) -> Any:
 def _import_of_plugin(folder: str, module: str, plugin: Plugin) -> Any:
     try:
         return getattr(import_module(f"{__package__}.{folder}.{module}"), module)
+    # A plug-in may raise anything on import, even sys.exit(); all of it is reported as the plug-in's fault.
     except (Exception, SystemExit) as error:
         raise plugin.fault(f"checks/{folder}/{module}.py: {type(error).__name__}: {error}") from error
 

@@ -33,6 +33,7 @@ class MalformedError(Exception):
 def number(observed: Mapping[str, Any], key: str) -> float:
     """Return the finite number at ``key``; raises MalformedError otherwise."""
     value = observed.get(key)
+    # In Python, True is an integer: a check that reports true instead of a number is malformed.
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise MalformedError(f"{key} is {value!r}, not a number")
     return float(value)
@@ -137,6 +138,7 @@ def timed(finding: Finding, observation: Observation) -> Finding:
     other work on the machine cannot have caused.
     """
     gate = _gate(observation)
+    # A floor that is reached on a busy machine is also reached on a quiet one.
     passed_anyway = finding.verdict is Verdict.PASS and _noise_only_lowers(finding, observation)
     if gate == "clean" or passed_anyway or finding.verdict in (Verdict.SKIP, Verdict.ERROR):
         return finding

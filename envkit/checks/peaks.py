@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PRODUCT = "gpu.product"
 """The row of thresholds.yaml with the operations per clock of each compute capability, and the floor."""
+# Older drivers report a card as "GeForce RTX 2080", newer ones with the vendor in front.
 _GEFORCE = ("GeForce", "NVIDIA GeForce")
 _TRANSFERS = 2
 """Transfers per cycle of NVML's memory clock: 5120 bits at 2619 MHz are the 3.35 TB/s of an H100's data sheet."""
@@ -40,10 +41,10 @@ def product_limit(limits: Mapping[str, Any]) -> float | None:
         return None
     # GeForce cards accumulate float16 products in float32 at half the rate of workstation cards with the same chip.
     share = row.number("geforce") if str(limits.get("name") or "").startswith(_GEFORCE) else 1.0
-    return per_clock * share * count * clock / 1e6
+    return per_clock * share * count * clock / 1e6  # MHz to TFLOP/s
 
 
 def memory_limit(limits: Mapping[str, Any]) -> float | None:
     """Return GB/s (1e9 bytes) that the memory bus carries, or None if its width or clock is unknown."""
     bits, clock = optional_number(limits, "memory_bits"), optional_number(limits, "memory_mhz")
-    return bits / 8 * clock * _TRANSFERS / 1e3 if bits and clock else None
+    return bits / 8 * clock * _TRANSFERS / 1e3 if bits and clock else None  # MB/s to GB/s

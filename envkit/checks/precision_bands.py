@@ -90,6 +90,7 @@ def judge_cases(
 
 
 def _weight(finding: Finding) -> tuple[int, float]:
+    # Only a result that is not finite has no metric. It is worse than any error.
     error = float("inf") if finding.metric is None else finding.metric["value"]
     return _SEVERITY.index(finding.verdict), error
 
@@ -103,6 +104,7 @@ def _judge_wide(case: Case, promise: str, observed: Mapping[str, Any], row: Thre
     metric = {"name": "relative_error", "value": case.rel_fro, "unit": "1", "better": "lower"}
     derived = {"case": case.name, "precision_seen": None, "element_error": case.rel_max, "promise": promise}
     error = f"{case.name}: relative error {case.rel_fro:.1e}"
+    # Between the line and _FAULT the result is imprecise, above both it is wrong; bfloat16's line is above _FAULT.
     if case.rel_fro > max(line, _FAULT):
         message = f"{error} is more than rounding: the result is wrong"
         return Finding(Verdict.FAIL, message, "WRONG_RESULT", _HARDWARE, row.record(), metric, derived)
@@ -134,6 +136,7 @@ def _judge(case: Case, promise: str, observed: Mapping[str, Any], bands: Thresho
         # The whole result is off, so an element is an outlier only if it is far above the rest.
         limit = max(limit, _SPIKE * case.rel_fro)
     rule = bands.record()
+    # The norm over the whole result hides a single wrong element, so the largest error has its own limit.
     if verdict is not Verdict.FAIL and case.rel_max > limit:
         verdict, code, advice, rule = Verdict.FAIL, "ELEMENT_ERROR", _HARDWARE, elements.record()
         message = f"{case.name}: one element is off by {case.rel_max:.1e} of the largest, more than {limit:.1e}"

@@ -20,6 +20,7 @@ def sequence(value: Any) -> Sequence[Any]:
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether the value is a number; booleans are not."""
+    # In Python, True and False are integers; in JSON they are not numbers.
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -30,6 +31,7 @@ def number(value: Any) -> float | None:
 
 def is_noisy(check: Tree) -> bool:
     """Whether the machine was busy while the finding's numbers were measured."""
+    # Only checks that read a clock have a noise reading; the others count as quiet.
     return bool(mapping(check.get("noise")).get("gate", "clean") != "clean")
 
 

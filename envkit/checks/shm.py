@@ -26,13 +26,14 @@ def mount(env: Mapping[str, Any]) -> str:
 
 def in_flight(loader: Mapping[str, Any]) -> int:
     """Return the most bytes a loader keeps in shared memory: each worker holds prefetch_factor batches and one more."""
+    # With workers, torch's own default of prefetch_factor is 2.
     workers, prefetch = int(loader.get("num_workers") or 0), int(loader.get("prefetch_factor") or 2)
     return workers * (prefetch + 1) * int(loader.get("batch_bytes") or 0)
 
 
 def recommended_mib(need: int) -> int:
     """Return the /dev/shm size to request in MiB: twice the need, rounded up to a power of two, at least 128."""
-    size = 128
+    size = 128  # the next power of two above Docker's default of 64 MiB
     while size * MIB < 2 * need:
         size *= 2
     return size

@@ -116,10 +116,12 @@ class Thresholds:
         """Return the whole table as plain JSON, with its digest, as a record keeps it."""
         rows = {name: {**asdict(row), "values": dict(row.values)} for name, row in sorted(self.rows.items())}
         lanes = {str(generation): rate for generation, rate in self.lanes.items()}
+        # Tuples become lists, as in a record that is read back from its file.
         tree = json.loads(json.dumps({"schema": SCHEMA, "lanes": lanes, "rules": rows}))
         return {"sha256": digest_of(tree), **tree}
 
 
+# A context variable, so that threads that judge with other thresholds do not affect each other.
 _used: ContextVar[Thresholds | None] = ContextVar("thresholds", default=None)
 
 
@@ -163,6 +165,7 @@ def of_record(tree: Any) -> Thresholds:
 
 
 def _recorded_row(name: str, row: Mapping[str, Any]) -> Threshold:
+    # Another program may have rewritten the record, with 3 instead of 3.0.
     values = {key: value if isinstance(value, str) else float(value) for key, value in row["values"].items()}
     lists = {key: tuple(row[key]) for key in ("applies_to", "source")}
     return Threshold(**{**row, **lists, "name": name, "values": values})

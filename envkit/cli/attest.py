@@ -196,7 +196,7 @@ def _passphrase(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        passphrase = path.read_bytes().split(b"\n", 1)[0].rstrip(b"\r")
+        passphrase = path.read_bytes().split(b"\n", 1)[0].rstrip(b"\r")  # an editor may end the line with CRLF
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", hint="--passphrase-file FILE") from error
     if not passphrase:

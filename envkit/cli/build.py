@@ -156,6 +156,7 @@ def _publish(request: BuildRequest, result: BuildResult, target: str | None, rep
 
     code, unwritten = 0, None
     built, record = result.image, result.record
+    # stdout is for the document, which contains the record, so no report is printed.
     if record is not None and target == STDOUT:
         keep_record(record, state_dir())
         code, unwritten = record.exit_code, write_reports(record, reports)

@@ -324,6 +324,7 @@ build_options = applied(
 def _secret(text: str) -> tuple[str, Path]:
     ident, sign, file = text.partition("=")
     path = Path(file)
+    # BuildKit's client takes `id=ID,src=FILE`, so a comma would begin another field.
     if not sign or not ident.replace("-", "").replace("_", "").isalnum() or "," in file:
         raise UsageError("--secret must be ID=FILE", hint="--secret netrc=$HOME/.netrc")
     if not path.is_file():

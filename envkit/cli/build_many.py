@@ -176,6 +176,7 @@ def publish(
     outcomes = sorted(run.outcomes, key=lambda outcome: order.get(outcome.name, len(order)))
     rows = [report.COLUMNS, *report.rows(outcomes, expanded.impossible, expanded.cells)]
     for line in aligned([[neutral(cell) for cell in row] for row in rows]):
+        # A document or a page on stdout must be the only output there.
         click.echo(line, err=STDOUT in (target, *(page.file for page in pages)))
     tell(f"{report.counts(outcomes, expanded.impossible)}, in {seconds:.0f} s")
     _show_failures(outcomes)

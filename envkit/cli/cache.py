@@ -75,6 +75,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         return
     now = time.time()
     rows = []
+    # `entries` returns the least recently used entry first.
     for kind, meaning in KINDS.items():
         own = [entry for entry in kept if entry.kind == kind]
         if own:

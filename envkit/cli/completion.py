@@ -36,6 +36,7 @@ INSTALL = {
 
 # Bash splits words at colons and equal signs, and replaces only the part after the last one. `oci:build/image` is one
 # word for envkit, so envkit gets the whole line, and the part before the last colon is removed from its completions.
+# `set -f`: a completion such as `2.7.*` is not expanded to names of files; `local -` (bash 4.4) restores it at the end.
 _BASH = """\
 %(complete_func)s() {
     local - IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" word before="" completion type value
@@ -196,6 +197,7 @@ def answer(group: click.Group, instruction: str) -> int:
     from click.shell_completion import add_completion_class, shell_complete
 
     try:
+        # Only for bash: zsh and fish have scripts of their own, but request completions as click expects.
         add_completion_class(_bash())
         return shell_complete(group, {}, PROGRAM, COMPLETE, instruction)
     except (click.ClickException, Ending, LookupError, OSError, ValueError):

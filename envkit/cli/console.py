@@ -30,6 +30,7 @@ def reporter_for(mode: str, *, verbose: bool = False) -> Reporter:
         return Silent()
     if mode == "json":
         return JsonLines(sys.stderr)
+    # TERM=dumb: a terminal that cannot move the cursor.
     if mode == "auto" and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return Bar(verbose=verbose)
     return Plain(sys.stderr)
@@ -148,7 +149,7 @@ class JsonLines:
         try:
             print(json.dumps({"event": event, **fields}), file=self._stream, flush=True)
         except (OSError, ValueError):
-            return
+            return  # as in `Plain`
 
 
 class Bar:
@@ -173,6 +174,7 @@ class Bar:
             def render(self, task: Task) -> Text:
                 return Text(str(task.fields["line"]), style="dim", no_wrap=True, overflow="ellipsis")
 
+        # highlight: rich would color numbers and paths.
         self._console = Console(stderr=True, highlight=False, no_color=bool(os.environ.get("NO_COLOR")))
         self._verbose = verbose
         self._progress: Progress = Progress(
@@ -200,6 +202,7 @@ class Bar:
         """Show the line beside the bar, or in full when verbose."""
         clean = neutral(line)
         if self._verbose:
+            # markup: rich would read `[...]` in the text as a style.
             self._console.print(f"  {clean}", markup=False)
         elif self._task is not None and clean.strip():
             self._progress.update(self._task, line=clean.strip())

@@ -176,7 +176,7 @@ class SectionCommand(click.Command):
 
         columns = shutil.get_terminal_size().columns
         if columns < _NARROW:
-            ctx.terminal_width = max(columns - 2, _NARROWEST)
+            ctx.terminal_width = max(columns - 2, _NARROWEST)  # click keeps two columns free, too
         return super().get_help(ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -152,7 +152,7 @@ def _log(name: str) -> Diagnosis:
             return diagnose_log(sys.stdin.buffer, "stdin")  # type: ignore[arg-type]  # a BufferedReader, unless replaced
         with Path(name).open("rb") as file:
             return diagnose_log(file, name)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError) as error:  # EOFError: a log in gzip format that is cut short
         reason = str(getattr(error, "strerror", None) or error).lower()
         raise UsageError(f"{name}: {reason}", hint=f"ls -l {name}") from error
 

@@ -74,7 +74,7 @@ class ExportFlags:
 
         options = kinds.options(kind, _pairs(self.given))
         settings = load_settings({"facts": self.facts_file})
-        mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))
+        mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))  # `none` becomes None
         cells, names = _cells(self)
         typed = {
             "registry": self.registry,
@@ -259,7 +259,7 @@ def _shown(arguments: list[str]) -> list[str]:
 
 
 def _print_main(kind: str, files: Mapping[str, str]) -> None:
-    main, *others = files
+    main, *others = files  # exporters return the main file first
     click.echo(files[main], nl=False)
     if others:
         tell(f"note: only {main} is shown; envkit export {kind} --out DIR/ also writes the {len(others)} other files")
@@ -271,6 +271,8 @@ def _write(target: Path, files: Mapping[str, str], *, folder: bool, force: bool)
 
     below = folder or len(files) > 1 or target.is_dir()
     contents = {target / name if below else target: text.encode() for name, text in files.items()}
+    # All files are checked before the first one is written. A link, for example in a foreign checkout, may lead to any
+    # file of the user.
     for path, data in contents.items():
         link = next((part for part in _below(path, target) if part.is_symlink()), None)
         if link is not None:

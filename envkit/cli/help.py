@@ -29,7 +29,7 @@ _PARTS = {
 _WIDTH = 100  # columns; prose in longer lines is hard to read
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _IMAGE = re.compile(r"^<img [^>]*>\n\n?", re.MULTILINE)
-_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)\s]*)\)")
+_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)\s]*)\)")  # [Evidence](facts.md#evidence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def read_text(name: str, option: str) -> str:
     """
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(_LARGEST + 1)
+            data = sys.stdin.buffer.read(_LARGEST + 1)  # one byte more shows that it is larger
         else:
             with Path(name).open("rb") as file:
                 data = file.read(_LARGEST + 1)

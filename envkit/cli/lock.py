@@ -136,6 +136,7 @@ def command(flags: LockFlags) -> None:
 
     output = Path(flags.output)
     has_request = flags.definition or not flags.request.is_empty
+    # Without a request, there is nothing to check the lock against.
     if flags.export_format and not has_request:
         _export(read_lock(output), flags.export_format)
         return

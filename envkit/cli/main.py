@@ -167,6 +167,7 @@ def envkit() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code; errors go to stderr, without a traceback unless it is a bug."""
+    # As in `__main__`, for other callers; it also forgets the signal of an earlier run in this process.
     signals.raise_on(*signals.ENDING)
     verbosity = Verbosity()
     try:
@@ -178,9 +179,10 @@ def run(arguments: Sequence[str]) -> int:
             check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False, obj=verbosity)
         sys.stdout.flush()
-        if not result:
+        if not result:  # another exit code already reports a failure
             stdio.check_written()
     except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
+        # Code that was interrupted may have replaced the exception of the signal by one of its own.
         code = _explain(signals.received() or error, arguments)
         if verbosity.verbose:
             _show_causes(error)
@@ -206,6 +208,7 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             code = error.exit_code
         case click.Abort():
             code = _explain(InterruptedRun(signal.SIGINT))
+        # The most specific classes first: this is a UsageError, which is a ClickException.
         case click.exceptions.NoArgsIsHelpError():
             _print_error(error.format_message())
         case click.UsageError():

@@ -213,6 +213,7 @@ def _filtered(facts: Facts, name: str, filters: dict[str, str | None]) -> list[A
     for field, text in filters.items():
         if text is None:
             continue
+        # Two tables have the CUDA version in a column of another name.
         column = {"cuda": {"toolkits": "toolkit", "releases": "default_cuda"}.get(name, "cuda")}.get(field, field)
         if column not in table.columns:
             raise UsageError(

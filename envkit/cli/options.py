@@ -44,7 +44,7 @@ REQUEST_FIELDS = (
     "supported_only", "allow_forward_compat",
 )  # fmt: skip
 _LONGEST_S = 366 * 86400.0  # a year; the timers of the system overflow above a few billion seconds
-_NOTED = "envkit.ground.settings.noted"
+_NOTED = "envkit.ground.settings.noted"  # a key of `click.Context.meta`, which a command shares with its group
 
 Flags = TypeVar("Flags")
 Result = TypeVar("Result")
@@ -94,7 +94,7 @@ def applied(options: Sequence[Callable[[Command], Command]]) -> Callable[[Comman
     """Return a decorator that adds options to a command, in their order."""
 
     def decorate(command: Command) -> Command:
-        for add in reversed(options):
+        for add in reversed(options):  # the decorator in the last line above a function is applied first, too
             command = add(command)
         return command
 
@@ -292,6 +292,7 @@ request_options = applied(
             is_flag=True,
             help="Accept a CUDA version that needs a cuda-compat package in the image (data center GPUs only).",
         ),
+        # Not supported: the error explains it to users of AMD GPUs, with or without a value.
         option(
             Section.REQUEST, "--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd
         ),

@@ -43,6 +43,7 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
     if target is None:
         return
     if not isinstance(document, bytes):
+        # allow_nan: JSON has no NaN, but Python would write it.
         document = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     if target == STDOUT:
         click.echo(document, nl=False)
@@ -162,6 +163,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: 
 
         width = shutil.get_terminal_size().columns
         last = max(len(row[-1]) for row in [names, *cells])
+        # Only the last column is wrapped; the others have to leave it enough room.
         if width - (max(map(len, lines)) - last) >= min(last, _NARROWEST) + 2:
             _ruled(names, cells, title)
             return
@@ -186,5 +188,6 @@ def _ruled(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
 
     table = Table(*names, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
+        # Text: rich reads `[...]` in a str as markup.
         table.add_row(*(Text(cell, no_wrap=True) for cell in row[:-1]), Text(row[-1]))
     Console(no_color=bool(os.environ.get("NO_COLOR")), highlight=False).print(table)

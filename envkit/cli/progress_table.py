@@ -46,6 +46,7 @@ class ProgressTable:
     clock: Callable[[], float] = time.monotonic
     rows: dict[str, _Row] = field(default_factory=dict)
     remarks: set[str] = field(default_factory=set)  # that were shown: many images give the same ones
+    # Reentrant: printing above the live table also renders it (`table`), in the same thread.
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -56,6 +57,7 @@ class ProgressTable:
         name, method, arguments = event
         with self.lock:
             row = self.rows.setdefault(name, _Row())
+            # Events may arrive after the outcome.
             if row.seconds is not None or (method == "note" and self._is_repeated(str(arguments[0]))):
                 return
             if row.began is None:
@@ -153,6 +155,7 @@ class LiveTable(ProgressTable):
         console = Console(stderr=True, highlight=False, no_color=bool(os.environ.get("NO_COLOR")))
         self.live = Live(
             get_renderable=self.table, console=console, refresh_per_second=_REFRESH, transient=True,
+            # stdout has the data of the command, which must not become part of the display.
             redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
         self.live.start()

@@ -66,9 +66,11 @@ def publish(
 def _print(text: str | bytes, *, err: bool) -> None:
     """Print; a closed pipe (`| head`) is ignored, because it must not change the exit code of the verdict."""
     try:
+        # color: the report has colors only if they are wanted, and click must not remove them.
         click.echo(text, nl=False, err=err, color=True)
         (sys.stderr if err else sys.stdout).flush()
     except BrokenPipeError:
+        # Python flushes the stream again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
 
@@ -137,7 +139,7 @@ def write_reports(record: Record, reports: Sequence[ReportTarget]) -> Environmen
             path = f" ({error.filename})" if error.filename else ""
             message = f"--report {report.kind}={report.file}: {error.strerror or error}{path}"
             problem = EnvironmentProblem(message, hint="name a file in a writable folder")
-            problem.__cause__ = error
+            problem.__cause__ = error  # shown with -v; `raise ... from` is too early here
             failed = failed or problem
     _summarize(record)
     return failed

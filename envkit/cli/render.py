@@ -125,7 +125,7 @@ def command(flags: RenderFlags) -> None:
     from envkit.ground.settings import ca_file
 
     plan = flags.request.plan(flags.definition)
-    mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))
+    mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))  # `none` becomes None
     lock = _lock(flags, plan)
     rendered = _rendered(flags, plan, lock, settings, mirrors)
     for warning in plan.resolution.warnings:

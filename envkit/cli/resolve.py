@@ -118,6 +118,7 @@ def command(flags: ResolveFlags) -> None:
         from envkit.cli.hosts_file import machine
 
         fields |= machine(flags.for_host, fields, facts)
+    # The output is a conda command, so the build has to be on a conda channel.
     implied = flags.form == "conda" and fields["source"] is None
     if implied:
         fields["source"] = "conda-forge"

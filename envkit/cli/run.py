@@ -107,6 +107,7 @@ class WithCommand(SectionCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Store the words after `--` as the parameter `argv`."""
+        # click drops the `--`, so IMAGE and the command could not be told apart.
         at = args.index("--") if "--" in args else len(args)
         argv = tuple(args[at + 1 :])
         if at < len(args) and not argv:
@@ -247,6 +248,7 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
         if flags.progress.mode != "quiet":
             for line in prepared.lines:
                 click.echo(neutral(line), err=True)
+        # `attach` may replace this process by the engine's client, and buffered output would be lost.
         sys.stdout.flush()
         docker = settings.get("docker_cli") or "docker"
         return attach(prepared.runner, prepared.session, reporter, secrets=prepared.secrets, docker=docker)
@@ -256,6 +258,8 @@ def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:
     return flags.session.request(
         flags.image,
         flags.argv,
+        # Docker refuses a terminal if stdin is not one, and output through a terminal has CRLF, which a file must not
+        # get.
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         shell=opens_shell,
         ports=flags.ports,

@@ -20,6 +20,7 @@ Complete = Callable[["click.Context", "click.Parameter", str], list["CompletionI
 
 _DEFINITION = re.compile(rb"^schema:[ \t]*[\"']?envkit\.image/", re.MULTILINE)
 _LAYOUT = "oci-layout"  # the file that marks a folder as an OCI layout
+# Limits, because a completion runs at every press of Tab.
 _MOST = 100  # layouts that are offered of one folder
 _RECORDS = 12  # newest records that are read for the names of images
 _HEAD = 4096  # bytes at the start of a file in which its schema has to be named

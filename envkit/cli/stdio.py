@@ -65,6 +65,7 @@ def check_written() -> None:
 def tolerant(number: int, old: TextIO | None) -> TextIO:
     """Return a text stream on a descriptor, with the encoding of the stream that it replaces."""
     buffer = io.BufferedWriter(_Output(number, "w", closefd=False))
+    # None: the descriptor was closed when Python started.
     if not isinstance(old, io.TextIOWrapper):
         return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace")
     old.flush()
@@ -81,6 +82,6 @@ def _open_closed(number: int) -> None:
         _closed.add(number)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, number)
-        if null != number:
+        if null != number:  # open(2) returns the lowest free number, which may be this one
             os.close(null)
-        os.set_inheritable(number, True)
+        os.set_inheritable(number, True)  # as a standard stream; Python opens files for itself only (PEP 446)

@@ -41,6 +41,7 @@ def unknown_option(ctx: click.Context, typed: str) -> UsageError:
         return UsageError(
             f"unknown option {typed!r:.80}; did you mean {joined[1]} {joined[2]:.40}?", hint=f"{path} --help"
         )
+    # An abbreviation such as --plat; click accepts none. The shortest option that begins with it comes first.
     prefixed = sorted((name for name in own if typed.startswith("--") and name.startswith(typed)), key=len)
     near = prefixed or similar(typed, own, cutoff=0.75)
     others = [] if near or not typed.startswith("--") else _others(ctx, typed)

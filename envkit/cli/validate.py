@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.validation/1"
 _HEAD = 65536  # bytes at the start of a file in which its schema has to be named
+# `schema: envkit.image/1` in YAML, `"schema": "envkit.lock/2"` in JSON.
 _OWN = re.compile(rb"^[ \t{]*[\"']?schema[\"']?[ \t]*:[ \t]*[\"']?envkit\.([a-z-]+)/", re.MULTILINE)
 
 

@@ -38,6 +38,7 @@ def typed(cards: Sequence[Card], facts: Facts) -> tuple[str, ...]:
 
 def sieve_for(request: Request, hosts: HostClass, index: Index) -> Sieve:
     """Return the rules for one class of machines."""
+    # Without the GPUs, which are set below: `wanted` may not know their names in the inventory.
     base = wanted(replace(request, gpus=(), driver=hosts.driver, platform=hosts.platform), index.facts)
     return Sieve(scoped(replace(base, cards=hosts.cards), index), index)
 

@@ -145,6 +145,7 @@ def _image(problem: _Problem, part: _Part, parts: Sequence[_Part], name: str) ->
     request = replace(
         pinned(problem.request, part.build, part.python),
         gpus=typed(_named_cards(problem, part.build, own), problem.index.facts),
+        # Its machines have several drivers; `serves` tells how each of them runs the image.
         driver=None,
     )
     others = [other.build for other in parts if other is not part]

@@ -76,6 +76,7 @@ def _masks(fleet: Fleet, raised: tuple[int, ...], version: str) -> tuple[int, ..
     """Return the distinct masks of the builds when some classes have another driver."""
     sieves = {position: driver_of(fleet.sieves[position], version) for position in raised}
     keep = ~sum(1 << position for position in raised)
+    # By identity, because the hash of a Build goes through all of its fields.
     before = {id(row.build): row.mask & keep for row in fleet.rows}
     rows = [
         Fitting(

@@ -42,6 +42,7 @@ def minimum_cover(candidates: Sequence[Candidate], universe: int) -> tuple[int, 
         tuple((position, candidates[position].mask & needed, candidates[position].cost) for position in kept), needed
     )
     size = search.bound(needed)
+    # This ends, because every element is in one of the sets. The first size with a cover is the smallest.
     while (cover := search.best(needed, size)) is None:
         size += 1
     return tuple(sorted(cover[1]))
@@ -55,6 +56,7 @@ def size_of_cover(masks: Sequence[int], universe: int) -> int | None:
 
 def _undominated(candidates: Sequence[Candidate], universe: int) -> list[int]:
     """Return the positions of sets that no other set dominates, which would cover as much for no higher cost."""
+    # Larger sets first, of equal ones the cheaper one: only a set before it can dominate a set.
     order = sorted(
         range(len(candidates)),
         key=lambda index: (-(candidates[index].mask & universe).bit_count(), candidates[index].cost, index),
@@ -76,6 +78,7 @@ def _hardest(universe: int, sets: Sequence[tuple[int, int]]) -> int:
     """Return the elements that have to be searched: an element is left out if covering another one covers it, too."""
     # (the sets that hold an element, its bit)
     columns = [(sum(mark for mark, mask in sets if mask & bit), bit) for bit in _bits(universe)]
+    # Elements in the fewest sets first: only an element before it can imply an element.
     columns.sort(key=lambda column: (column[0].bit_count(), column[1]))
     kept: list[tuple[int, int]] = []
     for holders, bit in columns:
@@ -116,6 +119,7 @@ class _Search:
         cheapest: _Partial | None = None
         if self.bound(rest) <= size:
             bit = next(bit for bit in self._order if bit & rest)
+            # Every cover has one of these sets, so no other choice has to be tried at this point.
             for number, mask, cost in self._holders[bit]:
                 below = self.best(rest & ~mask, size - 1)
                 if below is None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.plan.requirements import Contents, Line
 
+# The names that Compose looks for.
 _COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _GPU_BASE = re.compile(r"(?:[^/\s]+/)*(?:nvidia/|nvcr\.io/|pytorch/pytorch)")
 _INDEX = re.compile(r"download\.pytorch\.org/whl/(?P<variant>cpu|cu\d+)\b")
@@ -175,6 +176,7 @@ def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
 
 
 def _has_gpu(service: Mapping[str, Any], devices: list[Any]) -> bool:
+    # devices: [nvidia.com/gpu=all]
     by_cdi = any(str(device).startswith("nvidia.com/gpu") for device in items(service.get("devices")))
     reserved = any(
         mapping(device).get("driver") in ("nvidia", "cdi") or "gpu" in items(mapping(device).get("capabilities"))
@@ -214,6 +216,7 @@ def _devices(name: str, devices: list[Mapping[str, Any]], line: int) -> Iterator
 
 def _memory(name: str, service: Mapping[str, Any], line: int) -> Iterator[Finding]:
     mounts = " ".join(map(str, (*items(service.get("volumes")), *items(service.get("tmpfs")))))
+    # A tmpfs or a volume at /dev/shm has a size of its own.
     if not service.get("shm_size") and service.get("ipc") != "host" and _SHM not in mounts:
         yield Finding(
             id="small-shm", severity=Severity.WARN, title=f"{name}: /dev/shm has 64 MB, too little for loader workers",

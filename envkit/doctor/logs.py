@@ -119,6 +119,7 @@ def scan(file: BufferedReader) -> ScanResult:
     literals = (*dict.fromkeys((*starts, *contexts, *_FAULT_WORDS)),)
     for piece in pieces(file):
         low = piece.text.lower()
+        # Once for the whole piece: most literals are not in it, so its lines are searched for few of them.
         present = [text for text in literals if text in low]
         result.lines = piece.first + piece.text.count("\n")
         for number, line in piece.lines() if present else ():
@@ -134,6 +135,7 @@ def scan(file: BufferedReader) -> ScanResult:
                 continue
             clean = plain(line)
             for text, watch in started:
+                # `plain` cuts a long line, and would cut off a message far out in it.
                 is_short = len(line) <= LINE_LIMIT
                 _start(watch, number, clean if is_short else plain(_around(line, low.find(text))), result)
             if _FAULT.search(clean):
@@ -175,6 +177,7 @@ def _context(watch: _Watch, number: int, result: ScanResult) -> None:
 
 def _hit(row: Row, number: int, line: str, result: ScanResult) -> None:
     hit = result.hits.setdefault(row.id, _Hit(row))
+    # Several signatures of a row may match one line, and one that waited for its context comes after later lines.
     if number in (hit.last, *(evidence.line for evidence in hit.lines)):
         return
     hit.times += 1
@@ -189,6 +192,7 @@ def _findings(result: ScanResult) -> list[Finding]:
     explained: dict[str, str] = {}
     for hit in hits:
         for name in _explained(hit, hits):
+            # The hits are sorted, so the most severe and earliest explanation is kept.
             explained.setdefault(name, hit.row.id)
     followers: dict[str, list[_Hit]] = {hit.row.id: [] for hit in hits}
     for hit in hits:
@@ -241,6 +245,7 @@ def _explained(hit: _Hit, hits: Iterable[_Hit]) -> Iterator[str]:
         if other.row.id in hit.row.explains:
             yield other.row.id
         ends = other.row.role == "end" and hit.row.role != "end" and hit.row.severity is Severity.ERROR
+        # A final message before the error belongs to something else.
         if ends and other.first >= hit.first:
             yield other.row.id
 

@@ -19,6 +19,7 @@ from envkit.ground.text import LINE_LIMIT, neutral
 
 PIECE = 1 << 18
 LONGEST = 4 * LINE_LIMIT
+# Here and below all repetitions are bounded, so that a hostile line takes no longer than others.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 # Prefixes that engines and launchers put before a line, possibly several of them.
@@ -64,6 +65,7 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
         OSError: the file cannot be read, or is a damaged gzip file.
         EOFError: a gzip file is cut off.
     """
+    # Not read, because the file may be a pipe, which cannot be rewound.
     start = file.peek(4)[:4]
     packed = start.startswith(b"\x1f\x8b")
     stream: io.BufferedReader | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
@@ -74,6 +76,7 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
         if "\x1b" in text:
             text = _ESCAPES.sub("", text)
         whole, feed, rest = text.rpartition("\n")
+        # A part of a line: the number stays, because no line feed was read.
         if not feed and len(rest) > LONGEST:
             yield Piece(number, rest)
             rest = ""
@@ -96,6 +99,7 @@ def plain(line: str) -> str:
     """Return a line without the prefixes of engines and launchers, safe to print on a terminal."""
     for _ in range(_MOST_PREFIXES):
         match = _PREFIXES.match(line)
+        # A line that is nothing but a prefix is kept.
         if match is None or match.end() == len(line):
             break
         line = line[match.end() :]

@@ -33,6 +33,7 @@ def read_record(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: {(error.strerror or 'cannot be read').lower()}", hint=f"ls -l {path}") from error
     try:
+        # A larger file is cut off here, so it is not JSON.
         tree = json.loads(data[:MAX_BYTES])
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}", hint="envkit verify IMAGE -o record.json") from error
@@ -91,6 +92,7 @@ def _findings(checks: list[dict[str, Any]]) -> Iterator[Finding]:
             continue
         code = str(check.get("reason_code") or "UNKNOWN")
         message = str(check.get("message") or code)
+        # The check does not count towards the verdict.
         if severity is Severity.ERROR and check.get("gates") is False:
             severity = Severity.WARN
         row = known.get(code)

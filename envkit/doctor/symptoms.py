@@ -57,6 +57,7 @@ class Step:
     @property
     def is_contended(self) -> bool:
         """Whether the loader slows down the rest of the step instead of making it wait."""
+        # The loader alone is fast enough, and waiting explains at most half of the loss.
         return self.is_starved and self.alone <= self.without and self.wait <= self.starved * self.full / 2
 
     @property
@@ -193,6 +194,7 @@ def _scaling(step: Step) -> Finding:
     ]
     if step.busbw is not None:
         evidence.append(_evidence(f"all_reduce reaches {step.busbw:.1f} GB/s (C20)"))
+    # On a machine with one GPU the question is about a second one.
     ranks = max(2, step.gpus)
     ceiling = min(1.0, fed / ranks)
     if ceiling < 1:

@@ -46,6 +46,7 @@ def _finding(finding: Finding, *, width: int, verbose: bool) -> Iterator[Line]:
     evidence_lines = [
         f"line {evidence.line}: {evidence.text}" if evidence.line else evidence.text for evidence in finding.evidence
     ]
+    # 8 is the width of the column of labels.
     parts = {
         "evidence": evidence_lines,
         "cause": _wrapped(finding.cause, width - _INDENT - 8),

@@ -55,6 +55,7 @@ def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exc
     except foreign as error:
         raise refusal(address, error) from error
     try:
+        # Without a version in the path: engines refuse versions older than their minimum (1.44 since Docker 29).
         version = str(first.version(api_version=False)["ApiVersion"])
         numbers = tuple(int(part) for part in version.split("."))
     except foreign as error:
@@ -101,6 +102,7 @@ def _unusable(address: str) -> EnvironmentProblem | None:
     if parts.scheme != "unix":
         return None
     try:
+        # The SDK wraps errors of the socket in other errors; a connection of our own shows which one it is.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(PATIENCE_S)
             probe.connect(parts.path)
@@ -133,6 +135,7 @@ def _context_host(env: Mapping[str, str]) -> str | None:
     folder = Path(env.get("DOCKER_CONFIG") or Path(env.get("HOME") or "/nonexistent") / ".docker")
     try:
         name = env.get("DOCKER_CONTEXT") or json.loads((folder / "config.json").read_text())["currentContext"]
+        # The docker client names the folder of a context by the SHA-256 of the context's name.
         meta = folder / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
         host = json.loads(meta.read_text())["Endpoints"]["docker"]["Host"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -142,6 +145,7 @@ def _context_host(env: Mapping[str, str]) -> str | None:
 
 def _chain(error: BaseException | None) -> list[BaseException]:
     errors: list[BaseException] = []
+    # Causes and contexts can form a loop.
     while error is not None and error not in errors:
         errors.append(error)
         error = error.__cause__ or error.__context__

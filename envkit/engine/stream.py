@@ -74,7 +74,7 @@ class Stream(Generic[Item]):
     def _put(self, entry: tuple[str, Item | None, Exception | None]) -> bool:
         while not self._closed.is_set():
             try:
-                self._items.put(entry, timeout=0.5)
+                self._items.put(entry, timeout=0.5)  # a time limit, so that a closed stream is noticed
             except queue.Full:
                 continue
             return True

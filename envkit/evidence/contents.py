@@ -24,6 +24,7 @@ CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 ARCH_TABLE = "PYTORCH_RELEASES_CODE_CC"
 _FLAG = rb"(?:sm|compute)_[0-9]{2,3}[a-z]?"
 # In 2.8.0 the string follows another constant without a byte between them: "ipc_hsm_70 sm_75 ...".
+# A flag after a space belongs to a sentence ("needs sm_90"); a C string ends with a null byte.
 _FLAGS = re.compile(rb"(?<! )" + _FLAG + rb"(?: " + _FLAG + rb")*(?=\0)")
 _FLAGS_MAX = 1024  # bytes; the lists of torch have about 60
 _REQUIREMENTS_MAX = 1000  # torch has some dozens; the file is untrusted
@@ -73,6 +74,7 @@ def metadata(label: str, data: bytes) -> Metadata:
     Raises:
         IntegrityError: a needed field is missing, given twice or not UTF-8, or a requirement is invalid.
     """
+    # Only the fields: the description after the first blank line may be in any encoding.
     head = data.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
     # Parsers disagree on whether a lone CR ends a line, so some would see a field that others do not.
     if b"\r" in head:
@@ -118,6 +120,7 @@ def constants(label: str, member: str, data: bytes, names: Iterable[str]) -> dic
             continue
         try:
             literal = ast.literal_eval(value)
+        # Not a literal, or nested too deeply; the file is untrusted.
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
         quote = ast.get_source_segment(text, node) or ""
@@ -154,6 +157,7 @@ def arch_flags(label: str, member: str, stream: Iterator[bytes]) -> Quoted:
             if len(flags) > _FLAGS_MAX:
                 raise _refused(label, f"{member} has a list of compute capabilities of {len(flags)} bytes")
             return Quoted(flags.decode(), flags.decode(), at)
+        # The end is kept, because a list may continue in the next piece.
         start, tail = start + len(data) - min(len(data), _FLAGS_MAX), data[-_FLAGS_MAX:]
     raise _refused(label, f"{member} has no list of compute capabilities")
 
@@ -165,6 +169,7 @@ def capabilities(flags: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _dotted(words: list[str], prefix: str) -> tuple[str, ...]:
+    # The last digit is the minor version: sm_100 is 10.0. The suffix of sm_90a is left out.
     numbers = {int(re.sub(r"\D", "", word)) for word in words if word.startswith(prefix)}
     return tuple(f"{number // 10}.{number % 10}" for number in sorted(numbers))
 
@@ -174,6 +179,7 @@ def arch_table(quoted: Quoted) -> dict[tuple[str, str], tuple[str, ...]]:
     table: dict[tuple[str, str], tuple[str, ...]] = {}
     if not isinstance(quoted.value, dict):
         return table
+    # {'12.6': {'x86_64': {50, 80, 90}, 'aarch64': {80, 90}}, ...}
     for cuda, machines in quoted.value.items():
         if not isinstance(machines, dict) or not re.fullmatch(r"\d+\.\d+", str(cuda)):
             continue

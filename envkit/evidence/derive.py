@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PARTNERS = ("torchvision", "torchaudio")
 _FAMILY = {"cudnn": "nvidia-cudnn-cu[0-9]+", "nccl": "nvidia-nccl-cu[0-9]+"}
+# Tags without a glibc version. `linux_x86_64` states no requirement at all.
 _OLD_TAGS = {"manylinux1": "2.17", "manylinux2010": "2.17", "manylinux2014": "2.17", "linux": None}
 Row = tuple[str, Evidence]  # a table of the facts and evidence for one of its rows
 
@@ -43,7 +44,7 @@ class Release:
 
 def platform_of(tag: str) -> str | None:
     """Return the platform of a wheel's tag, 'linux-64' or 'linux-aarch64'; None for other systems."""
-    first = tag.partition(".")[0]
+    first = tag.partition(".")[0]  # of manylinux2014_x86_64.manylinux_2_17_x86_64
     if not first.startswith(("manylinux", "linux")):
         return None
     return next((name for name in PLATFORMS if first.endswith(f"_{platform_named(name).machine}")), None)
@@ -75,7 +76,7 @@ def largest(files: Iterable[WheelFile], platform: str) -> WheelFile | None:
     ]  # fmt: skip
     if not own or any(file.size is None for file in own):
         return None
-    return max(own, key=lambda file: (file.size or 0, file.name))
+    return max(own, key=lambda file: (file.size or 0, file.name))  # the name decides between equal sizes
 
 
 def any_python(files: Iterable[WheelFile]) -> bool:
@@ -105,6 +106,7 @@ def _release(release: Release, proofs: Proofs) -> Iterable[Evidence]:
         days = sorted(file.uploaded for file in release.files.of(name) if file.uploaded)
         if days:
             yield _listed(release, name, "released", days[0], f"first file uploaded {days[0]}")
+        # A local file may be of any variant, so only the index's wheel shows the default.
         yield _of(proofs, "cuda", row=name, field="default_cuda")
     meta = proofs.metadata
     setuptools = meta.requirement("setuptools")
@@ -157,7 +159,7 @@ def _partner(release: Release, row: str, platform: str, partner: str, pythons: t
         value: tuple[str, ...] | None = None
     else:
         both = tuple(python for python in pythons_of(own, platform) if python in pythons)
-        value = None if both == pythons else both
+        value = None if both == pythons else both  # None = for the same Pythons as torch
     yield Evidence(
         row=row, field=f"{partner}_pythons", value=value, kind=FILE_LIST, file=f"{partner} file list",
         sha256=release.list_sha256.get(partner), quote=f"{partner} {wheel.metadata.version}: "

@@ -16,17 +16,17 @@ from envkit.ground.errors import IntegrityError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_PROGRAM = struct.Struct("<IIQQQQQQ")
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
+_PROGRAM = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
 _LOAD = 1  # PT_LOAD
-_CLASS64, _LITTLE = 2, 1
+_CLASS64, _LITTLE = 2, 1  # ELFCLASS64, ELFDATA2LSB
 _PROGRAMS_MAX = 64  # libraries have about ten; the file is untrusted
 _SEGMENT_MAX = 64 << 20  # bytes of a first segment; libtorch_cpu.so of torch 2.15.0 has 28 MB
 _NEEDS_MAX = 64 << 10  # bytes of .gnu.version_r; libtorch_python.so has 600
 _AUX = struct.Struct("<IHHII")  # Elf64_Vernaux: hash, flags, other, name, next
 _NEWEST_GLIBC, _NEWEST_GLIBCXX = 60, 50  # minor versions; higher than any that exists
 
-_FAT_MAGIC = b"\x50\xed\x55\xba"
+_FAT_MAGIC = b"\x50\xed\x55\xba"  # 0xBA55ED50, little-endian
 _FAT = struct.Struct("<IHHQ")  # magic, version, header size, size of the rest
 _CODE = struct.Struct("<HHIQ12xI")  # kind, version, header size, size of the code; at 28 the capability
 _PTX, _MACHINE = 1, 2
@@ -101,6 +101,7 @@ def _segment_end(name: str, data: bytes | bytearray) -> int:
     for number in range(count):
         kind, _, offset, _, _, length, _, _ = _PROGRAM.unpack_from(data, table + number * size)
         if kind == _LOAD:
+            # The first segment includes the ELF header, so it begins at offset 0.
             if offset or not 0 < length <= _SEGMENT_MAX:
                 raise _refused(name, f"its first segment has {length} bytes at {offset}")
             return int(length)
@@ -125,6 +126,8 @@ def _is_need(segment: bytes | bytearray, at: int) -> bool:
     if at + _AUX.size > len(segment):
         return False
     _, flags, other, name, following = _AUX.unpack_from(segment, at)
+    # Flags: none or VER_FLG_WEAK. Indexes 0 and 1 are reserved, and bit 15 marks a hidden symbol. `next` is 0 in the
+    # last entry of a list.
     return flags in (0, 2) and 2 <= (other & 0x7FFF) < 4096 and name > 0 and following in (0, _AUX.size)  # noqa: PLR2004
 
 
@@ -165,6 +168,7 @@ class _Window:
     def drop(self, offset: int) -> bool:
         """Read up to `offset` and discard the bytes before it; return False if the stream ends earlier."""
         while self.start + len(self.data) < offset:
+            # The bytes are not kept, so skipping GPU code takes no memory.
             self.start += len(self.data)
             self.data.clear()
             piece = next(self.stream, None)
@@ -199,6 +203,7 @@ def gpu_code(
     while count < least or (count < most and not wanted <= set(_named(machine))):
         at = window.data.find(_FAT_MAGIC)
         if at < 0:
+            # The magic number may continue in the next piece.
             keep = window.start + max(0, len(window.data) - len(_FAT_MAGIC) + 1)
             window.drop(keep)
             if not window.reach(keep + len(_FAT_MAGIC)):

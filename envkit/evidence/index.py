@@ -120,9 +120,11 @@ class Index:
         plain = f"{without_login(self.url).rstrip('/')}/{package}/"
         with as_environment():
             answer, data = persist(lambda: self._once(url, plain), PATIENCE)
+        # application/vnd.pypi.simple.v1+json, or text/html
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
             rows = _from_json(data, plain) if kind.endswith("json") else _from_html(data, answer.url)
+        # Not JSON, not UTF-8, nested too deeply or of another shape: the answer is untrusted.
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
             raise _no_list(plain, package) from error
         if not rows:
@@ -134,9 +136,11 @@ class Index:
 
     def _once(self, url: str, plain: str) -> tuple[Answer, bytes]:
         self.traffic.requests += 1
+        # The size of a list is not known before it is read.
         self.traffic.check(shown(plain), 0)
         headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip"}
         with self.transport.send("GET", url, headers=headers, authorization=authorization(plain, self.url)) as answer:
+            # Evidence comes only from the index that is configured, not from one that it redirects to.
             if host(answer.url) != host(plain):
                 raise EnvironmentProblem(
                     f"{host(plain)} redirects to {host(answer.url)}",
@@ -159,6 +163,7 @@ class Index:
 def _unzipped(data: bytes, url: str) -> bytes:
     engine = zlib.decompressobj(31)  # 16 for gzip's header and trailer, 15 for the largest window
     try:
+        # The limit holds for the output, too: a small file can inflate to gigabytes.
         unpacked = engine.decompress(data, LIST_MAX)
     except zlib.error as error:
         raise IntegrityError(f"{shown(url)} sends damaged gzip data", hint=_HINT) from error
@@ -205,6 +210,7 @@ def _from_json(data: bytes, url: str) -> list[Row]:
         rows.append({
             "name": entry["filename"], "url": urljoin(url, entry["url"]), "sha256": hashes.get("sha256"),
             "size": entry.get("size"), "uploaded": entry.get("upload-time"),
+            # `yanked` is true, or the reason as text.
             "requires_python": entry.get("requires-python"), "yanked": bool(entry.get("yanked")),
         })  # fmt: skip
     return rows
@@ -220,6 +226,7 @@ class _Anchors(html.parser.HTMLParser):
         href = values.get("href")
         if tag != "a" or not href:
             return
+        # PEP 503: torch-2.7.1%2Bcu126-cp312-cp312-linux_x86_64.whl#sha256=...
         url, fragment = urldefrag(urljoin(self.url, href))
         _, _, digest = fragment.partition("sha256=")
         self.rows.append({

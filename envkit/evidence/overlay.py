@@ -75,10 +75,11 @@ def _build(release: Release, platform: str, proved: dict[str, dict[str, Any]], f
     if release.source == "pytorch" and not values:
         values = {"index": f"{_index_root(facts)}/{tag}", "local_version": f"+{tag}"}
     if not values or values.get("pythons") is None:
-        python_tag = release.wheels[platform].name.split("-")[-3]
+        python_tag = release.wheels[platform].name.split("-")[-3]  # torch-2.9.0-cp312-cp312-linux_x86_64.whl
         values["pythons"] = (f"{python_tag[2]}.{python_tag[3:]}",) if python_tag.startswith("cp") else None
     stated = facts.releases.get(release.torch)
     partners = {name: getattr(stated, name) for name in PARTNERS} if stated is not None else {}
+    # Later ones win: values that the file proves override those of the facts.
     values = {**partners, "advertised": True, **values, **measured, **base}
     allowed = [field.name for field in fields(model.Build) if field.name not in ("confidence", "note", "refs")]
     return {**{name: values.get(name) for name in allowed}, "refs": [SOURCE]}

@@ -112,6 +112,7 @@ def prove_cudnn(index: Index, package: str, version: str, cache: Path | None = N
     Raises: as `prove_release`.
     """
     files = [file for file in index.files(package).of(version) if platform_of(file.tag) == "linux-64"]
+    # A wheel of cuDNN is for any Python (py3-none-...), so there is usually one for each platform.
     return _read(index, files[0], Level(deep=True), cache) if files else None
 
 
@@ -161,6 +162,7 @@ def _chosen(files: tuple[WheelFile, ...]) -> dict[str, WheelFile]:
     """
     chosen: dict[str, WheelFile] = {}
     newest = sorted(files, key=lambda wheel: wheel.build_order, reverse=True)
+    # A stable sort: for each Python, the highest build stays first. Free-threaded builds come last.
     for file in sorted(newest, key=lambda wheel: [(python.endswith("t"), key(python)) for python in wheel.pythons]):
         platform = platform_of(file.tag)
         if platform is not None and file.pythons:
@@ -194,6 +196,7 @@ def _partner(index: Index, files: FileList, torch: str, facts: Facts, cache: Pat
     versions = [stated] if stated in files.versions else _candidates(index, files, torch)
     for version in versions:
         own = files.of(version)
+        # `_chosen` leaves out wheels for any Python, which a partner may have.
         file = next(iter((*_chosen(own).values(), *own)), None)
         if file is None:
             continue

@@ -83,6 +83,7 @@ def _solved(index: Index, file: WheelFile, platform: str) -> list[dict[str, Any]
     try:
         text, _ = uv.compile_wheels(
             [f"torch=={file.version}"], target, uv.Limits(chosen={}),
+            # The whole day: a `WheelFile` does not have the time of its upload.
             uv.Index(url=index.url, ca_bundle=index.ca_bundle), as_of=f"{file.uploaded}T23:59:59Z",
         )  # fmt: skip
     except (ConflictError, UsageError):  # a package is not on the index, or the index has no upload times

@@ -76,6 +76,7 @@ def local_file(path: Path) -> Iterator[Source]:
         EnvironmentProblem: the file cannot be read.
     """
     try:
+        # O_NONBLOCK: opening a pipe of that name must not block.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise EnvironmentProblem(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
@@ -141,6 +142,7 @@ class RemoteFile:
             return persist(lambda: self._once(range_header, offset, length), self._policy)
 
     def _once(self, range_header: str, offset: int | None, length: int) -> bytes:
+        # If-Range: if the file has changed, the server sends all of it (200), which `_whole` reports.
         headers = {"Range": range_header} | ({"If-Range": self._validator} if self._validator else {})
         self.traffic.requests += 1
         with self.transport.send(
@@ -175,6 +177,7 @@ class RemoteFile:
         if self._size < 0:
             if self.expected is not None and total != self.expected:
                 raise self._other(f"a file of {total} bytes where the index has {self.expected}")
+            # The first request is for the end of the file, whose size was not known yet.
             offset, length = max(0, total - length), min(length, total)
         if (self._size, total) != (total, self._size) and self._size >= 0:
             raise self._changed()
@@ -186,6 +189,7 @@ class RemoteFile:
 
     def _whole(self, answer: Answer, offset: int | None, length: int) -> bytes:
         """Return the requested part from the answer of a server that ignores ranges, if the file is small."""
+        # The server sent ranges of this file before, so the whole file means that another one has taken its place.
         if self._validator is not None:
             raise self._changed()
         declared = answer.headers.get("content-length", "")
@@ -214,6 +218,7 @@ class RemoteFile:
 
 def _validator(answer: Answer) -> str | None:
     """Return the validator that all parts of one file share: a strong ETag, else the modification date."""
+    # RFC 9110, section 13.1.5: a weak ETag must not be used in If-Range.
     tag = answer.headers.get("etag")
     return tag if tag and not tag.startswith("W/") else answer.headers.get("last-modified")
 

@@ -82,12 +82,13 @@ class Wheel:
             inflater = Inflater(entry.size)
             for piece in packed:
                 yield from inflater.feed(piece)
-            inflater.finish(entry.crc)
+            inflater.finish(entry.crc)  # not reached if the caller stops early
         except DamagedError as error:
             self._refuse(f"{member} is damaged: {error}", error)
 
     def metadata(self) -> tuple[str, bytes]:
         """Return the name and the contents of METADATA. Raises as `text`."""
+        # Only at the top: a package that is bundled in the wheel may have its own.
         names = [name for name in self.members if name.endswith(".dist-info/METADATA") and name.count("/") == 1]
         if len(names) != 1:
             self._refuse(f"it has {len(names)} METADATA files, not one")
@@ -218,6 +219,7 @@ def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
     versions = contents.constants(
         wheel.name, contents.VERSION_PY, wheel.text(contents.VERSION_PY), ("__version__", "cuda", "hip")
     )
+    # torch/version.py of a wheel: `__version__ = '2.7.1+cu126'`, `cuda = '12.6'`, `hip = None`.
     for name, field in (("__version__", "local_version"), ("cuda", "cuda"), ("hip", "hip")):
         if name in versions and (versions[name].value is None or isinstance(versions[name].value, str)):
             quoted = versions[name]

@@ -71,7 +71,7 @@ def _with_architectures(text: str, release: Release, default: str) -> str:
         for position, row in enumerate(_rows(text, VARIANTS)):
             if (row["torch"], row["cuda"], row["source"]) != (release.torch, cuda, "pytorch") or cuda == default:
                 continue
-            platforms = {platform_of(tag) for tag in row["files"] or {}}
+            platforms = {platform_of(tag) for tag in row["files"] or {}}  # null = a question of a proposed row
             for field, value in archs.items():
                 has_wheel = (_X86 if field == "arch" else _ARM) in platforms
                 if has_wheel and row.get(field) != value:
@@ -278,6 +278,7 @@ def _pinned(meta: Metadata, pattern: str) -> str | None:
 
 
 def _runtime(meta: Metadata) -> str | None:
+    # Newer wheels require the metapackage; older ones require each library of CUDA.
     toolkit = meta.requirement("cuda-toolkit")
     return f"cuda-toolkit{toolkit.specifier}" if toolkit else _pinned(meta, "nvidia-cuda-runtime(-cu[0-9]+)?")
 

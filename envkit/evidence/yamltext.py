@@ -19,6 +19,7 @@ FLOW = frozenset({"triton", "setuptools", "confidence"})
 """Mappings that are on one line in the tables."""
 _CPU = "cpu"
 WIDTH = 120  # columns
+# Plain scalars that YAML 1.1 does not read as text: 3.10 is a float, 1:30 is in base 60, `no` is a boolean.
 _OTHER_TYPE = re.compile(
     r"[-+]?[0-9][0-9_]*|[-+]?(?:[0-9][0-9_]*)?\.[0-9_]*|0[xob].*|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*|"
     r"~|null|true|false|yes|no|on|off|y|n|=|<<|[-+]?\.(?:inf|nan)|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?",
@@ -74,8 +75,10 @@ def fields(row: Mapping[str, Any], indent: int, flow: frozenset[str] = frozenset
 
 
 def _wrapped(line: str, indent: int) -> list[str]:
+    # A comment ends with its line, so a question is never wrapped.
     if len(line) <= WIDTH or _ASK.search(line):
         return [line]
+    # Only at spaces: YAML reads a line break as a space, which must not get into a word.
     return textwrap.wrap(line, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
@@ -130,6 +133,7 @@ def _plain(value: Any) -> Any:
 
 
 def _set(text: str, name: str, path: tuple[str | int, ...], value: Any) -> str:
+    # Read again for every field, because the field before may have moved the lines.
     _, positions = strictyaml.read_with_places(text, name)
     lines = text.splitlines(keepends=True)
     if path in positions:
@@ -138,7 +142,7 @@ def _set(text: str, name: str, path: tuple[str | int, ...], value: Any) -> str:
         while not lines[start].lstrip(" -").startswith(f"{field}:"):  # a list may begin below its key
             start -= 1
         indent = len(lines[start]) - len(lines[start].lstrip(" -"))
-        prefix = lines[start][:indent]
+        prefix = lines[start][:indent]  # may contain the dash of the row
         new_lines = fields({field: value}, indent, FLOW)
         new_lines[0] = prefix + new_lines[0][indent:]
         lines[start : _end(lines, start, indent)] = [f"{line}\n" for line in new_lines]
@@ -171,7 +175,7 @@ def insert(
     lines = text.splitlines(keepends=True)
     earlier = [index for index, other in enumerate(tree[rows]) if before(other)]
     start = positions[rows, earlier[-1] if earlier else 0][0] - 1
-    insertion = _end(lines, start, 3) if earlier else start
+    insertion = _end(lines, start, 3) if earlier else start  # the dash of a row is indented by 2, its fields by 4
     lines[insertion:insertion] = [f"{line}\n" for line in item(row, 2, FLOW)]
     return "".join(lines)
 

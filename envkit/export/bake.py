@@ -76,10 +76,12 @@ def _target_name(name: str) -> str:
 def _cache_tag(name: str) -> str:
     if len(name) + len(_CACHE) <= LONGEST_TAG:
         return name + _CACHE
+    # Cut off, two long names could get the same tag.
     return hashlib.sha256(name.encode()).hexdigest() + _CACHE
 
 
 def _attestations(provenance: str) -> list[str]:
+    # With none, the variable ATTEST is false by default; setting it gives the whole provenance.
     return [f"type=provenance,mode={'max' if provenance == 'none' else provenance}", "type=sbom"]
 
 
@@ -93,5 +95,6 @@ def _groups(cells: Sequence[Cell], taken: Sequence[str]) -> list[dict[str, Any]]
     return [
         {"name": name, "targets": targets}
         for name, targets in sorted(groups.items())
+        # The file has a group `default` with all targets.
         if len(targets) < len(cells) and name not in taken and name != "default"
     ]

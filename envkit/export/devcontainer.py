@@ -53,6 +53,7 @@ def _values(order: Order, cell: Cell) -> dict[str, Any]:
             f"--platform={oci_platform(cell)}",
         ],
         "user": _USER,
+        # forwardPorts has no protocol: editors forward only TCP.
         "ports": [int(port.removesuffix("/tcp")) for port in plan.ports if port.endswith("/tcp")],
         "python": f"{plan.prefix}/bin/python",
     }

@@ -62,6 +62,7 @@ def export(order: Order) -> dict[str, str]:
     chosen = order.options
     gpu = [cell.name for cell in order.cells if needs_gpu(cell)]
     verified = bool(gpu) and order.registry is not None and chosen["gpu_runner"] != "none"
+    # GITHUB_TOKEN is valid only for GitHub's own registry.
     own = order.registry is not None and order.registry.startswith("ghcr.io/")
     values = {
         "command": order.command,

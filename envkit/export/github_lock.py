@@ -14,6 +14,7 @@ FILE = ".github/workflows/envkit-lock.yml"
 _SHARED = ("runs_on", "python", "checkout", "setup_python")
 OPTIONS: Mapping[str, Option] = {
     **lock_update.OPTIONS,
+    # Mondays at 04:17: GitHub delays or drops scheduled runs at the start of an hour, when its load is highest.
     "schedule": Option(
         default="17 4 * * 1", about="when to solve, as cron in UTC", pattern=r"[0-9*,/-]+(?: [0-9*,/A-Z-]+){4}"
     ),

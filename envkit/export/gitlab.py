@@ -29,6 +29,7 @@ OPTIONS: Mapping[str, Option] = {
         pattern="proot|bubblewrap|none",
     ),
 }
+# --allow-cpu: the runner that builds needs no GPU; the jobs with gpu_tags verify on one.
 _VERIFIED = (
     " --allow-cpu \\\n"
     '        --report "json=reports/$CELL/record.json" --report "junit=reports/$CELL/junit.xml" \\\n'

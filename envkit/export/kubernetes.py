@@ -61,7 +61,9 @@ _RUN = (
     f'printf "\\n%s %s %s\\n" {EXIT_MARK} "$code" "$nonce"; '
 )
 _ONCE = f'{_RUN}exit "$code"'
+# A DaemonSet restarts a container that ends, so this one sleeps. Not every `sleep` accepts `infinity`.
 _STAY = f"{_RUN}: >/tmp/envkit.ended; exec sleep 2147483647"
+# Two words for each index: the name of its image and its base.
 BUILD = (
     f"shift $((2 * JOB_COMPLETION_INDEX)); exec {_INSTALLED}/bin/envkit build "
     f'--plan "{_FOLDER}/$JOB_COMPLETION_INDEX.json" --engine embedded --base "$2" --output "registry:$1" --no-verify '

@@ -18,6 +18,7 @@ OPTIONS: Mapping[str, Option] = {
         about="packages to update, separated by commas; all if empty",
         pattern=rf"|{_PACKAGE}(?:,{_PACKAGE})*",
     ),
+    # Without a dash at the beginning, which git reads as an option, and without dots: git refuses `..` and `.lock`.
     "branch": Option(
         default="envkit/lock", about="branch of the proposal", pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9_-]+)*"
     ),

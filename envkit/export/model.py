@@ -18,6 +18,7 @@ from envkit.plan import names
 
 # Expressions that GitHub or GitLab would expand in the middle of a text.
 _EXPRESSION = re.compile(r"\$\{\{|\$\[\[")
+# From the OCI distribution specification, as LONGEST_TAG.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 # A user without a password: harmless for ssh (git@), but probably a token for everything else.
 _LOGIN = re.compile(r"://[^/\s@:]*:[^/\s@]*@|(?<!ssh)://[^/\s@]+@")

@@ -51,6 +51,7 @@ def _index_builds(row: Row, release: Row, tags: dict[str, Row]) -> Iterator[Buil
     for platform, files in _by_platform(row["files"] or {}, tags).items():
         x86 = platform == "linux-64"
         confidence = row.get("confidence", {})
+        # `arch` is the list of the x86 file; that of the aarch64 file has its own field.
         parts = ["row", "arch", "cudnn"] if x86 else ["row", "cudnn"]
         inferred = "files" in confidence or (not x86 and "files_aarch64" in confidence)
         pythons = _union(files)
@@ -90,6 +91,7 @@ def _pypi_builds(release: Row, same_file: Row, tags: dict[str, Row]) -> Iterator
         cuda = _cuda(file["cuda"])
         x86 = platform == "linux-64"
         extra: tuple[str, ...] = ()
+        # Then some of the values below come from the variant row, so its sources belong to this build.
         if cuda and (default["cudnn"] is None or not x86):
             extra = _refs(same_file, "cudnn_refs" if x86 else "arch_aarch64_refs")
         yield Build(
@@ -226,9 +228,11 @@ def _triton(release: Row, platform: str, cuda: str | None) -> str | None:
     requirement = release["triton"]
     if cuda is None or requirement is None:
         return None
+    # A marker such as `platform_machine == "x86_64"`: there is no triton for other machines.
     if platform != "linux-64" and "x86_64" in requirement["marker"]:
         return None
     pin: str = requirement["pin"]
+    # PEP 440: `~=3.8.0` allows every 3.8 release from 3.8.0 on.
     if pin.startswith("~="):
         return pin[2:].rsplit(".", 1)[0] + ".*"
     return pin.removeprefix("==")

@@ -15,8 +15,10 @@ from envkit.ground.errors import UsageError
 from envkit.ground.platforms import PLATFORMS, platform
 from envkit.ground.versions import is_version, key, major, minor, parse_constraint
 
+# `12.6.3-cudnn-devel-ubuntu22.04`, `11.8.0-cudnn8-runtime-ubi8`, `12.6.3-base-ubuntu24.04`
 _TAG = re.compile(r"\d+\.\d+(\.\d+)?-(base|((cudnn\d?|tensorrt)-)?(runtime|devel))-[a-z]+\d+(\.\d+)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+# `7.5`, or `7.5+`: this one and later ones
 _CAPABILITY = re.compile(r"\d+\.\d+\+?")
 _DAY = re.compile(r"20\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 
@@ -147,6 +149,7 @@ def _release(facts: Facts, row: Release) -> Iterator[tuple[str, str]]:
 
 def _os(facts: Facts, row: Os) -> Iterator[tuple[str, str]]:
     del facts
+    # Without a registry, Docker uses Docker Hub, but Podman the registries of its configuration.
     if "." not in row.image.split("/")[0]:
         yield "image", f"{row.image!r} does not begin with a registry"
 

@@ -62,6 +62,7 @@ def check_tables() -> list[Finding]:
         findings.extend(_duplicates(name))
     findings.extend(_fields())
     findings.extend(_aliases(known))
+    # The checks below read required fields without looking whether they exist.
     if not findings:
         findings.extend(_variants())
     if not findings and not _snapshot_is_current():
@@ -153,6 +154,7 @@ def _variants() -> Iterator[Finding]:
             defaults[row["torch"]] += 1
             for field in ("cuda", "arch", "cudnn", "nccl"):
                 measured = release["pypi"][field]
+                # One file, two tables: a row of the index, and the measured default wheel of the release.
                 if measured is not None and measured != row[field]:
                     yield Finding(
                         "torch_cuda_variants",

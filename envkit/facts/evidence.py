@@ -143,6 +143,7 @@ def agrees(entry: Evidence, row: Any) -> bool:
     stated = getattr(row, entry.field)
     if entry.field == "released" and isinstance(stated, str):
         return same_days(stated, str(entry.value))
+    # A row without its own list has the Pythons of torch.
     if entry.field.endswith("_pythons") and stated is None and entry.value is not None:
         return bool(entry.value == row.pythons)
     return bool(stated == entry.value)
@@ -153,6 +154,7 @@ def same_days(announced: str, uploaded: str) -> bool:
     try:
         return abs(date.fromisoformat(announced) - date.fromisoformat(uploaded)) <= _WEEK
     except ValueError:
+        # Only a month was announced: `2024-07`.
         return uploaded.startswith(announced)
 
 

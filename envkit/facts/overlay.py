@@ -77,6 +77,7 @@ def _merge(facts: Facts, rows: dict[str, dict[int, Any]], sources: dict[str, Any
             changed[name] = {row.torch: row for row in merged}
         else:
             changed[name] = tuple(merged)
+    # Over the tree, not the bytes: comments and indentation of the file do not change the digest.
     canonical = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(f"{facts.digest}\n{canonical}".encode()).hexdigest()
     return replace(facts, digest=digest, sources={**facts.sources, **sources}, **changed)
@@ -155,6 +156,7 @@ class _Reader:
         self._unknown(f"{path}.", entry, list(table.columns))
         values: dict[str, Any] = {}
         for field in fields(table.row):
+            # The model postpones the evaluation of annotations, so a type is text here: `tuple[str, ...] | None`.
             kind = str(field.type)
             if field.name in entry:
                 values[field.name] = self._value(f"{path}.{field.name}", field.name, kind, entry[field.name])

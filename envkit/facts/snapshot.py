@@ -68,6 +68,7 @@ def tree() -> dict[str, Any]:
 
 def digest(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 (hex) of the canonical JSON of a snapshot without its version."""
+    # The version is raised when the digest changes, so it cannot be part of it.
     content = {name: value for name, value in content.items() if name != "version"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -123,6 +124,7 @@ def release_rows() -> tuple[model.Release, ...]:
 def _released(row: Row) -> str | None:
     """Return the announced day; if only a month was announced, the day on which its build matrix went live."""
     announced: str | None = row["released"]
+    # `2025-06-03`, or `2025-06` if only the month is known
     if announced and len(announced) == len("2025-06-03"):
         return announced
     return row["matrix_live"] or announced
@@ -316,6 +318,7 @@ def _with_raised_version() -> str | None:
     try:
         existing = json.loads(PATH.read_bytes())
         version, existing_digest = int(existing["version"]), existing["digest"]
+    # Without a readable snapshot there is nothing to compare with: the version of the tables stays.
     except (OSError, ValueError, KeyError):
         return None
     content = tree()

@@ -39,9 +39,11 @@ def describe(source: Mapping[str, Any], ref: str) -> str:
 @cache
 def _pattern(name: str) -> re.Pattern[str]:
     parts = re.split(r"(<[^>]+>)", name)
+    # `testinfra:<commit>` matches `testinfra:d3629fa2e61b`.
     return re.compile("".join(r"\S+" if part.startswith("<") else re.escape(part) for part in parts))
 
 
 def _commit(ref: str) -> str | None:
+    # `cf_feedstock@ec1566fa65ed`, `testinfra:d3629fa2e61b`
     match = re.search(r"[@:]([0-9a-f]{7,40})", ref)
     return match.group(1) if match else None

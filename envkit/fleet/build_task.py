@@ -38,7 +38,7 @@ _NAMED = 5  # failed checks listed in an outcome
 def build(task: BuildTask, reporter: Reporter | None = None) -> Outcome:
     """Build one image, verify it and tag it. Failures that a user can cause are returned, not raised."""
     reporter = reporter or Silent()
-    reporter.step("begin")
+    reporter.step("begin")  # the first event: progress tables show the image as being built from here on
     return _ended(task, lambda: _build(task, reporter))
 
 
@@ -126,6 +126,7 @@ def request_of(task: BuildTask) -> BuildRequest:
     here = settings_of(task)
     plan = plan_from_json(json.loads(task.plan), f"the plan of {task.name}")
     return BuildRequest(
+        # The folder of the files to copy is not part of the plan's JSON.
         plan=replace(plan, folder=str(task.options.get("folder", ""))),
         options=options_of(task, here),
         settings=here,
@@ -144,6 +145,7 @@ def options_of(task: BuildTask, here: Settings) -> BuildOptions:
     from envkit.pipeline.building import options_here  # noqa: PLC0415 - takes 0.1 s to import
 
     fields: dict[str, Any] = {key: value for key, value in task.options.items() if key not in _NOT_OPTIONS}
+    # The options of a task are JSON values, so they have lists for tuples.
     fields["labels"] = tuple((name, value) for name, value in fields.get("labels", ()))
     fields["secrets"] = tuple((name, Path(value)) for name, value in fields.get("secrets", ()))
     fields["mount_from"] = tuple(fields.get("mount_from", ()))

@@ -115,6 +115,7 @@ def _request(row: Row) -> dict[str, Value]:
 
 
 def _refuse_typed_axes(matrix: Matrix, given: Given) -> None:
+    # The values of flags that were not given.
     typed = {key for key, value in given.items() if value not in (None, (), [], False)}
     uses = [(name, f"the axis {name}", "the axis") for name, _ in matrix.axes]
     uses += [(name, f"{name} in include", name) for row in matrix.include for name, _ in row]

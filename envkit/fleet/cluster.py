@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 GPU, DOCKER = "GPU", "DOCKER"
 ALL = "all"
-_NEED_DOCKER = ("docker", "buildkit")
-_LIBRARIES = ("dask", "distributed")
+_NEED_DOCKER = ("docker", "buildkit")  # not podman, which has no daemon
+_LIBRARIES = ("dask", "distributed")  # Dask expects equal versions on the client, the scheduler and all workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,7 @@ def check_address(text: str) -> str:
     host, colon, port = rest.rpartition(":")
     if not sign or kind not in ("tcp", "tls") or not host or not colon or not port.isdigit():
         target = text if not sign and text else rest
+        # 8786 is the default port of `dask scheduler`.
         hint = f"--scheduler tcp://{target if ':' in target else (target or 'HOST') + ':8786'}"
         raise UsageError(f"--scheduler {text!r:.200} is not tcp://HOST:PORT or tls://HOST:PORT", hint=hint)
     return text
@@ -178,15 +179,16 @@ class Affinity:
             if all(machine.resources.get(key, 0) >= n for key, n in required.items())
         ]
         if not able:
-            return Placement(resources=required)
+            return Placement(resources=required)  # the task waits for a worker that has them
         name, size = heaviest(task.lock)
         chosen = self._chosen.get(name)
+        # The worker that was chosen for this package may lack a resource of this task, such as a GPU.
         if chosen not in able:
             chosen = min(able, key=lambda machine: self._load[machine.address] / machine.threads)
             self._chosen[name] = chosen
             self._load[chosen.address] += size
         assert chosen is not None
-        self._load[chosen.address] += 1
+        self._load[chosen.address] += 1  # spreads images whose locks have no sizes
         return Placement(workers=(chosen.address,), resources=required)
 
 

@@ -49,7 +49,7 @@ class ClusterRun:
         try:
             require_engine(engine, self._pool.machines, address)
         except BaseException:
-            self._pool.stop()
+            self._pool.stop()  # an exception here means that `__exit__` is never called
             raise
         self._affinity = Affinity(self._pool.machines)
         self._twice = CrossCheck(share=share, machines=self._pool.machines, note=note, executor=self._pool)
@@ -84,6 +84,7 @@ def _kept(tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]
     """Yield the tasks, and save their plans on this machine, where `envkit verify` looks for them."""
     for task in tasks:
         if isinstance(task, BuildTask):
+            # The build does not need the saved plan.
             with contextlib.suppress(OSError):
                 store_plan(state_dir(), plan_from_json(json.loads(task.plan), f"the plan of {task.name}"))
         yield task

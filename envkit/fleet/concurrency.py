@@ -14,6 +14,7 @@ from envkit.ground.progress import counted
 MEMORY = 700 << 20
 # Bytes per build: downloads, layers and temporary files of one CUDA image.
 DISK = 6 << 30
+# In a container, the files below are those of its own cgroup.
 _CGROUPS = Path("/sys/fs/cgroup")
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # cgroup v2, v1
 _MEMINFO = Path("/proc/meminfo")
@@ -79,12 +80,14 @@ def resources_here(cache: Path) -> Resources:
 def _memory(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS) -> int:
     """Return the available memory in bytes, at most the limit of this process's cgroup."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    # MemAvailable counts caches that the kernel can drop; Linux before 3.14 does not have it.
     available = int(lines.get("MemAvailable", lines.get("MemFree", "0")).split()[0]) * 1024
     for name in _LIMITS:
         try:
             text = (cgroups / name).read_text().strip()
         except OSError:
             continue
+        # Without a limit, cgroup v2 has `max`, and v1 a number near 2^63, which `min` ignores.
         if text.isdigit():
             available = min(available, int(text))
     return available

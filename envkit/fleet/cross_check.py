@@ -48,6 +48,7 @@ class CrossCheck:
     def without_tags(self, tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]:
         """Yield the tasks; those that may be built twice are not to set their tags (`BuildTask.hold`)."""
         for task in tasks:
+            # These may be more than are built twice, because no first build may have ended yet; `then` tags the others.
             hold = isinstance(task, BuildTask) and self._is_comparable(task) and self._is_wanted()
             yield replace(task, hold=True) if isinstance(task, BuildTask) and hold else task
 
@@ -92,6 +93,7 @@ class CrossCheck:
 
     def _others(self, worker: str) -> list[Machine]:
         """Return the other workers; only those with another cache, if there are any."""
+        # Outcomes of a cluster have the worker's name in place of `host:pid` (`dask_pool._on_worker`).
         own = {machine.cache for machine in self.machines if machine.name == worker}
         others = [machine for machine in self.machines if machine.name != worker]
         return [machine for machine in others if machine.cache not in own] or others

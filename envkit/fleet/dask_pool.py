@@ -75,6 +75,7 @@ class DaskPool(Executor):
             self.machines = _machines(self._client, self._address)
             self._executor = self._client.get_executor(pure=False, retries=_RETRIES)
             if on_event is not None:
+                # Dask passes a tuple of the time and the message.
                 self._client.subscribe_topic(_EVENTS, lambda event: self._own(event[1], on_event))
         except BaseException:
             self._client.close()
@@ -87,6 +88,7 @@ class DaskPool(Executor):
         """The URL of the cluster's dashboard; None without one."""
         try:
             return str(self._client.dashboard_link)
+        # KeyError: the scheduler runs without a dashboard.
         except (KeyError, AttributeError):
             return None
 
@@ -100,6 +102,7 @@ class DaskPool(Executor):
         try:
             inner = self._executor.submit(
                 _on_worker, self._run, fn, args, kwargs,
+                # For a key that it knows, Dask would return the earlier result.
                 key=(_KEY, name, uuid.uuid4().hex), workers=list(where.workers) or None,
                 allow_other_workers=bool(where.workers) and not where.strict, resources=dict(where.resources) or None,
                 priority=where.priority,
@@ -109,6 +112,7 @@ class DaskPool(Executor):
                 raise
             outer.set_exception(self._dropped())
             return outer
+        # Before the callbacks, one of which runs at once if the task is done already.
         with self._lock:
             self._waiting[outer] = inner, where
         inner.add_done_callback(lambda done: self._settle(outer, done))
@@ -117,6 +121,7 @@ class DaskPool(Executor):
 
     def warm(self) -> tuple[Future[Any], ...]:
         """Let every worker start its child process; the futures are done when it runs."""
+        # `str` can be pickled by name and has no effect; its argument is the address to place it on.
         original, self.place = self.place, lambda address: Placement(workers=(address,), strict=True)
         try:
             return tuple(self.submit(str, machine.address) for machine in self.machines)
@@ -179,7 +184,7 @@ class DaskPool(Executor):
                 outer.set_result(result)
             elif isinstance(error, CancelledError):
                 if outer.cancel():
-                    outer.set_running_or_notify_cancel()
+                    outer.set_running_or_notify_cancel()  # without it, `wait` would not see the cancellation
             else:
                 outer.set_exception(error)
 
@@ -262,6 +267,7 @@ def _connect(address: str) -> Any:
     try:
         if secure:
             _check_certificates(library)
+        # Not the default client, so Dask code of a program that uses `envkit.api` keeps its own.
         return library.Client(address, timeout=PATIENCE_S, set_as_default=False, name="envkit")
     except (OSError, TimeoutError) as error:
         raise EnvironmentProblem(
@@ -296,6 +302,7 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     Raises:
         EnvironmentProblem: there is no worker, or versions differ.
     """
+    # -1 = all: some releases of Dask return only five workers by default (dask/distributed#9045).
     listed = client.scheduler_info(n_workers=-1)["workers"]
     if not listed:
         raise EnvironmentProblem(f"the cluster {address} has no worker", hint=f"dask worker {address}")
@@ -310,6 +317,7 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     )
     require_same(lines, f"dask=={own['dask']} distributed=={own['distributed']}")
     here = worker_info()
+    # A worker without envkit cannot unpickle the function; its answer is then an exception.
     answers: dict[str, Any] = client.run(worker_info, on_error="return")
     reports = {where: cast("WorkerInfo", row) for where, row in answers.items() if isinstance(row, dict)}
     require_same(
@@ -356,6 +364,7 @@ def _translated(error: Exception) -> Exception:
 
 # The functions below run on a worker.
 
+# Child processes without a task. A worker runs tasks in several threads, which share them.
 _idle: list[LocalPool] = []
 _idle_lock = threading.Lock()
 
@@ -372,6 +381,7 @@ def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
             worker.log_event(_EVENTS, (run, event))
 
     def is_executing() -> bool:
+        # Dask cannot stop a function that runs; after a cancellation, only the state of its task is another one.
         state = worker.state.tasks.get(key)
         return state is not None and state.state == "executing"
 
@@ -380,6 +390,7 @@ def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     pool.on_event = send
     try:
         result = _result(pool.submit(fn, *args, **kwargs), is_executing)
+    # After a cancellation, the child still runs its task, so it is not used again.
     except BaseException:
         pool.stop()
         raise

@@ -98,6 +98,7 @@ class PendingImage:
         if self._engine is not None:
             return self._options
         if self._mark is not None:
+            # Before the layout exists, so that a killed run leaves none without a mark.
             self._mark.parent.mkdir(parents=True, exist_ok=True)
             self._mark.touch()
         return replace(self._options, tags=with_hash(self._options.tags, self._own_tag))
@@ -161,6 +162,7 @@ def _layout(options: BuildOptions, state: Path) -> Path | None:
 
 
 def _hashed(tag: str, own_tag: str) -> str:
+    # In HOST:PORT/NAME:TAG, only a colon after the last slash begins a tag.
     repository, _, last = tag.rpartition("/")
     return f"{repository}/{last.partition(':')[0]}:{own_tag}" if repository else f"{last.partition(':')[0]}:{own_tag}"
 
@@ -181,6 +183,7 @@ def _in_engine(
 def _in_layout(folder: Path, ref_name: str | None, required: Mapping[str, str]) -> ExistingImage | None:
     try:
         image = read_layout(FileReference(kind=LAYOUT, path=folder, tag=ref_name))
+    # A layout that is missing, lacks a layer or is damaged is built again.
     except (EngineError, UsageError, IntegrityError):
         return None
     return (
@@ -198,6 +201,8 @@ def _in_registry(reference: Reference, required: Mapping[str, str], options: Bui
         try:
             digest = str(json.loads(manifest.data)["config"]["digest"])
             config = Documents(registry, None).config(reference, digest)
+        # Anyone who may push can set this tag: to an index, which has no `config`, or to JSON that is nested too
+        # deeply.
         except (EngineError, IntegrityError, ValueError, KeyError, TypeError, RecursionError):
             return None
     if not _has_labels(_labels(config), required):
@@ -213,7 +218,7 @@ def _registry(reference: Reference, options: BuildOptions) -> Iterator[Registry]
 
 def _labels(config: bytes) -> Mapping[str, Any]:
     try:
-        labels = json.loads(config)["config"]["Labels"]
+        labels = json.loads(config)["config"]["Labels"]  # null in an image without labels
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
     return labels if isinstance(labels, dict) else {}

@@ -66,6 +66,7 @@ class LocalPool(Executor):
                 raise RuntimeError("the pool is shut down")
             self._waiting.put((future, fn, args, kwargs))
             if len(self._slots) < self._jobs:
+                # daemon: at its exit, Python would wait for other threads.
                 slot = threading.Thread(target=self._slot, name=f"envkit-slot-{len(self._slots)}", daemon=True)
                 self._slots.append(slot)
                 slot.start()
@@ -116,7 +117,7 @@ class LocalPool(Executor):
                 job = self._waiting.get_nowait()
                 if job is not None:
                     job[0].cancel()
-                    job[0].set_running_or_notify_cancel()
+                    job[0].set_running_or_notify_cancel()  # without it, `wait` would not see the cancellation
 
     def _slot(self) -> None:
         """Run in one thread per process: start the process, give it work, and replace it when it dies."""
@@ -143,6 +144,7 @@ class LocalPool(Executor):
             self._ended(worker)
 
     def _started(self) -> _Worker:
+        # `stop` ends the processes that it finds under this lock, so none may be added after it.
         with self._lock:
             if self._ending:
                 raise EnvironmentProblem("the pool is shutting down", hint="run the command again")
@@ -165,7 +167,9 @@ class _Worker:
 
     def __init__(self) -> None:
         parent, child = socket.socketpair()
+        # Not a pipe: nobody reads it while the worker runs, and a full pipe would block it.
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        # -P: with -m, Python would look for modules in the current folder first.
         argv = [sys.executable, "-P", "-m", "envkit.fleet.worker", str(child.fileno())]
         try:
             # In its own session: Ctrl-C on the terminal does not reach it; `LocalPool.stop` ends it in order.

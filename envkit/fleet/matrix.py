@@ -110,6 +110,7 @@ def parse(text: str, *, where: str, folder: Path = Path()) -> Matrix:
     include = _rows(top, tree, "include", (*AXES, _IMAGE), faults)
     exclude = _rows(top, tree, "exclude", (*known,), faults)
     faults += _useless(top, exclude, known)
+    # Counted before the axes are multiplied out, which could exhaust the memory.
     count = len(images)
     for _, values in axes:
         count *= len(values)
@@ -154,6 +155,7 @@ def _value_schema(name: str) -> dict[str, Any]:
         return {"type": ["boolean", "null"]}
     if name in _CHOICES:
         return {"enum": [*_CHOICES[name], None]}
+    # An editor reads an unquoted 2.7 as a number; strictyaml reads it as text.
     text = {"type": ["string", "number", "null"]}
     return {"anyOf": [text, schemas.listed(schemas.TEXT) | {"minItems": 1}]} if name in LISTS else text
 
@@ -238,7 +240,7 @@ def _rows(top: Fields, tree: Mapping[str, Any], key: str, known: Collection[str]
 def _value(name: str, value: Any, location: str, faults: list[str]) -> Value:
     """Return a value in normalized form; errors are appended to `faults`."""
     if value is None or (name == "cpu" and isinstance(value, bool)):
-        return value or None
+        return value or None  # `cpu: false` is the default, so it is the same as no value
     if name == "cpu":
         faults.append(f"{location}: {_shown(value)} is not true or false")
         return None
@@ -258,6 +260,7 @@ def _why_not(name: str, value: str, location: str) -> str | None:
         return f"{location}: the text is empty"
     if name in VERSIONS:
         try:
+            # torch may have a local version (2.7.1+cu126), and CUDA may be written as in an index (cu126).
             parse_constraint(value.partition("+")[0] if name == "torch" else value.removeprefix("cu"), location)
         except UsageError as error:
             return error.message

@@ -35,6 +35,7 @@ def cell_name(definition: str, axes: Sequence[tuple[str, str]]) -> str:
     """
     shown = ((key, "" if value == "true" else value.removesuffix(".*").rpartition("/")[2]) for key, value in axes)
     words = (definition, *(f"{key}{value}" for key, value in shown))
+    # A tag has letters, digits and `._-`, and begins with a letter, a digit or `_`.
     name = "-".join(re.sub(r"[^a-z0-9._]+", "_", word.lower()).strip("_.-") for word in words).strip("_.-")
     return (name or "image") if len(name) <= _LONGEST else marked(name, definition, axes)
 

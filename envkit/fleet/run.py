@@ -115,6 +115,7 @@ class FleetRun:
         engine = self._engine()
         own = {"verify": request.verify, "no_lock": request.no_lock, "allow_cpu": request.allow_cpu}
         mirrors = request.settings.values["preset"]
+        # A preset from this machine's settings is not sent: workers have settings of their own.
         preset = mirrors.text if mirrors.origin == "flag" else None
         tasks = [task_of(cell, engine, request.options, **own, preset=preset) for cell in cells]
         last = LastRun(state_dir(), digest_of(cells, tasks))
@@ -128,10 +129,12 @@ class FleetRun:
             last.note(outcome)
             listener.ended(outcome)
 
+        # Only now: it drops outcomes of the last run, which --resume still needs if there is no pool.
         last.begin()
         try:
             with pool:
                 run(with_locks(in_order(cells, tasks), done, self._locks(engine)), on_outcome)
+        # Not `Exception`: InterruptedRun is none.
         except BaseException as error:
             explain_interruption(error, len(self.outcomes), len(cells))
             self.outcomes += stopped(tasks, self.outcomes, error)
@@ -203,5 +206,5 @@ def explain_interruption(error: BaseException, done: int, count: int) -> None:
 def stopped(tasks: Sequence[BuildTask], outcomes: Sequence[Outcome], error: BaseException) -> list[Outcome]:
     """Return the outcomes of the tasks that were not finished when the run ended."""
     known = {outcome.name for outcome in outcomes}
-    cause = error if isinstance(error, Ending) else InterruptedRun(2)
+    cause = error if isinstance(error, Ending) else InterruptedRun(2)  # 2 = SIGINT
     return [failed(task, cause, status="stopped") for task in tasks if task.name not in known]

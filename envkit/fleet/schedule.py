@@ -81,6 +81,7 @@ def run(
                 note(task)
             else:
                 follow(task, Step(future=executor.submit(do, task), then=partial(then, task)))
+            # The next task may have to wait for its lock for minutes; builds that ended are reported before.
             while not ended.empty():
                 take(ended.get())
         while len(outcomes) < len(order):
@@ -104,7 +105,7 @@ def outcome_of(task: BuildTask, future: Future[Outcome]) -> Outcome:
     try:
         return future.result()
     except CancelledError:
-        return failed(task, InterruptedRun(2), status="stopped")
+        return failed(task, InterruptedRun(2), status="stopped")  # 2 = SIGINT
     except EnvkitError as error:
         return failed(task, error)
     except Exception as error:  # noqa: BLE001 - a bug in one task does not stop the others

@@ -30,6 +30,7 @@ def digest_of(cells: Sequence[Cell], tasks: Sequence[BuildTask]) -> str:
         [cell.name, cell.plan.digest, task.engine, task.output, task.verify, list(task.tags), dict(task.options)]
         for cell, task in zip(cells, tasks, strict=True)
     ]
+    # Sorted: with the cells in another order, it is still the same fleet.
     return hashlib.sha256(json.dumps(sorted(rows), sort_keys=True).encode()).hexdigest()
 
 
@@ -51,6 +52,7 @@ class LastRun:
             tree = json.loads(self.path.read_bytes())
             rows = tree["outcomes"] if tree["schema"] == SCHEMA else {}
             outcomes = {name: _outcome(row) for name, row in rows.items()}
+        # With a file that is missing, damaged or of another version, nothing is resumed.
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
         done = {
@@ -70,6 +72,7 @@ class LastRun:
     def note(self, outcome: Outcome) -> None:
         """Save an outcome. Without a writable state folder the run goes on; only `resume` finds nothing."""
         row = asdict(outcome)
+        # Without the record: the whole file is written again for every outcome.
         row["record"], row["details"] = None, list(outcome.details)
         self._outcomes[outcome.name] = row
         self._write()

@@ -43,6 +43,7 @@ def task_of(
         UsageError: `--output` cannot hold several images.
     """
     fields = asdict(options)
+    # Mirrors, folders and the log are not sent: the worker has its own.
     kept = ("labels", "no_cache", "timeout_s", "offline", "compression", "replace_tag", "mount_from")
     more = {key: fields[key] for key in kept}
     more["labels"] = [list(pair) for pair in options.labels]

@@ -94,6 +94,7 @@ class Matrix:
 
 def most_severe(codes: Sequence[int]) -> int:
     """Return the most severe exit code; 0 if there is none."""
+    # A code that is not in the list comes first.
     return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else -1, default=0)
 
 

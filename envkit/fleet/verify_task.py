@@ -167,6 +167,7 @@ def subject_of(image: str, remote: Remote, state: Path) -> Subject:
         )
     reference = remote.resolve(parse_remote(image))
     labels = remote.read(reference).settings.get("Labels")
+    # An image without labels has null here, and an untrusted one may have anything.
     digest = labels.get(PLAN_LABEL) if isinstance(labels, dict) else None
     plan = load_plan(state, digest) if isinstance(digest, str) else None
     return Subject(image=image, target=f"{PREFIX}{reference}", plan=None if plan is None else plan.canonical().decode())
@@ -194,6 +195,7 @@ def machines_of(
             f"none of the {len(workers)} workers of {scheduler} declares a GPU",
             hint=f'dask worker {scheduler} --resources "GPU=1"   # on a machine that has one, or --workers all',
         )
+    # A worker that was started without a name has its address as the name.
     names = [worker.name if worker.name != worker.address else worker.host for worker in chosen]
     return tuple(
         Machine(
@@ -256,6 +258,6 @@ def verification_of(task: VerifyTask, future: Future[Verification]) -> Verificat
     try:
         return future.result()
     except CancelledError:
-        return not_made(task, InterruptedRun(2))
+        return not_made(task, InterruptedRun(2))  # 2 = SIGINT
     except EnvkitError as error:
         return not_made(task, error)

@@ -29,7 +29,7 @@ def main() -> int:
     # SIGINT is not set to ignored although Ctrl-C never arrives here: programs that a build starts would inherit that.
     signals.raise_on(signal.SIGTERM, signal.SIGINT, on_signal=_ended.set)
     connection = Connection(int(sys.argv[1]))
-    sending = threading.Lock()
+    sending = threading.Lock()  # events may come from threads of a task, and two messages must not mix
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     busy, closed = threading.Event(), threading.Event()
 
@@ -38,6 +38,7 @@ def main() -> int:
         job: Any = ()
         while job is not None:
             try:
+                # Unpickling is safe here: only the parent process has the other end of the socket.
                 job = connection.recv()
             except (EOFError, OSError):
                 job = None
@@ -46,6 +47,7 @@ def main() -> int:
                 job = error
             jobs.put(job)
         if busy.is_set():
+            # Only a signal interrupts the task, which runs in the main thread; it can clean up and end.
             os.kill(os.getpid(), signal.SIGTERM)
 
     def send(kind: str, value: object) -> None:

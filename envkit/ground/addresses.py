@@ -18,13 +18,15 @@ from envkit.ground.errors import UsageError
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _SCHEMES = ("http", "https")
+# Mirrors are written into Dockerfiles and package sources, so quotes, blanks, `$`, `?` and `#` are not accepted.
 _URL = re.compile(r"https?://[A-Za-z0-9.\-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~%+/-]*)?")
 _V6 = re.compile(r"https?://\[[0-9a-fA-F:]+\](?::[0-9]+)?(?:/[A-Za-z0-9._~%+/-]*)?")
 _TOKEN = re.compile(r"/t/[^/]")  # conda servers accept a token in the path, after /t/
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052, the well-known prefix
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")  # Linux connects to this machine for 0.0.0.0
 # Metadata services of clouds outside the link-local range: they hand out the machine's credentials.
+# AWS over IPv6, Alibaba Cloud, and the WireServer of Azure.
 _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16")))
 
 
@@ -72,6 +74,7 @@ def refusal(host: str, allowed: frozenset[Reach] = NAMED, resolved: Iterable[str
     if written is not None:
         reach = reach_of(written)
         return None if reach in allowed else f"is {_WORDS[reach]}"
+    # A redirect is checked before its name is resolved. Names below localhost are loopback names (RFC 6761).
     if _is_localhost(host) and Reach.LOOPBACK not in allowed:
         return f"is {_WORDS[Reach.LOOPBACK]}"
     for text in resolved or ():
@@ -88,6 +91,7 @@ def refusal_of_image(reference: str) -> str | None:
         host = urlsplit(f"//{first}").hostname or ""
     except ValueError:
         return f"{first!r:.100} is not a registry host"
+    # Docker's rule: the first part of `a/b` is a registry only if it has a dot or a port.
     why = refusal(host) if slash and ("." in first or ":" in first) else None
     return None if why is None else f"{host} {why}"
 
@@ -106,6 +110,7 @@ def reach_of(address: Address) -> Reach:
         return Reach.LOOPBACK
     if address.is_link_local or address.is_multicast or address.is_unspecified or address in _METADATA:
         return Reach.NEVER
+    # 240.0.0.0/4, which no host has (RFC 1112).
     if isinstance(address, ipaddress.IPv4Address) and address.is_reserved:
         return Reach.NEVER
     return Reach.PUBLIC if address.is_global else Reach.PRIVATE
@@ -177,6 +182,7 @@ def redirect_target(origin: str, location: str, reach: Reach) -> str:
         raise invalid from error
     if not location or not usable:
         raise invalid
+    # A redirect to plain http would show the request to everyone on the way.
     if urlsplit(origin).scheme == "https" and parts.scheme == "http":
         raise RefusedAddressError("which is an unencrypted address")
     if "@" in parts.netloc:

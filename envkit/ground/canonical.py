@@ -38,6 +38,7 @@ def parse(
         text,
         parse_constant=_no_constant,
         parse_float=lambda literal: checked(float(literal), literal),
+        # int() itself raises ValueError for more than 4300 digits.
         parse_int=lambda literal: checked(int(literal), literal),
         object_pairs_hook=object_pairs_hook,
     )
@@ -54,6 +55,7 @@ def _no_constant(name: str) -> float:
 
 
 def _canonical(value: Any) -> Any:
+    # Other JSON writers print 1.0 as 1.
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):

@@ -32,10 +32,10 @@ def shown(faults: Sequence[str]) -> tuple[str, ...]:
     return tuple(faults) if more <= 0 else (*faults[:MAX_FAULTS], f"... and {more} more")
 
 
-_URL_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]*@")
+_URL_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]*@")  # https://user:secret@host
 # The login of a URL that was cut off before its @. `tcp://host:8786` has a port, and `tcp://HOST:PORT` is in hints.
 _URL_PASSWORD = re.compile(r"(?<=://)[^/\s@:'\"\[]+:(?!(?:\d+|PORT)(?:[^\w]|$))[^/\s'\"]+")
-_URL_TOKEN = re.compile(r"(://[^\s'\"]*?/t/)[^/\s'\"]+")
+_URL_TOKEN = re.compile(r"(://[^\s'\"]*?/t/)[^/\s'\"]+")  # https://host/t/TOKEN/channel
 # `user:password@host`, but not the image `name:tag@sha256:...` or the layout `oci:DIR@DIGEST`.
 _LOGIN = re.compile(r"(?<![\w.%+:/-])[\w.%+-]+:[^\s/@'\"]+@(?!sha256:)(?=[\w-]+(?:\.\w|:\d)|localhost)")
 

@@ -71,6 +71,7 @@ def parse_os_release(text: str) -> tuple[str | None, str | None]:
         return None, title
     if kind == "ubuntu":
         return f"ubuntu{version}", title
+    # The names of the base images. Of other systems than Ubuntu they have only the major version.
     names = {"rocky": "rockylinux", "rhel": "ubi"}
     return names.get(kind, kind) + version.split(".")[0], title
 
@@ -84,11 +85,13 @@ def control_groups(root: Path, controller: str) -> list[str]:
     unified = (root / base.lstrip("/") / "cgroup.controllers").exists()
     paths = {}
     for line in text_of(root / "proc/self/cgroup").splitlines():
+        # 5:cpu,cpuacct:/docker/1f2e for version 1, 0::/user.slice for version 2
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         paths.update(dict.fromkeys(names.split(","), path))
     own = PurePosixPath(paths.get("" if unified else controller, "/"))
     start = base if unified else f"{base}/{controller}"
+    # A group outside of the root of its cgroup namespace is shown as /../other (cgroup_namespaces(7)).
     return [f"{start}{path}".rstrip("/") for path in (own, *own.parents) if ".." not in path.parts]
 
 
@@ -98,6 +101,7 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     for name in control_groups(root, "memory"):
         folder = root / name.lstrip("/")
         text = (text_of(folder / "memory.max") or text_of(folder / "memory.limit_in_bytes")).strip()
+        # Version 2 writes `max`.
         if text.isdigit() and int(text) < _UNLIMITED:
             limits.append(int(text))
     return min(limits, default=None)

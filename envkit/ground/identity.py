@@ -52,13 +52,16 @@ def abandoned(labels: Mapping[str, str]) -> bool:
     pid, started = labels.get(f"{PREFIX}.pid", ""), labels.get(f"{PREFIX}.started", "")
     if not pid.isdigit():
         return False
+    # After a restart of the machine, its process IDs begin again.
     return labels.get(f"{PREFIX}.boot") != current().boot or start_ticks(int(pid)) != started
 
 
 def start_ticks(pid: int) -> str:
     """Return when a process started, in clock ticks since boot; empty if it does not exist or is a zombie."""
     try:
+        # After the last parenthesis, because the program's name may contain blanks and parentheses: 7 (a) b) S 1 ...
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    # A program's name may be any bytes.
     except (OSError, UnicodeDecodeError):
         return ""
     # proc_pid_stat(5): state is field 3 and starttime field 22; `fields` begins with field 3.

@@ -34,6 +34,7 @@ def write(folder: Path, name: str, schema: str, value: object) -> None:
     tree = {"schema": schema, "name": name, "says": value}
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Without fsync: a file that a power failure damages does not match its checksum and is computed again.
         with replacing(folder / f"{name}.json", durable=False) as stream:
             stream.write(_canonical({**tree, "check": _check(tree)}))
 

@@ -27,6 +27,8 @@ _GPUS_FOLDER = "proc/driver/nvidia/gpus"
 _DXG = "dev/dxg"  # WSL2's device for the Windows driver
 _MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
 _FIELDS = ("name", "driver_version", "compute_cap")
+# NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
+# NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (...)
 _MODULE = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
 _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)+")
@@ -129,6 +131,7 @@ def parse_smi(text: str, fields: Sequence[str]) -> tuple[tuple[HostGpu, ...], st
     driver: str | None = None
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
+        # nvidia-smi also prints messages to stdout, such as "No devices were found".
         if len(cells) != len(fields):
             continue
         row = dict(zip(fields, cells, strict=True))
@@ -163,6 +166,7 @@ def _from_nvml(root: Path, patience_s: float) -> dict[str, Any]:
         return {"fault": f"no answer within {patience_s:g} s", "hangs": True}
     except EnvironmentProblem as error:
         return {"fault": error.message}
+    # Popen's code for a signal.
     if answer.code < 0:
         return {"fault": f"{NVML} crashed (signal {-answer.code})"}
     try:

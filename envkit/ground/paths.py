@@ -89,6 +89,7 @@ def data_folder(name: str) -> Path:
     Raises:
         EnvironmentProblem: the installation is incomplete.
     """
+    # In a wheel the folders are in the package, in a checkout next to it.
     for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate
@@ -101,6 +102,7 @@ def data_folder(name: str) -> Path:
 def _base(variable: str, below_home: str, environ: Mapping[str, str]) -> Path | None:
     """Return the folder of a variable, else the one below HOME if it is writable; None without either."""
     named, home = environ.get(variable), environ.get("HOME")
+    # The XDG Base Directory Specification: a relative path is invalid and ignored.
     if named and Path(named).is_absolute():
         return Path(named)
     if not home or not Path(home).is_dir():
@@ -111,6 +113,7 @@ def _base(variable: str, below_home: str, environ: Mapping[str, str]) -> Path | 
 
 def _writable(folder: Path) -> bool:
     """Return whether a folder is writable or can be created."""
+    # lexists: a broken link at the path means that no folder can be created there.
     nearest = next((candidate for candidate in (folder, *folder.parents) if os.path.lexists(candidate)), folder)
     return os.access(nearest, os.W_OK)
 
@@ -135,6 +138,7 @@ def _checked(folder: Path, variable: str) -> Path:
     """Return the folder if it belongs to this user, and remove the write permission of others."""
     try:
         status = folder.lstat()
+        # A user's own link, for example to a larger disk, is followed. Another user's could be changed at any time.
         if stat.S_ISLNK(status.st_mode) and status.st_uid == os.geteuid():
             status = folder.stat()
     except OSError:  # it does not exist yet, or its use will report the error

@@ -27,7 +27,7 @@ GROUPS = {
     CHECKS: "checks of a verification",
     EXPORTS: "kinds of `envkit export`",
 }
-_MARK = b"[envkit."
+_MARK = b"[envkit."  # how the header of each group begins in entry_points.txt
 _FILE = "entry_points.txt"
 _SHOWN = 300  # characters of a plug-in's error message
 
@@ -65,6 +65,7 @@ class Plugin:
         """
         try:
             return self.entry.load()
+        # Whatever the plug-in's own code raises while it is imported.
         except (Exception, SystemExit) as error:
             raise self.fault(f"{self.value}: {type(error).__name__}: {error}") from error
 
@@ -149,9 +150,11 @@ def _read(folder: Path) -> tuple[str, list[Plugin]]:
 
     try:
         distribution = PathDistribution(folder)
+        # One spelling, so that two copies of a distribution on the path are seen as the same one.
         name = distribution.metadata["Name"].lower().replace("_", "-")
         label = f"{name} {distribution.version}"
         entries = [entry for entry in distribution.entry_points if entry.group in GROUPS]
+    # Damaged metadata raises errors of many classes: KeyError, UnicodeDecodeError, those of the email parser.
     except Exception as error:
         raise EnvironmentProblem(
             f"plug-in {folder.name}: its metadata cannot be read: {type(error).__name__}",

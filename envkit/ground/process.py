@@ -117,6 +117,7 @@ def child(
                 if kind is not None or process.poll() is None:
                     end(process)
 
+            # Pushed last, so that it runs before Popen's own exit, which waits for the program.
             stack.push(leave)
         yield process
 
@@ -202,6 +203,7 @@ def tree(pid: int) -> dict[int, str]:
     for process in pids():
         try:
             stat = Path(f"/proc/{process}/stat").read_text()
+            # proc_pid_stat(5): the name in parentheses, then state, parent, process group and session.
             parent, _, session = map(int, stat.rpartition(")")[2].split()[1:4])
         except (OSError, ValueError):
             continue
@@ -225,6 +227,7 @@ def kill_all(pid: int) -> None:
     """
     seen = tree(pid)
     with contextlib.suppress(ProcessLookupError, PermissionError):
+        # PermissionError: a setuid program, such as newuidmap, runs as another user.
         os.killpg(pid, signal.SIGKILL)
     kill(seen)
     while new := {descendant: started for descendant, started in tree(pid).items() if descendant not in seen}:
@@ -261,7 +264,7 @@ def _read(
                 left = _POLL_S if left is None else min(left, _POLL_S)
             if not ready.select(left):
                 continue
-            piece = os.read(process.stdout.fileno(), 1 << 16)
+            piece = os.read(process.stdout.fileno(), 1 << 16)  # the usual capacity of a pipe (pipe(7))
             for line in lines.feed(decoder.decode(piece)) if piece else lines.rest():
                 on_line(line)
             if not piece:

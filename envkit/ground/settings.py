@@ -249,6 +249,7 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
             raise UsageError(f"unknown setting {name}", hint=_near(name[7:].lower()))
     own, own_table = _own(environ)
     path, table = _file(folder)
+    # In ~/.config/envkit, the file of the folder is the user's own.
     foreign = path is not None and (own is None or path.resolve() != own.resolve())
     ignored = {
         setting.key: Value(table.pop(setting.key), str(path))
@@ -257,6 +258,7 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
     }
     levels = (
         _Level({key: text for key, text in flags.items() if text is not None}, "flag"),
+        # An empty variable counts as not set: CI systems pass an input that is not set as an empty one.
         _Level({setting.key: environ[setting.variable] for setting in SETTINGS if environ.get(setting.variable)}),
         _Level(table, str(path)),
         _Level(own_table, str(own)),
@@ -276,6 +278,7 @@ class _Level:
         if setting.key in self.texts:
             return Value(self.texts[setting.key], self.origin or setting.variable)
         name = self.texts.get("preset")
+        # An unknown preset is no error here: `fault_of` reports it with its origin.
         row = presets()[name]["settings"].get(setting.key) if name in PRESETS else None
         return Value(row["value"], f"preset {name}") if row else None
 
@@ -348,6 +351,7 @@ FILES = ("envkit.toml", "pyproject.toml")
 
 def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
     for path in (folder / name for name in FILES):
+        # A pyproject.toml may have no settings at all. An empty envkit.toml is still the settings file.
         if path.is_file() and ((tree := _tree(path)) or path.name == FILES[0]):
             return path, _checked(path, tree)
     return None, {}

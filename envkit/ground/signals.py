@@ -53,6 +53,7 @@ def deferred() -> Iterator[None]:
 def restore_default(*numbers: int) -> None:
     """Restore the default action of each of these signals, which ends the process."""
     for number in numbers:
+        # A signal that nohup(1) or the parent ignores stays ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
@@ -86,11 +87,13 @@ def raise_on(*numbers: int, on_signal: Callable[[], object] = lambda: None) -> N
         import threading  # noqa: PLC0415 - rarely needed
 
         number = dropped.exc_value.exit_code - 128
+        # By now the handler has restored the default action, which would end the process.
         signal.signal(number, interrupt)
         threading.Timer(_RESEND_S, os.kill, (os.getpid(), number)).start()
 
     _received.clear()
     before = sys.unraisablehook
+    # A second call must not make the hook call itself: `__main__` and the CLI both set the signals.
     if before.__module__ != __name__:
         sys.unraisablehook = resend
     for number in numbers:

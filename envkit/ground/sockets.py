@@ -47,6 +47,7 @@ def connect(
         connection = socket.socket(family, kind, protocol)
         try:
             connection.settimeout(timeout_s)
+            # As http.client does for its own connections.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.connect(address)
         except OSError as error:
@@ -63,6 +64,7 @@ def reach_of_url(url: str, *, resolve: Resolve = socket.getaddrinfo) -> Reach:
     try:
         return min(reach_of(ip_address(row[4][0])) for row in resolve(name, None, 0, socket.SOCK_STREAM))
     except (OSError, ValueError):
+        # It allows the least: such a server may lead only to public addresses.
         return Reach.PUBLIC
 
 
@@ -75,6 +77,7 @@ class Response(http.client.HTTPResponse):
 
     def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
         super().__init__(sock, *arguments, **named)
+        # Nothing has been read yet, so the buffer that is replaced is empty.
         self._paced = _Paced(self.fp.detach(), sock)
         self.fp = io.BufferedReader(self._paced)
 

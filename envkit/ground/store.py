@@ -195,6 +195,7 @@ def remove_tree(folder: Path) -> bool:
 
 def _make_writable(folder: str) -> None:
     with contextlib.suppress(OSError):
+        # chmod(2) follows links, which may lead out of the folder.
         if not os.path.islink(folder):  # noqa: PTH114 - as above
             os.chmod(folder, 0o700)  # noqa: PTH101
 
@@ -244,6 +245,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
             if mode is not None:
                 os.fchmod(stream.fileno(), mode)
             if durable:
+                # Before the rename, which may otherwise reach the disk first and leave an empty file.
                 os.fsync(stream.fileno())
             temporary.replace(target)
     except OSError as error:

@@ -31,8 +31,10 @@ Places = dict[Keys, tuple[int, int]]
 
 _MERGE = "<<"
 _PLAIN = {"true": True, "false": False, "null": None, "~": None, "": None}
+# All characters that YAML 1.2 does not allow (c-printable). Tab, line feed, carriage return and U+0085 are allowed.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _TAB_INDENT = re.compile(r"^[ ]*\t", re.MULTILINE)
+# The base loaders resolve no types. The one in C is faster, but PyYAML may be built without it.
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
@@ -288,6 +290,7 @@ class _Builder:
 
     def _key(self, event: Any, path: Keys) -> str:
         mark = event.start_mark
+        # The node is read all the same, so that the events after it stay in order.
         if not isinstance(event, yaml.ScalarEvent):
             self._node(event, (*path, "?"))
             self._fault(mark, "a key must be a string")

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 
 LINE_LIMIT = 8192  # characters; a progress bar without line breaks can have millions
+# Colors and cursor movements (CSI), titles and links (OSC and other strings), and escapes of two or more characters.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])")
 # Control and format characters, surrogates, private use, line and paragraph separators; `neutral` keeps the tab.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -106,8 +107,10 @@ class Lines:
 
     def feed(self, piece: str) -> list[str]:
         """Return the lines that this piece completes."""
+        # A carriage return alone ends a redraw of a progress bar.
         lines = (self._rest + piece).replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self._rest = lines.pop()
+        # Twice the limit, so that `neutral` still sees and reports that it cuts the line.
         if len(self._rest) > 2 * LINE_LIMIT:
             lines.append(self._rest)
             self._rest = ""

@@ -32,6 +32,7 @@ def key(version: str) -> tuple[int, ...]:
     if match is None:
         raise UsageError(f"{version!r} is not a version", hint="write a dotted number such as 12.6 or 2.7.1")
     numbers = [int(part) for part in match.group().split(".")]
+    # 12.6 and 12.6.0 are the same version (PEP 440).
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)
@@ -127,5 +128,6 @@ def _holds(operator: str, wanted: str, version: str) -> bool:
 
 
 def _is_prefix(wanted: _Release, have: _Release) -> bool:
+    # `2.7.0` also allows 2.7, whose key has lost its zeros.
     padded = have + (0,) * (len(wanted) - len(have))
     return padded[: len(wanted)] == wanted

@@ -40,6 +40,7 @@ def read_archive(reference: FileReference) -> spec.Image:
             f"there is no image {str(reference)!r:.300}: {path} is not a file", hint=f"docker save -o {path} IMAGE"
         )
     with path.open("rb") as file:
+        # Layers are read at their offsets in the file, which a compressed archive does not have.
         if file.read(2) == b"\x1f\x8b":
             raise UsageError(f"{path} is compressed; envkit needs an uncompressed archive", hint=f"gunzip {path}")
         file.seek(0)
@@ -105,6 +106,7 @@ def _chosen(manifest: bytes, reference: FileReference) -> dict[str, Any]:
         raise damaged(f"{reference.path}: manifest.json is not a list of images")
     tags = [str(tag) for row in wrapped for tag in row.get("RepoTags") or ()]
     matches = [row for row in wrapped if reference.tag is None or _named(row.get("RepoTags") or (), reference.tag)]
+    # Archives list images by name; the digest of a manifest selects none.
     if not matches or reference.digest is not None:
         have = f"it has {', '.join(tags)}" if tags else "its images have no names"
         raise EngineError(f"there is no image {str(reference)!r:.300} ({have})", hint=f"tar tf {reference.path}")
@@ -155,6 +157,7 @@ def stream(image: spec.Image, names: Sequence[str]) -> Iterator[bytes]:
     for folder in ("blobs", "blobs/sha256"):
         yield (head := tar.header(folder, kind=tar.FOLDER, mode=0o755, mtime=MTIME))
         written += len(head)
+    # Layers with equal bytes have the same path, which is written once.
     for path in sorted(blobs.keys() | documents.keys()):
         size = len(documents[path]) if path in documents else blobs[path].stat().st_size
         yield (head := tar.header(path, kind=tar.FILE, mode=0o644, mtime=MTIME, size=size))

@@ -109,6 +109,7 @@ def _naming(layer: Layer) -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
+        # Errors of the tar reader have no hint; other errors are complete.
         if error.hint is not None:
             raise
         raise IntegrityError(
@@ -118,6 +119,8 @@ def _naming(layer: Layer) -> Iterator[None]:
 
 
 def _plain(raw: _Range, magic: bytes, layer: Layer) -> Generator[bytes, None, None]:
+    # By content: archives of `docker save` do not state the compression, and containerd's image store saves layers
+    # compressed.
     if magic.startswith(_GZIP):
         return _gunzipped(raw, layer)
     if magic == _ZSTD:

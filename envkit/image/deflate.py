@@ -26,6 +26,7 @@ crc32 = isal_zlib.crc32
 # Deflate, no name, no time, no flags, unknown system (RFC 1952, 2.3).
 GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 STORED_MAX = 0xFFFF
+# A match and the header of the next stored block need about nine bytes, so shorter runs save little or nothing.
 _ZEROS = re.compile(rb"\0{16,}")
 # Length codes of RFC 1951, 3.2.5: (shortest length, code, extra bits), longest first.
 _LENGTHS = (
@@ -98,6 +99,7 @@ class Inflater:
 
     def __init__(self, size: int) -> None:
         """`size` is the expected number of inflated bytes."""
+        # DECOMP_DEFLATE: without a zlib header, as in zip files.
         self._engine = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
         self._left = size
         self._crc = 0
@@ -131,7 +133,7 @@ class Inflater:
                 return
             if self._engine.needs_input:
                 return
-            data = b""
+            data = b""  # the engine keeps input that it has not inflated yet
 
     def _at_end(self) -> bool:
         return bool(self._engine.eof)
@@ -198,6 +200,7 @@ def _add_stored(out: list[bytes], data: bytes, *, final: bool, opened: bool) -> 
         out += (head[1:] if opened and not at else head, piece)
 
 
+# Tar headers have runs of few different lengths, and a layer has thousands of headers.
 @functools.lru_cache(maxsize=4096)
 def _zeros(count: int, *, final: bool, follow: str) -> bytes:
     """Return a block of `count` zero bytes and the header bits of the next stored block ('more', 'final' or '')."""

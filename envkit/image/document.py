@@ -129,6 +129,7 @@ def is_index(tree: Mapping[str, Any]) -> bool:
 
 def fitting(listed: Sequence[Row], platform: str) -> Row | None:
     """Return the image for a platform (`linux/amd64`); None if there is none. Attachments in the index are ignored."""
+    # BuildKit's attestations are manifests of the index, too, but for the platform unknown/unknown.
     for row in listed:
         # An image for amd64/v3 does not run on every amd64; one for arm64/v8 runs on every arm64.
         if row.platform in (platform, f"{platform}/v8") and row.descriptor.media_type in ("", *MANIFESTS):
@@ -258,6 +259,7 @@ def exposed_ports(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the sorted exposed ports, `8888/tcp` each, of the `config` member of an image's configuration."""
     exposed = settings.get("ExposedPorts")
     named = [match for port in (exposed if isinstance(exposed, dict) else ()) if (match := _PORT.fullmatch(str(port)))]
+    # `8888` means TCP (config.md, ExposedPorts).
     ports = {(int(match["number"]), match["kind"] or "tcp") for match in named}
     return tuple(f"{number}/{kind}" for number, kind in sorted(ports) if 0 < number <= _LAST_PORT)
 

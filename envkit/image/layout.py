@@ -67,8 +67,10 @@ def write_layout(
         target.parent.mkdir(parents=True, exist_ok=True)
         # Leftovers of killed runs can be as large as the image. Remove them first, to make room for it.
         sweep(target.parent.glob(f".{target.name}.*.tmp"))
+        # 0o777 less the umask, as for any folder of the user: the stage becomes the layout.
         with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp", mode=0o777) as stage:
             _fill(stage, image, name or DEFAULT_NAME, place)
+            # Before the rename: after a power failure, the name must not lead to a folder with missing entries.
             sync_folder(stage)
             _put(stage, target)
     except OSError as error:
@@ -142,6 +144,7 @@ def _check_target(target: Path) -> None:
     if not target.exists() and not target.is_symlink():
         return
     hint = "choose a new folder: --output oci:DIR"
+    # rename(2) would replace a link itself, not the folder that it leads to.
     if not target.is_dir() or target.is_symlink():
         raise UsageError(f"{target} is not a folder", hint=hint)
     names = {entry.name for entry in target.iterdir()}
@@ -196,6 +199,7 @@ def _put(stage: Path, target: Path) -> None:
     if not target.exists():
         stage.rename(target)
     # With a swap, there is a layout under this name at all times; with two renames there is none for a moment.
+    # After a swap, the old layout has the name of the stage and is removed with it.
     elif not _exchange(stage, target):
         with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp") as old:
             target.rename(old / "old")
@@ -234,8 +238,10 @@ def _chosen(listed: tuple[Row, ...], reference: FileReference) -> Row:
         raise EngineError(
             f"there is no image {str(reference)!r:.300} ({have})", hint=f"envkit verify oci:{reference.path}"
         )
+    # One image can have several names.
     if len({row.digest for row in matches}) == 1:
         return matches[0]
+    # Under one name, an index can list an image for each platform.
     here = fitting(matches, platforms.here())
     if here is not None and sum(row.platform == here.platform for row in matches) == 1:
         return here

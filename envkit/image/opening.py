@@ -77,6 +77,7 @@ class Opened:
     @property
     def size(self) -> int:
         """The size of the configuration and all blobs in bytes, equal blobs counted once."""
+        # Layers of archives have no digest of the blob.
         sizes = {layer.digest or layer.diff_id: layer.descriptor.size for layer in self.layers}
         return sum(sizes.values()) + len(self.image.config)
 
@@ -99,6 +100,7 @@ class Opened:
             if self._registries is not None:
                 stack.enter_context(self._registries.fetched(self.image, (layer,), self._reporter))
                 self.fetched += cost
+            # The event is never set: only runners stop the unpacking of a layer.
             with tar_bytes(layer, threading.Event()) as stream:
                 yield Source(stream)
             self.tar_sizes[index] = stream.size

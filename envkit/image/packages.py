@@ -30,11 +30,14 @@ CONDA, PYPI, DEB, RPM = "conda", "pypi", "deb", "rpm"
 LOCK, PLAN = "usr/share/envkit/envkit.lock", "usr/share/envkit/plan.json"
 """The documents in images that envkit built."""
 STATUS = "var/lib/dpkg/status"
+# usr/lib/python3/dist-packages/six-1.16.0.dist-info/METADATA. [!-,.0-~] is printable ASCII without - and /: in these
+# names a hyphen only separates the parts (PEP 427).
 DIST = re.compile(
     r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/(?P<name>[!-,.0-~]{1,120})-(?P<version>[!-,.0-~]{1,80})"
     r"\.dist-info)(?:/METADATA)?$"
 )
 _RECORD = re.compile(r"/(?:site|dist)-packages/[!-.0-~]{1,210}\.dist-info/RECORD$")
+# opt/env/conda-meta/numpy-2.4.6-py311h64a7726_0.json; only the name may contain hyphens.
 CONDA_META = re.compile(
     r"^(?P<prefix>|.*/)conda-meta/(?P<name>[^/]{1,200})-(?P<version>[^-/]{1,100})-(?P<build>[^-/]{1,200})\.json$"
 )
@@ -44,7 +47,9 @@ UNPACKED = re.compile(r"(?:^|/)pkgs/[^/]+/")
 _CONDA = re.compile(r"^(?P<prefix>|.*/)conda-meta/[^/]{1,300}\.json$")
 _COPYRIGHT = re.compile(r"^usr/share/doc/(?P<name>[^/]{1,200})/copyright$")
 _DOC = re.compile(r"^usr/share/doc/(?P<name>[^/]{1,200})$")
+# A line of a machine-readable copyright file: `License: GPL-2+`.
 _SHORT = re.compile(r"^License:[ \t]*(?P<name>[^\n]{1,120})$", re.MULTILINE)
+# In a copyright file of free form: `the license can be found in /usr/share/common-licenses/GPL-2`.
 _COMMON = re.compile(r"/usr/share/common-licenses/(?P<name>[A-Za-z][A-Za-z0-9.+-]{0,40}[A-Za-z0-9+])")
 _LISTS = re.compile(r"^var/lib/dpkg/info/[^/]{1,200}\.list$")
 _RELEASE = "usr/lib/os-release"
@@ -105,6 +110,7 @@ def debian(text: bytes) -> Iterator[Debian]:
         # Files in status.d have no Status. In dpkg's status, its last word is the state: `install ok installed`.
         name, status = rows.get("Package", "").strip(), rows.get("Status", "installed").split()
         if _NAME.fullmatch(name) and status[-1:] == ["installed"]:
+            # Entries can have a version: `python3-abi (= 3.11), mail-transport-agent`.
             provides = tuple(part.split()[0] for part in rows.get("Provides", "").split(",") if part.strip())
             # Source: Debian Policy 5.6.20, Installed-Size is in KiB.
             size = _digits(rows.get("Installed-Size", ""))
@@ -144,6 +150,8 @@ def look(opened: Opened, reporter: Reporter) -> ScanResult:
     reporter.step(f"read {counted(len(opened.layers), 'layer')}")
     for index in range(len(opened.layers)):
         tree.lay(scan(functools.partial(opened.tar, index), interest))
+    # RPM's files stay without a value, too: they show that there are packages even if the database is too large or
+    # unreadable.
     rows = {path: node.value for path, node in tree.nodes.items() if node.value is not None or rpm.PLACE.match(path)}
     # Packages of the same source share documentation: the folder of one is a link to that of another.
     links = {
@@ -216,6 +224,7 @@ def _rpms(rows: Mapping[str, Any]) -> tuple[list[Installed], bool]:
     """Return the RPM packages, and whether there are others whose database cannot be read."""
     databases = {path: row for path, row in rows.items() if path in rpm.FILES}
     read = [rpms(row) if isinstance(row, bytes) else None for row in databases.values()]
+    # SUSE's database, Packages.db (ndb), is one of the files that only PLACE matches.
     unlisted = None in read or (not databases and any(rpm.PLACE.match(path) for path in rows))
     return [package for packages in read for package in packages or ()], unlisted
 
@@ -306,6 +315,7 @@ def _wheel(match: re.Match[str], text: bytes) -> Installed:
 
 def _recorded(text: bytes) -> int:
     """Return the total size of the files in a RECORD (PATH,HASH,SIZE). Generated files have no size."""
+    # The size is the last column, so commas and quotes in the path do not matter.
     return sum(_digits(line.rpartition(b",")[2].decode("ascii", "replace")) or 0 for line in text.splitlines())
 
 
@@ -358,6 +368,7 @@ def _prefix(path: str) -> str:
 def _license(value: Any) -> str | None:
     """Return the name of a license on one line; None for the text of a license or a placeholder."""
     text = " ".join(str(value).split()) if value else ""
+    # UNKNOWN: setuptools wrote it for packages that state no license.
     is_name = 0 < len(text) <= _MOST_LICENSE and text.isprintable() and text.upper() not in ("UNKNOWN", "OTHER")
     return text if is_name else None
 

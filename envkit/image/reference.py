@@ -19,11 +19,15 @@ from envkit.ground.errors import UsageError
 LAYOUT, ARCHIVE, REGISTRY = "oci", "docker-archive", "registry"
 PREFIX = f"{REGISTRY}:"
 HUB = "docker.io"
+# Docker Hub's API is at another host than its image names.
 _HUB_API = "registry-1.docker.io"
 _HUB_KEY = "https://index.docker.io/v1/"  # the key of Docker Hub in the file that `docker login` writes
+# A DNS name or IPv4 address, or an IPv6 address in brackets, with an optional port: `registry.example.com:5000`,
+# `[::1]:5000`.
 _HOST = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?"
 )
+# `<name>` and tag of the OCI distribution specification, "Pulling manifests".
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -98,10 +102,11 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     named = names_registry(rest)
     why = refusal_of_image(rest) if named else None
     registry, rest = (first, below) if named else (HUB, rest)
+    # The registry and its port are already removed, so a colon can only start a tag.
     repository, colon, tag = rest.rpartition(":")
     if not colon:
         repository, tag = rest, ""
-    typed = repository
+    typed = repository  # messages show the name without the `library/` added below
     if registry in (HUB, f"index.{HUB}", _HUB_API):
         registry = HUB
         # Only on Docker Hub, `debian` is short for `library/debian`.
@@ -131,6 +136,7 @@ def parse_remote(text: str) -> Reference:
     Raises:
         UsageError: it is not a valid name.
     """
+    # registry://HOST/NAME is accepted, too: skopeo writes docker://HOST/NAME.
     return parse_reference(text.removeprefix(PREFIX).removeprefix("//"), what=repr(text[:200]))
 
 
@@ -175,6 +181,7 @@ def api(registry: str, *, tls: bool) -> str:
 def login_keys(registry: str) -> tuple[str, ...]:
     """Return the possible keys of a registry's login in a client's configuration file."""
     if registry == HUB:
+        # Docker writes the first key, Podman the second. `auth` asks credential helpers only for the first two.
         return (_HUB_KEY, HUB, f"index.{HUB}", _HUB_API)
     return (
         registry,

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+# Fedora has the database below /usr since release 36. `Packages` is Berkeley DB's, of RHEL 8 and earlier.
 FILES = ("var/lib/rpm/rpmdb.sqlite", "usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/Packages")
 """The files with headers; other files in these folders are indexes."""
 PLACE = re.compile(r"^(?:var/lib|usr/lib/sysimage)/rpm/[^/]{1,200}$")
@@ -57,6 +58,7 @@ def _of_sqlite(data: bytes) -> Iterator[bytes]:
         database.deserialize(data[:18] + b"\1\1" + data[20:])
         # `Packages` can be a view or have computed columns, which run a query of the image: limit time and memory.
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(len(data), 1 << 20))
+        # SQLite calls the handler after this many steps, and a result other than 0 ends the query.
         database.set_progress_handler(lambda: 1, _MOST_STEPS)
         for (blob,) in database.execute("SELECT blob FROM Packages"):
             if isinstance(blob, bytes):
@@ -105,6 +107,7 @@ def _package(header: bytes) -> Rpm | None:
     """Return the package of a header; None for other values, such as the counter of the database."""
     if len(header) < 8:  # noqa: PLR2004 - two counts at the start
         return None
+    # The number of index entries, 16 bytes each, and the size of the data after them.
     count, size = struct.unpack_from(">II", header)
     start = 8 + 16 * count
     if start + size > len(header):

@@ -209,6 +209,7 @@ def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping
             "history": [*_history_of(base), *_history(layers, created)],
         }
     )
+    # Annotations can be read without fetching the configuration, which has the labels.
     annotations = {
         key: value for key, value in labels.items() if key.startswith(_OCI_LABEL) or key == f"{LABEL_PREFIX}.plan"
     }
@@ -254,6 +255,7 @@ def _config(inherited: Mapping[str, Any], runtime: Runtime, labels: Mapping[str,
     }
     for key, own in (("ExposedPorts", runtime.ports), ("Volumes", runtime.volumes)):
         settings[key] = {**(inherited.get(key) or {}), **{name: {} for name in own}}
+    # Engines omit empty members as well (omitempty in Go).
     return {key: value for key, value in settings.items() if value}
 
 
@@ -269,4 +271,5 @@ def _history_of(base: Base) -> list[Mapping[str, Any]]:
 
 def _history(layers: Sequence[Layer], created: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"created": created, "created_by": own_layer.made_by} for own_layer in layers]
+    # An entry without a layer, as for ENV or CMD in a Dockerfile.
     return [*rows, {"created": created, "created_by": "envkit: configuration", "empty_layer": True}]

@@ -50,6 +50,7 @@ def header(
     block = _block(split, kind, mode, mtime, short, link, ids)
     if not records:
         return block
+    # The name that star and Python's tarfile write; readers of pax headers ignore it.
     extended = _block((b"", b"././@PaxHeader"), _EXTENDED, 0o644, mtime, len(records), b"", (0, 0))
     return b"".join((extended, records, padding(len(records)), block))
 
@@ -68,6 +69,7 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
     """Split a path into prefix and name of at most 155 and 100 bytes; None if no slash allows it."""
     if len(name) <= _NAME:
         return b"", name
+    # The leftmost slash that leaves at most 100 bytes for the name. The last byte of a folder's path is its own slash.
     at = name.find(b"/", len(name) - _NAME - 1, len(name) - 1)
     if at <= 0 or at > _PREFIX:
         return None
@@ -78,6 +80,7 @@ def _record(key: bytes, value: bytes) -> bytes:
     """Return a PAX record. Its length field includes its own digits."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
+    # The added digits can carry the length over a power of ten: 98 + 2 = 100 has three digits.
     if len(str(length)) != len(str(rest)):
         length += 1
     return b"%d %s=%s\n" % (length, key, value)
@@ -97,4 +100,5 @@ def _block(  # noqa: PLR0917 - in the order of the fields
     )
     # The checksum is computed with its own eight bytes as blanks.
     checksum = sum(front) + sum(back) + 8 * 0x20
+    # Six digits, a zero byte and a blank, as tar has always written it.
     return b"%s%06o\x00 %s" % (front, checksum, back)

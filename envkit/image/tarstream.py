@@ -104,6 +104,8 @@ def entries(source: Source, *, skip: Callable[[int], None] | None = None) -> Ite
     while (header := source.exactly(BLOCK)).strip(b"\0"):
         _check(header, source.position)
         kind, size = header[156:157], _number(header[124:136])
+        # x: a pax header for the next entry. g: one for all that follow, which is not applied. L and K: GNU's long name
+        # and link target.
         if kind in b"xgLK":
             if size > _MOST_HEADER:
                 raise IntegrityError(f"a tar has a header of {size} bytes, more than {_MOST_HEADER}")
@@ -119,6 +121,8 @@ def entries(source: Source, *, skip: Callable[[int], None] | None = None) -> Ite
         extended = {}
         yield entry
         _pass(source, entry, skip)
+    # The tar ends at its first zero block. Some readers go on after it (GNU tar with --ignore-zeros), and would see
+    # entries that were not checked here.
     if not source.rest():
         raise IntegrityError("a tar goes on after its end")
 
@@ -162,7 +166,10 @@ def _entry(header: bytes, extended: dict[str, str], offset: int) -> Entry:
     return Entry(
         name=name,
         kind=kind,
+        # Some writers state the size of the linked file for a hard link, without contents. Go's archive/tar, which
+        # engines use, also takes contents only for files.
         size=size if kind is Kind.FILE else 0,
+        # Some writers include the type of the file: 0o100644.
         mode=_number(header[100:108]) & 0o7777,
         uid=number("uid", header[108:116]),
         gid=number("gid", header[116:124]),
@@ -184,6 +191,7 @@ def _number(field: bytes) -> int:
         # Bit 6 is the sign, for times before 1970. A size of -1 is refused.
         return int.from_bytes(bytes([field[0] & 0x3F, *field[1:]])) if not field[0] & 0x40 else -1
     try:
+        # Fields end with a zero byte or a blank. Unused ones may be empty.
         return int(field.split(b"\0", 1)[0].strip() or b"0", 8)
     except ValueError:
         raise IntegrityError(f"a tar has an invalid number: {field!r}") from None
@@ -203,6 +211,7 @@ def _records(data: bytes) -> dict[str, str]:
             raise IntegrityError("a tar has a damaged pax header")
         record, data = data[len(length) + 1 : int(length) - 1], data[int(length) :]
         key, _, value = record.partition(b"=")
+        # Readers written in C would cut the name there.
         if b"\0" in value and key in (b"path", b"linkpath"):
             raise IntegrityError("a tar has a name with a zero byte")
         records[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")

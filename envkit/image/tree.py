@@ -61,6 +61,7 @@ class Changes:
 
     def hides(self, path: str, kind: Kind) -> bool:
         """Return whether the changes hide a lower layer's entry at a path."""
+        # A folder replaces a lower file, but merges with a lower folder.
         if path in self.removed or path in self.covered or (kind is not Kind.FOLDER and path in self.folders):
             return True
         return any(above in self.removed or above in self.covered or above in self.opaque for above in parents(path))
@@ -82,6 +83,8 @@ class Tree:
         """Apply the changes of the next layer."""
         # Resolve hard links before anything is hidden: a layer can link to a lower file and remove the file's own path.
         linked = {path: self.nodes.get(target) for path, target in changes.lower.items()}
+        # Whiteouts apply only to lower layers, so the layer's own paths are added after the removal, whatever their
+        # order in the tar.
         self.nodes = {path: node for path, node in self.nodes.items() if not changes.hides(path, node.kind)}
         self.nodes |= changes.nodes | {path: node for path, node in linked.items() if node is not None}
         if self._implied:
@@ -98,6 +101,7 @@ class Tree:
             if part in ("", "."):
                 continue
             if part == "..":
+                # The parent of the folder that a link leads to, as in the kernel; `..` of the root is the root.
                 at = posixpath.dirname(at)
                 continue
             full_path = f"{at}/{part}" if at else part
@@ -180,6 +184,7 @@ def _resolve(
     for path in filter(interest.keeps, links):
         target = _end(path, links)
         known = changes.nodes.get(target)
+        # Hard links share the mode of the file. The link's own entry has it for files of lower layers.
         if interest.reads(path, (known or links[path][1]).mode):
             again.setdefault(target, []).append(path)
         elif known is not None:
@@ -190,6 +195,7 @@ def _resolve(
                 changes.lower[path] = target
     if not again:
         return
+    # A file comes before its hard links, and a tar is read once from start to end.
     with tar() as source:
         for entry in entries(source):
             target = clean(entry.name)

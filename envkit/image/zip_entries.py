@@ -19,15 +19,15 @@ from envkit.ground.errors import IntegrityError
 FETCH_AGAIN = "delete the file and fetch it again from its index"
 """The hint for damaged package files."""
 _END_MAGIC = b"PK\5\6"
-_END = struct.Struct("<4s4H2LH")
-_END64 = struct.Struct("<4sQ2H2L4Q")
-_LOCATOR = struct.Struct("<4sLQL")
-_CENTRAL = struct.Struct("<4s6H3L5H2L")
-_LOCAL = struct.Struct("<4s5H3L2H")
-_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
-_ENCRYPTED, _DESCRIPTOR, _STRONG, _UTF8, _MASKED = 0x1, 0x8, 0x40, 0x800, 0x2000
+_END = struct.Struct("<4s4H2LH")  # 4.3.16
+_END64 = struct.Struct("<4sQ2H2L4Q")  # 4.3.14
+_LOCATOR = struct.Struct("<4sLQL")  # 4.3.15
+_CENTRAL = struct.Struct("<4s6H3L5H2L")  # 4.3.12
+_LOCAL = struct.Struct("<4s5H3L2H")  # 4.3.7
+_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # the value is in the zip64 record (4.4.1.4)
+_ENCRYPTED, _DESCRIPTOR, _STRONG, _UTF8, _MASKED = 0x1, 0x8, 0x40, 0x800, 0x2000  # bits of 4.4.4
 _STORED, _DEFLATED = 0, 8
-_ZIP64_EXTRA, _UNICODE_NAME_EXTRA = 0x0001, 0x7075
+_ZIP64_EXTRA, _UNICODE_NAME_EXTRA = 0x0001, 0x7075  # 4.5.3; Info-ZIP's second name, 4.6.9
 _MAX_DIRECTORY = 32 << 20  # bytes; the 11,502 entries of torch 2.7.1 need 1.3 MB
 _MAX_RATIO = 1040  # deflate reaches at most 1032
 
@@ -160,10 +160,12 @@ def _directory(source: Source, label: str) -> tuple[bytes, int, int]:
     at = ends[0] - _LOCATOR.size
     if at >= 0 and tail[at : at + 4] == b"PK\6\7":
         _, _, end64, disks = _LOCATOR.unpack_from(tail, at)
+        # The position has 64 bits, and pread raises OverflowError for 2^63 and more.
         record = source.read(end64, _END64.size) if end64 < size else b""
         if len(record) < _END64.size or record[:4] != b"PK\6\6" or disks != 1:
             refuse(label, "its directory is damaged")
         _, length64, _, _, disk64, first64, here64, count64, size64, start64 = _END64.unpack(record)
+        # Each field of the short record has the same value as in the zip64 record, or all bits set.
         narrow = ((count, count64, _FULL16), (here, here64, _FULL16), (length, size64, _FULL32))
         if any(a not in (b, full) for a, b, full in (*narrow, (start, start64, _FULL32))):
             refuse(label, "it has two directories")
@@ -177,6 +179,7 @@ def _directory(source: Source, label: str) -> tuple[bytes, int, int]:
         refuse(label, "its directory is not at the stated position")
     if length > _MAX_DIRECTORY:
         refuse(label, f"its directory has {length} bytes, more than {_MAX_DIRECTORY}")
+    # The tail usually has the directory already, which saves another request to a server.
     inside = start - tail_at
     directory = tail[inside : inside + length] if inside >= 0 else source.read(start, length)
     return directory, start, count
@@ -193,6 +196,7 @@ def _positions(data: bytes) -> list[int]:
 def _ends_file(tail: bytes, at: int) -> bool:
     if len(tail) - at < _END.size:
         return False
+    # The signature can also occur in data or in the comment. Only the real record ends exactly with the file.
     comment: int = _END.unpack_from(tail, at)[-1]
     return at + _END.size + comment == len(tail)
 
@@ -209,6 +213,7 @@ def _entry(label: str, record: tuple[int, ...], raw: bytes, extra: bytes) -> tup
     size, packed, header = _widened(label, name, extra, (size, packed, header))
     # On Unix, the upper half of the attributes is the mode.
     kind = stat.S_IFMT(attributes >> 16)
+    # 0: written on Windows, without a mode.
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or disk:
         refuse(label, f"{name!r} is a link or a special file")
     if (kind == stat.S_IFDIR) != name.endswith("/") and kind:
@@ -249,6 +254,7 @@ def _widened(label: str, name: str, extra: bytes, values: tuple[int, int, int]) 
         if kind != _ZIP64_EXTRA:
             continue
         seen = True
+        # The field has 64-bit values only for those that have all bits set, in the order size, packed size, position.
         for index, value in enumerate(values):
             if value == _FULL32:
                 if len(body) < 8:  # noqa: PLR2004 - a 64-bit number
@@ -262,6 +268,7 @@ def _widened(label: str, name: str, extra: bytes, values: tuple[int, int, int]) 
 def _data_offset(source: Source, label: str, row: Listed) -> int:
     """Return the position of an entry's data, after comparing its local header with the directory."""
     entry, header, raw = row.entry, row.header, row.raw
+    # Some bytes more than the name: without them, a longer local name would be cut to an equal one.
     data = source.read(header, _LOCAL.size + len(raw) + 64)
     if len(data) < _LOCAL.size + len(raw) or data[:4] != b"PK\3\4":
         refuse(label, f"{entry.name!r} is not at the position in the directory")
@@ -280,6 +287,8 @@ def _data_offset(source: Source, label: str, row: Listed) -> int:
 
 def _check_spans(label: str, spans: list[tuple[int, int, str]], directory: int) -> None:
     """Refuse entries that overlap each other or the directory."""
+    # In a zip bomb, many entries share the same data, so the total is far more than the file (D. Fifield, "A better zip
+    # bomb").
     spans.sort()
     end, last = 0, ""
     for begin, stop, name in spans:

@@ -18,6 +18,7 @@ _MOST_WINDOW = 1 << 27  # bytes, the default limit of the program zstd, so that 
 
 def compress(data: bytes, level: int) -> bytes:
     """Return `data` as one frame."""
+    # Without a checksum: the digest of the blob already covers the frame.
     return zstandard.ZstdCompressor(level=level, write_checksum=False, write_content_size=True).compress(data)
 
 
@@ -27,6 +28,7 @@ def open_zstd(source: Readable) -> IO[bytes]:
         "IO[bytes]",
         zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).stream_reader(
             source,  # type: ignore[arg-type]  # only `read` is called
+            # Blobs have many frames (`compress.ZstdBlob`); by default the reader stops after the first one.
             read_across_frames=True,
             closefd=False,
         ),

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from envkit.lock.model import BUILT, Lock
 
+# `torch2.6` or `pt26`; with a letter before it, `pt` is part of another word.
 _TORCH = re.compile(r"torch(\d+)\.(\d+)|(?:^|[._-]|(?<=\d))pt(\d)(\d+)")
+# Only the major of `cu126` is kept: CUDA's libraries are compatible within a major version.
 _CUDA = re.compile(r"cu(\d\d)\d?")
 _ABI = re.compile(r"cxx11abi(true|false)")
 

@@ -18,9 +18,11 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # The packages of mmdebstrap's variant minbase, as apt patterns, and the certificates that envkit adds.
 _MINBASE = ("?essential", "?priority(required)", "apt", "ca-certificates")
 # Options without which a mirror may not be usable at all.
+# For example `Acquire::http::Proxy "http://proxy.example.com:3128";` in the output of apt-config.
 _CARRIED = re.compile(
     r"Acquire::(?:Check-Valid-Until|Check-Date|https?::Proxy|https?::Verify-Peer|https::CaInfo) \"[^\"]+\""
 )
+# `Inst libc6 (2.36-9+deb12u10 Debian:12.10/stable [amd64])`
 _INST = re.compile(r"^Inst (\S+) \((\S+) .*\[([a-z0-9]+)\]\)", re.MULTILINE)
 
 
@@ -61,6 +63,7 @@ def parse(stanzas: str, chosen: set[tuple[str, str]]) -> tuple[DebPackage, ...]:
     """Return the rows of the chosen packages (name, version) from the stanzas of `apt-cache show`."""
     rows: dict[tuple[str, str], DebPackage] = {}
     for stanza in stanzas.split("\n\n"):
+        # Continuation lines of a field begin with a blank, so the pattern skips them.
         fields = dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", stanza, re.MULTILINE))
         key = (fields.get("Package", ""), fields.get("Version", ""))
         if key in chosen:
@@ -88,6 +91,7 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
     if mirror:
         # apt verifies signatures, so plain http is safe, and many Debian mirrors serve nothing else.
         return (f"deb {signed}{addresses.mirror(mirror, 'debian_mirror', plain=True)} {suite} main",)
+    # One row is `http://mirror.example.com/debian|bookworm-updates|main|Debian|bookworm-updates`.
     form = "$(SITE)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CODENAME)"
     output = _apt(
         ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], "the apt configuration is invalid"
@@ -95,8 +99,11 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
     sites: dict[tuple[str, str], set[str]] = {}
     for row in output.splitlines():
         site, release, component, origin, codename = row.split("|")
+        # The host's other repositories must not change the image. `bookworm-updates` and `bookworm-security` belong to
+        # the suite `bookworm`.
         if origin == "Debian" and codename.partition("-")[0] == suite:
             sites.setdefault((site, release), set()).add(component)
+    # Updates and security fixes alone are no complete system.
     if not any(release == suite for _, release in sites):
         raise EnvironmentProblem(
             f"apt on this machine has no sources for Debian {suite}",
@@ -131,9 +138,13 @@ def _private(folder: Path, lines: Sequence[str], architecture: str) -> list[str]
         "Dir::Etc::preferences": "/dev/null",
         "Dir::Etc::preferencesparts": "/dev/null",
         "APT::Architecture": architecture,
+        # Only this one: a multiarch host has others, too.
         "APT::Architectures": architecture,
+        # As mmdebstrap, which installs the packages.
         "APT::Install-Recommends": "false",
+        # As root, apt would download as the user _apt, who may not be able to enter the temporary folder.
         "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
+        # No translated descriptions, which are separate downloads.
         "Acquire::Languages": "none",
         "Acquire::Retries": "3",
         "Acquire::http::Timeout": "30",

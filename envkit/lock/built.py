@@ -49,8 +49,10 @@ def find(cache: Path, key: str) -> Outcome | None:
         if note["file"] is None:
             return Outcome(wheel=None, requires=tuple(str(requirement) for requirement in note["requires"]))
         path = folder / note["file"]
+        # The check of the name keeps a damaged note from leading to a file outside this folder.
         sound = values.wheel_file(note["file"]) is None and _digest(path) == note["sha256"]
         return Outcome(wheel=path, cxx11_abi=note["cxx11_abi"]) if sound else None
+    # A damaged entry counts as missing, so the wheel is built again.
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -72,6 +74,7 @@ def keep(cache: Path, key: str, outcome: Outcome) -> Outcome:
                 note |= {"file": path.name, "sha256": _digest(path), "cxx11_abi": outcome.cxx11_abi}
             (folder / _NOTE).write_text(json.dumps(note), encoding="utf-8")
             if find(cache, key) is None:
+                # rename(2) replaces only an empty folder, so a damaged entry is removed first.
                 store.remove_tree(above / key)
                 _rename(folder, above / key)
     except OSError as error:
@@ -112,6 +115,7 @@ def context_files(lock: Lock, cache: Path) -> dict[str, bytes]:
 
 def path_of(wheel: Wheel, key: str | None, cache: Path) -> Path | None:
     """Return the file of a wheel that was built under a key, None if it is missing or has another SHA-256."""
+    # No entry is named `-`: keys are hex digits.
     path = cache / FOLDER / (key or "-") / wheel.file
     with contextlib.suppress(OSError):
         if path.stat().st_size == wheel.size and _digest(path) == wheel.sha256:

@@ -32,6 +32,7 @@ _KEPT = frozenset(
 def environment(ca_bundle: str | None, more: Mapping[str, str]) -> dict[str, str]:
     """Return this process's variables without those that change a solver's result, with fixed locale and time zone."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(_STEERING) or k in _KEPT}
+    # The messages are parsed, so they need one language and no colors.
     variables |= {"LC_ALL": "C.UTF-8", "TZ": "UTC", "NO_COLOR": "1"}
     if ca_bundle:
         variables["SSL_CERT_FILE"] = ca_bundle
@@ -140,6 +141,7 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, check: Callable[[],
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a program and its process group: with SIGTERM, so that it can remove its unfinished files, then SIGKILL."""
     for number, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
+        # SIGKILL is sent even if the program has ended: its children may still run in its process group.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
@@ -150,6 +152,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def cache_folder(name: str) -> Iterator[Path]:
     """Yield a folder for a solver's downloads: below the cache folder, or a temporary one if that is not writable."""
     folder = paths.cache_dir() / name
+    # An error, such as a read-only home, shows in os.access below.
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if os.access(folder, os.W_OK):

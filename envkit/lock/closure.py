@@ -33,11 +33,13 @@ def _of_conda(lock: Lock) -> Iterator[str]:
         name, version = _parsed(spec)
         if name not in rows:
             yield f"{name} is requested, but the lock has no such conda package"
+        # Only this version is compared: envkit writes the spec itself, as `python=3.11`. Others may have any range.
         elif name == "python" and version and not f"{rows[name].version}.".startswith(f"{version}."):
             yield f"python {version} is requested, but the lock has {rows[name].version}"
     for row in lock.conda:
         for depend in row.depends:
             name, _ = _parsed(depend)
+            # `__glibc` and the like are virtual packages: they describe the machine and are not installed.
             if not name.startswith("__") and name not in rows:
                 yield f"{row.name} depends on {name}, but the lock has no such conda package"
 
@@ -54,6 +56,7 @@ def _of_wheels(lock: Lock) -> Iterator[str]:
             continue
         name = canonicalize_name(requirement.name)
         if name not in rows:
+            # A Python package of conda satisfies a pip requirement, so there is no wheel of it.
             if name not in others:
                 yield f"{name} is requested, but the lock has no such wheel"
         elif not _satisfies(requirement, rows[name]):

@@ -71,6 +71,7 @@ def solve(
 def _ask(request: dict[str, Any], places: Places) -> dict[str, Any]:
     with child.cache_folder("repodata") as cache:
         done = child.run(
+            # Without -P, Python would search the script's folder first, and its `uv.py` would hide the package uv.
             [sys.executable, "-P", conda_solver.__file__],
             env=child.environment(places.ca_bundle, {}),
             what="solving the conda packages",
@@ -78,6 +79,7 @@ def _ask(request: dict[str, Any], places: Places) -> dict[str, Any]:
         )
     try:
         answer = json.loads(done.stdout)
+    # The solver writes a document for every exception, so without one its process was killed or crashed.
     except ValueError as error:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise EnvironmentProblem(f"the conda solver ended without a result: {last[0]:.300}") from error
@@ -92,12 +94,14 @@ def _package(row: dict[str, Any], places: Places) -> CondaPackage:
             hint="index the channel again, or use another mirror (ENVKIT_CONDA_CHANNEL_ALIAS)",
         )
     url = places.public(row["url"])
+    # A channel outside the alias is a URL. The URL of a package ends with CHANNEL/SUBDIR/FILE.
     channel = row["channel"] if "://" not in row["channel"] else without_login(url).split("/")[-3]
     return CondaPackage(**{**row, "url": url, "channel": channel, "depends": tuple(row["depends"])})
 
 
 def _no_cpu_build(plan: BuildPlan, packages: Sequence[CondaPackage]) -> None:
     for package in packages:
+        # `cpu_generic_py311_0` on conda-forge, `py3.11_cpu_0` on the pytorch channel
         if plan.resolution.cuda and package.name in _FAMILY and "cpu" in package.build:
             raise _cpu_build(plan, package)
 
@@ -140,12 +144,14 @@ def message_lines(message: str, places: Places) -> tuple[str, ...]:
 
 
 def _safe(url: str) -> str:
+    # conda puts a token into the path: https://HOST/t/TOKEN/CHANNEL.
     return re.sub(r"/t/[^/]+/", "/t/***/", without_login(url))
 
 
 def solver_error(fault: str, lines: tuple[str, ...], *, alias: str, channels: str) -> EnvkitError:
     """Return the error for a `fault` of `envkit.lock.conda_solver`, with the lines of the solver's message."""
     first = lines[0] if lines else fault
+    # rattler reports its time limit with the same exception class as a conflict.
     if fault == "solver" and any("timeout" in line.lower() for line in lines):
         return TimeLimitError(
             f"the conda solver found no solution within {SOLVE_S} s", hint="pin more packages to shorten the search"

@@ -64,6 +64,7 @@ async def _solve(request: dict[str, Any]) -> list[dict[str, Any]]:
         locked_packages=await _kept(gateway, channels, request),
         timeout=timedelta(seconds=request["limit_s"]),
         exclude_newer=datetime.fromisoformat(newest).astimezone(UTC) if newest else None,
+        # A channel may name further channels (CEP 42), which rattler would search too; the plan's list is complete.
         channel_relations="disabled",
     )
     return [_row(record, request["alias"]) for record in records]
@@ -85,6 +86,7 @@ def _specs(texts: list[str]) -> list[Any]:
 def _client() -> Any:
     import rattler  # noqa: PLC0415
 
+    # rattler reads SSL_CERT_FILE only together with the system's certificates, not with its built-in ones.
     if os.environ.get("SSL_CERT_FILE"):
         system = rattler.Config.from_toml('tls-root-certs = "system"')
         return rattler.Client.from_config(system, max_retries=_RETRIES, timeout=_REQUEST_S)
@@ -94,6 +96,7 @@ def _client() -> Any:
 def _virtual(text: str) -> Any:
     import rattler  # noqa: PLC0415
 
+    # `__glibc=2.36=0`
     name, version, build = text.split("=")
     return rattler.GenericVirtualPackage(
         rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build)

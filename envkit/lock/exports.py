@@ -76,6 +76,7 @@ def pylock(lock: Lock, places: Places | None = None) -> str:
         raise UsageError("this lock has no wheels", hint="envkit lock --export conda-explicit")
     _require_index(lock)
     machine = platform(lock.platform).machine
+    # The wheels are for one platform. With `environments`, installers refuse the file on any other one (PEP 751).
     here = f"sys_platform == 'linux' and platform_machine == '{machine}'"
     lines = [_HEADER, 'lock-version = "1.0"', f"environments = [{_quoted(here)}]"]
     lines += [f"requires-python = {_quoted(f'=={lock.python}.*')}", 'created-by = "envkit"']

@@ -225,5 +225,6 @@ def _versions(lock: Lock) -> dict[tuple[str, str], str]:
     versions = {("base", package.name): package.version for package in lock.base.packages}
     if lock.base.digest:
         versions["base", lock.base.reference] = lock.base.digest
+    # A rebuild has the same version and another build string, and is a change too.
     versions |= {("conda", package.name): f"{package.version} {package.build}" for package in lock.conda}
     return versions | {("wheel", wheel.name): wheel.version for wheel in lock.wheels}

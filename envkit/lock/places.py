@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from envkit.lock.model import CONDA_PUBLIC
 
+# UV_INDEX_URL is uv's former name of UV_DEFAULT_INDEX.
 _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
@@ -33,6 +34,7 @@ class Places:
         """Return a URL as it is written to a lock: without login and query, and on the public host if that is known."""
         clean = without_login(url)
         for mirror, public in self._pairs():
+            # With the slash, https://mirror.example does not match a URL of https://mirror.example.com.
             if clean.startswith(f"{mirror}/"):
                 return public + clean.removeprefix(mirror)
         return clean
@@ -82,11 +84,13 @@ def python_index(environ: Mapping[str, str], *, system: Path = Path("/etc/pip.co
         if environ.get(name):
             return environ[name]
     for path in _pip_files(environ, system):
+        # Raw, as in pip: a `%` in a URL is no interpolation.
         parser = configparser.RawConfigParser()
         try:
             parser.read_string(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, configparser.Error):
             continue  # pip reports the error itself; here the next file is used
+        # In pip, the section of a command overrides [global].
         for section in ("install", "global"):
             value = parser.get(section, "index-url", fallback=None)
             if value:
@@ -97,6 +101,7 @@ def python_index(environ: Mapping[str, str], *, system: Path = Path("/etc/pip.co
 def _pip_files(environ: Mapping[str, str], system: Path) -> list[Path]:
     """Return pip's configuration files in order of precedence."""
     named = environ.get("PIP_CONFIG_FILE")
+    # pip's way to read no configuration file at all.
     if named == os.devnull:
         return []
     home = environ.get("HOME")
@@ -126,6 +131,7 @@ def _netrc(host: str) -> tuple[str, str] | None:
     path = Path(os.environ.get("NETRC") or Path(os.environ.get("HOME") or "/") / ".netrc")
     try:
         login = netrc.netrc(path).authenticators(host)
+    # As in pip, a file that is missing or invalid means no login.
     except (OSError, netrc.NetrcParseError):
         return None
     return (login[0], login[2]) if login else None

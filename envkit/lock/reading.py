@@ -169,6 +169,7 @@ def _builders(tree: Any, where: str) -> tuple[Lock, ...]:
     if not isinstance(tree, list):
         raise UsageError(f"{where}: builders: not a list", hint=_HINT)
     for number, item in enumerate(tree):
+        # So reading goes only one level deep, whatever the file contains.
         if isinstance(item, dict) and ("builders" in item or "sources" in item):
             raise UsageError(
                 f"{where}: builders[{number}]: the lock of a builder cannot have sources or builders", hint=_HINT
@@ -222,6 +223,7 @@ def _rows(tree: Any, field: str, row: Mapping[str, Check], kind: type[Any], faul
             faults.add(path, "not a mapping")
             continue
         if isinstance(item.get("name"), str) and len(item["name"]) <= 80:  # noqa: PLR2004 - keeps messages short
+            # Control characters in a name could change what a terminal shows.
             path += f" ({item['name']})" if item["name"].isprintable() else ""
         _unknown(item, row, f"{path}.", faults)
         read = {key: _value(item, key, check, f"{path}.", faults) for key, check in row.items()}
@@ -276,6 +278,7 @@ def _check_consistency(lock: Lock, faults: _Faults) -> None:
 def _wheels(lock: Lock, faults: _Faults) -> None:
     for number, wheel in enumerate(lock.wheels):
         path = f"wheels[{number}] ({wheel.name})"
+        # The URL of a built wheel is that of its source.
         if wheel.source != BUILT and values.last_part(wheel.url) != wheel.file:
             faults.add(f"{path}.url", f"does not end with {wheel.file}")
         if not _has_own_name(wheel):

@@ -57,6 +57,8 @@ def torch_wheels(plan: BuildPlan) -> tuple[str, ...]:
 
 def virtual_packages(plan: BuildPlan, glibc: str) -> tuple[str, ...]:
     """Return the virtual packages of the image, `name=version=build`; nothing of this host is detected."""
+    # The version of __archspec is always 1; its build is the microarchitecture, here the one that every CPU of the
+    # platform supports.
     packages = {"__archspec": f"1={platform(plan.resolution.platform).machine}", "__glibc": f"{glibc}=0"}
     packages |= {"__linux": f"{_LINUX}=0", "__unix": "0=0"}
     if plan.resolution.cuda:
@@ -74,6 +76,7 @@ def drift(lock: Lock, request: tuple[tuple[str, RequestValue], ...], *, as_of: s
     lines = [
         _difference(key, locked.get(key), requested.get(key))
         for key in dict.fromkeys((*locked, *requested))
+        # A field that is null (no CUDA) differs from one that is missing.
         if locked.get(key) != requested.get(key) or (key in locked) != (key in requested)
     ]
     if as_of is not None and as_of != lock.as_of:

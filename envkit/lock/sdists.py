@@ -19,6 +19,7 @@ from envkit.lock.values import last_part
 from envkit.lock.wheel_choice import has_wheel, ranks_of
 from envkit.plan.source_spec import SourceSpec
 
+# PEP 625: an sdist is a .tar.gz. Older ones are also .zip or .tar.bz2, which envkit does not read.
 _FORMS = (".tar.gz", ".tgz")
 
 

@@ -63,6 +63,8 @@ def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dic
                 lambda url: _size(url, _request_headers(url, index), _opener(url, reach, context), stop), urls
             )
             return dict(zip(urls, sizes, strict=True))
+        # Ctrl-C too: queued requests are dropped and running ones are not retried, so the end of the
+        # `with` does not wait for all of them.
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -99,6 +101,7 @@ def _headers(request: Request, opener: OpenerDirector, stop: threading.Event) ->
                 return None
             if error.code not in _TRANSIENT or not left or stop.is_set():
                 raise _unreachable(request, f"HTTP {error.code} {error.reason}") from error
+            # Retry-After may also be a date (RFC 9110), which is ignored.
             after = error.headers.get("Retry-After", "")
             pause = min(float(after), _LONGEST_PAUSE_S) if after.isascii() and after.isdigit() else pause
         except RefusedAddressError as error:
@@ -133,6 +136,7 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
             else:
                 self.sock, _ = sockets.connect(self.host, self.port, allowed, self.timeout)
 
+    # HTTPSConnection.connect calls super().connect(), which is that of Plain here, and then starts TLS.
     class Secure(http.client.HTTPSConnection, Plain):
         pass
 
@@ -153,6 +157,7 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
             except RefusedAddressError as error:
                 raise RefusedAddressError(f"it redirects to {without_login(newurl)}, {error}") from error
             redirected = super().redirect_request(req, fp, code, msg, headers, newurl)
+            # urllib copies all headers to the new request, which may go to another host.
             if redirected is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
                 redirected.remove_header("Authorization")
             return redirected
@@ -169,4 +174,5 @@ def _unreachable(request: Request, why: str) -> EnvironmentProblem:
 
 def _request_headers(url: str, index: str | None) -> dict[str, str]:
     login = authorization(url, index)
+    # Without compression, Content-Length is the size of the file itself.
     return {"Accept-Encoding": "identity", "User-Agent": "envkit"} | ({"Authorization": login} if login else {})

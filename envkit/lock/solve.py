@@ -93,6 +93,7 @@ def lock_plan(
             built=sources.wheels,
         )
     reporter.step("look up the base image")
+    # With --update, the base stays as it is in the old lock: its tag may mean another image today.
     same_base = old is not None and dict(old.request).get("base") == options.base
     base = old.base if old and same_base else resolve_base(plan)
     lock = Lock(
@@ -107,6 +108,7 @@ def lock_plan(
         sources=sources.rows,
         builders=sources.builders,
     )
+    # The specs that rattler gets have constraints only for packages that the plan names, so a dependency may break one.
     beyond = closure.beyond_constraints(lock)
     if beyond:
         name, *_ = beyond

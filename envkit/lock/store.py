@@ -97,6 +97,7 @@ def _formatted(value: Any, indent: str) -> str:
 
 
 def _is_row(value: dict[str, Any]) -> bool:
+    # Every artifact has this key, even if its value is null.
     return "sha256" in value
 
 

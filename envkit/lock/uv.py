@@ -20,6 +20,7 @@ from envkit.lock.places import without_login
 # The glibc versions for which uv has a platform name.
 _GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
 _URL = re.compile(r"https?://[^\s'\"`)>]+")
+# Messages of uv and of its HTTP client, reqwest.
 _NO_ANSWER = re.compile(
     r"error sending request|Failed to fetch|Could not connect|tcp connect|dns error|timed out|certificate|"
     r"HTTP status (?:client|server) error|Connection re",
@@ -85,8 +86,10 @@ def compile_wheels(
         wheels = folder / "chosen"
         wheels.mkdir()
         written = stubs.write(wheels, limits.chosen)
+        # Each built wheel has its own folder in the cache; links put them all into the one folder of --find-links.
         for path in limits.built:
             (wheels / path.name).symlink_to(path.absolute())
+        # Without this pin, uv would choose a newer version of the index over the empty wheel.
         chosen = {f"{name}=={version}" for name, version in written.items()}
         lines = sorted({*chosen, *limits.pins, *limits.constraints})
         (folder / "constraints.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -129,6 +132,8 @@ def _compile(
     (folder / "wanted.in").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
     # --no-config: with configuration of the user or of a project, the same plan could give another lock.
     argv = [binary(), "pip", "compile", "--no-config", "--no-progress", "--format", "pylock.toml", "--no-header"]
+    # uv needs an interpreter to start, and must not download one for it. The two options after it replace its version
+    # and platform by those of the image.
     argv += ["--no-python-downloads", "--python", sys.executable]
     argv += ["--python-version", target.python, "--python-platform", platform(target), *options]
     argv += [*(["--exclude-newer", as_of] if as_of else []), "wanted.in"]
@@ -193,6 +198,7 @@ def _check(line: str) -> None:
 def _failure(output: str, requirements: Sequence[str], *, index: Index, folder: str, as_of: str | None) -> EnvkitError:
     lines = _lines(output, folder)
     index_name = index.shown
+    # The first two causes also prevent a solution, so they are looked for before "No solution found".
     if as_of and _UNDATED.search(output):
         return UsageError(
             f"--as-of: {index_name} does not publish upload times",
@@ -236,6 +242,8 @@ def default_index() -> str:
             [binary(), "--no-config", "pip", "compile", "--help"],
             env=child.environment(None, {}), what="asking uv for its index", folder=folder,
         )  # fmt: skip
+    # uv wraps its help, so the address may be on another line than the option:
+    # `--default-index <DEFAULT_INDEX>  The default package index (by default: <https://HOST/simple>)`.
     output = " ".join(done.stdout.decode(errors="replace").split())
     match = re.search(r"--default-index <\w+> .*?by default: <(https://[^\s>]+)>", output)
     if match is None:

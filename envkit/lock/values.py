@@ -32,16 +32,21 @@ def _formed(**schema: Any) -> Callable[[Callable[[Any], str | None]], Check]:
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+# Versions of Python, conda and Debian packages: `1!2.0`, `2.7.1+cu126`, `1:2.36-9~deb12u1`.
 _VERSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!:~-]{0,199}")
+# `conda-forge`, `conda-forge/label/rc`
 _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,399}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 _MD5 = re.compile(r"(?:md5[:=])?[0-9a-fA-F]{32}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# SHA-1 or SHA-256, the two object formats of git.
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+# NAME-VERSION(-BUILD)-PYTHON-ABI-PLATFORM.whl (PEP 427); the build begins with a digit.
 _WHEEL = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.+!]+(?:-[0-9][A-Za-z0-9_.]*)?(?:-[A-Za-z0-9_.]+){3}\.whl")
+# Of a file: `%` for escapes, as in `torch-2.7.1%2Bcu126-cp311-cp311-linux_x86_64.whl`, but no query and no fragment.
 _URL = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/[A-Za-z0-9._~%+!@,=()/-]*")
 _LARGEST = 1 << 40  # bytes
 
@@ -71,6 +76,7 @@ def one_of(*words: str) -> Check:
 
 
 def _matching(pattern: re.Pattern[str], what: str) -> Check:
+    # A pattern of JSON Schema matches anywhere in a text unless it is anchored.
     @_formed(type="string", pattern=f"^(?:{pattern.pattern})$")
     def check(value: Any) -> str | None:
         return text(value) or (None if pattern.fullmatch(value) else f"{value!r:.80} is not {what}")
@@ -123,6 +129,7 @@ def url(value: Any) -> str | None:
         name = parts.hostname or ""
     except ValueError:  # half an IPv6 address
         parts, name = None, ""
+    # /t/TOKEN/ is how conda channels put a token into the path.
     if parts is not None and ("@" in parts.netloc or "/t/" in parts.path):
         return "contains a login or a token"
     if parts is None or not _URL.fullmatch(value):
@@ -146,6 +153,7 @@ def wheel_platform(file: str) -> str:
         return "any"
     for known in PLATFORMS:
         machine = platforms.platform(known).machine
+        # One file may have several tags: `manylinux_2_17_x86_64.manylinux2014_x86_64`.
         if all(tag.startswith(("linux", "manylinux")) and tag.endswith(machine) for tag in tags.split(".")):
             return known
     return tags

@@ -50,6 +50,7 @@ def _rank(file: str, ranks: Mapping[Tag, int]) -> tuple[int, int, str] | None:
         return None
     fitting = [ranks[tag] for tag in tags if tag in ranks]
     # A higher build number is a later build of the same version.
+    # With the file name last, the order of the index does not matter.
     return (min(fitting), -(build[0] if build else 0), file) if fitting else None
 
 

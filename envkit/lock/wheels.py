@@ -57,6 +57,7 @@ def solve(
     ranks = ranks_of(target.platform, target.glibc, target.python)
     names = frozenset(wheel.name for wheel in built.values())
     solved: list[Wheel] = []
+    # One index for each solve: with both in one, a package of the same name in the other index could be chosen.
     for wanted, index in (
         (first, _torch_index(places) if own_index else _python_index(places)),
         (second, _python_index(places)),
@@ -66,8 +67,10 @@ def solve(
         installed = {**chosen, **{wheel.name: wheel.version for wheel in solved}}
         limits = uv.Limits(
             chosen=installed,
+            # The old version of a package that is chosen already would contradict the new one.
             pins=[pin for pin in pins if pin.partition("==")[0] not in (*installed, *names)],
             constraints=plan.constraints,
+            # Built wheels are requirements of `rest`, which the first solve includes only without an own index.
             built=tuple(built) if wanted is not first or not own_index else (),
         )
         text, known = uv.compile_wheels(wanted, target, limits, index, as_of=as_of)
@@ -95,6 +98,7 @@ def _python_index(places: Places) -> uv.Index:
 
 
 def _sized(rows: Sequence[IndexWheel], index: uv.Index) -> tuple[IndexWheel, ...]:
+    # Split by the index that lists the file: its login and the addresses it may lead to depend on that index.
     unknown = [row.url for row in rows if row.size is None]
     listed = [url for url in unknown if _is_listed(url, index.pages)]
     known = sizes.ask(listed, index=index.pages, ca_bundle=index.ca_bundle)

@@ -85,6 +85,7 @@ def gpus_of(driver: Driver, facts: Facts) -> tuple[str, ...]:
     for gpu in driver.need_gpus():
         row = gpus.find(gpu.name, facts.gpus)
         # Forward compatibility packages replace the Linux driver's libraries; WSL2 uses the Windows driver instead.
+        # None: only nvidia-smi can be read here, and before driver R510 it prints no capability.
         is_product = row is not None and gpu.capability in (None, row.capability) and not driver.is_windows
         named.append(gpu.name.removeprefix("NVIDIA ") if is_product or not gpu.capability else gpus.sm(gpu.capability))
     return tuple(dict.fromkeys(named))
@@ -166,5 +167,7 @@ def resolution_of(
         loaded = definition_of(definition, facts, note)
         request, kind, _ = request_of(loaded, given, facts)
         request = replace(request, template=kind)
+        # Not `resolve`: a plan also names the definition as the origin of values, and its requirements files are
+        # checked.
         resolution = plan_of(loaded, given, facts).resolution
     return resolution, request

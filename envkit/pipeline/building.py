@@ -215,6 +215,7 @@ def build_and_verify(
         EnvkitError: as `Builder.build` and `envkit.pipeline.verification.verify` raise.
     """
     plan, options = request.plan, request.options
+    # A missing wheel is built from source, which needs the network. Offline, the engine reports that it is missing.
     if lock is not None and not options.offline:
         with deadline.holds() if deadline is not None else contextlib.nullcontext():
             locking.provide_sources(plan, lock, request.settings, reporter)

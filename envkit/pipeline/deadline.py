@@ -72,6 +72,7 @@ def _alarm(end: float) -> Iterator[None]:
         fired = True
         raise TimeLimitError("")
 
+    # A signal also interrupts a system call that blocks the main thread, which a timer in a thread could not do.
     handler = signal.signal(signal.SIGALRM, ring)
     before, interval = signal.setitimer(signal.ITIMER_REAL, max(end - began, _LEAST_S))
     try:
@@ -79,6 +80,7 @@ def _alarm(end: float) -> Iterator[None]:
         if fired:  # the work caught the exception, for example as a TimeoutError of its own
             raise TimeLimitError("")
     finally:
+        # The timer stops first: without the handler, SIGALRM would end the process.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if before:

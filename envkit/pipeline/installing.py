@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from envkit.resolve.model import Resolution
 
 _PATIENCE_S = 30.0  # for Python to print its version when it is read from a slow disk
+# PEP 405: `sys.prefix` differs from `sys.base_prefix` in a virtual environment. In a conda environment both are equal.
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix != sys.base_prefix)"
 
 
@@ -66,7 +67,9 @@ def environment_of(folder: Path | None, environ: Mapping[str, str]) -> Environme
         UsageError: no environment is active, or it is the system's Python or conda's base.
         EnvironmentProblem: its Python does not run.
     """
+    # As in uv, a virtual environment comes before the conda environment, inside which it may be active.
     given = folder or (Path(environ["VIRTUAL_ENV"]) if environ.get("VIRTUAL_ENV") else None)
+    # Packages that pip changes in conda's base may be those that conda itself runs with.
     conda = environ.get("CONDA_PREFIX") if given is None and environ.get("CONDA_DEFAULT_ENV") != "base" else None
     hint = "python3 -m venv .venv && . .venv/bin/activate, or: envkit install --venv .venv"
     if given is None and conda is None:
@@ -78,6 +81,7 @@ def environment_of(folder: Path | None, environ: Mapping[str, str]) -> Environme
         return environment
     if not environment.python.exists():
         raise UsageError(f"{environment.folder} is not a virtual environment: it has no bin/python", hint=hint)
+    # -I: neither PYTHON* variables nor modules in the current folder may change the answer.
     answer = ask([str(environment.python), "-I", "-c", _VERSION], patience_s=_PATIENCE_S)
     if answer.code:
         raise EnvironmentProblem(f"{environment.python} does not run: {answer.err.strip()[-200:]}", hint=hint)
@@ -103,6 +107,7 @@ def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: 
     if environment.version is not None:
         given["python"] = given["python"] or environment.version
     given["platform"] = given["platform"] or here.platform
+    # The facts do not know every distribution; on the others, the request's default OS applies.
     if here.os in {row.id for row in facts.oses}:
         given["os"] = given["os"] or here.os
     if not (given["gpu"] or given["driver"] or given["cpu"]):

@@ -84,6 +84,7 @@ def places_of(plan: BuildPlan, settings: Settings) -> Places:
     Raises:
         UsageError: a mirror is not a URL, or the CA bundle cannot be read.
     """
+    # Only a check: a bundle that cannot be read is reported here, not as a failed connection of a solver.
     known_settings.ca_file(settings.get("ca_bundle"))
     return lock_places(plan, settings.mirrors(), python_index=python_index(os.environ))
 
@@ -114,6 +115,7 @@ def existing_lock(plan: BuildPlan, file: str | None, base: str, command: str, re
         require_fit(lock, plan, where=str(path), hint=command)
         check_base(lock, base)
     except LockError as error:
+        # An `envkit.lock` that was not named may be for another image. A damaged one is an error all the same.
         if file is not None:
             raise
         reporter.note(f"lock: {error.message}; solving a new one for this build ({command} writes it)")
@@ -176,6 +178,7 @@ def provide_sources(plan: BuildPlan, lock: Lock, settings: Settings, reporter: R
 def _source_context(request: LockRequest, facts: Facts, reporter: Reporter) -> SourceContext:
     from envkit.pipeline.sources import SourceContext  # noqa: PLC0415 - as above
 
+    # The plan of a builder image allows no source, so this solves no further builder image.
     def lock_builder(plan: BuildPlan, builder: Builder, base: str) -> Lock:
         builder_request = LockRequest(plan=plan, settings=request.settings, base=base, as_of=request.as_of)
         return solve_lock(builder_request, base_from(builder, builder_request, reporter), reporter)
@@ -294,6 +297,7 @@ class Locks:
 
     def _base_of(self, request: LockRequest) -> LockedBase:
         plan, resolution = request.plan, request.plan.resolution
+        # Everything that an engine chooses a base by.
         key = (request.base, plan.base, plan.system, plan.flavor, resolution.os, resolution.platform)
         if key not in self._bases:
             self.lookups += 1

@@ -129,6 +129,7 @@ def check_online(
     """
     level = Level(deep=deep)
     with open_index(settings, reporter) as index:
+        # Releases before the first one of the facts do not count as missing.
         oldest = min(facts.releases, key=key)
         listed = [
             release for release in index.files("torch").versions if is_version(release) and key(release) >= key(oldest)

@@ -152,7 +152,7 @@ def check_targets(
     for target in targets:
         registry = Registry.of(target.repository, transport)
         reporter.step(f"check {target.repository.place}")
-        if not target.names:
+        if not target.names:  # with a tag, `check_target` tries it
             registry.try_upload(target.repository.repository)
         for name in target.names:
             free &= check_target(name, labels, registry, replace_tag=replace_tag)
@@ -192,6 +192,7 @@ def send(
             first,
             registry,
             sources=tuple(repository for host, repository in known if host == target.repository.registry),
+            # Without a tag, none can point to another image.
             replace_tag=options.replace_tag or not target.names,
             ahead=ahead,
             fetch=source.fetch,
@@ -199,6 +200,7 @@ def send(
         with pusher:
             # Only once: reading compresses the layers that an engine keeps as tars.
             image = image or source.read(pusher.offer)
+            # The pusher itself checks only the tag of `first`.
             for name in target.names[1:]:
                 check_tag(name, image.digest, registry, replace_tag=options.replace_tag)
             pushed = pusher.finish(image, reporter)
@@ -262,6 +264,7 @@ def push(request: PushRequest, state: Path, reporter: Reporter) -> PushResult:
     with transport_of(request.settings, reporter) as transport, run_folder(cache_dir()) as folder:
         source = find_source(request.image, folder, transport, reporter, engine=request.engine)
         verified_by = None
+        # An image without a record is refused before its target is contacted.
         if request.verified and request.record is not None:
             verified_by = verified_by_file(source.name, source.ids, request.record)
         elif request.verified:
@@ -319,9 +322,11 @@ class PushAfterBuild:
             reporter: receives the steps.
         """
         done = () if first is None else (first,)
+        # The tag that the build itself pushed to is the first of all (see `begin`).
         names = [name for target in self.targets for name in target.names][len(done) :]
         if not names:
             return done
+        # The image is not verified, or a registry refused it; nothing more is sent.
         if first is not None and first.why_not is not None:
             return (first, *(replace(first, tag=str(name)) for name in names))
         if record is not None and record.exit_code != 0:
@@ -335,6 +340,7 @@ class PushAfterBuild:
             rest = names[max(len(tags) - len(done), 0) :]
             why, hint = error.message, error.hint
             tags += [Tagging(image=None, tag=str(reference), why_not=why, hint=hint, error=error) for reference in rest]
+        # `_send` reports the build's own tag again; its outcome in `done` comes last and wins.
         by_tag = {tagging.tag: tagging for tagging in (*tags, *done)}
         return tuple(by_tag[str(name)] for target in self.targets for name in target.names)
 

@@ -35,8 +35,11 @@ NONE = "none"
 JUPYTER, SSH = "jupyter", "ssh"
 TOKEN = "JUPYTER_TOKEN"  # noqa: S105 - the name of a variable
 _WORKSPACE, _DATA = "/workspace", "/data"
+# MiB. Docker's default of 64 MiB is too small for the workers of a DataLoader. The maximum is for labels, which may
+# come from an untrusted image.
 _SHM_MB, _MOST_SHM_MB = 1024, 1 << 20
 _KEYS = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
+# sshd.sh listens on 2222, because ports below 1024 usually need a capability; 8888 is Jupyter's default.
 _SSH_PORT, _JUPYTER_PORT = 2222, 8888
 
 
@@ -113,10 +116,13 @@ def decide(
         UsageError: an option is invalid.
     """
     labels = facts["labels"]
+    # An untrusted image may name any features. They decide only which service its own command is and which of its ports
+    # are published.
     own = tuple(str(labels.get(f"{LABEL_PREFIX}.features", "")).split())
     argv, service = _command(request, facts, own)
     bwrap = runner.name == "bubblewrap"
     case = _Case(request=request, facts=facts, features=own, service=service, bwrap=bwrap, known=known)
+    # Only images of envkit have this label; the others get GPUs.
     for_cpus = labels.get(f"{LABEL_PREFIX}.cuda") == NONE and request.gpus is None
     session = Session(
         image=name,
@@ -209,6 +215,7 @@ def _command(request: RunRequest, facts: Mapping[str, Any], own: Sequence[str]) 
     if request.argv:
         return request.argv, JUPYTER if Path(request.argv[0]).name == "jupyter" else None
     cmd = tuple(facts["cmd"])
+    # `python` is the command of an image whose definition names none.
     if request.ssh_key is not None or (SSH in own and JUPYTER not in own and cmd == ("python",)):
         return (), SSH
     if not cmd and not facts["entrypoint"]:
@@ -218,12 +225,14 @@ def _command(request: RunRequest, facts: Mapping[str, Any], own: Sequence[str]) 
 
 def _mounts(case: _Case) -> tuple[Mount, ...]:
     request, workdir = case.request, str(case.facts["workdir"] or "")
+    # A folder mounted at the root would hide the whole image.
     mount_point = workdir if workdir.strip("/") else _WORKSPACE
     mounts: list[Mount] = []
     workspace = request.workspace or ("." if case.known else NONE)
     if workspace != NONE:
         mounts.append(parse_mount(workspace, mount_point, read_only=False, option="--workspace"))
     for text in request.data:
+        # The name of an existing folder may contain a colon.
         name = Path(text.rpartition(":")[0] or text if not Path(text).exists() else text).name
         target = _DATA if len(request.data) == 1 else f"{_DATA}/{name}"
         mounts.append(parse_mount(text, target, read_only=True, option="--data"))
@@ -240,6 +249,7 @@ def _env(request: RunRequest, facts: Mapping[str, Any]) -> tuple[tuple[str, str]
         variables["HOME"] = "/tmp"  # noqa: S108 - the root is read-only; only /tmp is writable
     for text in request.env:
         name, sign, value = text.partition("=")
+        # POSIX: ASCII letters, digits and underscores, not beginning with a digit. An empty name is not alphanumeric.
         if not name.replace("_", "a").isalnum() or name[0].isdigit() or not name.isascii():
             raise UsageError(f"--env {text!r:.80} is not NAME=VALUE", hint="--env WANDB_MODE=offline")
         if not sign and name not in os.environ:
@@ -263,6 +273,7 @@ def _user(request: RunRequest, service: str | None) -> str | None:
     parts = request.user.split(":")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):  # noqa: PLR2004
         raise UsageError(f"--user {request.user!r:.80} is not UID:GID", hint="--user 1000:1000, or --user image")
+    # Without a group, Docker runs a user ID that is not in the image's /etc/passwd with the group root.
     return request.user if len(parts) > 1 else f"{request.user}:{request.user}"
 
 
@@ -283,6 +294,7 @@ def _ports(case: _Case, free: Callable[[Port], bool]) -> tuple[Port, ...]:
                 f"--port {moved.host}:{moved.container}: ports cannot be mapped with the host network",
                 hint=f"make the program listen on {moved.host}, or use --runner podman",
             )
+    # 8888/tcp
     named = [entry.partition("/") for entry in dict.fromkeys([*case.facts["ports"], *_feature_ports(case.features)])]
     default = [Port(container=int(number), host=int(number), kind=kind) for number, _, kind in named]
     overridden = {(mapping.container, mapping.kind) for mapping in typed}
@@ -312,6 +324,7 @@ def _feature_ports(own: tuple[str, ...]) -> list[str]:
 def _with_jupyter(session: Session, case: _Case) -> tuple[Session, str]:
     """Add a token to the session's environment and return the address with it."""
     env = dict(session.env)
+    # Jupyter reads its token from this variable; in its arguments, every user of the machine would see it.
     token = env.setdefault(TOKEN, secrets.token_hex(16))
     if case.network == "host" and not session.argv:
         # With the host network, 0.0.0.0 would make the server reachable from other machines.
@@ -333,8 +346,11 @@ def _with_ssh(session: Session, request: RunRequest) -> tuple[Session, str]:
             hint="ssh-keygen -t ed25519, then envkit run --ssh ~/.ssh/id_ed25519.pub",
         )
     text = key.read_text(errors="replace").strip()
+    # `ssh-ed25519 AAAA... me@host`; keys on FIDO devices begin with `sk-`. A second line would be a second login.
     if not text.startswith(("ssh-", "ecdsa-", "sk-")) or "\n" in text:
         raise UsageError(f"{key} is not an SSH public key", hint="--ssh ~/.ssh/id_ed25519.pub")
+    # The key is an argument, so the shell executes no part of it. sshd ignores an authorized_keys file that others can
+    # write.
     script = (
         'umask 077; mkdir -p "$HOME/.ssh"; printf "%s\\n" "$1" > "$HOME/.ssh/authorized_keys"; '
         "exec /usr/share/envkit/sshd.sh"

@@ -109,6 +109,7 @@ def build_sources(context: SourceContext, *, glibc: str, as_of: str | None) -> S
     wheels: dict[Path, Wheel] = {}
     rows: list[Source] = []
     builders: dict[str, Lock] = {}
+    # Sorted: the lock must not depend on the order in the definition.
     for spec in sorted(specs, key=lambda spec: spec.name):
         source = spec if spec.commit is not None else chosen.get(spec.name)
         if source is None:
@@ -197,7 +198,7 @@ def _run(context: SourceContext, plan: BuildPlan, job: Job, folder: Path) -> Out
     """Build the builder image, then the source inside it."""
     tool = _image_builder(context, plan, job.archive.name, locked=job.builder)
     options = BuildOptions(
-        tags=(f"envkit/{plan.name}:{job.builder.seal[7:19]}",),
+        tags=(f"envkit/{plan.name}:{job.builder.seal[7:19]}",),  # without `sha256:`
         mirrors=context.settings.mirrors(),
         network=context.settings.get("build_network") or "auto",
         output=f"oci:{folder / 'image'}" if tool.builder.name == EMBEDDED else None,
@@ -283,7 +284,7 @@ def _rows(job: Job, outcome: Outcome) -> tuple[Path, Wheel, Source]:
     versions = {row.name: row.version for row in job.builder.conda} | {
         row.name: row.version for row in job.builder.wheels
     }
-    torch = versions.get("torch", versions.get("pytorch"))
+    torch = versions.get("torch", versions.get("pytorch"))  # the wheel, else the conda package
     cuda = dict(job.builder.request).get("cuda")
     row = Source(
         name=archive.name,

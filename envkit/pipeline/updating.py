@@ -60,7 +60,9 @@ class Update:
             UsageError: the tables changed since they were read.
             EnvironmentProblem: a file cannot be written.
         """
+        # Again: another update may have written the tables while the index was read.
         _check_version(self.replaces)
+        # A signal between two renames would leave tables of two versions; it arrives after the last one.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
         try:
             with ExitStack() as opened:
@@ -68,7 +70,7 @@ class Update:
                     # All temporary files are complete before the first one is renamed.
                     stream = opened.enter_context(store.replacing(path))
                     stream.write(text.encode())
-                    stream.flush()
+                    stream.flush()  # a full disk has to fail here, before the first rename
         except OSError as error:
             raise store.unusable(edited.DATA, error, hint="run it in a checkout, or use --into FILE") from error
         finally:

@@ -121,6 +121,7 @@ def keep_record(record: Record, state: Path) -> str | None:
     path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"
     try:
         record.write(path)
+        # The names begin with the start time, so this order is by age.
         for old in sorted(folder.glob("*.json"))[:-_KEPT]:
             old.unlink(missing_ok=True)
     except OSError:
@@ -182,6 +183,7 @@ def verification_lock(state: Path, reporter: Reporter) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     flights = Flights(folder)
     with ExitStack() as stack:
+        # First without waiting, so that the step is shown only if there is a wait.
         if not stack.enter_context(flights.free(["verify"])):
             reporter.step("wait for the verification of another image")
             stack.enter_context(flights.all(["verify"], lambda: None))
@@ -227,6 +229,7 @@ def name_and_engine(built: BuiltImage) -> tuple[str, str]:
     """Return the name by which the image can be run, and the engine that stores it."""
     if built.place is None:
         return built.id, built.engine
+    # `--output docker-daemon` loads the image into Docker, where its place is only an ID.
     return built.place, built.engine if ":" in built.place.removeprefix("sha256:") else "docker"
 
 
@@ -236,6 +239,7 @@ def gpus_here(given: str | None, plan: BuildPlan | None, devices: Path = _DEVICE
         return None if given == "none" else given
     if plan is not None and plan.resolution.cuda is None:
         return None
+    # The GPUs are /dev/nvidia0, nvidia1 and so on, not nvidiactl or nvidia-uvm. WSL2 has /dev/dxg instead.
     here = any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
     return "all" if here else None
 

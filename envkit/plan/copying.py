@@ -36,8 +36,10 @@ _SECRETS = (
     "kubeconfig", "kaggle.json", "secrets.*", "service-account*.json", "service_account*.json",
     "application_default_credentials.json",
 )  # fmt: skip
+# These match a pattern above, but usually hold no secret: examples, public keys, modules of Python.
 _EXAMPLES = (".env.example", ".env.sample", ".env.template", "*.pub", "credentials.py", "secrets.py")
 _SECRET_FOLDERS = frozenset([".ssh", ".aws", ".gnupg", ".kube", ".docker"])
+# `-----BEGIN RSA PRIVATE KEY-----`: a .pem file may also hold only certificates, so its contents decide.
 _PRIVATE_KEY = b"PRIVATE KEY-----"
 
 
@@ -124,6 +126,7 @@ def merged(plan: BuildPlan) -> Mapping[str, ProjectFile]:
 
 
 def _refuse_clashes(files: list[ProjectFile], where: str) -> None:
+    # A path of the image cannot be both a file and a folder.
     targets = {file.target for file in files}
     for target in sorted(targets):
         above = [str(parent) for parent in PurePosixPath(target).parents if str(parent) in targets]
@@ -173,6 +176,7 @@ def _read(copied: Copied, folder: Path, where: str) -> Iterator[ProjectFile]:
             size += path.stat().st_size
             _within(size, len(files), start, where)
             data = path.read_bytes()
+            # The owner's bit: those of group and others depend on the umask of the checkout.
             executable = bool(path.stat().st_mode & 0o100)
         except OSError as error:
             raise UsageError(f"{where}: copy: {path}: {error.strerror}", hint=f"ls -l {path}") from error

@@ -25,6 +25,7 @@ COMPANIONS = ("numpy", "torchvision", "torchaudio")
 FLAVORS = ("runtime", "devel")
 TIERS = ("quick", "standard", "deep")
 KINDS = ("miniconda", "wheels")
+# What people type in place of a definition: `torch=2.7`, `cuda==12.6`, and `12.6` alone.
 _PINNED = re.compile(r"(torch|cuda|cudnn|python|driver)={1,2}([\w.*]+)")
 _VERSION = re.compile(r"\d+(\.\d+)+")
 
@@ -212,6 +213,7 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
 
 def _exact_python(request: Mapping[str, Any]) -> str | None:
     """Return the Python minor version that a request fixes, for markers; None if it does not fix one."""
+    # `3.11`, `==3.11.*`, `3.11.7`; a range such as `>=3.10` decides no marker.
     match = re.fullmatch(r"(?:==)?\s*(3\.[0-9]+)(?:\.[0-9*]+)?", str(request.get("python", "")))
     return match.group(1) if match else None
 
@@ -335,6 +337,7 @@ def _request(under: Fields, faults: list[str]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+# `550`, `550.54`, `550.54.15`
 _DRIVER = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}")
 
 

@@ -57,6 +57,7 @@ def _wheels(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, .
         packages.append(f"torchvision=={resolution.torchvision}{local}")
     if "torchaudio" in companions and resolution.torchaudio:
         # A newer torch uses the last torchaudio release, which may not have been built for the same CUDA versions.
+        # torchaudio 0.13 belongs to torch 1.13, torchaudio 2.7 to torch 2.7: the second number is the same.
         paired = minor(resolution.torchaudio).partition(".")[2] == minor(resolution.torch).partition(".")[2]
         packages.append(f"torchaudio=={resolution.torchaudio}{local if paired else ''}")
     return tuple(packages)

@@ -28,6 +28,7 @@ FEATURES = (
         meaning="JupyterLab on port 8888",
         conda=("jupyterlab",),
         wheels=("jupyterlab",),
+        # All addresses: a published port does not lead to the loopback address of the container.
         cmd=("jupyter", "lab", "--ip=0.0.0.0", "--port=8888", "--no-browser"),
         ports=("8888/tcp",),
     ),
@@ -36,6 +37,7 @@ FEATURES = (
         meaning="an SSH server that runs without root, started by /usr/share/envkit/sshd.sh",
         deb=("openssh-server",),
         rpm=("openssh-server",),
+        # Without root, a server may not be able to listen on port 22.
         ports=("2222/tcp",),
     ),
     Feature(
@@ -54,6 +56,7 @@ FEATURES = (
         name="dali",
         meaning="NVIDIA DALI",
         pip=("nvidia-dali-cuda{cuda}0",),
+        # DALI decodes with NVDEC, whose library the container toolkit mounts only with `video`.
         driver_capabilities=("video",),
         needs_cuda=True,
     ),

@@ -78,6 +78,7 @@ def uv(resolution: Resolution) -> str:
     lines = [
         "[project]",
         f"name = {_text(_NAME)}",
+        # PEP 621 requires a version.
         'version = "0"',
         f"requires-python = {_text(f'=={resolution.python}.*')}",
         "dependencies = [",
@@ -189,6 +190,7 @@ def _installs(verb: str, resolution: Resolution) -> str:
 
 def _conda_words(resolution: Resolution) -> tuple[str, ...]:
     named = [word for channel in _channels(resolution) for word in ("--channel", channel)]
+    # Without this option, conda adds the channels of its configuration, such as Anaconda's defaults.
     return (*named, "--override-channels", *requirements_of(resolution))
 
 

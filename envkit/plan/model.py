@@ -53,7 +53,7 @@ class Smoke:
     """How the image is verified after the build."""
 
     tier: str = "quick"
-    shm_mb: int = 1024
+    shm_mb: int = 1024  # MiB; with Docker's default of 64 MiB, DataLoader workers run out of shared memory
     num_workers: int = 2
     prefetch_factor: int = 2
     batch_mb: int = 16

@@ -22,12 +22,14 @@ _PIP = re.compile(
     r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:\[[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*\])?"
     r"(?: ?(?:===?|!=|<=|>=|<|>|~=) ?[0-9A-Za-z.*+!_-]+(?:, ?(?:===?|!=|<=|>=|<|>|~=) ?[0-9A-Za-z.*+!_-]+)*)?"
 )
+# Debian Policy 5.6.1: a name has at least two characters.
 _DEB = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[0-9A-Za-z.+:~-]+)?")
 _RPM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)*")
 _PORT = re.compile(r"([0-9]{1,5})(?:/(?:tcp|udp))?")
 MAX_PORT = 65535
+# Nine digits are below the limit of a UID in Linux, 32 bits.
 _USER = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9})?")
 # One character of the scheme is enough. Matching all of it would take quadratic time on a long run of such characters.
 _URL_LOGIN = re.compile(r"[A-Za-z0-9+.-]://[^/\s]*@")
@@ -59,15 +61,18 @@ _VARIABLES = {
     "NVIDIA_REQUIRE_CUDA": "it is generated from the facts",
     "CUDA_VERSION": "the container toolkit would treat the image as a legacy image",
 }
+# Whole words between underscores: `HF_TOKEN` and `AWS_SECRET_ACCESS_KEY`, but not `TOKENIZERS_PARALLELISM`.
 _SECRET = re.compile(r"(?i)(?:^|_)(?:passwo?r?d|passphrase|secret|token|api_?key|access_?key|credentials?|auth)(?:_|$)")
 _OCI = "org.opencontainers.image."
 _OCI_KEYS = frozenset(
     ["authors", "url", "documentation", "source", "version", "revision", "vendor", "licenses", "title", "description"]
 )
+# Docker's documentation reserves com.docker., io.docker. and org.dockerproject. for Docker.
 _RESERVED_LABELS = (f"{LABEL_PREFIX}.", "com.docker.", "io.docker.", "org.dockerproject.", "org.opencontainers.")
 _SYSTEM_FOLDERS = frozenset(
     ["bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "root", "run", "sbin", "sys", "usr", "var"]
 )
+# Unicode categories. Cf includes the marks that reverse the direction of text, such as U+202E.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
@@ -148,6 +153,7 @@ def variable(name: str, value: str) -> str | None:
         return f"is not allowed: {_VARIABLES[name]}"
     if name.startswith(("CONDA_", "LD_")):
         return "is not allowed: it would change how conda or the dynamic loader works"
+    # `text` refuses a value that is too long, before any pattern is matched against it.
     return _secret(name, value) if len(value) <= MAX_TEXT else text(value)
 
 

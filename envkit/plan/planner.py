@@ -173,10 +173,14 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
     if resolution.source not in family.CONDA_SOURCES:
         torch += family.wheel_pins(resolution)
     listed = [name for feature in chosen for name in (feature.conda if conda else feature.wheels)]
+    # torch.utils.cpp_extension compiles with ninja.
     listed += ["ninja"] if devel else []
     pip = [_numbered(name, resolution) for feature in chosen for name in feature.pip]
+    # -g: signals reach the whole process group, so also the children of a shell. Only conda and Debian have tini;
+    # the RPM systems do not (docs/images.md).
     init = [f"{PREFIX}/bin/tini", "-g", "--"] if conda else ["/usr/bin/tini", "-g", "--"] if deb else []
     env = variables.image_variables(resolution, kind=kind, devel=devel, features=chosen)
+    # Virtual packages of the machine that will run the image; conda would detect those of the build stage.
     overrides = {"CONDA_OVERRIDE_GLIBC": system.glibc}
     if resolution.cuda:
         overrides["CONDA_OVERRIDE_CUDA"] = resolution.cuda

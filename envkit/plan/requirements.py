@@ -33,9 +33,11 @@ FILE = "requirements"
 UNDECIDED = "whether it is installed depends on the Python version"
 _MAX_DEPTH = 8  # files that name one another with -r
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
+# As in pip, a comment begins only after a blank, so the `#egg=NAME` of a URL is not one.
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 # The value of a short option may follow it without a space: -rbase.txt
 _OPTION = re.compile(r"(--[A-Za-z][A-Za-z-]*(?=\s|=|$)|-[A-Za-z])\s*=?\s*(.*)")
+# The end of an index of PyTorch (`whl/cu118`), or a local version (`2.1.0+cu118`).
 _VARIANT = re.compile(r"cu(\d{2,3})|cpu")
 _HASH = re.compile(r"\s--hash[= ]\S+")
 _FILES, _CONSTRAINTS = ("-r", "--requirement"), ("-c", "--constraint")
@@ -153,6 +155,7 @@ def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str,
 
 def _logical(name: str, text: str) -> Iterable[Line]:
     start, joined = 0, ""
+    # Editors on Windows may begin a file with a byte order mark.
     lines = text.removeprefix("\ufeff").splitlines()
     for number, raw in enumerate(lines, 1):
         start = start or number
@@ -205,6 +208,7 @@ def _option(line: Line) -> Contents:
 
 def index(line: Line, url: str) -> Contents:
     """Classify an index: the path of a PyTorch index ends with its CUDA version."""
+    # PyTorch's former flat pages: `whl/torch_stable.html`, `whl/cu118/torch_stable.html`.
     last = url.rstrip("/").removesuffix("/torch_stable.html").rpartition("/")[2]
     variant = _VARIANT.fullmatch(last)
     if variant:
@@ -261,6 +265,7 @@ def _holds(marker: Marker, python: str | None) -> bool | None:
     system |= {"implementation_name": "cpython", "platform_python_implementation": "CPython", "extra": ""}
     versions = (python,) if python else _PYTHONS
     answers = {
+        # Only the minor version is known; .0 stands for any patch release.
         marker.evaluate({**system, "python_version": version, "python_full_version": f"{version}.0"})
         for version in versions
     }
@@ -273,6 +278,7 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Contents:
     clauses: list[str] = []
     for clause in ordered(wanted):
         public, _, local = clause.version.partition("+")
+        # `===` compares texts; parse_constraint has only `==`.
         clauses.append(f"{'==' if clause.operator == '===' else clause.operator}{public}")
         variant = _VARIANT.fullmatch(local)
         if variant:

@@ -11,8 +11,10 @@ from packaging.utils import canonicalize_name
 from envkit.ground.addresses import is_loopback, refusal
 from envkit.plan import names
 
+# `mypkg @ git+https://git.example.com/team/mypkg@COMMIT`
 _GIT = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) ?@ ?git\+(\S+)")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+# SHA-1 or SHA-256. A branch or a tag can move, and a short hash can become ambiguous.
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _URL = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/[A-Za-z0-9._~%+=/-]+")
 _LONGEST = 512  # characters

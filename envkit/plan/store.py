@@ -116,6 +116,7 @@ def _copied(tree: Any) -> Copied:
 def _is_a(value: Any, hint: Any) -> bool:
     """Return whether a value has the type of its field. Wrong types inside a list pass the comparison of the JSON."""
     origin, arguments = get_origin(hint), get_args(hint)
+    # `X | None` is a UnionType, Optional[X] a Union.
     if origin in (Union, UnionType):
         return any(_is_a(value, member) for member in arguments)
     if origin is tuple:
@@ -126,6 +127,7 @@ def _is_a(value: Any, hint: Any) -> bool:
         return len(value) == len(arguments) and all(map(_is_a, value, arguments))
     if hint is Any or not isinstance(hint, type):
         return True
+    # bool is a subclass of int.
     return isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
 
 

@@ -50,6 +50,7 @@ def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
         pip=tuple(needs.requires),
         constraints=(),
         allow_source=(),
+        # No git: sources are fetched before the build, which has no network.
         system=_unique([*_python(plan), *(name for name in COMPILERS[system.family] if name != "git")]),
         env=tuple(sorted(env.items())),
         labels=(),

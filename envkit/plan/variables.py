@@ -14,6 +14,7 @@ _CACHES = {
     "XDG_CACHE_HOME": "",
     "TORCH_HOME": "/torch",
     "TRITON_CACHE_DIR": "/triton",
+    # torch's own default contains the user's name, which a UID without a row in passwd does not have.
     "TORCHINDUCTOR_CACHE_DIR": "/inductor",
     "NUMBA_CACHE_DIR": "/numba",
     "MPLCONFIGDIR": "/matplotlib",
@@ -32,11 +33,13 @@ def image_variables(resolution: Resolution, *, kind: str, devel: bool, features:
         "LANG": "C.UTF-8",
         # The image's user cannot write to the environment, and the timestamps in .pyc files would differ per build.
         "PYTHONDONTWRITEBYTECODE": "1",
+        # A mounted home may have packages in ~/.local, which would hide those of the environment.
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
     }
     variables |= {name: f"{HOME}/.cache{below}" for name, below in _CACHES.items()}
     if resolution.cuda is None:
+        # With void, the NVIDIA container runtime behaves like runc.
         return variables | {"NVIDIA_VISIBLE_DEVICES": "void"}
     capabilities = ["compute", "utility"]
     capabilities += [name for feature in features for name in feature.driver_capabilities]
@@ -94,6 +97,7 @@ def plain_driver(version: str) -> str:
     return ".".join(parts)
 
 
+# `cuda>=12.6 driver>=535,driver<536`: blanks separate alternatives, commas the conditions of one.
 _FACTOR = re.compile(r"([a-z]+)(=|!=|<|<=|>|>=)([^\s<>=!,]+)")
 _PROPERTIES = {"cuda": True, "driver": True, "arch": True, "brand": False}  # whether the value is a version
 _SEMANTIC = re.compile(r"(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)){0,2}")

@@ -15,6 +15,7 @@ from envkit.plan import names
 from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, sort
 from envkit.project.toml_files import lines_of, requirement_lines, table
 
+# `conda-forge::numpy >=1.26`, `pytorch=2.1.0=py3.10_cuda12.1_cudnn8.9.2_0`
 _SPEC = re.compile(r"(?:(?P<channel>[^:\s]+(?::[^:\s]+)*)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
 _FILE = re.compile(r"(?:-r|--requirement|(-c|--constraint))[\s=]*(\S.*)")  # in a section `pip`
 _FIELDS = {
@@ -163,6 +164,7 @@ def _pixi_conda(name: str, row: Mapping[str, Any], where: Any) -> Contents:
 def conda(line: Line, spec: str) -> Contents:
     """Classify a conda spec."""
     parts = _SPEC.fullmatch(spec.strip())
+    # `numpy[version='>=1.26']` has another syntax; a slash is that of a URL or a path.
     if parts is None or "[" in spec or "/" in spec.rpartition("::")[2]:
         return _skip(line, "is not a conda spec with a name, a version and a build")
     name, version, build = parts["name"].lower(), *_version(parts["rest"])
@@ -193,6 +195,7 @@ def _variant(line: Line, build: str) -> Contents:
 def _version(rest: str) -> tuple[str, str]:
     """Split the part of a spec after the name into version and build: `=2.1=py310_cuda12.1`, ` 2.1.* cuda*`."""
     version, _, build = rest.strip().partition(" ")
+    # In `numpy >=1.26, <2` and `numpy < 2`, the second word is no build.
     if not build or version.endswith(("=", ",", "<", ">")) or build.lstrip().startswith((",", "<", ">", "=", "!")):
         version, build = "".join(rest.split()), ""
     exact = re.fullmatch(r"={1,2}([^=<>!~,]+)(?:=(.*))?", version)
@@ -233,6 +236,7 @@ def channel_name(text: str) -> str:
 
 def with_source(contents: Contents, channels: set[str]) -> Contents:
     """Add the source of torch if it is a conda package: the channels decide. For pip it stays PyTorch's own index."""
+    # A line with `torch` is a pip requirement; the conda package is called `pytorch`.
     by_conda = [setting for setting in contents.of("torch") if not re.match(r"torch\b", setting.line.text)]
     if not by_conda:
         return contents

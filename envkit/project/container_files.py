@@ -20,16 +20,21 @@ from envkit.project.conda_files import conda, of_channels, variable, with_source
 from envkit.render import words
 from envkit.render.dockerfile import Instruction, Parsed, command, parse
 
+# `nvidia/cuda:12.6.3-cudnn-devel-ubuntu22.04`
 _CUDA_IMAGE = re.compile(
     r"(?:[^/\s]+/)*nvidia/cuda:(?P<cuda>\d+\.\d+)(?:\.\d+)?(?:-cudnn\d*)?-(?P<flavor>base|runtime|devel)"
     r"-(?P<os>[a-z]+[0-9.]+)(?:@\S+)?"
 )
+# `pytorch/pytorch:2.7.1-cuda12.6-cudnn9-runtime`
 _TORCH_IMAGE = re.compile(
     r"(?:[^/\s]+/)*pytorch/pytorch:(?P<torch>[0-9.]+)-cuda(?P<cuda>\d+\.\d+)-cudnn\d+-(?P<flavor>runtime|devel)(?:@\S+)?"
 )
+# `python:3.12.4-slim-bookworm`
 _PYTHON_IMAGE = re.compile(r"(?:[^/\s]+/)*python:(?P<python>3\.\d+)(?:\.\d+)?(?:-\S+)?(?:@\S+)?")
+# `DEBIAN_FRONTEND=noninteractive` in front of a command.
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
 _SHELL_ONLY = "image definitions cannot contain shell commands"
+# Options of pip install whose value would otherwise look like a package.
 _VALUED = frozenset(["--target", "-t", "--prefix", "--root", "--timeout", "--retries", "--trusted-host"])
 _FILE, _CONSTRAINT = ("-r", "--requirement"), ("-c", "--constraint")
 _INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
@@ -86,6 +91,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
     Raises:
         UsageError: the file cannot be read.
     """
+    # The parser reports carriage returns; at the end of a line they change nothing.
     parsed = parse(strictyaml.text_of(folder / name).replace("\r\n", "\n"))
     items, image = _substituted(parsed)
     resolved = {item.line for item in items if item.keyword == "FROM" and "$" not in item.text}
@@ -110,6 +116,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
     return _wheels_first(_last_of(requirements))
 
 
+# `$NAME`, `${NAME}`, `${NAME-default}`, `${NAME:-default}`
 _NAMED = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|(?P<plain>[A-Za-z_]\w*))", re.ASCII)
 
 
@@ -142,8 +149,10 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
         elif item.keyword == "ARG":
             for word in words.split(item.text):
                 key, sign, value = word.partition("=")
+                # `ARG NAME` in a stage has the value from before the first FROM.
                 plain = value.strip("'\"") if sign else first.get(key, "") if stages else ""
                 if plain and names.variable(key, plain) is None:
+                    # An ENV overrides an ARG of the same name.
                     known.setdefault(key, plain)
         elif item.keyword == "ENV":
             known.update({key: value for key, value in item.pairs if names.variable(key, value) is None})
@@ -227,6 +236,7 @@ class _Build:
     def source(self, path: str) -> str:
         """Return the project's file that was copied to a path in the image; the path itself if there is none."""
         absolute = self.target(path)
+        # A later COPY overwrites an earlier one.
         for source, target in reversed(self.copied):
             below = posixpath.relpath(absolute, target)
             file = posixpath.normpath(posixpath.join(source, below))
@@ -305,6 +315,7 @@ def _run(step: _Step) -> Contents:
         if not text or _NOTHING.match(text):
             continue
         try:
+            # A separator inside quotes leaves a part with an open quote, which shlex refuses.
             words = list(dropwhile(_ASSIGNMENT.fullmatch, shlex.split(text)))
         except ValueError:
             words = []
@@ -345,6 +356,7 @@ def _apt(line: Line, words: list[str]) -> Contents:
     requirements, rest = Contents(), iter(words)
     for word in rest:
         own = Line(where=line.where, text=word)
+        # These take a value: `-t bookworm-backports`.
         if word in ("-t", "-o", "-c", "--target-release", "--option", "--config-file"):
             next(rest, "")
         elif python := _PYTHON.fullmatch(word):
@@ -406,6 +418,7 @@ def _copied(step: _Step) -> Contents:
     for source in words[:-1]:
         own = posixpath.normpath(source.lstrip("/")) if source.strip("/") else "."
         is_folder = len(words) > 2 or target.endswith("/") or target in (".", "./")  # noqa: PLR2004 - sources and a target
+        # COPY copies the contents of a folder, not the folder itself.
         into = is_folder and not (build.folder / own).is_dir()
         to = build.to(f"{target.rstrip('/') or target}/" if into else target)
         build.copied.append((own, build.target(posixpath.join(target, posixpath.basename(own)) if into else target)))

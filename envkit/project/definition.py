@@ -149,6 +149,7 @@ def choose(folder: Path) -> tuple[str, tuple[str, ...]]:
 def _names_torch(name: str, folder: Path) -> bool:
     try:
         return bool(FILES[name](name, folder).of("torch"))
+    # The error of an unreadable file is reported if the file is chosen.
     except EnvkitError:
         return False
 
@@ -251,11 +252,14 @@ def _unique(requirements: Contents) -> Contents:
     skipped: list[Skipped] = []
     first: dict[str, Setting] = {}
     for setting in requirements.settings:
+        # CUDA and CPU exclude each other, so they share one entry.
         key = "cuda" if setting.field == "cpu" else setting.field
         if (setting.line.where, setting.line.text) in bad or (setting.line.constraint and setting.field in _COMPANIONS):
             continue  # the versions of companions follow from the torch of the request
+        # Several constraints on torch are joined by `_request`.
         if key in (*_LISTS, "env", "labels", "copy", FILE, "torch"):
             settings += [] if any((x.field, x.value) == (setting.field, setting.value) for x in settings) else [setting]
+        # A line without a version (`torchaudio`) yields to a later one that has a version.
         elif key not in first or not first[key].value:
             settings = [x for x in settings if x is not first.get(key)]
             first[key] = setting
@@ -263,6 +267,7 @@ def _unique(requirements: Contents) -> Contents:
         elif setting.value and (setting.field, setting.value) != (first[key].field, first[key].value):
             skipped.append(Skipped(line=setting.line, why=f"{first[key].line.where} has {first[key].value}"))
     packages, constraints = (
+        # Reversed here and below, so that of equal lines the first one stays, in the order of the file.
         {package.spec: package for package in reversed(rows) if (package.line.where, package.line.text) not in bad}
         for rows in (requirements.packages, requirements.constraints)
     )

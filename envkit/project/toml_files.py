@@ -93,6 +93,7 @@ def _dynamic(tree: Mapping[str, Any], where: Where, folder: Path) -> Contents:
         return Contents()
     row = table(tree, "tool", "setuptools", "dynamic", "dependencies").get("file")
     files = [row] if isinstance(row, str) else _texts(row)
+    # The plug-in hatch-requirements-txt.
     hook = table(tree, "tool", "hatch", "metadata", "hooks", "requirements_txt").get("files")
     files += _texts(hook)
     requirements = Contents()
@@ -114,6 +115,7 @@ def lines_of(name: str, text: str) -> Where:
         word = (
             rf"\s*[\"']?{re.escape(key)}[\"']?\s*="
             if is_key
+            # Not within a longer name: `torch` is no part of `pytorch-lightning` or `torch-geometric`.
             else rf"(?<![A-Za-z0-9_-]){re.escape(key)}(?![A-Za-z0-9_-])"
         )
         fits = re.compile(word).match if is_key else re.compile(word).search
@@ -171,10 +173,12 @@ def _marker_of(row: Mapping[str, Any]) -> str:
 def _clauses(version: str) -> str:
     """Translate Poetry's versions: `^2.1` is `>=2.1,<3`, `~2.1` is `>=2.1,<2.2`, `2.1` is `==2.1`."""
     clauses = []
+    # Poetry also separates clauses by blanks: `>=2.0 <3`. A blank after an operator separates nothing: `>= 2.0`.
     for part in re.sub(r"(?<![<>=!~^,\s])\s+(?=[<>=!~^])", ",", version).replace(" ", "").split(","):
         caret = re.fullmatch(r"([\^~])(\d+(?:\.\d+)*)", part)
         if caret:
             numbers = [int(number) for number in caret[2].split(".")]
+            # A caret fixes the first number that is not zero: `^0.2.3` is `>=0.2.3,<0.3`.
             first = next((at for at, number in enumerate(numbers) if number), len(numbers) - 1)
             keep = first if caret[1] == "^" else min(1, len(numbers) - 1)
             clauses.append(f">={caret[2]},<{'.'.join(map(str, [*numbers[:keep], numbers[keep] + 1]))}")

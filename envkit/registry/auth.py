@@ -38,8 +38,10 @@ _HELPER_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _TOKEN_USER = "<token>"  # noqa: S105 - the user name that helpers return with an identity token
 _MAX_FILE = 1 << 20  # bytes of a login file
 _PODMAN = "containers/auth.json"
+# Bearer realm="https://auth.example.com/token",service="registry.example.com",scope="repository:team/train:pull"
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _PARAMETER = re.compile(rf'\s*({_WORD})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_WORD}))\s*(?:,|$)')
+# A word before `=` is a parameter, not the next scheme.
 _SCHEME = re.compile(rf"\s*,?\s*({_WORD})(?:\s+(?!=)|\s*,|\s*$)")
 _MAX_HEADER = 8192  # characters of a WWW-Authenticate header
 _COUNTRY, _SHORT = 2, 3  # lengths of a country code, and at most of a label such as `co` before it
@@ -69,6 +71,7 @@ class StoredLogin:
 def login_files(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """Return the files that are searched for a login, in order; they may not exist."""
     env = os.environ if environ is None else environ
+    # Without a home folder, no file is found there.
     home = Path(env.get("HOME") or "/nonexistent")
     paths = [
         Path(env.get("DOCKER_CONFIG") or home / ".docker") / "config.json",
@@ -113,6 +116,7 @@ def _in_file(path: Path, tree: dict[str, Any], registry: str, repository: str) -
                 return login
     auths = _table(path, tree, "auths")
     for key in (*repository_keys(registry, repository), *keys):
+        # With a credential store, `docker login` leaves an empty object here.
         if auths.get(key):
             return _stored(path, key, auths[key])
     return None
@@ -168,6 +172,7 @@ def _stored(path: Path, key: str, row: object) -> Login | None:
 
 def _ask_helper(path: Path, helper: object, key: str) -> Login | None:
     """Return the login of a credential helper (the docker-credential-* protocol)."""
+    # The name becomes part of a program's name: with a slash, it would be the path of any program.
     if not isinstance(helper, str) or not _HELPER_NAME.fullmatch(helper):
         raise _damaged(path, f"{helper!r:.80} is not a valid name of a credential helper")
     program = f"docker-credential-{helper}"
@@ -239,6 +244,7 @@ def trusted_realm(registry: str, realm: str) -> bool:
     ours, theirs = here.hostname or "", there.hostname
     if ours == theirs:
         return True
+    # As for Docker Hub: registry-1.docker.io and auth.docker.io.
     domain = _domain(ours)
     return domain is not None and (theirs == domain or theirs.endswith(f".{domain}"))
 

@@ -41,6 +41,7 @@ class Documents:
             EngineError: the registry refuses.
             EnvironmentProblem: it cannot be reached, or the document is not cached and `offline` is set.
         """
+        # Only digests are looked up in the cache: a tag can have moved.
         data = self._kept(reference.digest)
         if data is not None and reference.digest is not None and (kind := _kind(data)) is not None:
             return Manifest(data=data, media_type=kind, digest=reference.digest)

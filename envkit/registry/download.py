@@ -38,6 +38,7 @@ _LOOK_S = 0.1  # the longest delay until a signal, the time limit or a failure e
 _ENDING_S = 2.0  # the time for threads to end; those that wait for a silent server are abandoned
 _WHOLE, _PARTIAL, _UNSATISFIABLE = 200, 206, 416
 _DAMAGED = "run it again; if it repeats, the index or mirror serves other files than the lock has: envkit lock --check"
+# Content-Range: `bytes 1000-1999/2000`, or `/*` if the size is unknown (RFC 9110, 14.4).
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 
@@ -137,6 +138,7 @@ def fetch(
         work.end()
         until = time.monotonic() + _ENDING_S
         for thread in threads:
+            # A thread that was not started yet cannot be joined.
             if thread.ident is not None:
                 thread.join(max(until - time.monotonic(), 0))
         raise
@@ -212,6 +214,7 @@ class _Fetch:
                 file.flush()
                 # Write the contents before the name, so that no file is incomplete after a power failure.
                 os.fsync(file.fileno())
+                # The folder is not synced: if this name is lost, the file is only downloaded again.
                 Path(part).replace(path)
         except OSError as error:
             raise store.unusable(self.folder, error) from error
@@ -233,6 +236,8 @@ class _Fetch:
 
     def _attempt(self, item: Item, state: _State) -> None:
         """Request the missing bytes once and write them to the part."""
+        # An earlier run was killed after the last byte and before the rename; a range past the end would be refused
+        # with 416.
         if item.size is not None and state.size == item.size:
             return
         try:
@@ -243,7 +248,7 @@ class _Fetch:
             error.progressed, state.furthest = state.size > state.furthest, max(state.size, state.furthest)
             if not error.final.message.startswith(item.name):
                 error.final.message = f"{item.name}: {error.final.message}"
-                error.final.args = (error.final.message,)
+                error.final.args = (error.final.message,)  # what str() returns
             raise
 
     def _receive(self, item: Item, state: _State) -> None:
@@ -402,6 +407,7 @@ def locked_part(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         try:
             yield part, file
         except BaseException as error:
+            # A full disk leaves no partial file. Other errors leave the part, which a later run resumes.
             full = isinstance(error, OSError) and error.errno in store.FULL
             with contextlib.suppress(OSError):
                 if full:
@@ -414,6 +420,7 @@ def locked_part(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 def _is_own(part: Path) -> bool:
     """Return whether a part belongs to one thread; such parts are never resumed."""
+    # SHA256.part has one dot, SHA256.PID-THREAD.part has two.
     return part.name.count(".") > 1
 
 

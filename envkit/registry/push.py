@@ -104,6 +104,7 @@ class Pusher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._work.stop()
+        # Each thread ends at the first None that it takes.
         for _ in self._threads:
             self._waiting.put(None)
 
@@ -277,6 +278,7 @@ class Transfers:
                 hint="envkit build again, without --offline",
             )
         self.registry.persist(lambda: self._send(upload))
+        # The progress was reported while the bytes were sent.
         self._count("sent", blob.size, progress=False)
 
     def _sources_of(self, blob: Blob) -> tuple[str, ...]:
@@ -289,6 +291,8 @@ class Transfers:
         """Return whether the registry mounted the blob from another repository; if not, `upload.url` may be set."""
         start, repository = self.registry.start_upload, self.reference.repository
         try:
+            # A registry that does not mount starts an ordinary upload. Its URL is used by `_send` instead of a second
+            # request.
             upload.url = self.registry.persist(lambda: start(repository, upload.blob.digest, source))
         except EngineError:  # some registries refuse if the login cannot read the source, instead of starting an upload
             upload.url = None
@@ -315,6 +319,7 @@ class Transfers:
         scopes = (f"repository:{repository}:pull,push",)
         kind = {"Content-Type": "application/octet-stream"}
         data: bytes = b""
+        # One PUT with the contents (a monolithic upload) instead of PATCH and PUT.
         if blob.size <= _WHOLE:
             data = blob.data if blob.path is None else blob.path.read_bytes()
             self._forward(len(data))
@@ -323,6 +328,7 @@ class Transfers:
             # Registries handle ranges of uploads differently; a blob in one piece needs none.
             body = Body(self._pieces(upload), blob.size)
             with self.registry.request("PATCH", upload.url, scopes, headers=kind, body=body) as answer:
+                # The upload was started before, so its URL is no longer valid.
                 if answer.status == _MISSING:
                     raise TransientError(EngineError(f"{doing}: the upload session expired", hint="run it again"))
                 if answer.status == _UNAUTHORIZED:  # an expired token; the next try requests a new one

@@ -32,6 +32,7 @@ EMPTY = "application/vnd.oci.empty.v1+json"
 MAX_BLOB = 64 << 20  # maximum bytes of an attached document
 _NOTHING = b"{}"
 _FOUND, _CREATED, _ACCEPTED, _MISSING = 200, 201, 202, 404
+# Limits, because a registry could send entries or pages without end.
 _MAX_REFERRERS, _MAX_PAGES = 1000, 50
 _TRIES = 12  # for adding to a list that other clients change at the same time
 _SETTLE_S = 0.2  # time until concurrent changes of other clients are visible
@@ -141,6 +142,7 @@ def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artif
         verify_manifest(target, data, registry)
         return Attached(digest=digest, listed_by="", new=False)
     transfers = Transfers(registry, image, ())
+    # Before the manifest: a registry may refuse one with missing blobs, the empty configuration included.
     for blob in (_NOTHING, artifact.data):
         transfers.blob(Blob(spec.sha256(blob), len(blob), None, blob, None))
     listed = _put(registry, target, data)
@@ -175,6 +177,7 @@ def _add_to_list(registry: Registry, image: Reference, artifact: Artifact, data:
     def add() -> None:
         tree = _list_under_tag(registry, image)
         rows = _index_rows(tree, str(image))
+        # The specification has no conditional update of a tag, so a lost update is only found by reading again.
         if not _is_in(rows, digest):
             index = {**tree, "schemaVersion": 2, "mediaType": spec.INDEX, "manifests": [*rows, entry]}
             registry.put_manifest(tag, spec.canonical(index), spec.INDEX)

@@ -90,6 +90,7 @@ class Registry:
                 data = answer.read(MAX_MANIFEST)
                 kind = answer.headers.get("content-type", "").partition(";")[0].strip()
                 digest, announced = spec.sha256(data), answer.headers.get("docker-content-digest")
+            # A registry may announce a digest of another algorithm, such as sha512.
             for expected in (reference.digest, announced):
                 if expected and expected.startswith("sha256:") and expected != digest:
                     raise IntegrityError(
@@ -162,6 +163,8 @@ class Registry:
         query = f"?{urlencode({'mount': digest, 'from': source})}" if digest and source else ""
         scopes = (*push_scopes(repository), *(pull_scopes(source) if query and source else ()))
         with self.request("POST", f"{repository}/blobs/uploads/{query}", scopes) as answer:
+            # 201: the blob was mounted. 202: an ordinary upload has started; registries may answer a mount that way,
+            # too.
             self.expect(answer, (_CREATED, _ACCEPTED), f"pushing to {self.name}/{repository}")
             if answer.status == _CREATED:
                 return None
@@ -185,6 +188,7 @@ class Registry:
                         f"pushing {reference}: the registry received other bytes ({_errors(text)})",
                         hint="run it again; if it repeats, a proxy on the way to the registry changes data",
                     )
+                # The specification requires 201; Docker's client accepts all 2xx.
                 self.expect(answer, (_CREATED, _FOUND, _ACCEPTED), f"pushing {reference}")
                 announced = answer.headers.get("docker-content-digest", "")
                 if announced.startswith("sha256:") and announced != spec.sha256(data):
@@ -247,9 +251,11 @@ class Registry:
 
     def _authorize(self, offered: tuple[Challenge, ...], scopes: tuple[str, ...], stale: str | None, reply: str) -> str:
         """Return an Authorization header for the challenges of the registry."""
+        # Before the lock, which `root` takes, too.
         root = self.root
         with self._lock:
             # Hold the lock while a token is fetched, so that threads that need the same token wait for it.
+            # Of `repository:team/train:pull,push`.
             repository = scopes[0].split(":")[1]
             if repository not in self._logins:
                 self._logins[repository] = find_login(self.name, repository, self._environ)
@@ -300,6 +306,8 @@ class Registry:
         )
         wanted = dict.fromkeys((*scopes, *challenge.parameters.get("scope", "").split()))
         query += tuple(("scope", scope) for scope in _merged(tuple(wanted)))
+        # An identity token is exchanged by POST, as Docker's client does (the distribution project's "OAuth2 Token
+        # Authentication").
         if login is not None and login.identity_token:
             form = {"grant_type": "refresh_token", "refresh_token": login.identity_token, "client_id": "envkit"}
             form |= {"service": challenge.parameters.get("service", ""), "scope": " ".join(_merged(tuple(wanted)))}

@@ -80,6 +80,7 @@ class Remote:
             yield
             return
         reference = parse_remote(image.origin)
+        # The lock comes first: otherwise a prune could remove blobs between the download and their use.
         with self._in_use(), Transport(ca_bundle=self._ca_bundle) as transport:
             registry = Registry.of(reference, transport)
             items = [

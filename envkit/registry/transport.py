@@ -53,6 +53,7 @@ _HANDSHAKE_S = 5.0  # a server on this machine answers at once
 _HOPS = 5  # registries redirect a blob once or twice; more redirects are a loop
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
+# `Answer` reads from urllib3 directly, so the errors of the libraries below requests arrive as they are.
 _FOREIGN = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
 _DRIP = 1024  # bytes per second; a lower rate over the silence limit counts as silence
 
@@ -70,6 +71,7 @@ class Body:
         return self._size
 
 
+# Compared by identity: `download` keeps the answers that are being read in a set.
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """A response of a server; a context manager that releases the connection."""
@@ -167,6 +169,8 @@ class Transport:
     def __init__(self, *, ca_bundle: str | None = None, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
         self._ca_bundle = ca_bundle
+        # Connections are pooled. One that was allowed for one request must not serve another that may not reach its
+        # network.
         self._sessions: dict[frozenset[Reach], requests.Session] = {}  # one for each set of allowed networks
         self._lock = threading.Lock()
         self._met: dict[str, Reach] = {}  # hosts of direct connections (without a proxy)
@@ -211,6 +215,7 @@ class Transport:
         target, own = split_login(url)
         secret, allowed = authorization or own, NAMED
         if led_by is not None:
+            # Only for its checks: `url` is already absolute.
             follow(led_by, url, self.reach(led_by))
             allowed = reachable_from(self.reach(led_by))
         origin = target
@@ -219,6 +224,7 @@ class Transport:
                 method,
                 target,
                 dict(headers or {}),
+                # The storage behind a redirect must not learn the login, and S3 refuses one beside a signed URL.
                 secret if same_host(origin, target) else None,
                 body,
                 allowed=allowed,
@@ -253,6 +259,7 @@ class Transport:
         if secret:
             sent["Authorization"] = secret
         try:
+            # Requests to this machine go to the session without proxies (`_Adapter.direct`).
             response = self._session(HERE & allowed if is_loopback(url) else allowed, url).request(
                 method,
                 url,
@@ -308,6 +315,8 @@ class _Adapter(requests.adapters.HTTPAdapter):
     def __init__(self, allowed: frozenset[Reach], met: dict[str, Reach]) -> None:
         self.direct = allowed == HERE  # the proxies in the environment are not for this host
         self._allowed, self._met = allowed, met
+        # 16 covers the parallel transfers: 6 downloads of wheels, 6 of conda packages, and 4 uploads. `retry.persist`
+        # retries instead of the adapter, because it knows the state of a transfer.
         super().__init__(pool_connections=16, pool_maxsize=16, max_retries=0)
 
     def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
@@ -442,6 +451,7 @@ def _session(adapter: _Adapter) -> requests.Session:
     session = requests.Session()
     session.trust_env = not adapter.direct
     session.auth = _no_login
+    # Registries need no cookies, and all hosts and threads share the session.
     session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
     session.mount("http://", adapter)
     session.mount("https://", adapter)
@@ -503,6 +513,7 @@ def _slow(url: str, what: str, limit_s: float) -> TimeLimitError:
 
 def _untrusted(url: str, error: BaseException) -> EnvironmentProblem:
     text, hint = str(error), "ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities"
+    # The first text is urllib3's, the second OpenSSL's.
     why = "it is for another host" if "doesn't match" in text or "Hostname mismatch" in text else ""
     for sign, what in (("not yet valid", "it is not valid yet"), ("expired", "it is expired")):
         if sign in text:

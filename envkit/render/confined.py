@@ -29,6 +29,7 @@ def render_confined(name: str, values: dict[str, Any], folders: Sequence[Path]) 
     task = json.dumps({"name": name, "values": values, "folders": [str(folder.resolve()) for folder in folders]})
     try:
         run = subprocess.run(  # noqa: S603 - this interpreter and this module
+            # -I: neither variables such as PYTHONPATH nor the user's site-packages nor the current folder are used.
             [sys.executable, "-I", "-c", _START, str(Path(__file__).parents[2])],
             input=task.encode(),
             capture_output=True,
@@ -38,6 +39,7 @@ def render_confined(name: str, values: dict[str, Any], folders: Sequence[Path]) 
     except subprocess.TimeoutExpired as error:
         raise _too_much(name) from error
     try:
+        # The kernel ends a process at its limit of processor time (SIGXCPU or SIGKILL), so there is no answer.
         answer = json.loads(run.stdout)
     except ValueError as error:
         raise _too_much(name) from error
@@ -56,6 +58,7 @@ def serve() -> None:
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    # No file can be written. The answer goes to a pipe, which this limit does not affect.
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     try:
         text = render_template(task["name"], task["values"], [Path(folder) for folder in task["folders"]])

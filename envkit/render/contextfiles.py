@@ -31,6 +31,7 @@ def context_files(
     uid, _, gid = plan.user.partition(":")
     texts = {
         "plan.json": plan.canonical().decode(),
+        # ssh and getpass.getuser() need a name for the UID.
         "passwd": f"envkit:x:{uid}:{gid}:envkit:{_HOME}:/bin/bash\n",
         "group": f"envkit:x:{gid}:\n",
     }
@@ -68,6 +69,7 @@ def dockerignore(names: list[str]) -> bytes:
 def _condarc(plan: BuildPlan, mirrors: Mirrors) -> str:
     lines = ["channels:", *(f"  - {yaml(name)}" for name in plan.channels)]
     lines += [
+        # Whatever names the channel `defaults` gets nothing from it.
         "default_channels: []",
         "channel_priority: strict",
         "safety_checks: enabled",
@@ -88,7 +90,9 @@ def _fetch(plan: BuildPlan, mirrors: Mirrors) -> dict[str, str]:
     url = sources.installer_url(plan, mirrors)
     if plan.installer is None or url is None:
         return {}
+    # proto also limits redirects, so a download over https does not continue over http.
     protocol = "=http" if url.startswith("http:") else "=https"
+    # max-time is in seconds.
     options = ["fail", "silent", "show-error", "location", "retry = 3", f'proto = "{protocol}"', "max-time = 1800"]
     options += [f'cacert = "{CA_FILE}"'] if mirrors.ca_bundle else []
     return {

@@ -26,6 +26,7 @@ _BLANKS = re.compile(r"[\t\v\f\r ]+")
 _CONTINUED = re.compile(r"\\[ \t]*$")
 # Engines before 23 continue a line after two backslashes as after one; later ones do not.
 _TWICE = re.compile(r"\\\\[ \t]*$")
+# `RUN <<EOF`, `COPY <<'check.py' /usr/share/`, `RUN 3<<-"EOF" cat`
 _HEREDOC = re.compile(r"(?:^|\s)[0-9]*<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2(?=\s|$)")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
@@ -198,9 +199,11 @@ class _Reader:
         name = rest[1].lower() if len(rest) == 2 and rest[0].lower() == "as" else ""  # noqa: PLR2004 - AS and a name
         if "$" in text:
             self._problem(line, "FROM depends on a variable")
+        # Docker compares the names of stages without case.
         parent = next((stage for stage in self._stages if stage.name and stage.name == image.lower()), None)
         stage = Stage(name)
         if parent:
+            # copy() keeps the class: a stage based on one FROM scratch has no unknown variables either.
             stage = Stage(name, copy(parent.env), dict(parent.labels), parent.user, parent.entrypoint)
         elif image == "scratch":
             stage.env = _ScratchVariables(_SCRATCH)

@@ -18,6 +18,7 @@ from envkit.render import quoting
 
 MAX_OUTPUT = 1 << 20  # the longest Dockerfile of the goldens has 28,000 bytes
 EXPORTS = "export/"  # folder of the templates of `envkit export`
+# Jinja leaves empty lines and blanks where a block or a condition has no text.
 _BLANKS = re.compile(r"\n{3,}")
 _TRAILING = re.compile(r"[ \t]+\n")
 
@@ -169,6 +170,7 @@ def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
     names: list[str] = []
     seen: set[str] = set()
     folders = with_plugins(name, folders)
+    # The set ends a loop of templates that extend one another.
     while name not in seen:
         seen.add(name)
         source = source_of(name, folders)

@@ -106,6 +106,7 @@ def _of(
 
 
 def _binds(flag: str) -> bool:
+    # bind is the default type of a mount, and without from= its source is the build context.
     return flag.startswith("--mount=") and "type=" not in flag.replace("type=bind", "") and "from=" not in flag
 
 
@@ -156,6 +157,7 @@ def _decoded(files: list[_File]) -> Iterator[str]:
     step: list[str] = []
     size = 0
     for file in files:
+        # An empty file is written, too.
         for begin in range(0, max(1, len(file.data)), _STEP_BYTES):
             piece = file.data[begin : begin + _STEP_BYTES]
             if step and size + len(piece) > _STEP_BYTES:

@@ -13,6 +13,7 @@ _LISTS = ("environment.yml", "torch.txt", "requirements.txt")
 _HASHED = re.compile(r"\S+==\S+ --hash=sha256:[0-9a-f]{64}")
 _EXPLICIT = re.compile(r"https?://\S+\.(?:conda|tar\.bz2)#sha256:[0-9a-f]{64}")
 _PAGE = re.compile(r"--find-links https?://\S+/")
+# The lookahead allows one command: that of the built-in template, which installs explicit.txt.
 _CONDA_INSTALLS = re.compile(
     r"\bconda (?:env create|env update|install|update|create(?! -y -q -p /opt/env --file explicit\.txt;))\b"
 )

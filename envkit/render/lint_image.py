@@ -10,6 +10,7 @@ from envkit.render.dockerfile import command
 from envkit.render.lint_model import Context, Hit, Rule, error
 
 _SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
+# The values that the NVIDIA container toolkit accepts, without `all`.
 _CAPABILITIES = frozenset(["compute", "compat32", "graphics", "utility", "video", "display", "ngx"])
 _CREATES_ENV = re.compile(r"conda (?:env )?create\b")
 # Variables that a definition may not set, except those that templates set (PATH, NVIDIA_REQUIRE_CUDA) or that D40 and
@@ -26,6 +27,7 @@ def stages(context: Context) -> Iterator[Hit]:
     """D15: a build stage and a final one; the environment is copied to the path where it was created."""
     if context.parsed.last_stage < 1:
         yield error(0, "there is only one stage")
+    # An environment contains absolute paths, such as those in shebangs, so it works only where it was created.
     copies = [item for item in context.parsed.final("COPY") if "--from=build" in item.flags]
     if not any(item.text.split() == ["/opt/env", "/opt/env"] for item in copies):
         yield error(0, "the final stage does not copy /opt/env to /opt/env")
@@ -48,6 +50,7 @@ def cache_mounts(context: Context) -> Iterator[Hit]:
     """D17: cache mounts have an id and are locked."""
     for item in context.parsed.of("RUN"):
         for flag in item.flags:
+            # Without an id, all Dockerfiles that mount this path share one cache. Locked, one build at a time uses it.
             if "type=cache" in flag and not ("sharing=locked" in flag and "id=envkit-" in flag):
                 yield error(item.line, "a cache mount without id or sharing=locked")
 

@@ -13,7 +13,9 @@ from envkit.render.lint_model import Context, Hit, Rule, error, warning
 _DIGEST = re.compile(r"\S+@sha256:[0-9a-f]{64}")
 _LOCAL_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
 _REGISTRY = re.compile(r"(?:localhost|[^/\s]+[.:][^/\s]*)/\S+")
+# BuildKit looks for `syntax=` after # and after //, and in a JSON object at the beginning of the file.
 _DIRECTIVE = re.compile(r"(?i)(?:#|//)\s*(?:syntax|escape|check)\s*=")
+# A single |, not ||.
 _PIPE = re.compile(r"(?<!\|)\|(?!\|)")
 _FROM_AS = 3  # words of FROM IMAGE AS NAME
 _HOME_PIP_CACHE = "target=/root/.cache/pip"
@@ -100,8 +102,10 @@ def installers(context: Context) -> Iterator[Hit]:
 
 def constants(context: Context) -> Iterator[Hit]:
     """D9: no value of the plan in a RUN, a SHELL or a comment."""
+    # Values reach a build in files and in quoted ENV and LABEL, so none can become shell code.
     values = sorted(_values(context.plan()))
     lines = [(item.line, item.script) for item in context.parsed.of("RUN", "SHELL")]
+    # The first line names the command, which may contain the path of the definition.
     lines += [(line, text) for line, text in context.parsed.comments if line > 1]
     for line, text in lines:
         yield from (

@@ -83,6 +83,7 @@ def _apt(os: str, mirrors: Mirrors) -> dict[str, str]:
     pockets: tuple[str, ...]
     if os.startswith("ubuntu"):
         what, root, security = "ubuntu_mirror", mirrors.ubuntu_mirror, None
+        # Ubuntu's archive includes its security fixes; Debian has a separate archive for them.
         pockets, parts, key = ("", "-updates", "-security"), "main universe", "ubuntu-archive-keyring.gpg"
     else:
         what, root, security = "debian_mirror", mirrors.debian_mirror, mirrors.debian_security_mirror
@@ -93,6 +94,7 @@ def _apt(os: str, mirrors: Mirrors) -> dict[str, str]:
     if security is not None:
         suites.append((sources.url(security, "debian_security_mirror", signed=True), "-security"))
     signed = f"[signed-by=/usr/share/keyrings/{key}]"
+    # "-" names no folder: the lists of the image in sources.list.d are not read.
     conf = [f'Dir::Etc::SourceList "{FOLDER}/{APT_SOURCES}";', 'Dir::Etc::SourceParts "-";']
     conf += [f'Acquire::https::CAInfo "{FOLDER}/{CA_FILE}";'] if mirrors.ca_bundle else []
     return {

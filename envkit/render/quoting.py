@@ -12,7 +12,9 @@ from envkit.ground.errors import UsageError
 from envkit.plan import names
 
 _PLAIN_YAML = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+*<>!~,/ -]*[A-Za-z0-9_.=+*-]|[A-Za-z0-9_]")
+# YAML 1.1, which PyYAML and others read, has all of these as booleans or null.
 _YAML_WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null", "y", "n"])
+# `1e3`, `0x1F`, `1_000`, and versions: YAML would read 3.10 as the number 3.1.
 _NUMBER = re.compile(r"[0-9._+eExXoO-]+|0[xXbB][0-9A-Fa-f_]+")
 
 
@@ -39,6 +41,7 @@ def words(value: Sequence[str]) -> str:
 def yaml(value: str) -> str:
     """Return a YAML scalar that reads back as this text, unquoted if that is safe."""
     safe = _PLAIN_YAML.fullmatch(value) and value.lower() not in _YAML_WORDS and not _NUMBER.fullmatch(value)
+    # A JSON string is valid YAML.
     return value if safe else json.dumps(value, ensure_ascii=False)
 
 

@@ -18,6 +18,7 @@ from envkit.render.copied import COPIED, copied_files
 from envkit.render.model import SYNTAXES, Rendered
 from envkit.render.texts import text_of
 
+# No line break and no quote: the command becomes a comment of the Dockerfile.
 _COMMAND = re.compile(r"envkit render [A-Za-z0-9][A-Za-z0-9._/-]*")
 
 
@@ -70,6 +71,7 @@ def render(
     names = [*files, *(["ca-bundle.pem"] if places.ca_bundle else []), *(locked.built_files(lock) if lock else [])]
     copied, executable = copied_files(plan)
     names += [COPIED, f"{COPIED}/**"] if copied else []
+    # Builders read the Dockerfile even if it is ignored.
     files[".dockerignore"] = dockerignore([name for name in names if name != "Dockerfile"])
     rendered = Rendered(
         files=dict(sorted((files | copied).items())),

@@ -11,6 +11,7 @@ from envkit.plan.model import BuildPlan
 from envkit.resolve.model import Resolution
 
 PYTORCH = "https://download.pytorch.org/whl"
+# `registry.example.com:5000/team/base:1.2@sha256:...`, or the whole or short ID of a local image.
 _REFERENCE = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}|[0-9a-f]{12,64}"

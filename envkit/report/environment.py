@@ -136,6 +136,7 @@ def _with_unit(value: Any, unit: str) -> Any:
 
 def without_identifiers(tree: Tree) -> Tree:
     """Return a record in which all UUIDs of GPUs and MIG slices are replaced."""
+    # The longest first: the older name of a MIG slice, MIG-GPU-UUID/1/0, contains that of its GPU.
     known = sorted({identifier for identifier in _uuids(tree) if len(identifier) >= _FEWEST}, key=len, reverse=True)
     replaced: Tree = _replaced(tree, known)
     return replaced
@@ -161,4 +162,5 @@ def _replaced(tree: Any, known: list[str]) -> Any:
         return tree
     for identifier in known:
         tree = tree.replace(identifier, HIDDEN)
+    # Texts such as the end of stderr may name GPUs that have no entry of their own.
     return _IDENTIFIER.sub(HIDDEN, tree)

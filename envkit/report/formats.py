@@ -54,6 +54,7 @@ def _escape(char: str) -> str:
     code = ord(char)
     if code <= 0xFFFF:  # noqa: PLR2004 - the last code point of the basic multilingual plane
         return f"\\u{code:04x}"
+    # An escape in JSON has 16 bits, so other characters are a surrogate pair (RFC 8259, section 7).
     high, low = divmod(code - 0x10000, 0x400)
     return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
 

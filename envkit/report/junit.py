@@ -22,6 +22,7 @@ def render_junit(record: Tree) -> bytes:
     name, image = title_of(record)
     root = ET.Element("testsuites", name="envkit verify")
     suite = ET.SubElement(root, "testsuite", name=clean(f"envkit verify {name or image}"))
+    # The common schema of JUnit files has times without a time zone.
     suite.set("timestamp", clean(run["started"]).removesuffix("Z"))
     properties = ET.SubElement(suite, "properties")
     for key, value in _facts(record).items():

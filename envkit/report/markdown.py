@@ -53,6 +53,7 @@ def render_markdown(record: Tree, *, limit: int | None = None) -> bytes:
             return data
         if len(parts) <= 2:  # noqa: PLR2004 - the verdict and the problems always stay
             room = max(limit - len(_CUT.encode()), 0)
+            # The limit may divide a character, whose first bytes are dropped; then the last, incomplete line goes.
             kept = data[:room].decode(errors="ignore").rpartition("\n")[0]
             return (kept + _CUT).encode()[:limit]
         parts.pop()
@@ -135,6 +136,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, lef
 def text_only(text: object) -> str:
     """Escape a text so that it contains no markup, link, mention or table cell; text in backticks becomes code."""
     parts = clean(text).split("`")
+    # An odd number of backticks has one without a partner, so none of them is markup.
     if len(parts) % 2 == 0:
         return _plain(clean(text))
     return "".join(_code(part) if index % 2 else _plain(part) for index, part in enumerate(parts))
@@ -147,5 +149,6 @@ def _plain(text: str) -> str:
 
 
 def _code(text: str) -> str:
+    # In a table, a bar ends the cell even within code.
     shown = text.replace("|", "\\|")
     return f"`{shown}`" if text.strip() else ""

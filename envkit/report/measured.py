@@ -47,6 +47,7 @@ def spreads(checks: Sequence[Tree]) -> dict[str, list[Spread]]:
     groups: dict[str, list[Spread]] = {}
     for check in checks:
         samples = mapping(check.get("samples"))
+        # Each sample is drawn as a multiple of the median, so 0 and negative values cannot be shown.
         values = tuple(value for value in sequence(samples.get("values")) if is_number(value) and value > 0)
         if len(values) >= _FEWEST_SAMPLES:
             spread = Spread(clean(check["id"]), values, clean(samples.get("unit") or ""), is_noisy(check))

@@ -45,6 +45,7 @@ def render_sarif(record: Tree) -> bytes:
     }
     run = {
         "tool": {"driver": driver},
+        # GitHub takes what is before the last slash as the category, so each image replaces only its own results.
         "automationDetails": {"id": f"envkit-verify/{clean(name or image)}/"},
         "invocations": [invocation],
         "results": results,
@@ -101,6 +102,7 @@ def _locations(record: Tree) -> dict[str, Any]:
     physical: dict[str, Any] = {}
     source = _source([str(word) for word in sequence(record["run"]["argv"])])
     if source is not None:
+        # GitHub requires a line for a file, and a plan has none for a finding, so it is the first.
         location = {"artifactLocation": {"uri": quote(source)}, "region": {"startLine": 1}}
         physical = {"physicalLocation": location}
     return {"physical": physical, "image": clean(title_of(record)[1])}

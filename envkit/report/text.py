@@ -69,6 +69,7 @@ def _colored(lines: list[Line]) -> str:
     from rich.text import Text  # noqa: PLC0415
 
     buffer = io.StringIO()
+    # The lines are laid out already, so rich must not wrap them: any width that is larger than theirs.
     console = Console(
         file=buffer, force_terminal=True, color_system="standard", width=10_000, highlight=False, legacy_windows=False
     )
@@ -144,6 +145,7 @@ def _findings(group: Sequence[Tree], verdict: str, hang: str, width: int) -> lis
         note = "" if item["verdict"] == verdict else f"{item['verdict']} "
         text = f"{note}{code_of(item)}: {item['message']}"
         lines += wrapped(text, width, first=label, rest=hang + "  ")
+        # Several findings may have the same advice: it follows the last of them.
         later = {advice for other in findings[index + 1 :] for advice in other["advice"]}
         for advice in item["advice"]:
             lines += [] if advice in later else wrapped(advice, width, first=f"{hang}-> ")
@@ -199,6 +201,7 @@ def _stderr(run: Tree, width: int) -> list[Line]:
         return []
     code = run["payload"]["exit_code"]
     lines: list[Line] = [(), (Span(f"Last output of the payload (exit code {code})", "bold"),)]
+    # The bar keeps the image's output from being a command of a CI system, such as `::error::`.
     return lines + [(Span(f"  | {fitted(clean(line), width - 4)}"),) for line in tail[-10:]]
 
 
@@ -208,6 +211,7 @@ def _foot(record: Tree, path: str | None, width: int) -> list[Line]:
     outcome = f"{counted(summary)}. Exit code {summary['exit_code']}."
     lines = wrapped(outcome, width, first=f"{headline(summary)}  ", rest="  ", first_style=verdict)
     if path:
+        # On one line, however long, so that it can be copied; 8 is the length of `record: `.
         lines += wrapped(path, max(width, cells(path) + 8), first="record: ")
     return lines
 
@@ -226,6 +230,7 @@ def wrapped(
     """
     hang = " " * cells(first) if rest is None else rest
     room = max(width, MIN_WIDTH)
+    # textwrap returns no line for an empty text.
     pieces = textwrap.wrap(clean(text), room, initial_indent=first, subsequent_indent=hang, break_on_hyphens=False) or [
         first
     ]

@@ -43,6 +43,7 @@ def choose(builds: list[Build], sieve: Sieve) -> Choice:
     incomplete = min(doubtful, key=lambda build: _order(build, sieve)) if doubtful else None
     if sieve.wanted.driver is None or _mode(best, sieve) == "native":
         return Choice(best, len(builds), incomplete=incomplete)
+    # A native build with incomplete data is no alternative to a complete one.
     native = [build for build in builds if _mode(build, sieve) == "native" and unsure(build) == unsure(best)]
     if not native:
         return Choice(best, len(builds), incomplete=incomplete, native=_native_elsewhere(sieve))
@@ -124,6 +125,7 @@ def compile_supported(python: str, release: Release | None) -> bool:
 
 
 def _order(build: Build, sieve: Sieve) -> tuple[object, ...]:
+    # Negative: the newest sorts first. key() drops trailing zeros, so without the final 0, 12.0 would sort before 12.6.
     newest_cuda = tuple(-number for number in (*key(build.cuda or "0"), 0))
     return (
         unsure(build),
@@ -132,6 +134,7 @@ def _order(build: Build, sieve: Sieve) -> tuple[object, ...]:
         SOURCE_ORDER.index(build.source),
         not build.advertised,
         newest_cuda,
+        # From here on only for a total order: equal facts give the same answer in any order of rows.
         build.platform,
         build.selector or "",
         build.index or "",

@@ -85,11 +85,13 @@ def smallest(
     def clashes(kept: tuple[Ask, ...]) -> bool:
         return not satisfiable(keep(full, stated, kept), index)
 
+    # Size 0 comes first: perhaps no build fits even the defaults.
     for size in range(min(SMALL, len(searched)) + 1):
         for kept in combinations(searched, size):
             if clashes(kept):
                 return kept
     needed = searched
+    # From the end of FIELDS, so that a clash of versions stays rather than one of limits and sources.
     for ask in reversed(searched):
         fewer = tuple(other for other in needed if other != ask)
         if clashes(fewer):
@@ -455,6 +457,7 @@ def _nearest(constraint: Constraint | None, index: Index) -> list[str]:
     written = key(constraint.clauses[0][1]) if constraint else ()
     line = sorted({*(key(name) for name in index.rank), written})
     position = line.index(written)
+    # The distance is counted in releases: 2.0.0 is next to 1.13.1.
     return sorted(index.rank, key=lambda name: (abs(line.index(key(name)) - position), index.rank[name]))[:3]
 
 

@@ -72,6 +72,7 @@ def find(typed: str, gpus: tuple[Gpu, ...], *, short: bool = False) -> Gpu | Non
         return next((gpu for gpu in gpus if gpu.capability == wanted), None)
     if not _NAME.fullmatch(typed):
         return None
+    # A Gpu has a dict, so it cannot be the key of a cache.
     known = _known(tuple((gpu.capability, gpu.products) for gpu in gpus))
     words = _words(typed)
     matched = _longest(words, known.full)

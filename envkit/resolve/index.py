@@ -69,6 +69,7 @@ _last_index: list[Index] = []  # at most one
 
 def index(facts: Facts) -> Index:
     """Return the index of the facts; the last one is kept, so a command that resolves many requests builds it once."""
+    # By identity: a comparison of equal facts would go through all their rows.
     if not (_last_index and _last_index[0].facts is facts):
         _last_index[:] = [_build_index(facts)]
     return _last_index[0]
@@ -180,6 +181,7 @@ def _first(row: Cudnn) -> tuple[int, ...]:
 
 
 def _lowest(row: Cudnn) -> str | None:
+    # `7.5+`: from this capability on.
     plain = [text.rstrip("+") for text in row.capabilities]
     versions = [text for text in plain if is_version(text) and "." in text]
     return min(versions, key=key) if versions else None

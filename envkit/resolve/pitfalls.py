@@ -118,6 +118,7 @@ def _ended(chosen: Chosen) -> Iterator[str]:
     last = index.last[build.source, build.cuda]
     if last == newest:
         return
+    # `last` is older than the newest torch of this source, so a later release exists.
     after = min((name for name in index.rank if key(name) > key(last)), key=key)
     more = {row.cuda for row in index.facts.builds if row.source == build.source and row.torch == after and row.cuda}
     then = f"; torch {after} has CUDA {', '.join(sorted(more, key=key))}" if more else ""

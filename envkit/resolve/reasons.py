@@ -198,6 +198,7 @@ def _torchaudio(chosen: Chosen, of_release: str) -> str:
     audio = chosen.build.torchaudio
     if audio is None:
         return _UNKNOWN
+    # torchaudio has the version of its torch from 2.0 on: 0.13 is for torch 1.13.
     return of_release if minor(audio) == minor(chosen.build.torch) or key(audio) < key("2") else "its last release"
 
 

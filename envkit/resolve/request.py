@@ -38,6 +38,7 @@ Fields = Mapping[str, "str | Sequence[str] | bool | None"]
 
 _LOCAL = re.compile(r"cu(?:da)?([0-9]{2,3})", re.IGNORECASE)
 # Names that people write in front of a version.
+# For example `torch==2.4`, `pytorch 2.4`, `cudnn9`, `CUDA 12.6`, `py310`, `python >=3.10`.
 _TORCH = re.compile(r"(?:(?:py)?torch[\s-]*(?=[0-9<>!~=])|v(?=[0-9]))", re.IGNORECASE)
 _CUDNN = re.compile(r"(?:cudnn[\s=-]*(?=[0-9])|v(?=[0-9]))", re.IGNORECASE)
 _CUDA = re.compile(r"(?:cuda[\s=-]*|v)(?=[0-9])", re.IGNORECASE)

@@ -32,6 +32,7 @@ class Sieve:
         self.modes = {
             cuda: need.mode(wanted.driver) if wanted.driver else "native" for cuda, need in index.needs.items()
         }
+        # The default keeps out a CUDA without a driver row; None is one that the driver does not run otherwise.
         self.modes |= {cuda: FORWARD for cuda in wanted.forward if self.modes.get(cuda, "") is None}
         self._gpu_memo: dict[tuple[object, ...], bool] = {}
 

@@ -49,6 +49,7 @@ def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple
     seconds: list[_Change] = []
     lasts: list[_Change] = []
     for ask in sorted({*clash, *_defaults(request, index)}, key=lambda item: (COST.index(item.field), item.position)):
+        # A generator: a change is resolved only when it is taken.
         changes = _changes(request, ask, index)
         if ask.field in GIVEN_UP_LAST:
             lasts += islice(changes, 1)
@@ -202,8 +203,10 @@ def _near(
     if constraint is None:
         return
     written = constraint.clauses[0][1]
+    # At least major and minor: `--cuda 12` gets a suggestion such as 12.6.
     parts = min(max(2, len(written.split("."))), most)
     texts = {".".join(version.split(".")[:parts]) for version in known}
+    # The distance is counted in known versions, not in numbers.
     line = sorted({*texts, written}, key=key)
     position = line.index(written)
     others = [text for text in texts if not constraint.allows(text)]
@@ -214,6 +217,7 @@ def _near(
 
 def _drivers(given: str, index: Index) -> Iterator[str]:
     """Yield the driver versions that can change an answer: newer ones first, because drivers are seldom downgraded."""
+    # "0", without a dot, stands for a minimum that is not known.
     known = {text for need in index.needs.values() for text in (need.native, need.minimum) if "." in text}
     yield from sorted((version for version in known if key(version) > key(given)), key=key)
     yield from sorted((version for version in known if key(version) < key(given)), key=key, reverse=True)
@@ -223,6 +227,7 @@ def _larger(request: Request, index: Index) -> Iterator[str | None]:
     """Yield the limits within which the rest of the request has builds, smallest first; then None for no limit."""
     rest = wanted(changed(request, "max_size", None), index.facts)
     builds = candidates(Sieve(scoped(rest, index), index))
+    # Rounded up, so that the build is within its own limit.
     steps = {-(-size // _STEP) for build in builds if (size := build.download_size) is not None}
     yield from (f"{step / 10:.1f}GB" for step in sorted(steps))
     yield None

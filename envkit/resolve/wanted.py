@@ -108,6 +108,7 @@ def operating_system(typed: str, facts: Facts, flag: str = "--os") -> Os:
     versions = [(key(name.removeprefix(squeezed)), row) for row in facts.oses for name in _versions(row, squeezed)]
     if versions:
         return max(versions, key=lambda pair: pair[0])[1]
+    # `debian9` is Debian, so the error lists the versions of Debian that exist.
     kind = squeezed.rstrip("0123456789.")
     family = [row for row in facts.oses for name in (row.id, *row.aliases) if name.rstrip("0123456789.") == kind]
     if family:
@@ -221,6 +222,7 @@ def keep(full: Wanted, stated: tuple[Ask, ...], kept: tuple[Ask, ...]) -> Wanted
         os=unless_removed("os", full.os),
         platform=unless_removed("platform", full.platform),
         source=unless_removed("source", full.source),
+        # This and `forward` were decided from the whole request; without some of its constraints they would differ.
         scope=full.scope,
         cpu=unless_removed("cpu", full.cpu),
         max_size=unless_removed("max_size", full.max_size),

@@ -41,6 +41,7 @@ _ROOTLESS = "unix:///run/user/"  # rootless Docker's socket is below it
 _CLIENT_S = 30.0  # for the client to signal or remove a container
 _RETRY_FOR_S, _RETRY_EVERY_S = 5.0, 0.1  # a signal that comes before the container has started
 _RAISE_LIMITS = 24  # CAP_SYS_RESOURCE
+# Podman looks for its helpers in these folders before PATH (containers.conf(5), helper_binaries_dir).
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/local/libexec/podman/catatonit")
 
 
@@ -98,6 +99,7 @@ def _watched(program: str, words: Sequence[str], environment: Mapping[str, str],
         remove()
 
     def remove() -> None:
+        # --time: by default Podman waits 10 s between SIGTERM and SIGKILL.
         _succeeds(program, "rm", "--force", "--ignore", "--volumes", "--time", "0", name)
 
     def send(number: int) -> None:
@@ -106,9 +108,11 @@ def _watched(program: str, words: Sequence[str], environment: Mapping[str, str],
         while not _succeeds(program, "kill", "--signal", str(number), name) and time.monotonic() < deadline:
             time.sleep(_RETRY_EVERY_S)  # the container has not started yet, or has just ended
 
+    # A group of its own, so that `_foreground` can give it the terminal, and with it Ctrl-C.
     started = child(words, end=end, executable=program, env=dict(environment), process_group=0)
     with started as process, forwarded_signals(send), _foreground(process.pid):
         code = process.wait()
+    # A client that a signal has ended did not carry out `--rm`. For a container that is gone, removing it does nothing.
     if code < 0 or sent:
         remove()
     return code if code >= 0 else 128 - code

@@ -161,6 +161,7 @@ class BubblewrapRunner(FileRunner):
         # Bubblewrap reports signal n as exit code 128 + n; Popen reports its own child's as -n.
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
         code = cage.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
+        # 1 is the code of every failure of bubblewrap, and may be the command's own, so the message decides.
         if code == 1 and not output.stdout and output.stderr.startswith(_NOT_RUN):
             return None
         return output.result(code, duration, image=command.image, oom_killed=group.out_of_memory())

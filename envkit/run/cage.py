@@ -139,6 +139,7 @@ def folders(files: Mapping[str, bytes]) -> tuple[str, ...]:
         if not path.is_absolute() or ".." in path.parts or str(path) != name or str(path.parent) == "/":
             raise UsageError(f"{name!r} is not a valid path for a file in a container", hint="/run/envkit/NAME")
         parents.add(str(path.parent))
+    # One volume is enough for a folder and those below it: `archive` writes all of them.
     return tuple(sorted(parent for parent in parents if not any(parent.startswith(f"{other}/") for other in parents)))
 
 
@@ -175,6 +176,7 @@ def container_name() -> str:
 
 def without_shell(message: str) -> bool:
     """Return whether an engine's error message means that the image has no shell."""
+    # runc: exec: "/bin/sh": stat /bin/sh: no such file or directory; crun: executable file `/bin/sh` not found in $PATH
     return _SHELL in message and any(text in message for text in ("no such file", "executable file", "not found"))
 
 
@@ -197,6 +199,7 @@ def exit_code(
         TimeLimitError: it reached its limit, and the output is not complete.
     """
     # The limit inside gives 124, or 137 if the command ignored SIGTERM.
+    # With busybox it is the code of the command itself: 143 after SIGTERM.
     if not over and not (code in (124, 137, 143) and duration_s >= limits.timeout_s):
         return code
     if output.complete:

@@ -15,12 +15,12 @@ from envkit.render.texts import text_of
 if TYPE_CHECKING:
     from envkit.run.session import Session
 
-ULIMITS: Mapping[str, str] = {"memlock": "-1", "stack": "67108864"}
+ULIMITS: Mapping[str, str] = {"memlock": "-1", "stack": "67108864"}  # -1: no limit; the stack has 64 MiB
 """Page-locked memory for NCCL, and stacks for its threads.
 
 Source: NVIDIA's release notes of the PyTorch container, "Running PyTorch".
 """
-_SERVICE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_SERVICE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")  # also a host name: at most 63 characters (RFC 1035)
 TMP = "/tmp:rw,exec,nosuid,nodev,mode=1777"  # noqa: S108 - a file system inside the container
 """The only writable folder of a container besides its mounts; `exec` because compiled kernels are loaded from it."""
 
@@ -163,4 +163,5 @@ def _escaped(text: str) -> str:
 def _service_name(image: str) -> str:
     """Return a service name: the image's name without registry and tag."""
     last = image.rpartition("/")[2].partition("@")[0].partition(":")[0].lower()
+    # An image ID (`sha256:...`) has no name.
     return last if _SERVICE.fullmatch(last) and last != "sha256" else "envkit"

@@ -173,6 +173,7 @@ def _run(client: docker.APIClient, command: Command, reporter: Reporter) -> RunR
     try:
         _create(client, container, command, volumes)
         for volume in volumes:
+            # Into volumes, because the engine refuses to copy files into a container whose root is read-only.
             client.put_archive(container, volume, cage.archive(command.files, volume))
         return _watch(client, container, command.image, command.limits, reporter)
     except docker.errors.APIError as error:
@@ -200,6 +201,7 @@ def _create(client: docker.APIClient, name: str, command: Command, volumes: tupl
         init=not command.entrypoint,  # an entry point may be an init, which has to be process 1 as in normal use
         device_requests=_devices(command.gpus),
         mounts=_mounts(limits.data),
+        # The attached socket receives the output. A log would be a second copy on the engine's disk.
         log_config=docker.types.LogConfig(type="none"),
     )
     host["ReadonlyPaths"] = _READ_ONLY  # the SDK has no parameter for it
@@ -216,6 +218,7 @@ def _create(client: docker.APIClient, name: str, command: Command, volumes: tupl
 
 
 def _mounts(data: Path | None) -> list[docker.types.Mount]:
+    # A mount, not a bind (`-v`): for that, the engine would create a missing folder, and a colon would separate paths.
     return [] if data is None else [docker.types.Mount(DATA, str(data), type="bind", read_only=True)]
 
 
@@ -223,6 +226,7 @@ def _devices(gpus: str | None) -> list[docker.types.DeviceRequest] | None:
     if gpus is None:
         return None
     if gpus == "all":
+        # -1 is all of them: the API's form of `--gpus all`.
         return [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])]
     return [docker.types.DeviceRequest(device_ids=gpus.split(","), capabilities=[["gpu"]])]
 
@@ -240,6 +244,7 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
     def cut() -> None:
         # The SDK returns a file that wraps a socket of a response. Closing one leaves the others open.
         raw = getattr(socket, "_sock", None)
+        # First the shutdown: it wakes a thread that is blocked in recv(2), which closing the descriptor does not.
         for end in (lambda: raw and raw.shutdown(2), socket.close, lambda: raw and raw.close()):
             with contextlib.suppress(OSError, ValueError):
                 end()

@@ -122,6 +122,7 @@ def _limited(argv: Sequence[str], limits: RunLimits) -> list[str]:
     """Return `argv` with a limit on private writable memory, not on address space, of which CUDA reserves much."""
     if limits.memory_mb is None:
         return list(argv)
+    # RLIMIT_DATA counts private writable mappings as well as the heap (since Linux 4.7, getrlimit(2)).
     # `ulimit -d` takes KiB.
     return ["/bin/sh", "-c", 'ulimit -d "$1"; shift; exec "$@"', "envkit", str(limits.memory_mb << 10), *argv]
 

@@ -36,7 +36,7 @@ CHUNK = 1 << 20  # bytes of tar in one member
 _LEVEL = 6  # zlib's own default
 _GZIP_FORMAT = 31  # zlib's window bits for a gzip header without name and time
 _NOTED = re.compile(r"sha256:[0-9a-f]{64}")
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # RFC 1952, RFC 8878
 
 
 class Packer:
@@ -102,6 +102,7 @@ class Packer:
     def _make(self, original: spec.Layer) -> spec.Layer:
         path = self._folder / f"layer-{original.diff_id.removeprefix('sha256:')}"
         try:
+            # Threads suffice: zlib releases the GIL while it compresses.
             with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-pack") as pool:
                 layer = _blob(original, path, pool)
         except OSError as error:
@@ -112,6 +113,7 @@ class Packer:
     def _noted(self, layer: spec.Layer) -> spec.Layer | None:
         try:
             digest, size = self._name(layer).read_text().split()
+            # A layer that is compressed already is copied, so a note made from an equal tar has another digest.
             known = _NOTED.fullmatch(digest) is not None and size.isdigit() and _compression(layer) is None
         except (OSError, ValueError):
             return None
@@ -153,6 +155,7 @@ def _image(image: spec.Image, layers: tuple[spec.Layer, ...]) -> spec.Image:
 def _blob(layer: spec.Layer, path: Path, pool: ThreadPoolExecutor) -> spec.Layer:
     compressed = _compression(layer)
     digest, size = hashlib.sha256(), 0
+    # At its end `tar_bytes` checks the layer's digests, also if `_copied` reads the blob a second time.
     with path.open("xb") as file, tar_bytes(layer, threading.Event()) as stream:
         for piece in _copied(layer) if compressed else _members(stream, pool):
             file.write(piece)

@@ -37,6 +37,7 @@ def collect(
     """
     assert process.stdout is not None
     assert process.stderr is not None
+    # Daemons, because a process that the command left behind can keep a pipe open forever.
     readers = [
         threading.Thread(target=_drain, args=(process.stdout, output, None), daemon=True),
         threading.Thread(target=_drain, args=(process.stderr, output, reporter), daemon=True),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _ENGINE = EngineInfo(engine="podman")
 _ASK_S = 120.0  # Podman's storage is slow when it has many images
 _SAVE_S = 1800.0  # gigabytes, copied within one disk
+# The wording depends on Podman's version: "Error: no such image x", "Error: x: image not known".
 _NO_IMAGE = re.compile(r"no such image|image not known|failed to find image", re.IGNORECASE)
 _NO_INIT = re.compile(r"container-init binary|catatonit|init binary", re.IGNORECASE)
 
@@ -149,11 +150,13 @@ class PodmanRunner:
         duration = time.monotonic() - began
         state: Any = json.loads(self._ask("container", "inspect", container))[0]["State"]
         ended = cage.exit_code(process.returncode, duration, limits, output, over=over, image=image[:19])
+        # In these states the container was never started, for example because its program does not exist.
         if not output.cut and state.get("Status") in ("created", "configured", "initialized"):
             message = output.stderr.decode(errors="replace").strip() or "podman did not start it"
             raise translate(message, f"the run in {image[:19]}", _ENGINE)
         # Some versions of conmon report it with a file in the folder that they were started in.
         oom_killed = bool(state.get("OOMKilled")) or (folder / "oom").exists()
+        # The client's own code is 125 if Podman fails, even after the command has ended (podman-run(1)).
         code = 0 if ended == 0 else int(state["ExitCode"])
         return output.result(code, duration, image=image, oom_killed=oom_killed)
 
@@ -183,6 +186,7 @@ def _create(name: str, command: Command, volumes: tuple[str, ...]) -> list[str]:
         words += [f"--memory={limits.memory_mb}m", f"--memory-swap={limits.memory_mb}m"]
     words += [] if limits.cpus is None else [f"--cpus={limits.cpus:g}"]
     words += [] if limits.user is None else [f"--user={limits.user}"]
+    # Read-only for the run alone: `podman cp` writes to the volume itself.
     words += [f"--mount=type=volume,destination={volume},ro=true" for volume in volumes]
     words += [] if limits.data is None else [f"--mount=type=bind,source={limits.data},destination={DATA},ro=true"]
     words += [f"--label={key}={value}" for key, value in cage.labels().items()]

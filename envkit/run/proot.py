@@ -47,6 +47,7 @@ class ProotRunner(FileRunner):
     @property
     def isolation(self) -> Isolation:
         """Weak isolation; what is missing depends on the kernel and on whether control groups can be created."""
+        # The size does not matter: only whether a group with a memory limit can be created.
         limited = cgroups.make(RunLimits(memory_mb=64))
         limited.remove()
         missing = [*_SHARED]
@@ -104,6 +105,7 @@ class ProotRunner(FileRunner):
         failure = proot.failure(code, bytes(output.stderr))
         if failure is not None:
             raise failure
+        # 1 is proot's code if it cannot start the program, and may be the command's own, so the message decides.
         if code == 1 and not output.stdout and output.stderr.startswith(proot.ERROR_PREFIX):
             return None
         return output.result(code, duration, image=command.image, oom_killed=oom_killed)
@@ -143,6 +145,7 @@ class ProotRunner(FileRunner):
         folders = [Path(path) for path in _FOLDERS if Path(path).is_dir() and os.access(path, os.W_OK)]
         if not root:
             folders = [path for path in folders if path.stat().st_dev == device and not proot.is_among_own_files(path)]
+        # The run's tree is made of hard links to the cache. On another file system every file is copied.
         for folder in sorted(folders, key=lambda path: path.stat().st_dev != device):
             base = folder / f"envkit-{os.geteuid()}"
             with contextlib.suppress(OSError):

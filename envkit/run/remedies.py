@@ -11,8 +11,8 @@ from pathlib import Path
 from envkit.ground.host import root_without
 
 _PATIENCE_S = 5.0  # to start Python and make one system call
-_NEW_USERS, _TRACE_ME = 0x10000000, 0
-_IN_A_CONTAINER = ("/.dockerenv", "/run/.containerenv")
+_NEW_USERS, _TRACE_ME = 0x10000000, 0  # CLONE_NEWUSER, PTRACE_TRACEME
+_IN_A_CONTAINER = ("/.dockerenv", "/run/.containerenv")  # created by Docker and by Podman
 _CHANGE_USER = (6, 7)  # CAP_SETGID, CAP_SETUID
 _CALL = "import ctypes, sys; sys.exit(ctypes.CDLL(None).{call} != 0)"
 DOCKER = "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
@@ -43,6 +43,7 @@ def _remedies(*, building: bool) -> list[str]:
     remedies: list[str] = []
     install = "apt-get install" if os.geteuid() == 0 else "as root: apt-get install"
     apt, bwrap = shutil.which("apt-get") is not None, shutil.which("bwrap") is not None
+    # The kubelet sets the variable in every container. containerd creates no marker file.
     contained = any(Path(path).exists() for path in _IN_A_CONTAINER) or "KUBERNETES_SERVICE_HOST" in os.environ
     if root_without(*_CHANGE_USER):
         remedies.append("run as a user other than root (docker run --user 1000), or with CAP_SETUID and CAP_SETGID")

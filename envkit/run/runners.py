@@ -198,6 +198,7 @@ def _unsuitable(runner: Runner, image: str, file: FileReference | None, requeste
     """Return why `auto` skips a runner that works; None: it is used."""
     from envkit.image.reference import LAYOUT  # noqa: PLC0415
 
+    # With --runner docker, `hand_over` raises an error with a hint instead.
     if requested == "auto" and runner.name == "docker" and file is not None and file.kind == LAYOUT:
         return f"cannot read {file.kind}:DIR"
     if requested == "auto" and runner.isolation.level != "strong" and not (built or _recorded(runner, image)):

@@ -91,6 +91,7 @@ def parse_mount(text: str, target: str, *, read_only: bool, option: str) -> Moun
     Raises:
         UsageError: the folder does not exist, it is the root, or the target is not an absolute path.
     """
+    # A folder with a colon in its own name is not split here, so that the check below can name it.
     source, colon, given = (text, "", "") if Path(text).exists() else text.rpartition(":")
     if not colon:
         source = text
@@ -132,6 +133,7 @@ def is_free(port: Port) -> bool:
                 return False
             raise EnvironmentProblem(
                 f"port {port.host} of {port.address} cannot be used: {error.strerror or error}",
+                # Lower ports need CAP_NET_BIND_SERVICE.
                 hint=f"--port {LOOPBACK}:{max(port.host, 1024)}:{port.container}",
             ) from error
     return True

@@ -86,8 +86,11 @@ def commit(name: str, url: str, commit: str, folder: Path, reporter: Reporter, *
     reporter.step(f"fetch {name} at {commit[:12]}")
     env = _environment(ca_bundle)
     with paths.scratch() as repository:
+        # No redirects: git would follow one into a private network, which `envkit.ground.addresses` forbids to servers.
         run = [git, "-C", str(repository), "-c", "core.hooksPath=/dev/null", "-c", "http.followRedirects=false"]
+        # A repository has one kind of hash: a commit of 64 digits is in one with SHA-256.
         _git([*run, "init", "--quiet", *(["--object-format=sha256"] if len(commit) == 64 else [])], env, url)  # noqa: PLR2004
+        # `--`: a URL or commit that begins with a hyphen must not become an option.
         _git([*run, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit], env, url)
         tar = repository / "source.tar"
         _git([*run, "archive", "--format=tar", "--prefix=source/", f"--output={tar}", commit], env, url)
@@ -95,6 +98,7 @@ def commit(name: str, url: str, commit: str, folder: Path, reporter: Reporter, *
         with tar.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         folder.mkdir(parents=True, exist_ok=True)
+        # Not a rename, because the temporary folder may be on another file system.
         shutil.move(tar, folder / sha256)
     return Archive(name=name, version=None, url=url, commit=commit, path=folder / sha256, sha256=sha256)
 
@@ -122,6 +126,7 @@ def _environment(ca_bundle: str | None) -> dict[str, str]:
     """Return git's environment: no prompts, only HTTP and HTTPS; logins come from the user's git configuration."""
     # GIT_DIR and others of the caller, such as a git hook, would make git use another repository.
     variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    # Without the list of protocols, `ext::` would run a program and `file:` read this machine's files.
     variables |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http", "GIT_LFS_SKIP_SMUDGE": "1"}
     variables |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
     return variables | ({"GIT_SSL_CAINFO": ca_bundle} if ca_bundle else {})

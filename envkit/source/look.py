@@ -25,9 +25,10 @@ _MOST_UNPACKED = 8 << 30  # bytes
 _MOST_TEXT = 1 << 20  # bytes of pyproject.toml and of setup.py
 _READ = ("pyproject.toml", "setup.py")
 _CUDA = (".cu", ".cuh")
+# Extensions of torch import it in setup.py, often without naming it in `build-system`.
 _TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 _BACKEND = re.compile(r"[A-Za-z_][\w.]*(?::[A-Za-z_][\w.]*)?")
-_GZIP = b"\x1f\x8b"
+_GZIP = b"\x1f\x8b"  # RFC 1952
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +96,14 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 def _read(source: Source, seen: _Seen, name: str) -> None:
     for number, entry in enumerate(entries(source)):
+        # Before the entry is read. The position is in the unpacked stream, so this also stops a gzip bomb.
         if number >= _MOST_ENTRIES or source.position + entry.size > _MOST_UNPACKED:
             raise IntegrityError(
                 f"the source of {name} has more than {_MOST_ENTRIES} files or {_MOST_UNPACKED >> 30} GiB",
                 hint="use a wheel instead",
             )
         folder, _, below = entry.name.removeprefix("./").partition("/")
+        # `git archive` stores the commit in a global pax header, which some tools write as a file of this name.
         if folder not in ("", "pax_global_header"):
             seen.folders.add(folder)
         seen.cuda = seen.cuda or below.endswith(_CUDA)
@@ -153,6 +156,7 @@ def plain(requires: list[str], name: str) -> tuple[tuple[str, ...], bool]:
             raise ConflictError(
                 f"the build of {name} requires {text!r:.100}, which is a URL", hint="use another version"
             )
+        # Another torch could be chosen for the build, and the wheel would then not fit the image's torch.
         if requirement.name == "torch":
             torch = True
         else:

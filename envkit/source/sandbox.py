@@ -106,6 +106,7 @@ def build(
         IntegrityError: the result is not a valid wheel of this package and platform.
         TimeLimitError: the build took longer than three hours.
     """
+    # With a network, a build could download what no hash in the lock covers.
     if "network" in runner.isolation.missing or runner.isolation.level == "none":
         raise EnvironmentProblem(
             f"{job.archive.name} cannot be built: the runner {runner.name} does not isolate the network",
@@ -114,6 +115,7 @@ def build(
     label = f"{job.archive.name} {job.archive.version or (job.archive.commit or '')[:12]}"
     reporter.step(f"build {label} from source in a sandbox ({runner.name}, without network)")
     limits = RunLimits(timeout_s=LIMIT_S, output_bytes=_MOST_WHEEL, memory_mb=memory_mb)
+    # env(1) sets the variables, because a runner has no option for them.
     argv = ["env", *(f"{key}={value}" for key, value in sorted(job.variables.items()))]
     argv += ["/opt/env/bin/python", "-B", f"{_FOLDER}/inside.py"]
     done = runner.run(image, argv, _files(job), gpus=None, limits=limits, reporter=reporter)
@@ -171,6 +173,7 @@ def _outcome(job: Job, answer: dict[str, Any], body: bytes, folder: Path) -> Out
     _check_name(job, file)
     path = folder / file
     path.write_bytes(body)
+    # Opening it checks it: the contents have to match the name.
     with open_wheel(path, Scheme(python=job.builder.python), file):
         pass
     return Outcome(wheel=path, cxx11_abi=abi if abi in ("true", "false") else None)

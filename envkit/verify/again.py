@@ -53,6 +53,7 @@ def read_record(path: Path) -> dict[str, Any]:
         tree = parse(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint=_NEW_RECORD) from error
+    # Deeply nested JSON ends the parser with RecursionError.
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error!s:.200}", hint=_NEW_RECORD) from error
     schema = tree.get("schema") if isinstance(tree, dict) else None
@@ -85,6 +86,7 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"the record cannot be judged again: {error!r:.200}", hint=_NEW_RECORD) from error
     same_rules = tree["judge"].get("rules_sha256") == rules_digest()
+    # Other rules or thresholds may give other verdicts; the record's own may not.
     if changed and same_rules and (table is None or table == own):
         raise IntegrityError(
             "the record contradicts itself: its rules and thresholds do not give its verdicts",
@@ -131,11 +133,13 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
     spec = {key: value for key, value in tree["subject"]["spec"].items() if key != "sha256"}
     if spec_digest(spec) != tree["subject"]["spec"]["sha256"]:
         raise IntegrityError("the record's spec was changed: its digest does not match")
+    # Findings without a status have no observation (NOT_OBSERVED, NOT_SELECTED); `judge` makes them again.
     observed = [item for item in checks if item["id"].startswith("C") and item["status"] is not None]
     for index, item in enumerate(checks):
         fault = observation_fault(item) if item in observed else None
         if fault is not None:
             raise UsageError(f"checks[{index}] of the record: {fault}", hint=_NEW_RECORD)
+    # A record has a suite version only if the payload returned a document.
     document = None if run["suite_version"] is None else normalized({"env": tree["env"], "checks": observed})
     _hold_fingerprint(tree, document)
     trouble = None if run["trouble"] is None else Trouble.from_json(run["trouble"])
@@ -171,6 +175,7 @@ def _hold_fingerprint(tree: Mapping[str, Any], document: Mapping[str, Any] | Non
 
 
 def _entries(ids: Iterable[str], titles: Mapping[str, str]) -> tuple[CheckEntry, ...]:
+    # Judging uses only the ID and the title, so the other fields have any valid value.
     return tuple(CheckEntry(str(check), str(titles.get(check, check)), "quick", 0.0, "host") for check in ids)
 
 

@@ -81,6 +81,7 @@ def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, toda
     tree: dict[str, Any] = {"schema": SCHEMA, "entries": []}
     if path.exists():
         tree = dict(read_baseline(path).tree)
+    # A busy machine lengthens wall time, but not the CPU time of a process.
     metrics = {key: item for key, item in readings(record).items() if item.clock == "cpu" or item.gate == CLEAN}
     fingerprint, run = record["env"]["fingerprint"], record["run"]
     if not metrics or fingerprint["hw"] is None:
@@ -187,6 +188,7 @@ def _check(tree: Any) -> None:
             if not isinstance(text, str):
                 raise TypeError(f"{text!r} is not a fingerprint")
         for item in entry["metrics"].values():
+            # Values are divided by each other, and the spread by their median.
             if not item["launches"] or any(float(launch["value"]) <= 0 for launch in item["launches"]):
                 raise ValueError("a metric needs launches with values above 0")
             _spread(item)  # only for its errors

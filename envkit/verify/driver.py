@@ -48,17 +48,19 @@ if TYPE_CHECKING:
 
 FOLDER = "/run/envkit"
 TAIL_LINES = 30  # of stderr in the record of a failed run
-_TAIL_BYTES = 16_000
+_TAIL_BYTES = 16_000  # enough for TAIL_LINES of 500 characters each, which is where `_tail` cuts a line
 _START_S = 60.0
 """Seconds on top of the checks' own limits, for the container's start and the import of torch."""
 _TRACE_S = 60.0
 """Seconds for the payload to record a trace."""
 _NOTES = 20
 """Lines about the user's data that are shown without --verbose."""
+# The same as TIME_FACTOR of envkit.smoke.suite.
 _TIME_FACTOR = 4
 """The payload interrupts a check after this multiple of its budget."""
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # CSI sequences, such as colors: ESC [ 31 m
 # For an image without a plan: the usual paths of an environment's Python.
+# `exec` replaces the shell, so that the container's exit code and signals are those of Python.
 _FIND_PYTHON = (
     "for p in /opt/env/bin/python /opt/conda/bin/python python3 python; do "
     'if command -v "$p" >/dev/null 2>&1; then exec "$p" "$@"; fi; done; echo "no Python in this image" >&2; exit 127'
@@ -97,6 +99,7 @@ class CountingChecks(Forwarding):
 
     def log(self, line: str) -> None:
         """Pass the line on, and advance if it starts the next check. Lines about the user's data become notes."""
+        # The image writes these lines. Without a limit, it could fill the terminal with notes.
         if line.startswith(SAYS) and self._notes:
             self._notes -= 1
             self.note(_printable(line))
@@ -152,6 +155,7 @@ def verify_image(
     if asked.on_trace is not None:
         asked.on_trace(ended.document)
     launched: tuple[Judged, ...] = ()
+    # S05 and S06 time nothing, so launches for a comparison leave them out.
     if not on_host and ended.result is not None and asked.launch is None:
         launched = launch_checks(
             lambda command, cage: runner.run(
@@ -256,12 +260,14 @@ def _public(result: RunResult, data: UserData | None) -> RunResult:
 def _read(result: RunResult, nonce: str) -> _Ended:
     """Return the outcome of a finished run. Its document is kept even if the exit code says that it failed."""
     lines = _tail(result.stderr)
+    # The document is at the end of the output, so output that was cut off has none.
     if result.output_cut:
         return _Ended(trouble=_TOO_MUCH, result=result)
     died = trouble_of(result.exit_code, oom_killed=result.oom_killed, last_line=lines[-1] if lines else "")
     try:
         document = normalized(parse_document(result.stdout, nonce))
     except PayloadError as error:
+        # A process that died explains why there is no document.
         return _Ended(trouble=died or _trouble("PAYLOAD_OUTPUT", error, error.hint), result=result)
     return _Ended(document=document, trouble=died, result=result)
 

@@ -13,6 +13,7 @@ _SIGNALLED = 128  # shells report a signal as this plus its number
 _KNOWN: dict[int, tuple[str, str, str | None]] = {
     2: ("PAYLOAD_USAGE", "the payload refused its arguments or its spec", None),
     3: ("PYTHON_ABORTED", "the process ended itself with code 3", None),
+    # 125 to 127 as `docker run` documents them: the engine failed, the command cannot run, it does not exist.
     125: ("NOT_STARTED", "the engine could not start the payload", "see the engine's log"),
     126: (
         "PYTHON_NOT_EXECUTABLE",
@@ -25,6 +26,7 @@ _KNOWN: dict[int, tuple[str, str, str | None]] = {
         "build it again, or verify with its own plan",
     ),
     128 + signal.SIGABRT: ("ABORTED", "the process aborted (SIGABRT): a C++ library called abort()", None),
+    # The kernel sends SIGBUS for a write to a mapped page of a tmpfs that is full.
     128 + signal.SIGBUS: (
         "SHM_TOO_SMALL",
         "the process received SIGBUS: most often /dev/shm (shared memory) is too small",
@@ -47,6 +49,7 @@ _KNOWN: dict[int, tuple[str, str, str | None]] = {
 
 def trouble_of(exit_code: int, *, oom_killed: bool, last_line: str) -> Trouble | None:
     """Return the trouble that a payload's exit code means, None for 0. `last_line` is the last line of its stderr."""
+    # The exit code alone is 137 for every SIGKILL, and a killed child process need not change the code of its parent.
     if oom_killed:
         return _trouble("OUT_OF_MEMORY", "the payload exceeded the container's memory limit and was killed", _MEMORY)
     if exit_code == 0:
@@ -57,6 +60,7 @@ def trouble_of(exit_code: int, *, oom_killed: bool, last_line: str) -> Trouble |
         return _trouble(code, f"{message} (exit code {exit_code}){after}", advice)
     if exit_code > _SIGNALLED:
         number = exit_code - _SIGNALLED
+        # Most real-time signals have no name in `signal.Signals`.
         name = signal.Signals(number).name if number in signal.valid_signals() and number < signal.SIGRTMIN else number
         return _trouble("CRASHED", f"the process was ended by signal {name} (exit code {exit_code}){after}", None)
     return _trouble("PAYLOAD_EXIT", f"the payload ended with exit code {exit_code}{after}", None)

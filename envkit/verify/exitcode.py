@@ -110,6 +110,7 @@ def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
         verdicts.append(NOT_VERIFIED)
         reasons.append(_NO_PLAN)
     if trouble is None and not any(item.ran and item.gates and item.id.startswith("C") for item in judged):
+        # Without a GPU, the required checks of a GPU image are skipped; otherwise a run without any check is a fault.
         verdicts.append(NOT_VERIFIED if gpu == "absent" else Verdict.ERROR)
         reasons.append(_NOTHING)
     skipped = [item.finding for item in judged if item.finding.verdict is Verdict.SKIP]
@@ -199,6 +200,7 @@ def _exit_code(
     if verdict == Verdict.ERROR:
         return TimeLimitError.exit_code if worst and worst <= _TIME_LIMIT else VerificationError.exit_code
     if verdict == NOT_VERIFIED:
+        # --allow-cpu excuses a missing GPU and nothing else.
         allowed = spec.get("allow_cpu") and all(reason.code in ("NO_GPU", "PARTIAL") for reason in reasons)
         noisy = any(_weight(item) == Verdict.INCONCLUSIVE for item in judged)
         return 0 if allowed and not noisy else NotVerifiedError.exit_code

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Rules on times and rates, which are not reliable on a busy machine.
 _TIMED_RULES = ("min_frac_of_limit", "min_ratio", "max_ratio", "not_worse_than_baseline")
+# What a rule raises on an observation with missing fields, other types or a division by zero.
 _UNTRUSTED = (MalformedError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 

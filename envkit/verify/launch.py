@@ -114,6 +114,7 @@ def skipped_again(check: str, title: str, code: str, message: str) -> Judged:
 
 def _answer(result: RunResult, nonce: str) -> dict[str, Any]:
     """Return Python's answer in its last line, empty if it does not belong to this run."""
+    # An entry point may print text of its own before the answer.
     lines = result.stdout.strip().splitlines()
     try:
         tree = json.loads(lines[-1]) if lines else None

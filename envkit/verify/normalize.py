@@ -46,6 +46,7 @@ def _control(item: Any) -> dict[str, Any]:
 def _samples(item: Any) -> dict[str, Any] | None:
     samples = _object(item)
     sound = all(isinstance(samples.get(name), kind) for name, kind in _SAMPLES.items())
+    # The comparison also refuses NaN, which is not equal to itself.
     return samples if sound and all(_number(value) == value for value in samples["values"]) else None
 
 

@@ -24,8 +24,8 @@ from envkit.verify.record import Record, RunFacts, build_record, fingerprint
 
 RUNNER = "observed"
 _HINT = "kubectl logs POD > FILE, without --timestamps and --prefix, when the pod has ended"
-_EXIT_LINE = re.compile(rf"{re.escape(EXIT_MARK)} (\d{{1,3}}) ([0-9a-f]{{32}})".encode())
-_END_LINE = re.compile(rf"{re.escape(END_MARK)} ([0-9a-f]{{32}})".encode())
+_EXIT_LINE = re.compile(rf"{re.escape(EXIT_MARK)} (\d{{1,3}}) ([0-9a-f]{{32}})".encode())  # envkit.payload.exit 0 NONCE
+_END_LINE = re.compile(rf"{re.escape(END_MARK)} ([0-9a-f]{{32}})".encode())  # envkit.payload.end NONCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,7 @@ def judge_answer(answer: Answer, options: Options) -> Record:
 
 def _read(answer: Answer) -> tuple[dict[str, Any] | None, Trouble | None]:
     """Return the document, the trouble of the run, or both."""
+    # A log does not say whether the kernel's OOM killer ended the container.
     died = None if answer.exit_code is None else trouble_of(answer.exit_code, oom_killed=False, last_line="")
     try:
         document = normalized(parse_document(answer.printed, answer.question.nonce))

@@ -34,8 +34,9 @@ _INDENT = 4  # spaces, as ruff formats
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _OPENING, _CLOSING = ("(", "[", "{"), (")", "]", "}")
 _F_STRING = (getattr(tokenize, "FSTRING_START", None), getattr(tokenize, "FSTRING_END", None))
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip entry can have
 _HINT = "envkit verify IMAGE -o FILE  # again; the image prints something the payload does not"
+# ECMA-48: control sequences (ESC [ 31 m), strings that end with BEL or ST (ESC ] 0 ; title BEL), and the others.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
 # Control characters except tab and line feed, and the marks that change the direction of text.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -66,15 +67,16 @@ def payload_archive() -> bytes:
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3  # Unix, on whatever system the archive is made
-            entry.external_attr = 0o100644 << 16
+            entry.external_attr = 0o100644 << 16  # the upper 16 bits are the Unix mode
             archive.writestr(entry, data, compresslevel=9)
     return buffer.getvalue()
 
 
 def suite_digest() -> str:
-    """Return the SHA-256 of the payload's entries: the same on every machine, and independent of comments."""
+    """Return the SHA-256 of the payload's entries: the same on every machine, whatever comments say."""
     digest = hashlib.sha256()
     for name, data in _entries():
+        # With the lengths, no other division into files gives the same bytes.
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()
@@ -95,6 +97,7 @@ def _entries() -> tuple[tuple[str, bytes], ...]:
     return tuple(sorted(entries.items()))
 
 
+# Size matters: an exported job has the whole payload in a ConfigMap, which holds at most 1 MiB.
 def strip_source(source: str) -> str:
     """Return Python source without comments, docstrings and insignificant spaces; each level is indented by one space.
 
@@ -107,6 +110,7 @@ def strip_source(source: str) -> str:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             _empty(lines, node.body[0], alone=len(node.body) == 1)
+    # Positions of tokens count characters.
     text = [line.decode() for line in lines]
     kept: set[int] = set()  # lines inside a string
     flat: set[int] = set()  # lines inside brackets, whose indentation is insignificant
@@ -126,6 +130,7 @@ def strip_source(source: str) -> str:
         in_text += (token.type == _F_STRING[0]) - (token.type == _F_STRING[1])
         depth += (token.type == tokenize.OP) * ((token.string in _OPENING) - (token.string in _CLOSING))
         last = token
+    # From the end of each line, so that the other positions stay valid.
     for row, begin, end in reversed(gaps):
         if row not in kept:
             text[row] = text[row][:begin] + text[row][end:]
@@ -190,6 +195,7 @@ def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
     if not hmac.compare_digest(lines[-1].strip(), last_line(nonce).encode()):
         tail = _clean(lines[-1][-200:].decode("utf-8", "replace")) if raw.strip() else "nothing"
         raise PayloadError(f"the payload's output ends early; its last line is: {tail}", hint=_HINT)
+    # With two end marks it is unknown which document is the payload's.
     if any(line.strip() == lines[-1].strip() for line in raw.splitlines()[:-1]):
         raise PayloadError("the image printed a second document with the nonce of this run", hint=_HINT)
     if len(lines) < 2:  # noqa: PLR2004 - the document and the nonce
@@ -238,6 +244,7 @@ def _check_fields(document: Any, nonce: str) -> None:
     if not isinstance(document, dict):
         raise PayloadError("the payload's document is not a JSON object", hint=_HINT)
     for name, kind in _FIELDS.items():
+        # In Python, True is an integer.
         if not isinstance(document.get(name), kind) or isinstance(document.get(name), bool):
             raise PayloadError(f"the payload's document has no usable {name}: {document.get(name)!r:.80}", hint=_HINT)
     if document["schema"] != SCHEMA:

@@ -30,7 +30,7 @@ EXIT_MARK = "envkit.payload.exit"
 KEY = "questions.json"
 """The key of the questions in a ConfigMap's data."""
 _NONCE_DIGITS = 32  # 128 bits, as in a nonce of `verify`
-_DOCUMENTS = re.compile(r"^---[ \t]*$", re.MULTILINE)
+_DOCUMENTS = re.compile(r"^---[ \t]*$", re.MULTILINE)  # separates YAML documents
 _HINT = "give --questions the file that envkit export wrote"
 
 

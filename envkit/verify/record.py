@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.verify/1"
 MAX_SAMPLES = 200  # values per measurement, as many as the payload sends
+# Endings of variables with paths of one machine, such as TRITON_CACHE_DIR.
 _PATHS = ("_DIR", "_DIRECTORY", "_PATH", "_FILE", "PYTHONPATH", "LD_PRELOAD")
 _KINDS = {
     "min_frac_of_limit": "floor",
@@ -100,6 +101,7 @@ def build_record(
 ) -> Record:
     """Build a record. NaN and infinities become null."""
     env = dict(document["env"]) if document is not None else {}
+    # The nonce belongs to one run. Without it, equal specs have equal digests.
     promised = {key: value for key, value in spec.items() if key != "nonce"}
     tree = {
         "schema": SCHEMA,
@@ -179,6 +181,7 @@ def rules_digest() -> str:
     digest = hashlib.sha256("\0".join(sorted(machine_codes())).encode())
     for name, item in sorted(files.items()):
         data = item.read_bytes()
+        # With the lengths, no other division into files gives the same bytes.
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()
 
@@ -286,7 +289,7 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int):
         return value
-    if hasattr(value, "items"):
+    if hasattr(value, "items"):  # any mapping, not only a dict
         return {_text(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]

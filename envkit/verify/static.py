@@ -43,6 +43,7 @@ def image_facts(inspected: Mapping[str, Any]) -> ImageFacts:
     """Return the runner's answer with every field in its type; missing fields are empty."""
     env = inspected.get("env") or {}
     if not isinstance(env, dict):
+        # Docker lists variables as NAME=VALUE; a value may contain further equals signs.
         env = dict(str(item).partition("=")[::2] for item in env)
     return ImageFacts(
         id=str(inspected.get("id") or ""),
@@ -182,6 +183,7 @@ def _user(facts: ImageFacts, promise: Promise | None) -> Finding:
     if root and promise is not None and promise.user.partition(":")[0] not in ("", "0", "root"):
         return Finding(Verdict.FAIL, f"runs as root; the plan says {promise.user}", "RUNS_AS_ROOT", (_USER,), rule)
     if root:
+        # Also if the plan asks for root: then it is no fault, but still worth a warning.
         return Finding(Verdict.WARN, "runs as root", "RUNS_AS_ROOT", (_USER,), rule)
     if not planned:
         message = f"runs as {facts.user}; the plan says {promise.user if promise else None}"
@@ -204,6 +206,7 @@ def _environment(facts: ImageFacts, promise: Promise | None) -> Finding:
         advice = (f"Remove {names} from the image, or name it under `env` in the definition.",)
         return Finding(Verdict.WARN, f"sets {names}, which can load other libraries", "ENV_SHADOWS", advice, rule)
     if promise is not None and promise.cuda:
+        # The default is that of the NVIDIA Container Toolkit for an image that sets nothing.
         capabilities = facts.env.get("NVIDIA_DRIVER_CAPABILITIES", "compute,utility").split(",")
         if not {"compute", "all"} & {item.strip() for item in capabilities}:
             advice = ("Set NVIDIA_DRIVER_CAPABILITIES=compute,utility in the definition's `env`.",)

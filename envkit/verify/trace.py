@@ -51,6 +51,7 @@ def unpacked(packed: bytes) -> bytes:
         zlib.error: the trace is not gzip.
     """
     stream = zlib.decompressobj(_GZIP)
+    # Stops at MAX_BYTES, so that a gzip bomb does not fill the memory.
     raw = stream.decompress(packed, MAX_BYTES)
     if not stream.eof:
         raise ValueError(f"it is cut short or longer than {MAX_BYTES} bytes")

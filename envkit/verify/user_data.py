@@ -21,6 +21,7 @@ LIMIT_S = 60.0
 """Seconds to open and try the user's folder and code, before anything is timed."""
 CODE_BYTES = 4 << 20  # the code goes into the container as one archive
 _HINT = "name a folder of this machine that you can read: --data DIR"
+# train:make, pkg.data:Folder.open
 _CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 # Characters that Podman or proot read as separators of paths and options.
 _SEPARATORS = re.compile('[:,"\\\\\x00-\x1f]')

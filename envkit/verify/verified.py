@@ -66,6 +66,7 @@ def verified_by_newest(name: str, ids: Sequence[str], state: Path) -> VerifiedBy
             refused = refused or error
             if _failed(path):
                 break
+        # A damaged record decides nothing; an older one may still verify the image.
         except EnvkitError as error:
             damaged.append(error.message)
     if refused is not None:
@@ -79,6 +80,7 @@ def verified_by_newest(name: str, ids: Sequence[str], state: Path) -> VerifiedBy
 
 def _accepted(name: str, tree: Mapping[str, Any], path: Path) -> VerifiedBy:
     verdict, code = str(tree["summary"].get("verdict")), tree["summary"].get("exit_code")
+    # In Python, False is equal to 0, but `false` in a record is no exit code.
     if code != 0 or isinstance(code, bool):
         only_gpu = code == NotVerifiedError.exit_code
         raise NotVerifiedError(
@@ -107,4 +109,4 @@ def _tree(path: Path) -> dict[str, Any]:
 
 
 def _short(digest: object) -> str:
-    return str(digest)[:19]
+    return str(digest)[:19]  # sha256: and twelve digits

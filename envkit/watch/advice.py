@@ -28,6 +28,7 @@ def for_data(record: Record, measures: Measures, symptoms: Symptoms) -> list[Adv
     """Return changes that make batches arrive in time."""
     loading, changes = measures.loading, []
     if not loading.is_known:
+        # 1e-9 keeps the gain finite if the whole step is spent waiting; likewise below.
         at_most = _spread(1 / max(1e-9, 1 - loading.share), symptoms)
         return [Advice(id="loader", text=symptoms.text("loader_other"), gain=(1.0, at_most[1]))]
     more = _more_workers(record, measures, symptoms)
@@ -69,6 +70,7 @@ def _more_workers(record: Record, measures: Measures, symptoms: Symptoms) -> Adv
     is_cpu = busy_s > make / 2
     # One more than just enough, because some batches take longer than others.
     wanted = min(math.ceil(make / rest) + 1, int(symptoms.limit("workers_most")))
+    # Workers that compute need a CPU each; workers that wait for storage do not.
     room = max(1, math.floor(cpus)) if is_cpu else wanted
     chosen = min(wanted, max(room, 1))
     if chosen <= loading.workers:
@@ -110,6 +112,7 @@ def for_copies(record: Record, measures: Measures, symptoms: Symptoms) -> list[A
     if copying.pageable > 1 / 2:
         low, high = symptoms.gain("pinned")
         link = measures.cards.link_bytes_per_s
+        # The copies cannot become faster than the link, whatever other machines measured.
         if copying.rate and link:
             high = max(low, link * symptoms.limit("link_reached") / copying.rate)
         gain = (_part(copying.share, low), _part(copying.share, high))
@@ -161,6 +164,7 @@ def for_cpus(record: Record, measures: Measures, symptoms: Symptoms) -> list[Adv
     cpus, worth = record.machine.cpus, symptoms.limit("worth")
     share = max(measures.queued or 0.0, measures.throttled or 0.0)
     gain = (1.0, 1 / max(1e-9, 1 - min(share, 0.95)))  # for shares near 1 the gain would be unlimited
+    # All ranks of the record share the CPUs of one machine.
     fair = max(1, math.floor(cpus / measures.ranks))
     threads, workers = measures.threads or 0, measures.loading.workers
     processes = _processes(measures)
@@ -294,6 +298,7 @@ def _fused(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advic
     if not record.ranks or measures.optimizer < symptoms.limit("worth"):
         return []
     name = record.ranks[0].fact("training", "optimizer")
+    # The optimizers of torch that have a fused form.
     if name not in ("Adam", "AdamW", "SGD", "Adagrad") or record.ranks[0].fact("training", "fused"):
         return []
     gain = (1.0, 1 / max(1e-9, 1 - measures.optimizer))

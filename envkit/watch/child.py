@@ -100,6 +100,7 @@ def _work(work: Callable[[], int], errors: int, stdout: int | None, mask: Mask) 
         code = error.exit_code
         if isinstance(error, EnvkitError):
             tree = {"message": error.message, "hint": error.hint, "details": error.details, "exit_code": code}
+            # The parent reads the pipe only after this process has ended, so the error has to fit into it.
             os.write(errors, json.dumps(tree).encode())
     except BaseException:  # noqa: BLE001 - a bug in envkit; printed here, because the parent's handler does not run
         traceback.print_exc()
@@ -107,6 +108,7 @@ def _work(work: Callable[[], int], errors: int, stdout: int | None, mask: Mask) 
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
+        # sys.exit() would also run the parent's cleanup, such as the removal of its temporary folders.
         os._exit(code)
 
 
@@ -143,8 +145,10 @@ def wait(child: Child, seconds: float) -> bool:
         left = end - time.monotonic()
         if left <= 0:
             return True
+        # SIGCHLD ends the wait as soon as the child ends, so a short command is not delayed.
         received = signal.sigtimedwait((*_PASSED, signal.SIGCHLD), left)
         if received is not None and received.si_signo != signal.SIGCHLD and received.si_code != _SI_KERNEL:
+            # The child may end between the signal's arrival and its forwarding.
             with contextlib.suppress(ProcessLookupError):
                 child.send_signal(received.si_signo)
     return False

@@ -168,6 +168,7 @@ class Collector:
         own = source.facts.get("process", {})
         # Without optimizer steps, a batch is the unit. A worker has neither.
         steady, unit = (source.by_step, "step") if source.by_step.steps else (source.by_batch, "batch")
+        # A training that ends within the warm-up has no steps to judge.
         counted = steady.steps - WARM_UP if steady.end is not None else 0
         seconds = (
             steady.end - steady.begin - steady.aside if steady.end is not None and steady.begin is not None else 0.0
@@ -243,9 +244,11 @@ def _set_aside(source: Source, event: tuple[int, int, float, float, float, int])
         )
         return False
     current_pass.batches += 1
+    # If no backward pass was ever seen, the probes do not see this training's, so every batch counts.
     if current_pass.batches <= _READ_AHEAD + 1 or "backward" not in source.whole:
         return False
     steady.since, steady.aside_since = dict(current_pass.since), current_pass.aside_since + begin - current_pass.begin
+    # The state of a pass that began later includes events that are left out now.
     source.passes = {loader: other for loader, other in source.passes.items() if other.begin <= current_pass.begin}
     if flags & stream.END:
         steady.aside_since += seconds

@@ -123,6 +123,8 @@ class Container:
         return self._was_seen and self.here(pid) is None
 
     def _has_mount(self, pid: int) -> bool:
+        # proc_pid_mountinfo(5): the fifth field is the mount point, as in
+        # 36 35 98:0 /folder /run/NAME rw,noatime - ext4 /dev/sda1 rw
         rows = _bytes(self._root / str(pid) / "mountinfo").splitlines()
         return any(row.split(b" ", 5)[4:5] == [self._mount] for row in rows)
 
@@ -135,6 +137,7 @@ def _pids(root: Path) -> set[int]:
 
 def _own_id(folder: Path) -> int | None:
     """Return a process's ID in its own PID namespace: the last one in NSpid, which has one ID per nested namespace."""
+    # NSpid: 4711 12 (tab-separated), from this machine's ID to that in the innermost namespace.
     for row in _bytes(folder / "status").splitlines():
         name, _, values = row.partition(b":")
         if name == b"NSpid" and values.split():

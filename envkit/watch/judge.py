@@ -208,6 +208,7 @@ def _throttled(record: Record, measures: Measures, symptoms: Symptoms) -> Findin
     cards = measures.cards
     lost = 0.0 if cards.clock is None else max(0.0, 1 - cards.clock)
     is_slowed = cards.slowed >= symptoms.limit("throttled")
+    # A power cap at nearly full clock is a card's normal state, so the clock has to be low as well.
     is_capped = cards.capped >= symptoms.limit("throttled") and lost > 1 - symptoms.limit("clock")
     if not (is_slowed or is_capped):
         return None
@@ -252,6 +253,7 @@ def _launches(record: Record, measures: Measures, symptoms: Symptoms) -> Finding
     idle = None if measures.cards.util is None else max(0.0, 1 - measures.cards.util / 100)
     if measures.drained is None or not _is_ahead(measures, symptoms):
         return None
+    # Faster launches can gain at most the time in which no kernel runs.
     share = measures.computing if idle is None else min(measures.computing, idle)
     if share < symptoms.limit("launch_worth"):
         return None

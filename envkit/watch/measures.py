@@ -187,6 +187,7 @@ def steady(record: Record) -> tuple[Sample, ...]:
     if not begins or not ends:
         return record.samples
     begin, end = min(begins), max(ends)
+    # Whole samples within the steps; if they are too long for that, as after merging, those that overlap.
     inner = [sample for sample in record.samples if sample.at_s - sample.seconds >= begin and sample.at_s <= end]
     return tuple(
         inner or [sample for sample in record.samples if sample.at_s > begin and sample.at_s - sample.seconds < end]

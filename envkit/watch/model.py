@@ -150,6 +150,7 @@ class Record:
         """Return the workers of a process, of the loader that it waits for longest."""
         loader = process.fact("loader", "number")
         below = (worker for worker in self.processes if worker.parent == process.pid and worker.steps == 0)
+        # Workers without a loader's number (0: beyond the most that a process numbers) count for every loader.
         return tuple(worker for worker in below if (worker.fact("process", "loader") or loader) == loader)
 
 

@@ -40,6 +40,7 @@ class Host:
 
 def parse_stat(text: str) -> tuple[float, int, int] | None:
     """Return CPU seconds, major faults and resident bytes from the text of /proc/PID/stat, None if it is not valid."""
+    # 4711 (name) S ...: the name is in parentheses, and may itself have spaces and parentheses.
     fields = text.rpartition(")")[2].split()
     try:
         # proc_pid_stat(5): utime and stime are fields 14 and 15, majflt 12, rss 24; `fields` begins with the third.
@@ -97,6 +98,7 @@ def used(pid: int, *, root: Path = Path("/proc")) -> Used | None:
 def host(peer: str | None, *, root: Path = Path("/proc")) -> Host:
     """Return the machine's counters; `peer` names a process with the training's control group and /dev/shm."""
     own = root / (peer or "none")
+    # /proc/PID/root is the file system as that process sees it, so it leads to the container's /dev/shm.
     memory, shm = _text(root / "meminfo"), _hostfacts.shared_memory(str(own / "root/dev/shm"))
     cpu_stat = _noise.cpu_stat_paths(_text(own / "cgroup"))
     stalled = {name: _noise.psi_total_us(_text(root / "pressure" / name)) for name in ("cpu", "io", "memory")}

@@ -131,7 +131,7 @@ def _recorded(
         command=tuple(command),
         started=f"{started:%Y-%m-%dT%H:%M:%SZ}",
         seconds=seconds,
-        exit_code=code if code >= 0 else 128 - code,
+        exit_code=code if code >= 0 else 128 - code,  # of a signal as shells report it
         injected=True,
         machine=sampling.machine(session),
         processes=collector.processes(),
@@ -155,6 +155,7 @@ def attach(
         UsageError: the process does not exist.
         InterruptedRun: on SIGHUP or SIGTERM. SIGINT ends the recording early.
     """
+    # The kernel reuses process IDs; the start time tells a later process from this one.
     ticks = identity.start_ticks(pid)
     if not ticks:
         raise UsageError(f"there is no process with the ID {pid}", hint="pgrep -af python")

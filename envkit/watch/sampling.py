@@ -20,6 +20,7 @@ _hostfacts: Any = import_module("envkit.smoke.hostfacts")
 
 _TO_GPU = 1  # NVML_PCIE_UTIL_RX_BYTES: the bytes that the GPU receives
 _MOST_SAMPLES = 1200  # with more, pairs of samples are merged
+# Names in /proc/cpuinfo: the first two on x86-64, `bf16` on Arm.
 _BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
@@ -82,6 +83,7 @@ class Sampler:
             return
         every = {pid: used for pid in self._family.every(more) if (used := proc.used(pid)) is not None}
         machine_now = proc.host(self._family.peer)
+        # A process that is new since the last sample has no earlier counters to subtract.
         chief = [pid for pid in (mains or self._family.chief) if pid in every and pid in self._used]
         sample = Sample(
             at_s=now - self._start,

@@ -39,6 +39,7 @@ def gain(advice: Advice) -> str:
     if advice.gain is None:
         return ""
     low, high = advice.gain
+    # The change may also make the training slower, so both ends are shown.
     if low < 1 / _HARDLY:
         return f"{low:.1f}x to {high:.1f}x as fast"
     if low <= _HARDLY:

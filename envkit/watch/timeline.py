@@ -46,6 +46,7 @@ def tracks(record: Record) -> tuple[Track, ...]:
     for index in sorted({card.index for sample in samples for card in sample.gpus}):
         card = _card(index)
         name = f"GPU {index}"
+        # `card=card` binds the value now; otherwise every lambda would use the last GPU of the loop.
         shown += [
             track(f"{name} utilization", "%", 100, lambda sample, card=card: card(sample).util),  # type: ignore[misc]
             track(f"{name} clock", "MHz", None, lambda sample, card=card: card(sample).sm_mhz),  # type: ignore[misc]

@@ -23,6 +23,7 @@ _HAZARDS: tuple[tuple[str, str | None, str, str], ...] = (
     ),
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", None, "disables torch's allocator", "Unset PYTORCH_NO_CUDA_MEMORY_CACHING."),
     (
+        # torch reads this and the two below as on only if they are exactly "1".
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
         "1",
         "lowers the precision of fp32",
@@ -46,6 +47,7 @@ def _gpu(observation: Observation, spec: Spec, _env: Env) -> Finding:
     if not spec.get("gpu"):
         message = f"the plan does not ask for a GPU; {len(nodes)} GPU device nodes"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule, derived=derived)
+    # SKIP, not FAIL: a run without a GPU says nothing about the image, which `summarize` makes NOT_VERIFIED.
     if not nodes:
         advice = ("Start the container with --gpus all (docker) or --device nvidia.com/gpu=all (podman).",)
         message = "the image needs a GPU, but the container has no GPU device node"
@@ -67,6 +69,7 @@ def _shm(observation: Observation, spec: Spec, env: Env) -> Finding:
     if size is None:
         return Finding(Verdict.WARN, f"the container has no {shm.MOUNT}", "SHM_ABSENT", advice, rule)
     metric = {"name": "shm_size", "value": size, "unit": "B", "better": "higher"}
+    # Only warnings: C13 runs the declared loader, and its result counts.
     promised = spec.get("shm_mb")
     if promised is not None and size < int(promised) * shm.MIB:
         message = f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB, the plan asks for {promised} MiB"
@@ -107,6 +110,7 @@ def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:
         if name in variables
         and (variables[name].lower() not in _OFF if harmful is None else variables[name] == harmful)
     ]
+    # CUDA ignores an invalid index and everything after it, so -1 alone hides all GPUs.
     if spec.get("gpu") and variables.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         hazards.append(("CUDA_VISIBLE_DEVICES hides every GPU", "Unset CUDA_VISIBLE_DEVICES."))
     if variables.get("NVIDIA_TF32_OVERRIDE") == "0":

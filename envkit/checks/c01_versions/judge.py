@@ -53,6 +53,7 @@ def _absent(name: str, observed: Mapping[str, Any], promised: str) -> Finding:
         )
     if error is not None:
         code = "TORCH_BROKEN" if name == "torch" else f"{name.upper()}_UNREADABLE"
+        # A torch that cannot be imported is useless; of the others, only the version is unknown.
         verdict = Verdict.FAIL if name == "torch" else Verdict.ERROR
         return Finding(verdict, f"{name} {promised} is planned, but cannot be read: {error}", code, (_REBUILD,), rule)
     message = f"{name} {promised} is planned, but not installed"
@@ -70,6 +71,7 @@ def _mismatch(name: str, observed: Mapping[str, Any], promised: str) -> Finding:
 
 def _prefix(name: str, observed: Mapping[str, Any], promised: str, _spec: Spec) -> Finding:
     """Compare by prefix: 3.12 allows every 3.12.x."""
+    # A conda spec may end in .*; a Python that was built from a git checkout ends in +, such as 3.14.0a1+.
     wanted = promised.removesuffix(".*").split(".")
     same = observed["found"].split("+")[0].split(".")[: len(wanted)] == wanted
     return (_passed if same else _mismatch)(name, observed, promised)
@@ -79,6 +81,7 @@ def _torch(name: str, observed: Mapping[str, Any], promised: str, spec: Spec) ->
     """Compare the release exactly, and the local part too if it is promised."""
     installed, wanted = observed["found"].partition("+"), promised.partition("+")
     promised_local = spec.get("local_version")
+    # The local version may be given as cu126, +cu126 or 2.7.1+cu126.
     local = str(promised_local).rpartition("+")[2] if promised_local is not None else wanted[2]
     if version_key(installed[0]) != version_key(wanted[0]):
         return _mismatch(name, observed, promised)
@@ -88,6 +91,7 @@ def _torch(name: str, observed: Mapping[str, Any], promised: str, spec: Spec) ->
 
 
 def _cuda(name: str, observed: Mapping[str, Any], promised: str, _spec: Spec) -> Finding:
+    # Only for its error: `minor` accepts any text.
     version_key(observed["found"])
     same = versions.minor(observed["found"]) == versions.minor(promised)
     return (_passed if same else _mismatch)(name, observed, promised)
@@ -100,6 +104,7 @@ def _newer_minor(name: str, observed: Mapping[str, Any], promised: str, _spec: S
         return _mismatch(name, observed, promised)
     compiled = observed.get("compiled")
     if isinstance(compiled, str):
+        # torch itself refuses a cuDNN with another major, or an older minor, than it was compiled with.
         built = version_key(compiled)[:2]
         if installed[0] != built[0] or installed < built:
             message = f"{name} {observed['found']} is loaded; torch was compiled with {compiled}"

@@ -21,6 +21,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
     """Judge that each library has one path, none is a stub, and all except the driver's are below the prefix."""
     observed = observation["observed"]
     cuda, torch = _paths(mapping(observed, "cuda")), _paths(mapping(observed, "torch"))
+    # The observed prefix has its links resolved, as the loaded paths have.
     prefix = observed.get("prefix") or spec.get("prefix")
     rule = {"type": "equals", "paths_per_library": 1, "prefix": prefix}
     own = {name: paths for name, paths in cuda.items() if not _is_driver(name)}
@@ -29,6 +30,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
         message = f"CUDA {spec['cuda']} is planned, but no CUDA library is loaded"
         advice = ("torch is a CPU build: see C01.cuda.",)
         return Finding(Verdict.FAIL, message, "NO_CUDA_LIBRARY", advice, rule, derived=derived)
+    # CUDA's stubs have the driver's symbols for the linker, but every call in them fails.
     stubs = [path for paths in cuda.values() for path in paths if "/stubs/" in path]
     if stubs:
         message = f"a stub is loaded instead of the driver's library: {stubs[0]}"

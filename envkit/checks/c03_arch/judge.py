@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from envkit.checks.model import Env, Observation, Spec
 
+# sm_86, sm_90a, sm_120, compute_100f: the last digit is the minor version.
 _FLAG = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _CAPABILITY = re.compile(r"(\d+)\.(\d)([af]?)")
 # JetPack 5 comes with 35.x; no other driver that runs CUDA 11 has a number below 450.
@@ -109,8 +110,10 @@ def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule)
     if version_key(driver) >= version_key(floor):
         native = promised.get("native")
+        # Between both versions the image depends on CUDA's minor version compatibility.
         mode = "native" if native is None or version_key(driver) >= version_key(native) else "minor-compatible"
         return Finding(Verdict.PASS, f"driver {driver}, at least {floor} ({mode})", rule=rule, derived={"mode": mode})
+    # cuda-compat is for data center GPUs; on a GeForce CUDA ends with error 804 (unsupported forward compatibility).
     if flag(observed, "compat_loaded") and not str(observed.get("device_name") or "").startswith(
         ("GeForce", "NVIDIA GeForce")
     ):
@@ -141,6 +144,7 @@ def _one_device(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     how = support(capability, flags)
     rule = {"type": "equals", "arch_list": flags, "cc": cc}
     advice = (f"Resolve for this GPU: envkit resolve --gpu {cc}",)
+    # The negative control: no GPU has the compute capability 0.1.
     if support((0, 1), flags) != "none":
         message = "the architecture rule accepts a GPU that does not exist"
         return Finding(Verdict.ERROR, message, "CONTROL_FAILED", rule=rule)
@@ -149,6 +153,7 @@ def _one_device(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.FAIL, message, "NO_KERNEL_IMAGE", advice, rule)
     if how == "ptx":
         ceiling, cuda = observed.get("driver_ceiling"), observed.get("cuda")
+        # PTX has a version of its own: a driver refuses PTX of a CUDA that is newer than it (error 222).
         if isinstance(ceiling, str) and isinstance(cuda, str) and version_key(ceiling) < version_key(cuda):
             message = f"{name} ({cc}) needs PTX compiled by the driver, which supports CUDA {ceiling}, not {cuda}"
             return Finding(Verdict.FAIL, message, "PTX_NEEDS_NEWER_DRIVER", advice, rule)

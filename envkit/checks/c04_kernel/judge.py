@@ -54,6 +54,7 @@ def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
     observed = observation["observed"]
     rule = {"type": "equals", "total": observed.get("expected_total"), "last": observed.get("expected_last")}
     outcome = text(observed, "outcome")
+    # Without persistence mode the driver initializes every GPU of the container before CUDA starts.
     if outcome == "timeout" and observed.get("driver_answers") is True and observed.get("started") is False:
         message = f"CUDA did not start: {text(observed, 'text')}; the driver itself answers"
         return Finding(Verdict.INCONCLUSIVE, message, "GPU_SLOW_TO_START", _SLOW, rule)
@@ -63,6 +64,7 @@ def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
     if outcome != "answered":
         return _failed(text(observed, "text"), rule, env)
     expected, last = number(observed, "expected_total"), observed.get("expected_last")
+    # The image reports the expected values as well, so two empty lists must not pass as equal.
     if number(observed, "total") != expected or observed.get("last") != last or not last:
         message = (
             f"the kernel returned {observed.get('total')} and {observed.get('last')}, not {expected:.0f} and {last}"

@@ -38,6 +38,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
 def _cases(name: str, parts: Any, observed: Mapping[str, Any]) -> list[Case]:
     if not isinstance(parts, dict):
         raise MalformedError(f"cases.{name} is not an object")
+    # Only float32 is precise enough to show the order of the long sums in a weight gradient.
     long_sum = observed.get("promise") == "ieee"
     return [
         read_case(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from envkit.checks.model import Env, Observation, Spec
 
+# The rule only informs about the image; NONDETERMINISTIC_GEMM blames the machine (check.yaml), which always counts.
 _RULE = {"type": "equals", "expected": 0, "gates": False, "unit": "elements"}
 _HARDWARE = (
     "Run `dcgmi diag -r 3` on the host: repeats that differ point to the GPU or its memory.",

@@ -28,6 +28,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
             f"{pinned / MIB:.0f} of {tried / MIB:.0f} MiB could be pinned: {observed.get('error') or 'no reason given'}"
         )
         advice = ("Start the container with --ulimit memlock=-1 and enough memory, or set pin_memory: false.",)
+        # Without a declared loader nothing shows that the image needs pinned memory.
         verdict = Verdict.WARN if need is None else Verdict.FAIL
         return Finding(verdict, message, "PINNING_FAILED", advice, rule, metric)
     if not flag(observed, "is_pinned"):

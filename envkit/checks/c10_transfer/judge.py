@@ -49,6 +49,7 @@ class Link:
     @property
     def base(self) -> float | None:
         """Return the rate that floors refer to: the link as it is, at least half of what slot and card support."""
+        # A link that fell back by more than one generation, or to a quarter of its lanes, is no excuse for a low rate.
         return None if self.limit is None else max(self.limit, (self.most or 0.0) / 2)
 
 
@@ -70,6 +71,7 @@ def link_of(link: Mapping[str, Any]) -> Link:
         return Link("c2c", "NVLink-C2C", limit, "NVLink-C2C", limit)
     name, now = _pcie(optional_number(link, "gen"), optional_number(link, "width"))
     most_name, most = _pcie(optional_number(link, "gen_max"), optional_number(link, "width_max"))
+    # In a virtual machine sysfs shows an emulated link, whose maximum says nothing about the real slot.
     if link.get("source") == "sysfs":
         most = None
     idle = link.get("busy") is False
@@ -95,6 +97,7 @@ def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     rule = row.record() if deciding else row.record(type="informs")
     metric = {"name": "bandwidth", "value": rate, "unit": "GB/s", "better": "higher"}
     limit = link.limit
+    # Without a known link, only a rate above that of the fastest link is impossible.
     bound = row.number("error_above") * (limit if limit is not None else table.fastest_link())
     derived = {"limit": limit, "fraction_of_limit": rate / limit if limit else None}
     if bound >= _IMPOSSIBLE_GB_S:
@@ -112,6 +115,7 @@ def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     passed = Finding(Verdict.PASS, _share(rate, link), rule=rule)
     finding = replace(_against_floor(passed, rate / link.base, row), metric=metric, derived=derived)
     finding = _by_socket(finding, observed, link.base * row.number("pass"))
+    # Encrypted copies go through a bounce buffer, so they are slow on a healthy machine.
     if finding.verdict is Verdict.FAIL and raw.get("cc_mode") is True:
         message = f"{finding.message}, with every copy encrypted (confidential computing)"
         return replace(finding, verdict=Verdict.WARN, message=message, reason_code="CONFIDENTIAL_COMPUTING")
@@ -218,6 +222,7 @@ def _ratio(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     rule = row.record()
     ratios = mapping(observation["observed"], "ratio")
     values = {size: number(ratios, size) for size in ratios}
+    # The largest copy decides, because launching takes a negligible part of its time.
     largest = max(values, key=int)
     text = ", ".join(f"{size} MiB {value:.2f}" for size, value in values.items())
     message = f"pinned over pageable: {text}"

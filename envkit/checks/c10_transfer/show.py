@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from envkit.checks.reading import Tree, is_noisy, is_number, mapping
 from envkit.checks.shown import HIGHER, Lines, Sheet, Shown, Tile, cell, short, tables
 
-_COPY = re.compile(r"C10\.(h2d|d2h)_(pinned|pageable)_(\d+)MiB")
+_COPY = re.compile(r"C10\.(h2d|d2h)_(pinned|pageable)_(\d+)MiB")  # C10.h2d_pinned_256MiB
 
 _DIRECTIONS = {"h2d": "Host to device", "d2h": "Device to host"}
 
@@ -43,6 +43,7 @@ def transfers(checks: Sequence[Tree]) -> list[Transfer]:
             noisy = noisy or is_noisy(check)
             carried, share = mapping(check.get("derived")).get("limit"), mapping(check.get("rule")).get("fail_below")
             limit = carried if is_number(carried) else limit
+            # Only the deciding copy has a floor; the other sizes have a rule without `fail_below`.
             if is_number(carried) and is_number(share):
                 floor, floor_at = share * carried, int(match[3])
         if rates["pinned"] or rates["pageable"]:

@@ -44,6 +44,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         f"{one:.0%} on one stream"
     )
     finding = Finding(Verdict.PASS, message, None, (), rule, metric, derived)
+    # A stream runs its work in order, so this is the negative control: it must show no overlap.
     if derived["same_stream"] >= row.number("same_stream_max"):
         unclear = f"{message}, which is impossible: the clock is not reliable"
         return replace(finding, verdict=Verdict.INCONCLUSIVE, message=unclear, reason_code="OVERLAP_UNCLEAR")

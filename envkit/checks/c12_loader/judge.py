@@ -38,7 +38,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return _pinned(observed)
     if part == ["data"]:
         return _data(observed)
-    return _throughput(observed)
+    return _throughput(observed)  # C12.throughput.* and C12.matrix.*
 
 
 def _order(observed: Mapping[str, Any]) -> Finding:

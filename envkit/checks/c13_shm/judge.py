@@ -11,6 +11,7 @@ from envkit.checks.model import Finding, Verdict
 if TYPE_CHECKING:
     from envkit.checks.model import Env, Observation, Spec
 
+# How a full /dev/shm ends a loader: ENOSPC, SIGBUS on a write to a page, or a worker that waits forever.
 _SIGNATURES = ("no_space", "bus_error", "timeout")
 
 

@@ -87,6 +87,7 @@ def _scaler(observed: Mapping[str, Any]) -> Finding:
     before, after = number(observed, "scale_before"), number(observed, "scale_after_inf")
     properties = {
         "an infinite gradient reached the weights": flag(observed, "weights_equal_after_inf"),
+        # The default backoff_factor of GradScaler is 0.5.
         f"the scale went from {before:g} to {after:g}, not to half": after == before / 2,
         "the unscaled gradient is not exact": flag(observed, "unscaled_gradient_exact"),
         "a finite gradient moved no weight": flag(observed, "weights_moved_after_finite"),

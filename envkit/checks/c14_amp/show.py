@@ -10,7 +10,7 @@ from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, ra
 from envkit.checks.shown import HIGHER, LOWER, Errors, Figure, Ratios, Sheet, Shown, Tile, cell, fill_of, short, tables
 from envkit.ground.text import clean, fitted
 
-_BENCH = re.compile(r"C14\.bench\.([^.]+)\.([^.]+)")
+_BENCH = re.compile(r"C14\.bench\.([^.]+)\.([^.]+)")  # C14.bench.cnn.fp16
 
 # Characters that fit beside a bar.
 _ROW_NAME = 17
@@ -36,6 +36,7 @@ class Precision:
 
 def precisions(checks: Sequence[Tree]) -> list[Precision]:
     """Return C14's training steps, in the order of the record."""
+    # Collected first: the ratios need fp32's memory, and a record does not guarantee an order.
     memory: dict[tuple[str, str], float] = {}
     rows = []
     for check in checks:

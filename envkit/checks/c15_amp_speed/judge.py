@@ -20,7 +20,7 @@ _UNUSED = (
 )
 _BELOW = ("Look for a power or clock limit: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE",)
 _IGNORED = ("Something changes torch's dtypes: start without PYTHONPATH and without a sitecustomize.py.",)
-_TENSOR_CORES = version_key("7.0")
+_TENSOR_CORES = version_key("7.0")  # Volta, the first generation with tensor cores
 _RESULT = {"tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -49,6 +49,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.SKIP, missing, "NO_TENSOR_CORES", rule=rule)
     eligible = version_key(str(capability)) >= _TENSOR_CORES
     if eligible and precision != "tf32" and gain < row.number("fail_below"):
+        # float16 has tensor cores on every eligible GPU, bfloat16 only from 8.0 on.
         rule = row.record(gates=precision == "fp16")
         return Finding(Verdict.FAIL, message, "TENSOR_CORES_UNUSED", _UNUSED, rule, metric, derived)
     limits = observed.get("limits")

@@ -30,6 +30,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if saved or flag(observed, "requires_grad"):
         message = f"{saved:g} tensors are kept although no backward pass can follow"
         return Finding(Verdict.FAIL, message, "TENSORS_SAVED", _ADVICE, nothing, metric, derived)
+    # Checked first, because a library that does not repeat its own results also differs without gradients.
     repeated = optional_number(observed, "repeated_difference")
     if repeated:
         message = f"two equal passes with gradients on differ by {repeated:.1e} of the largest output"

@@ -21,6 +21,7 @@ _COMPILER = (
 # (words of the error, reason code, advice); the first that matches is the cause.
 _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (
+        # Before CACHE_NOT_WRITABLE, which matches it as well: an empty name of a compiler cannot be executed.
         ("PermissionError: [Errno 13] Permission denied: ''", "PermissionError: ''"),
         "COMPILER_VARIABLE_EMPTY",
         ("CC or CXX is empty: unset it, or set it to a compiler.",),

@@ -73,6 +73,7 @@ def _broken(observed: Mapping[str, Any]) -> Finding | None:
     if outcome == "timeout":
         message = f"{ranks:.0f} processes with {backend} gave {error}{_replaced(observed)}"
         excuse = _too_little_time(observed)
+        # gloo runs on the CPUs, where a slow or busy machine looks like a hang.
         if backend != "nccl" or excuse:
             code = "COLLECTIVE_TIME_LIMIT"
             return Finding(Verdict.INCONCLUSIVE, message + excuse, code, ("Run it again.",), rule)
@@ -139,6 +140,7 @@ def _bandwidth(observed: Mapping[str, Any]) -> Finding:
     derived = {"algbw_gb_per_s": number(observed, "algbw_gb_per_s"), "peer_access": observed.get("peer_access")}
     size = number(observed, "bytes") / 2**20
     message = f"all-reduce of {size:.0f} MiB over {ranks:.0f} GPUs: {rate:.1f} GB/s bus bandwidth"
+    # The bus bandwidth as nccl-tests defines it, which is comparable over any number of GPUs.
     rule: dict[str, Any] = {"type": "informs", "gates": False, "formula": "busbw = algbw * 2 (n - 1) / n"}
     if links:
         rule = row.record(formula=rule["formula"])

@@ -50,6 +50,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     starved = optional_number(observed, "starved_share")
     pays = share > row.number("decode_share") and best is not None and others[best] > row.number("worth")
     lines = (f"{best} would decode {others[best]:.2f} times as fast.",) if best is not None and pays else ()
+    # A training that does not wait for its data gains nothing from a faster decoder.
     if starved is not None and starved <= row.number("starved_share"):
         lines = ()
     return Finding(Verdict.PASS, message, None, lines, rule, metric, derived)

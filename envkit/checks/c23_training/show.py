@@ -42,6 +42,7 @@ def step_time(checks: Sequence[Tree]) -> StepTime | None:
         observed = mapping(check.get("observed"))
         full, reused = _ms(observed.get("step_s")), _ms(observed.get("step_without_loader_s"))
         if full and reused is not None:
+            # On a noisy machine the step without the loader can be the longer one.
             starved = min(max(1 - reused / full, 0.0), 1.0)
             timed = ((part, _ms(observed.get(f"{part}_s"))) for part in ("data_wait", "h2d", "compute"))
             parts = tuple((part, value) for part, value in timed if value is not None)

@@ -55,6 +55,7 @@ def _telemetry(observed: Mapping[str, Any], env: Env) -> Finding:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise MalformedError("rows is not a list of readings")
     xids, ecc = observed.get("xids"), optional_number(observed, "uncorrected_ecc")
+    # Errors come before rates: a GPU with an Xid is faulty, however fast it is.
     if isinstance(xids, list) and xids:
         message = f"the driver reported Xid {', '.join(str(xid) for xid in xids)} under load"
         return Finding(Verdict.FAIL, message, "XID", _HARDWARE, {**_EXACT, "unit": "messages"})
@@ -68,6 +69,7 @@ def _telemetry(observed: Mapping[str, Any], env: Env) -> Finding:
     if repeated is not None and repeated > replays.number("fail_above") * minutes:
         message = f"the PCIe link replayed {repeated:.0f} packets in {minutes:.1f} minutes"
         return Finding(Verdict.FAIL, message, "PCIE_REPLAYS", _LINK, replays.record())
+    # NVML reports a GeForce's highest clock, which it does not hold under load; other cards report their boost clock.
     names = [str(card.get("name")) for card in env.get("gpu") or () if isinstance(card, dict)]
     line = "warn_below_geforce" if any("GeForce" in name for name in names) else "warn_below"
     rule = clock.record(warn_below=clock.number(line))
@@ -78,6 +80,7 @@ def _clock(rows: Sequence[Mapping[str, Any]], top: float | None, rule: Mapping[s
     clocks = sorted(value for row in rows if (value := optional_number(row, "sm_mhz")) is not None)
     hot = max((value for row in rows if (value := optional_number(row, "celsius")) is not None), default=None)
     events = sorted({event for row in rows if row.get("events") is not None for event in strings(row, "events")})
+    # None means that the messages cannot be read; a GPU without messages has an empty list.
     unread = "" if xids is not None else "; Xid messages cannot be read in this container"
     if not clocks or not top:
         message = f"no error under load; the clock cannot be read here{unread}"
@@ -95,6 +98,7 @@ def _clock(rows: Sequence[Mapping[str, Any]], top: float | None, rule: Mapping[s
     if heat:
         slowed = f"{message}; slowed down by {', '.join(heat)}"
         return Finding(Verdict.WARN, slowed, "CLOCK_SLOWED", _COOLING, rule, metric, derived)
+    # A power cap explains a low clock: a T4 holds half of its clock at 70 W.
     if share < low and not capped:
         return Finding(Verdict.WARN, message, "CLOCK_LOW", _COOLING, rule, metric, derived)
     return Finding(Verdict.PASS, message, None, (), rule, metric, derived)

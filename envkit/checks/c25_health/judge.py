@@ -51,6 +51,7 @@ def _remaps(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if flag(observed, "pending"):
         message = f"a broken row of memory waits for a reset to be remapped; {done}"
         return Finding(Verdict.FAIL, message, "ROW_REMAP_PENDING", _RESET, _NONE)
+    # NVML's histogram of spare rows: the number of banks with max, high, partial, low and none left.
     banks = observed.get("banks")
     empty = number(banks, "none") if isinstance(banks, dict) else 0
     if empty:
@@ -106,6 +107,7 @@ def _replays(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     count, seconds = number(observed, "count"), optional_number(observed, "uptime_s")
     metric = {"name": "pcie_replays", "value": count, "unit": "packets", "better": "lower"}
     message = f"{count:.0f} PCIe packets were sent again since the driver was loaded"
+    # A few replays within the first minute are no rate yet.
     if seconds and count > row.number("warn_above") * max(1.0, seconds / 60):
         advice = ("Reseat the card or riser; a link with many replays is failing.",)
         return Finding(Verdict.WARN, message, "PCIE_REPLAYS_BEFORE", advice, row.record(), metric)

@@ -59,6 +59,7 @@ def _gpu(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     observed, subject = mapping(observation, "observed"), str(observation["subject"])
     if text(observed, "outcome") != "answered":
         return _silent(observed, subject)
+    # A wrong result outweighs a slow one, and no other process on the GPU excuses it.
     finding = _wrong(observed, subject) or _rates(observed, subject)
     busy = optional_number(observed, "busy_before")
     if finding.reason_code in _RATED and busy is not None and busy > _BUSY_PERCENT:
@@ -74,6 +75,7 @@ def _silent(observed: Mapping[str, Any], subject: str) -> Finding:
     rule = {"type": "equals", "outcome": "answered", "gates": True}
     if outcome == "timeout":
         message = f"{subject} gave {error}"
+        # If all GPUs are late, the machine is slow; a single late one hangs.
         if not others:
             return Finding(
                 Verdict.INCONCLUSIVE, f"{message}; no other GPU answered", "GPUS_SLOW_TO_START", _AGAIN, rule

@@ -29,6 +29,7 @@ def _pattern(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     total, size = sum(number(wrong, name) for name in wrong), number(observed, "bytes") / 2**30
     rule = {"type": "equals", "expected": 0, "gates": True, "unit": "words"}
     metric = {"name": "wrong_words", "value": total, "unit": "words", "better": "lower"}
+    # An empty table means that no pattern was read back, which verifies nothing.
     if total or not wrong:
         message = f"{total:.0f} words of 8 bytes changed in {size:.1f} GiB of device memory"
         return Finding(Verdict.FAIL, message, "DEVICE_MEMORY_WRONG", _HARDWARE, rule, metric)

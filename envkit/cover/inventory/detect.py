@@ -28,6 +28,7 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
     Raises:
         UsageError: the format is unknown, or rows are invalid; all errors of the rows are listed.
     """
+    # Excel begins a CSV file in UTF-8 with a byte order mark.
     clean = text.removeprefix("\ufeff").strip("\r\n")
     if not clean.strip():
         raise UsageError(f"{where} has no hosts", hint=_HINT)

@@ -41,6 +41,7 @@ def parse(tree: Any, where: str) -> Inventory:
             foreign += 1
             continue
         gpus = _gpus(labels)
+        # NVIDIA's device plugin sets this number, also on clusters without GPU feature discovery and its labels.
         capacity = _mapping(status.get("capacity")).get(f"{_N}gpu")
         if not gpus and str(capacity or "0") == "0":
             without += 1

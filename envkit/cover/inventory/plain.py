@@ -154,12 +154,14 @@ def _host(row: Mapping[str, Any], label: str, faults: Faults) -> list[Host]:
         return []
     capability = str(row["capability"]).removeprefix("sm_") if row.get("capability") else None
     if capability and "." not in capability:
+        # `86`, from `sm_86`
         capability = f"{capability[:-1]}.{capability[-1]}"
     names = _gpus(row.get("gpu"))
     return [
         Host(
             name=name.strip(),
             where=label,
+            # With several GPUs, it is unknown which of them has this capability.
             gpus=tuple(Gpu(name=gpu_name, capability=capability if len(names) == 1 else None) for gpu_name in names),
             driver=_text(row, "driver"),
             machine=_text(row, "arch"),

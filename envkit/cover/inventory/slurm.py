@@ -43,6 +43,7 @@ def is_table(text: str) -> bool:
     words = next((line.split() for line in text.splitlines() if line.strip()), [])
     if "GRES" in words or "NODELIST" in words or "HOSTNAMES" in words:
         return True
+    # A comma in the first word is that of a CSV file.
     return len(words) > 1 and "," not in words[0] and (bool(re.match(r"gpu:", words[1])) or words[1] == "(null)")
 
 
@@ -98,6 +99,7 @@ def expand(text: str) -> tuple[str, ...]:
         UsageError: it expands to more nodes than any cluster has, or a range is invalid.
     """
     nodes: list[str] = []
+    # A comma inside brackets separates numbers, not nodes.
     for part in re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", text):
         names = [part] if part else []
         while names and (match := _RANGE.search(names[0])):
@@ -119,6 +121,7 @@ def _numbers(text: str) -> Iterable[str]:
         elif int(last) - int(first) > _MOST_NODES:
             raise UsageError(f"[{text[:100]}] expands to more than {_MOST_NODES} nodes", hint=_COMMAND)
         else:
+            # `gpu[08-10]` is gpu08, gpu09, gpu10.
             yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
 
 

@@ -17,9 +17,11 @@ from envkit.cover.inventory.plain import Faults, merged
 from envkit.facts.model import Facts
 from envkit.resolve.gpus import find
 
+# `gpu01: NVIDIA A100-SXM4-80GB, 550.54.15, 8.0`
 _BEFORE = re.compile(r"^([A-Za-z0-9][\w.-]{0,253}): +(?=\S)")
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
+# Cells that are no host name: `[N/A]`, `Enabled`, `P0`, `GPU-<UUID>`, `00000000:3B:00.0`, `81920 MiB`, `31 %`.
 _NOISE = re.compile(
     r"\[?(?:not supported|n/a|unknown error)\]?|enabled|disabled|default|p[0-9]{1,2}|gpu-[0-9a-f-]+"
     r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|[0-9.]+(?: ?(?:%|mib|gib|mb|gb|w|mhz|c|v))?",
@@ -62,6 +64,7 @@ def parse(text: str, facts: Facts, where: str) -> Inventory:
     for row in _rows(text):
         label = f"line {row.number}"
         if _is_head(row.cells):
+            # Without host names, each header begins the output of another machine.
             fields, part = tuple(_field(cell) for cell in row.cells), part + (row.host is None)
             continue
         parsed = _by_fields(row.cells, fields) if fields else _by_contents(row.cells, facts)

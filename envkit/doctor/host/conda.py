@@ -73,6 +73,7 @@ def of_condarc(name: str, text: str) -> Iterator[Finding]:
             ),
             fix=("conda config --set channel_priority strict",), sources=("conda/conda#14761",),
         )  # fmt: skip
+    # strictyaml keeps `False` and `no` as text; conda takes them as false.
     if tree.get("ssl_verify") in (False, "false", "False", "no"):
         yield Finding(
             id="ssl-verify-off", severity=Severity.WARN, title="conda does not check certificates",

@@ -42,6 +42,7 @@ def diagnose_host(
     full or not writable. Everything else, GPU errors included, is 0, because images for other machines can still be
     resolved and built here.
     """
+    # Asked once, because three sections need it.
     docker = view.ask(["docker", "info", "--format", "{{json .}}"])
     docker_info = docker.out if docker is not None and docker.code == 0 else ""
     facts = load()
@@ -87,6 +88,7 @@ def run_sections(tasks: Mapping[str, tuple[str, Callable[[], Section]]], limit_s
     def safe(name: str, title: str, task: Callable[[], Section]) -> Section:
         try:
             return task()
+        # ValueError: a program has printed something that cannot be parsed.
         except (EnvkitError, OSError, ValueError) as error:
             return _unanswered(name, title, str(error))
 
@@ -111,6 +113,7 @@ def run_parallel(tasks: Mapping[str, Callable[[], T]], limit_s: float) -> dict[s
     deadline = time.monotonic() + limit_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
+    # A copy: late threads still add to the original.
     return dict(answers)
 
 

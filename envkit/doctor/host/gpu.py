@@ -22,6 +22,7 @@ _FEW = ("index", "name", "driver_version", "memory.total")
 _UNKNOWN = "[N/A]"
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"  # PCI class of display controllers
+# GT/s in sysfs ("8.0 GT/s PCIe") -> generation
 _SPEEDS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 _HERE = "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv -l 1   # while a copy runs"
 
@@ -83,6 +84,7 @@ def _query(view: View) -> tuple[Answer | None, Sequence[str]]:
     answer: Answer | None = None
     for fields in (_FIELDS, _FEW):
         answer = view.ask(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+        # Field "pstate" is not a valid field to query.
         if answer is None or "not a valid field" not in answer.out + answer.err:
             return answer, fields
     return answer, _FEW
@@ -92,6 +94,7 @@ def _rows(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
     rows = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
+        # Other lines are messages, such as "No devices were found".
         if len(cells) == len(fields):
             rows.append(dict.fromkeys(_FIELDS, _UNKNOWN) | dict(zip(fields, cells, strict=True)))
     return rows
@@ -169,6 +172,7 @@ def _devices(view: View) -> Iterator[Finding]:
         return
     names = view.names("/dev")
     missing = [name for name in ("nvidiactl", "nvidia-uvm") if name not in names]
+    # Any number, because a container may have only nvidia3.
     if not any(re.fullmatch(r"nvidia\d+", name) for name in names):
         missing.insert(0, "nvidia0")
     if missing:

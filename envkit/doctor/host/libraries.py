@@ -10,6 +10,7 @@ from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 
 _SHADOW = ("pytorch/pytorch#111469", "pytorch/pytorch#134929", "pytorch/pytorch#152783")
+# libcudnn.so.9 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcudnn.so.9
 _CACHE = re.compile(r"^\s+(libcudnn\.so\.\d+)\b.* => (/\S+)$", re.MULTILINE)
 # Variables that slow CUDA or torch down or change their results: the value that does, and its effect.
 _ODD = {
@@ -25,6 +26,7 @@ _ODD = {
 
 def section(view: View) -> Section:
     """Describe which CUDA libraries a program on this machine would load."""
+    # Only cuda-12.6: `cuda` and `cuda-12` are links to it.
     toolkits = [name for name in view.names("/usr/local") if re.fullmatch(r"cuda-\d+\.\d+", name)]
     path = view.environ.get("LD_LIBRARY_PATH", "")
     cudnn_files = cudnns(view)
@@ -107,6 +109,7 @@ def _of_variables(view: View) -> Iterator[Finding]:
                 id=name.lower().replace("_", "-"), severity=Severity.WARN, title=f"{name}={given}: {effect}",
                 fix=(f"unset {name}",),
             )  # fmt: skip
+    # Slurm sets NoDevFiles for a job without GPUs.
     if view.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles"):
         yield Finding(
             id="cuda-visible-devices", severity=Severity.WARN, title="CUDA_VISIBLE_DEVICES hides every GPU",

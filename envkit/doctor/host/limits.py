@@ -53,6 +53,7 @@ def cpu_quota(view: View) -> float | None:
         quota, _, period = view.text(f"{folder}/cpu.max").strip().partition(" ")
         quota = quota or view.text(f"{folder}/cpu.cfs_quota_us").strip()
         period = period or view.text(f"{folder}/cpu.cfs_period_us").strip()
+        # Without a quota, version 2 has `max` and version 1 has -1.
         if quota.isdigit() and period.isdigit() and int(period):
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
@@ -61,6 +62,7 @@ def cpu_quota(view: View) -> float | None:
 def cpu_pressure(text: str) -> float | None:
     """Return the percentage of the last minute in which a task waited for a CPU, from /proc/pressure/cpu."""
     for line in text.splitlines():
+        # some avg10=1.53 avg60=0.87 avg300=0.20 total=12345
         if line.startswith("some "):
             values = dict(part.partition("=")[::2] for part in line.split()[1:])
             try:

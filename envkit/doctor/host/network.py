@@ -27,6 +27,7 @@ def section(view: View) -> Section:
 def without_password(value: str) -> str:
     """Return a proxy's address without user and password; other text is not shown, because it may be a password."""
     try:
+        # Proxies are also written without a scheme: proxy.example.com:3128.
         parts = urlsplit(value if "//" in value else f"//{value}")
         host = f"{parts.hostname or ''}" + (f":{parts.port}" if parts.port else "")
     except ValueError:
@@ -55,6 +56,7 @@ def _of_proxies(env: Mapping[str, str], proxies: Mapping[str, str]) -> Iterator[
                 fix=("Set both to the same value.",), sources=_DOCS,
             )  # fmt: skip
     local = (env.get("no_proxy") or env.get("NO_PROXY") or "").split(",")
+    # `*` turns the proxy off for every host.
     if proxies and not {"localhost", "127.0.0.1", "*"} & {host.strip() for host in local}:
         yield Finding(
             id="no-proxy", severity=Severity.WARN, title="the proxy is also used for localhost",

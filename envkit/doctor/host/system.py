@@ -10,8 +10,8 @@ from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 from envkit.ground.host import Host
 
-_APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
-_CLONE = "/proc/sys/kernel/unprivileged_userns_clone"
+_APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"  # Ubuntu 23.10 and later
+_CLONE = "/proc/sys/kernel/unprivileged_userns_clone"  # a patch in the kernels of Debian
 _MOST = "/proc/sys/user/max_user_namespaces"
 _USERNS_DOCS = ("https://docs.kernel.org/admin-guide/sysctl/user.html",)
 
@@ -51,6 +51,7 @@ def inside(view: View) -> str | None:
             return engine
     if "KUBERNETES_SERVICE_HOST" in view.environ:
         return "kubernetes"
+    # systemd writes the container manager's name into it: `lxc`, `systemd-nspawn`.
     return view.text("/run/systemd/container").strip() or None
 
 
@@ -142,6 +143,7 @@ def _of_numa(view: View, nodes: tuple[tuple[str, str], ...]) -> Iterator[Finding
             continue
         node = view.text(f"{folder}/numa_node").strip()
         cpus = cpu_set(dict(nodes).get(f"node{node}", ""))
+        # numa_node is -1 if the firmware does not say.
         if node.isdigit() and cpus and not cpus & allowed:
             yield Finding(
                 id="numa-remote", severity=Severity.WARN, title=f"this process may not use a CPU near the GPU {name}",

@@ -41,6 +41,7 @@ except Exception as error:
 print({_MARK!r} + json.dumps(report))
 """
 _INSTALL = "envkit resolve --here   # finds a build for this machine"
+# CUDA ignores the list from its first invalid entry on, so each of these words hides all GPUs.
 _HIDDEN = ("", "-1", "none", "None", "void", "NoDevFiles")
 
 
@@ -81,6 +82,7 @@ def _interpreter(view: View, python: str | None) -> tuple[str | None, str]:
         if folder and view.exists(f"{folder}/bin/python"):
             return f"{folder}/bin/python", variable
     for name in ("python3", "python"):
+        # An empty program: only whether there is such an interpreter is of interest.
         if view.ask([name, "-c", ""]) is not None:
             return name, "first on PATH"
     return None, ""
@@ -111,6 +113,7 @@ def _unseen(report: Mapping[str, Any], driver: str | None, view: View, facts: Fa
             evidence=evidence, cause="CUDA needs the driver's libcuda; without it, torch computes on the CPU.",
             fix=("See the finding about the driver above.",),
         )  # fmt: skip
+    # In this order, because each of these causes makes those after it irrelevant.
     lowest = _lowest_driver(str(cuda), facts)
     if lowest is not None and key(driver) < key(lowest):
         return Finding(

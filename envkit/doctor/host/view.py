@@ -43,6 +43,7 @@ class View:
         try:
             with self.path(name).open("rb") as file:
                 return file.read(_MOST).decode(errors="replace")
+        # ValueError: a path with a null byte.
         except (OSError, ValueError):
             return ""
 
@@ -71,7 +72,7 @@ def this_machine() -> View:
 
 
 def run(argv: Sequence[str], patience_s: float = PATIENCE_S) -> Answer | None:
-    """Run a program with a time limit and with messages in English."""
+    """Run a program with a time limit; see `Ask`."""
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_ALSO))
     program = shutil.which(argv[0], path=path)
     if program is None:

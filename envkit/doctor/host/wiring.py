@@ -14,7 +14,9 @@ from envkit.ground.nvidia import parse_module
 _FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _DOCS = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"
 _GENERATE = "As root: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+# libcuda.so.550.54.15, but not the link libcuda.so.1.
 _LIBCUDA = re.compile(r"libcuda\.so\.(\d{3}\.[\d.]{1,12})")
+# NVIDIA Container Toolkit CLI version 1.17.4
 _TOOLKIT = re.compile(r"version:? v?(\d+\.\d+\.\d+\S*)")
 _BROKEN_LABEL = "1.19.1"
 
@@ -62,6 +64,7 @@ def _of_docker(docker: str, toolkit: str, specs: list[str], *, needed: bool) -> 
         tree = mapping(json.loads(docker))
     except ValueError:
         return
+    # The list is empty if CDI is off in Docker.
     by_cdi = bool(specs and items(tree.get("CDISpecDirs")))
     if "nvidia" not in mapping(tree.get("Runtimes")) and not by_cdi:
         yield Finding(

@@ -29,6 +29,7 @@ _CONDARC = re.compile(r"(?:^|/)\.?condarc$")
 _CACHES = {
     "conda package cache": re.compile(r"(?:^|/)pkgs/[^/]{1,200}(?:\.conda|\.tar\.bz2)$"),
     "pip cache": re.compile(r"(?:^|/)\.cache/(?:pip|uv)/"),
+    # mirror.example.com_debian_dists_bookworm_InRelease, but not `lock` and `partial`, which always exist
     "apt lists": re.compile(r"^var/lib/apt/lists/[^/]{1,200}_"),
     "apt archives": re.compile(r"^var/cache/apt/archives/[^/]{1,200}\.deb$"),
 }

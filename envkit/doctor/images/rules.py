@@ -28,6 +28,7 @@ _TWICE = ("libcublasLt", "libcublas", "libcudart", "libcufft", "libcusparse", "l
 
 def is_cuda(facts: ImageFacts, packages: Mapping[str, str]) -> bool:
     """Return whether an image is made for GPUs, from its base's variables or its installed packages."""
+    # The variables of the images nvidia/cuda.
     by_variable = any(facts.env.get(name) for name in ("CUDA_VERSION", "NV_CUDA_CUDART_VERSION", "NVIDIA_REQUIRE_CUDA"))
     return by_variable or any(name.startswith("nvidia-cu") for name in packages) or "+cu" in packages.get("torch", "")
 
@@ -133,6 +134,7 @@ def of_versions(packages: Mapping[str, str], facts: Facts) -> Iterator[Finding]:
     """Return the known traps that apply to the installed versions."""
     known = ("torch", "numpy", "setuptools", "mkl", "triton", "torchvision")
     values = {name: packages[name].partition("+")[0] for name in known if name in packages}
+    # Development versions such as 2.8.0a0 cannot be compared.
     values = {name: text for name, text in values.items() if re.fullmatch(r"\d{1,6}(?:\.\d{1,6}){0,3}", text)}
     for trap in facts.traps:
         # A trap with torch as its only condition advises which torch to choose; here it is already installed.
@@ -163,6 +165,7 @@ def _of_cudnn(contents: Contents) -> Iterator[Finding]:
 def _of_driver_files(contents: Contents) -> Iterator[Finding]:
     libraries = sorted(contents.libraries("libcuda.so"))
     compat = [path for path in libraries if "/compat/" in path]
+    # The devel images of nvidia/cuda have stubs, against which programs are linked.
     own = [path for path in libraries if "/compat/" not in path and "/stubs/" not in path]
     if own:
         yield Finding(
@@ -191,6 +194,7 @@ def _of_torch(packages: Mapping[str, str], *, cuda: bool) -> Iterator[Finding]:
             fix=("pip: --index-url of the CUDA variant. conda: CONDA_OVERRIDE_CUDA before the solve.",),
             sources=("conda/conda#14761", "mamba-org/micromamba-docker#620"),
         )  # fmt: skip
+    # Without a local version, as of most conda packages, the variant is unknown.
     variants = [text.partition("+")[2] for text in (torch, vision)]
     if all(variants) and variants[0] != variants[1]:
         yield Finding(
@@ -210,6 +214,7 @@ def _of_duplicates(contents: Contents) -> Iterator[Finding]:
             by_folder[posixpath.dirname(path)].append(node.size)
         if len(by_folder) > 1:
             sizes = sorted(max(file_sizes) for file_sizes in by_folder.values())
+            # One copy is needed; the largest is not counted.
             wasted += sum(sizes[:-1])
             evidence.append(Evidence(text=f"{name}: {', '.join(f'/{folder}' for folder in sorted(by_folder))}"))
     if wasted > _WASTE:

@@ -189,6 +189,7 @@ def _fill(figure: Ratios | Values | Errors, index: int) -> str:
 
 def _error(figure: Errors) -> Markup:
     low = math.floor(math.log10(min(value for _, value in figure.rows)))
+    # A scale needs two ends, even if all values are the same power of ten.
     high = max(math.ceil(math.log10(max(value for _, value in figure.rows))), low + 1)
     bottom = 26 + _BAR_ROW * len(figure.rows)
 
@@ -372,6 +373,7 @@ def areas(values: Sequence[float], width: float, height: float) -> list[tuple[fl
     rest = list(values)
     while rest:
         side, scale = min(wide, high), wide * high / sum(rest)
+        # The number of rectangles that, side by side along the shorter side, are the least elongated.
         count = min(range(1, len(rest) + 1), key=lambda many: _worst(rest[:many], side, scale))
         row, rest = rest[:count], rest[count:]
         deep = sum(row) * scale / side
@@ -387,6 +389,7 @@ def areas(values: Sequence[float], width: float, height: float) -> list[tuple[fl
 def _worst(row: Sequence[float], side: float, scale: float) -> float:
     """Return the worst aspect ratio of the rectangles in a strip (1 or more)."""
     deep = sum(row) * scale / side
+    # The values descend, so the first or the last rectangle is the worst.
     lengths = [value * scale / deep for value in (row[0], row[-1])]
     return max(max(length / deep, deep / length) for length in lengths)
 
@@ -406,6 +409,7 @@ def ticks(top: float, count: int = 5) -> list[float]:
     """Return about `count` round values from 0 to the first one at or above `top`."""
     rough = (top if top > 0 else 1.0) / count
     power = 10.0 ** math.floor(math.log10(rough))
+    # 1e-9 absorbs rounding errors, which could otherwise lead to the next larger step.
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
     last = math.ceil(top / step - 1e-9) if top > 0 else count
     return [round(index * step, 10) for index in range(last + 1)]
@@ -441,6 +445,7 @@ def _caption(figure: Titled) -> Markup:
 
 def _drawn(figure: Titled, width: float, height: float, parts: Sequence[object], *, form: str = "") -> Markup:
     """Return the SVG; `form` is empty if the figure has only one."""
+    # Both widths are in one page, where an ID must be unique.
     ident = f"{figure.ident}-{form}" if form else figure.ident
     return el(
         "svg",

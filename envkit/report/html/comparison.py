@@ -21,6 +21,7 @@ SECTIONS = {
     "record": "Record",
 }
 # Verdict -> the badge's verdict, and the color of an interval.
+# Most severe first, which is also the order of the rows.
 _KINDS = {
     "REGRESSION": ("FAIL", "fail"),
     "INCONCLUSIVE": ("INCONCLUSIVE", "unclear"),

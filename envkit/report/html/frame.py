@@ -63,6 +63,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
         finalize=_printed,
+        # A missing value is an error of the template, not an empty text.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -110,6 +111,7 @@ def _policy(style: str, script: str) -> str:
             "default-src 'none'",
             f"style-src {_hash(style)}",
             f"script-src {_hash(script)}",
+            # base.html has an empty icon as a data URL, so that browsers do not request /favicon.ico.
             "img-src data:",
             "base-uri 'none'",
             "form-action 'none'",

@@ -154,7 +154,7 @@ def _layers(layers: Sequence[Tree]) -> Sheet | None:
         [
             str(layer["number"]),
             _made_by(layer),
-            str(layer["digest"] or layer["diff_id"])[7:19],
+            str(layer["digest"] or layer["diff_id"])[7:19],  # twelve digits, after sha256:
             _size(layer["size"]),
             _unpacked(layer),
         ]

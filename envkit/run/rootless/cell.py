@@ -22,7 +22,7 @@ from envkit.run.session import Mount
 
 HOSTNAME = "envkit"
 _HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n".encode()
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # Docker's default
 _MOUNT_POINTS = ("/proc", "/dev", "/sys", "/tmp")  # noqa: S108 - a file system inside the container
 
 
@@ -70,6 +70,7 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
     Raises:
         EnvironmentProblem: the folder cannot be written.
     """
+    # Without the kernel's whiteouts in a layer, an overlay would show the files that it removes.
     overlay = means.overlay and all(layer.contents.overlay for layer in stack.layers)
     mounts, gpus = host_mounts(run.gpus, run.data), run.gpus
     workdir = inside(run.workdir)
@@ -78,6 +79,7 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
     trees = lay_out(folder, stack, files=run.files, folders=folders, links=links, mounts=mounts, overlay=overlay)
     words = [*_isolation(means, run), *_mounts(folder, means, limits)]
     for volume in run.volumes:
+        # For any user, because the image's USER may be any.
         words += ["--perms", "1777", "--tmpfs", inside(volume)]
     # With shifted IDs these mounts have to be mapped, which `enter.py` does before bubblewrap starts.
     mapped = {f"mount{number}": str(bind.source) for number, bind in enumerate(run.mounts)} if _maps(means) else {}
@@ -161,16 +163,19 @@ def lay_out(
 def host_mounts(gpus: GpuEdits | None, data: Path | None) -> tuple[tuple[str, str], ...]:
     """Return the read-only mounts for GPUs and data: (path on the machine, path in the container)."""
     own = () if data is None else ((str(data), DATA),)
+    # After an update of the driver, a CDI specification may list files that no longer exist.
     return (*((host, path) for host, path in (gpus.mounts if gpus else ()) if Path(host).exists()), *own)
 
 
 def environment(user: User, env: Mapping[str, str], gpus: GpuEdits | None) -> dict[str, str]:
     """Return the environment of a run whose image sets `env`."""
     variables = {"PATH": _PATH, "HOME": user.home, "HOSTNAME": HOSTNAME, **env, **(gpus.env if gpus else {})}
+    # The kernel accepts `=value` in an image's Env, but setenv(3), which bubblewrap calls, does not.
     return {key: value for key, value in variables.items() if key}
 
 
 def _isolation(means: Means, run: Inside) -> list[str]:
+    # `try`: kernels before Linux 4.6 have no cgroup namespaces.
     words = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     words += ["--hostname", HOSTNAME, "--die-with-parent", "--cap-drop", "ALL", "--clearenv"]
     # A new session has no terminal. A command with its own terminal leads a session already.

@@ -71,6 +71,7 @@ def make(limits: RunLimits, *, root: Path = Path("/")) -> Group:
             continue
         folder = parent / name
         try:
+            # In version 2, several controllers share the folder.
             folder.mkdir(exist_ok=True)
             _limit(folder, controller, limits)
         except OSError:
@@ -92,12 +93,14 @@ def _hierarchies(mountinfo: str, cgroup: str) -> dict[str, _Hierarchy]:
     """Return controller -> hierarchy; the key of version 2 is ''."""
     paths: dict[str, str] = {}
     for line in cgroup.splitlines():
+        # 4:memory:/docker/1f2e for version 1, 0::/user.slice for version 2
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         for controller in names.split(","):
             paths[controller] = path
     hierarchies: dict[str, _Hierarchy] = {}
     for line in mountinfo.splitlines():
+        # 35 25 0:30 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory
         left, dash, right = line.partition(" - ")
         fields, kinds = left.split(" "), right.split(" ")
         if not dash or len(fields) < 5 or len(kinds) < 3 or kinds[0] not in ("cgroup", "cgroup2"):  # noqa: PLR2004
@@ -126,6 +129,7 @@ def _parent(controller: str, hierarchies: Mapping[str, _Hierarchy], root: Path) 
         return None
     folder, top = _at(root, hierarchies[""].own), _at(root, hierarchies[""].top)
     while True:
+        # Also `pids`, which every run limits: in version 2 a process is in one group, which should have all limits.
         enabled = _text(folder / "cgroup.subtree_control").split()
         if {controller, "pids"} <= set(enabled) and os.access(folder, os.W_OK):
             return folder
@@ -139,7 +143,7 @@ def _at(root: Path, path: Path) -> Path:
 
 
 def _limit(folder: Path, controller: str, limits: RunLimits) -> None:
-    is_version_1 = (folder / "tasks").exists()
+    is_version_1 = (folder / "tasks").exists()  # version 2 has only cgroup.procs
     if controller == "pids":
         (folder / "pids.max").write_text(str(limits.pids))
     elif controller == "cpu" and limits.cpus is not None:

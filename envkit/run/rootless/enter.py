@@ -36,12 +36,14 @@ from pathlib import Path
 from typing import Any
 
 _NEW_MOUNTS, _NEW_USERS, _NEW_NETWORK = 0x00020000, 0x10000000, 0x40000000
+# MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE
 _READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_PROGRAMS, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 8, 1 << 12, 1 << 14, 1 << 18
 # The same numbers on x86-64 and arm64.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+# OPEN_TREE_CLONE, AT_RECURSIVE, AT_EMPTY_PATH, MOVE_MOUNT_F_EMPTY_PATH, MOUNT_ATTR_IDMAP
 _AT_FDCWD, _CLONE, _RECURSE, _EMPTY_PATH, _FROM_EMPTY_PATH, _ID_MAPPED = -100, 1, 0x8000, 0x1000, 4, 0x00100000
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 1
+_GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP
 _MOUNT_ROOTS = ("/mnt", "/media", "/srv", "/home")  # the first that this run does not use is hidden by a tmpfs
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -118,10 +120,12 @@ def _users(uid: int, gid: int, shift: int) -> int:
     ready, done = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
+        # Whatever happens, the child must not return into this program's code.
         with contextlib.suppress(BaseException):
             _become(uid, gid)
             _call("unshare", _NEW_USERS)
             os.write(ready[1], b"1")
+            # Its own copy of the writing end, so that the read ends when the parent does.
             os.close(done[1])
             os.read(done[0], 1)
         os._exit(0)
@@ -129,9 +133,11 @@ def _users(uid: int, gid: int, shift: int) -> int:
     try:
         if not os.read(ready[0], 1):
             raise OSError(1, "no user namespace can be created (user.max_user_namespaces)")
+        # The parent writes the maps: without capabilities in this namespace, the child may map only its own ID.
         for name in ("uid_map", "gid_map"):
             ranges = [tuple(map(int, line.split())) for line in Path(f"/proc/self/{name}").read_text().splitlines()]
             _write(f"/proc/{child}/{name}", "".join(_rows(ranges, shift)))
+        # The open descriptor keeps the namespace when its only process ends (namespaces(7)).
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -157,6 +163,7 @@ def _clone(source: str) -> int:
 def _attach(tree: int, target: str, users: int | None, source: str) -> None:
     """Attach a cloned mount tree at a folder, with owners mapped by the user namespace `users` if there is one."""
     if users is not None:
+        # struct mount_attr: attr_set, attr_clr, propagation, userns_fd
         attributes = struct.pack("=QQQQ", _ID_MAPPED, 0, 0, users)
         flags = ctypes.c_uint(_EMPTY_PATH | _RECURSE)
         if _LIBC.syscall(_MOUNT_SETATTR, tree, b"", flags, attributes, ctypes.c_size_t(len(attributes))):
@@ -175,6 +182,7 @@ def _moved(argv: list[str], folder: str, names: tuple[str, ...]) -> list[str]:
         and not Path(path).is_symlink()
         and not any(f"{word}/".startswith(f"{path}/") and not word.startswith(f"{folder}/") for word in argv)
     )
+    # Opened before the tmpfs is mounted, because it may hide the run's folder (a cache below /home).
     descriptors = [os.open(name, os.O_PATH | os.O_DIRECTORY) for name in names]
     _mount("tmpfs", mount_root, "tmpfs", _NO_SETUID | _NO_DEVICES, "mode=0755,size=64k")
     for name, descriptor in zip(names, descriptors, strict=True):
@@ -189,6 +197,7 @@ def _moved(argv: list[str], folder: str, names: tuple[str, ...]) -> list[str]:
 def _loopback_up() -> None:
     """Bring up the loopback device, the only device of the new network, as in every container."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        # struct ifreq with the name and the flags
         request = struct.pack("16sh14x", b"lo", 0)
         flags = struct.unpack("16sh14x", fcntl.ioctl(any_socket, _GET_FLAGS, request))[1]
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _IS_UP))

@@ -21,6 +21,7 @@ KIND = "nvidia.com/gpu"
 _HINT = "install nvidia-container-toolkit and run nvidia-ctk cdi generate, or remove --gpus"
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _DRIVER = ("libcuda.so", "libcudadebugger.so", "libnvidia-", "libnvcuvid.so", "libnvoptix.so")
+# libcuda.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1
 _CACHE_LINE = re.compile(r"^\s+(?P<name>\S+) \((?P<kind>[^)]*)\) => (?P<path>/.+)$")
 _NUMBERED = re.compile(r"nvidia(\d+)")
 
@@ -53,6 +54,7 @@ def from_cdi(tree: Any, gpus: str) -> GpuEdits:
     if missing or not wanted:
         raise _no_such_gpu(missing, named)
     edits = [section.get("containerEdits") for section in (tree, *(named[name] for name in wanted))]
+    # By path in the container, so that a device or mount that is listed for several GPUs is used once.
     devices: dict[str, str] = {}
     mounts: dict[str, str] = {}
     links: dict[str, str] = {}
@@ -111,6 +113,7 @@ def from_loader(
         )
     requested = gpus.split(",")
     wanted = present if gpus == "all" else [minors.get(gpu, int(gpu) if gpu.isdigit() else -1) for gpu in requested]
+    # Not strict: `all` is one request for several numbers, which are all present.
     missing = [gpu for gpu, number in zip(requested, wanted, strict=False) if number not in present]
     if missing:
         raise _no_such_gpu(missing, {str(number): None for number in present})
@@ -134,6 +137,7 @@ def driver_libraries(listing: str, machine: str) -> dict[str, str]:
     kind = platform.loader if platform is not None else machine
     for line in listing.splitlines():
         match = _CACHE_LINE.match(line)
+        # A 32-bit library is listed as `libc6` alone.
         if match is None or kind not in match["kind"] or not match["name"].startswith(_DRIVER):
             continue
         if not match["name"].startswith("libnvidia-container"):  # belongs to the container toolkit, not to the driver
@@ -148,6 +152,7 @@ def gpu_minors(texts: Iterable[str]) -> dict[str, int]:
         fields = {
             key.strip(): value.strip() for key, sign, value in (line.partition(":") for line in text.splitlines())
         }
+        # Lines such as `GPU UUID: GPU-5a1b...` and `Device Minor: 0`.
         if fields.get("GPU UUID") and fields.get("Device Minor", "").isdigit():
             minors[fields["GPU UUID"]] = int(fields["Device Minor"])
     return minors

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 _LOAD_S = 1800.0  # gigabytes, copied into the engine's storage
 _ASK_S = 120.0  # Podman's storage is slow when it has many images
+# "Loaded image: docker.io/library/app:1", or for an image without a name "Loaded image ID: sha256:..."
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
-_OWN = "localhost/envkit-session/"
+_OWN = "localhost/envkit-session/"  # localhost is Podman's registry of local names
 # The labels that identify a process. Their values are the tag of a session's own name.
 _LABELS = (f"{identity.PREFIX}.host", f"{identity.PREFIX}.boot", f"{identity.PREFIX}.pid", f"{identity.PREFIX}.started")
 
@@ -121,6 +122,7 @@ def _swept(program: str) -> Mapping[str, Sequence[str]]:
 
 def _is_abandoned(name: str) -> bool:
     """Return whether a name belongs to a session that was killed."""
+    # From the right, because the first value, the host's name, may contain underscores.
     values = name.rpartition(":")[2].rsplit("_", len(_LABELS) - 1)
     if not name.startswith(_OWN) or len(values) != len(_LABELS):
         return False

@@ -17,11 +17,13 @@ from envkit.ground.process import ask
 from envkit.run.rootless.gpu_devices import GpuEdits, from_cdi, from_loader, gpu_minors, loader_links
 from envkit.run.rootless.stack import Stack
 
+# The two folders of the CDI specification; nvidia-ctk writes YAML unless JSON is requested.
 _CDI = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.json", "/var/run/cdi/nvidia.json")
 _PATIENCE_S = 10.0  # for ldconfig to print its cache
 _HEADER = 64  # bytes of a 64-bit ELF header
-_LOAD, _DYNAMIC = 1, 2
-_STRING_TABLE, _SONAME = 5, 14
+_LOAD, _DYNAMIC = 1, 2  # PT_LOAD, PT_DYNAMIC of elf(5)
+_STRING_TABLE, _SONAME = 5, 14  # DT_STRTAB, DT_SONAME
+# Two sizes in bytes and a number of segments: a damaged file may claim anything.
 _MOST_DYNAMIC, _MOST_NAME, _MOST_SEGMENTS = 1 << 16, 256, 128
 
 
@@ -64,6 +66,7 @@ def library_folder(stack: Stack, machine: str) -> str:
 
 
 def _listing() -> str:
+    # On Debian, these folders are not on the PATH of ordinary users.
     program = shutil.which("ldconfig") or shutil.which("ldconfig", path="/sbin:/usr/sbin")
     if program is None:
         return ""

@@ -98,6 +98,7 @@ class LayerCache:
             with _locked(self._folder / f".{_hex(layer.diff_id)}", self._folder / _hex(layer.diff_id)) as staging:
                 final = self._folder / _hex(layer.diff_id)
                 if staging is not None:
+                    # A killed process may have left part of the layer here.
                     _empty(staging)
                     _unpack(layer, staging, stop)
                     if final.exists():  # damaged, or another user's
@@ -110,6 +111,7 @@ class LayerCache:
                 f" ({store.free_space(self._folder)})",
                 hint="envkit cache prune, or set XDG_CACHE_HOME to a folder on another disk",
             ) from error
+        # It also takes the lock that protects the layer from pruning.
         unpacked = self.find(layer.diff_id)
         if unpacked is None:
             raise EnvironmentProblem(

@@ -126,6 +126,7 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     (folder / "tmp").chmod(0o1777)
     shared = [(target, target) for target in ("/proc", "/sys", _SHARED_MEMORY)]
     binds = [*devices, *mounts, (str(folder / "tmp"), "/tmp"), *shared]  # noqa: S108 - the container's
+    # -v -1: without proot's warnings, which would be taken for the run's stderr. -i: the IDs that the run sees.
     words = [program(), "-v", "-1", "-r", str(root), "-w", workdir, "-i", f"{user.uid}:{user.gid}"]
     for host, path in binds:
         words += ["-b", f"{host}:{path}"]
@@ -279,4 +280,5 @@ def _wrapped(ready: Prepared, argv: Sequence[str]) -> tuple[str, ...]:
 
 def _reason(stderr: bytes) -> str:
     text = " ".join(stderr.decode(errors="replace").split())
+    # proot error: execve("/x"): No such file or directory fatal error: see `proot --help`.
     return text.partition(" fatal error:")[0].removeprefix(PREFIX.decode()).removeprefix(ERROR_PREFIX.decode())[:300]

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 from envkit.ground import platforms
 
-ALLOW, ERRNO = 0x7FFF0000, 0x00050000
+ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
 _EPERM, _ENOSYS = 1, 38
+# BPF_LD|BPF_W|BPF_ABS, BPF_JMP with BPF_JEQ, BPF_JGE and BPF_JSET (all |BPF_K), BPF_RET|BPF_K
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+# Offsets in struct seccomp_data; args[0] has 64 bits, of which a little-endian machine has the lower half first.
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _X32 = 0x40000000  # __X32_SYSCALL_BIT of x86-64
@@ -97,7 +99,7 @@ def program(machine: str, *, traced: bool = False) -> bytes | None:
 
 
 def _word(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, yes, no, value)
+    return struct.pack("=HBBI", code, yes, no, value)  # struct sock_filter
 
 
 def _when(test: int, value: int, answer: int) -> tuple[bytes, bytes]:

@@ -29,6 +29,7 @@ class Stack:
         parents = [os.fspath(parent) for parent in PurePosixPath(path).parents][-2::-1]  # top first, without the root
         for layer in reversed(self.layers):
             contents, full = layer.contents, layer.tree / path
+            # `unpack` leaves out whiteouts of paths that the layer has itself, so they hide only lower layers.
             hidden = any(name in contents.whiteouts for name in (*parents, path))
             blocked = any(_kind(layer.tree / parent) not in (None, stat.S_IFDIR) for parent in parents)
             if not hidden and not blocked and _kind(full) is not None:
@@ -119,6 +120,7 @@ def link_stack(layers: Sequence[Unpacked], top: Path, target: Path) -> None:
     target.mkdir(mode=0o755)
     _to_root(target)
     for layer in layers:
+        # Before the layer's own files, which its whiteouts do not remove.
         for path in layer.contents.whiteouts:
             _clear(target, path)
         for path in layer.contents.opaque:
@@ -138,6 +140,7 @@ def _lay(source: Path, target: Path, *, skip: frozenset[str]) -> None:
         with os.scandir(f"{root}/{folder}") as listing:
             for entry in listing:
                 path = f"{folder}/{entry.name}" if folder else entry.name
+                # The tree has overlayfs's device in place of each whiteout (`unpack`).
                 if path in skip:
                     continue
                 full = target / path

@@ -98,6 +98,7 @@ def started(
     pids: list[int] = []
 
     def end(process: subprocess.Popen[bytes]) -> None:
+        # kill(2) with 0, for a container that was not created, would signal this process's own group.
         for pid in (*filter(None, pids), process.pid):
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -171,6 +172,7 @@ def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimit
                     resource.prlimit(container.first, resource.RLIMIT_DATA, (size, size))
                 unlimited.append("memory" if limits.memory_mb is None else "total memory (only each process's own)")
             elif limits.cpus is not None:
+                # Whole CPUs instead of a share of their time.
                 allowed = sorted(os.sched_getaffinity(0))[: max(1, round(limits.cpus))]
                 os.sched_setaffinity(container.first, allowed)
         except (OSError, ValueError):
@@ -298,6 +300,7 @@ def first_process(status: int, process: subprocess.Popen[bytes]) -> int:
             return 0
         data += piece
     with contextlib.suppress(ValueError, KeyError, TypeError):
+        # `enter.py` reports `error`; bubblewrap and `supervise.py` report `child-pid`.
         message = json.loads(data.split(b"\n", 1)[0])
         if "error" in message:
             raise failure(str(message["error"]).encode(), "the run")

@@ -43,7 +43,7 @@ _BELOW_PATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 _LEAST, _TRUNCATES, _SCOPES = 2, 3, 6
 _EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE = 1, 2, 4, 8, 1 << 14
 _EVERYTHING = (1 << 14) - 1  # of version 2
-_DEVICE_NODES = (1 << 6) | (1 << 11)
+_DEVICE_NODES = (1 << 6) | (1 << 11)  # LANDLOCK_ACCESS_FS_MAKE_CHAR, LANDLOCK_ACCESS_FS_MAKE_BLOCK
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE
 _SIGNALS_AND_SOCKETS = 3  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET and LANDLOCK_SCOPE_SIGNAL
 _KILLED = 137  # 128 + SIGKILL
@@ -54,6 +54,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def landlock_version() -> int:
     """Return the version of Landlock, 0 if the kernel has none or one that is too old."""
+    # LANDLOCK_CREATE_RULESET_VERSION: with this flag the call returns the version and creates nothing.
     version = int(_LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1)))
     return version if version >= _LEAST else 0
 
@@ -124,6 +125,7 @@ def _become(task: dict[str, Any], gate: int, report: int) -> None:
     rules = None if task["rules"] is None else os.read(task["rules"], 1 << 16)
     if task["uid"] is not None:
         _be_user(task["uid"], task["gid"])
+    # Without CAP_SYS_ADMIN, Landlock and seccomp both require it.
     _call("prctl", _NO_NEW_PRIVILEGES, *(ctypes.c_ulong(argument) for argument in (1, 0, 0, 0)))
     if task["readable"] is not None:
         _limit_files(task["writable"], task["readable"])
@@ -170,8 +172,10 @@ def _limit_files(writable: list[str], readable: list[str]) -> None:
 def _allow(rules: int, path: str, rights: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        # The kernel refuses a rule for a file that has rights of folders.
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES
+        # struct landlock_path_beneath_attr, which is packed
         rule = struct.pack("=Qi", rights, descriptor)
         if _LIBC.syscall(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(_BELOW_PATH), rule, ctypes.c_uint(0)):
             _fail(f"landlock_add_rule {path}")
@@ -191,6 +195,7 @@ def _filter_calls(program: bytes) -> None:
 def _end_all() -> None:
     """Kill all descendants of this process until none is left."""
     while True:
+        # Listed again each time, because a process may fork before its signal arrives.
         for pid in _below(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

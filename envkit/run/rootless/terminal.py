@@ -47,6 +47,7 @@ class Terminal:
             with selectors.DefaultSelector() as ready:
                 ready.register(typed, selectors.EVENT_READ)
                 ready.register(self.own, selectors.EVENT_READ)
+                # Copied first: output that was written just before the end is still shown.
                 while self._step(ready, typed, shown) or process.poll() is None:
                     pass
         finally:
@@ -54,6 +55,7 @@ class Terminal:
 
     def _step(self, ready: selectors.BaseSelector, typed: int, shown: int) -> bool:
         """Copy what can be read; return False when there was nothing."""
+        # With a limit, because a process that the command left behind may keep the other end open.
         readable = [key.fd for key, _ in ready.select(_POLL_S)]
         if typed in readable:
             piece = os.read(typed, _PIECE)

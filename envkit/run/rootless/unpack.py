@@ -100,6 +100,7 @@ def _place(tree: _Tree, entry: Entry, source: Source) -> None:
     if before is Kind.FOLDER:
         raise IntegrityError(f"a layer has both a folder and a {entry.kind.value} at {entry.name[:200]!r}")
     if before is not None:
+        # As in tar, the last entry of a path wins. Not written over, because hard links to it may exist by now.
         os.unlink(full)  # noqa: PTH108
     tree.kinds[path] = entry.kind
     if entry.kind is Kind.FOLDER:

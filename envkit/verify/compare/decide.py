@@ -147,8 +147,10 @@ def _change(slower: Interval, p_holm: float, least: float, reachable: float, rul
     limit = f"a change of {least:.0%} or more counts"
     if p_holm <= rule.level and slower.estimate > 1 + least:
         return Change.REGRESSION, f"p {p_holm:.3f}; {limit}"
+    # The inverse of the limit above, so that exchanging the sides exchanges the verdicts.
     if p_holm <= rule.level and slower.estimate < 1 / (1 + least):
         return Change.IMPROVEMENT, f"p {p_holm:.3f}; {limit}"
+    # From here on no difference counts. SAME is only for launches that could have shown one.
     if reachable > rule.level:
         return Change.INCONCLUSIVE, f"with so few launches, p cannot be below {reachable:.3f}; use more with --launches"
     if least > rule.resolution:
@@ -159,4 +161,5 @@ def _change(slower: Interval, p_holm: float, least: float, reachable: float, rul
 
 
 def _inverted(interval: Interval) -> Interval:
+    # The inverse of the upper end is the lower end.
     return Interval(1 / interval.estimate, 1 / interval.high, 1 / interval.low, interval.confidence)

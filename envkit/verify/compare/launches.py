@@ -96,6 +96,7 @@ def gather(
         rounds += 1
         more = "" if rounds <= wanted else ", because the machine was busy"
         reporter.step(f"launch {rounds} of {wanted if rounds <= wanted else repeats * wanted} per side{more}")
+        # A new order in each round, so that drift of the machine favors no side.
         for index in order.sample(range(len(timed)), len(timed)):
             record = launch(timed[index], reporter)
             if keep is not None:

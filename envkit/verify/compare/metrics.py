@@ -81,6 +81,7 @@ def _reading(check: Mapping[str, Any]) -> Reading | None:
             clock="wall",
         )
     values = _positive(samples.get("values"))
+    # Samples alone do not say which direction is better; of times it is known.
     if not values or samples.get("unit") not in ("ms", "s", "us"):
         return None
     return Reading(**common, name="time", value=median(values), unit=str(samples["unit"]), better="lower", clock="wall")

@@ -92,6 +92,7 @@ def gaps(first: Side, second: Side) -> tuple[str, ...]:
 
 def _outcome(record: Mapping[str, Any], name: str) -> str:
     """Return the outcome of an observation, or of its whole check if that ended early."""
+    # Reversed, so that an ID that several subjects have keeps its first row.
     rows = {str(check["id"]): check for check in reversed(record["checks"])}
     row = rows.get(name) or rows.get(check_of(name))
     if row is None:

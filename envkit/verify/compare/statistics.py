@@ -75,6 +75,7 @@ def ratio(base: Sequence[float], other: Sequence[float], confidence: float = 0.9
     quotients = sorted(after / before for before in base for after in other)
     counts, total = _u_counts(len(base), len(other)), math.comb(len(base) + len(other), len(base))
     below, reached, cut = 0, 1 - 2 * counts[0] / total, 0
+    # Cut one quotient more from both ends as long as the rest keeps the confidence.
     while 2 * cut < len(quotients) - 2:
         below += counts[cut]
         if 1 - 2 * (below + counts[cut + 1]) / total < confidence:
@@ -114,11 +115,13 @@ def _doubled_ranks(values: Sequence[float]) -> list[int]:
     return [ranks[value] for value in values]
 
 
+# Without ties, all comparisons of sides of these sizes share one table.
 @cache
 def _rank_sums(ranks: tuple[int, ...], size: int) -> Counter[int]:
     """Return how many subsets of `size` ranks have each sum."""
     counts: list[Counter[int]] = [Counter({0: 1}), *(Counter() for _ in range(size))]
     for rank in ranks:
+        # Larger subsets first, so that each rank is used once per subset.
         for smaller, larger in reversed(list(pairwise(counts))):
             for total, count in smaller.items():
                 larger[total + rank] += count

@@ -64,6 +64,7 @@ class Recorder:
 
 def program():
     """Return the script or module that this process runs, without arguments, which may contain secrets."""
+    # sys.orig_argv is new in Python 3.10; before, only the interpreter is known this early.
     words = list(getattr(sys, "orig_argv", None) or [sys.executable])
     for at, word in enumerate(words[1:], 1):
         if word == "-c":
@@ -90,6 +91,7 @@ class Device:
     def begin(self):
         """Return an event recorded now on the device, None if nothing can be timed."""
         cuda = self.cuda
+        # Before CUDA is initialized, an event would create its context, earlier than the training does.
         if cuda is None or len(self.pending) >= PENDING_MOST or not cuda.is_initialized():
             return None
         if cuda.is_current_stream_capturing():  # timing events must not be recorded in a CUDA graph
@@ -113,6 +115,7 @@ class Device:
 
     def collect(self):
         """Write the events that the device has finished."""
+        # Only the oldest pair is asked: a stream finishes its events in their order, and `query` does not wait.
         while self.pending and self.pending[0][1].query():
             first, last, kind, at, amount, flags = self.pending.popleft()
             try:
@@ -167,6 +170,7 @@ class Finder:
         """Find a module with the other finders, and make its probe run after it is loaded."""
         if name not in self.probes:
             return None
+        # Removed first: another finder may search for the name through sys.meta_path, and so through this one.
         probe = self.probes.pop(name)
         for finder in sys.meta_path:
             spec = None if finder is self or not hasattr(finder, "find_spec") else finder.find_spec(name, path, target)
@@ -184,6 +188,7 @@ class Finder:
             load(module)
             try:
                 probe(module)
+            # A failing probe must not fail the import of torch.
             except Exception as error:
                 recorder.fact("probe-failed", module=spec.name, error=repr(error)[:200])
 

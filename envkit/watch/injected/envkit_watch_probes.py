@@ -65,6 +65,7 @@ def probe_torch(torch):
 
 def probe_loader(torch):
     """Time the batches of loaders, in the process that uses them and in the one that makes them."""
+    # From sys.modules here and below: torch imports these itself, and a probe must import nothing more.
     loaders = sys.modules["torch.utils.data.dataloader"]
     advance = loaders._BaseDataLoaderIter.__next__
 
@@ -167,6 +168,7 @@ def after_step(torch, optimizer):
 def training_facts(torch, optimizer):
     """Return facts about a training: torch, the parameters of its optimizer, precision and GPU."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # Weights of 1 x 1 kernels are contiguous in both memory formats, so they do not show which one is used.
     kernels = [weight for weight in parameters if weight.dim() == 4 and weight.shape[2] * weight.shape[3] > 1]
     facts = {
         "torch": torch.__version__,
@@ -206,6 +208,7 @@ def probe_copies(torch):
 
         return call
 
+    # `to` with only a dtype converts a tensor on the host and copies nothing.
     def names_device(args, kwargs):
         target = args[0] if args else kwargs.get("device")
         return target is not None and not isinstance(target, torch.dtype)
@@ -229,6 +232,7 @@ def probe_copies(torch):
 def copied(source, first, begin, args, kwargs):
     """Write a copy of a tensor to a device."""
     amount = float(source.numel() * source.element_size())
+    # `to` takes non_blocking as its first boolean: to(device, dtype, non_blocking, copy).
     switches = [value for value in args if isinstance(value, bool)]
     non_blocking = kwargs.get("non_blocking", switches[0] if switches else False)
     flags = (stream.NON_BLOCKING if non_blocking else 0) | (stream.PINNED if is_pinned(source) else 0)
@@ -323,6 +327,7 @@ def probe_collectives(torch):
         original = getattr(inner, name, None)
         if original is not None:
             replaced = communicating(original)
+            # torch.distributed has its own names for the same functions, and trainings use both modules.
             for module in (inner, torch.distributed):
                 if getattr(module, name, None) is original:
                     setattr(module, name, replaced)
@@ -345,6 +350,7 @@ class Ddp:
     """One DistributedDataParallel, which itself times some of its backward passes."""
 
     def __init__(self, module):
+        # A probe must not keep a model in memory that the training has dropped.
         self.module = weakref.ref(module)
         self.iteration = 0
 
@@ -360,6 +366,7 @@ class Ddp:
             return
         self.iteration = iteration
         hidden = data.get("backward_compute_comm_overlap_time", 0)
+        # DDP's logger has nanoseconds.
         recorder.event(stream.DDP, clock(), spent / 1e9, max(0, spent - hidden) / 1e9)
         facts = {name: data.get(name) for name in ("world_size", "backend_name", "bucket_cap_bytes")}
         recorder.fact("ddp", has_sync=1, **facts)

@@ -12,6 +12,7 @@ import os
 import struct
 import time
 
+# 32 bytes, without padding. A float32 amount has seven digits, which is enough for means of bytes and seconds.
 RECORD = struct.Struct("<QddfHBB")  # number from 1, begin s, duration s, amount, which loader, kind, flags
 CAPACITY = 16384  # records; the reader reads twice a second
 BYTES = RECORD.size * CAPACITY
@@ -45,6 +46,7 @@ class Stream:
         # The time is in the name because the kernel reuses process IDs.
         self.name = os.path.join(folder, "%d-%d" % (os.getpid(), time.monotonic_ns()))
         self.numbers = itertools.count(1)  # `next` on it is atomic, so threads need no lock
+        # Close-on-exec, so that programs that the training starts do not keep the files open.
         descriptor = os.open(self.name + ".ring", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(descriptor, BYTES)

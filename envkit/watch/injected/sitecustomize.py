@@ -18,6 +18,7 @@ def _install():
         import envkit_watch_probes
 
         envkit_watch_probes.install(folder)
+    # The training must run even if it cannot be recorded.
     except Exception as error:
         sys.stderr.write("envkit watch: this process is not recorded: %r\n" % (error,))
     finally:
@@ -32,6 +33,7 @@ def _chain():
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
+    # Replaced before it runs, as an import does, so that the module finds itself in sys.modules.
     own = sys.modules["sitecustomize"]
     module = sys.modules["sitecustomize"] = module_from_spec(spec)
     try:

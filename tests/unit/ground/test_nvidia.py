@@ -1,6 +1,5 @@
 """What drivers print, parsed; `tests/machines` asks real programs and libraries."""
 
-
 import pytest
 
 from envkit.ground import nvidia
