@@ -278,7 +278,7 @@ def _show_causes(error: BaseException) -> None:
     """Show the exceptions that led to an error, for `-v`."""
     from envkit.ground.text import neutral
 
-    while (cause := error.__cause__ or error.__context__) is not None:
+    while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         _print_error(f"caused by {type(cause).__name__}: {neutral(masked(str(cause)))}")
         error = cause
 

@@ -111,8 +111,6 @@ def command(flags: ResolveFlags) -> None:
     exclude(format=flags.form, advise=flags.advise)
     exclude(for_host=flags.for_host, here=flags.request.here)
     facts = flags.request.facts()
-    if flags.form and flags.advise:
-        raise click.UsageError("--format and --advise contradict each other")
     fields = flags.request.fields(facts)
     if flags.for_host is not None:
         from envkit.cli.hosts_file import machine

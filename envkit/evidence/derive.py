@@ -112,7 +112,7 @@ def _release(release: Release, proofs: Proofs) -> Iterable[Evidence]:
     setuptools = meta.requirement("setuptools")
     pin = str(setuptools.specifier) or None if setuptools is not None else None
     yield _required(proofs, name, "setuptools", pin, setuptools)
-    triton = _triton_requirement(meta.requires)
+    triton = triton_requirement(meta.requires)
     yield _required(proofs, name, "triton", str(triton.specifier) if triton is not None else None, triton)
     for partner, wheel in release.partners.items():
         pinned = _pin(wheel.metadata.requirement("torch"))
@@ -145,7 +145,7 @@ def _build(release: Release, platform: str, proofs: Proofs) -> Iterable[Evidence
         for requirement in meta.matching(pattern):
             if (version := _pin(requirement)) is not None and _applies(requirement, platform):
                 yield _required(proofs, name, field, version, requirement)
-    triton = _triton_requirement(meta.requires)
+    triton = triton_requirement(meta.requires)
     applies = triton is not None and _applies(triton, platform)
     yield _required(proofs, name, "triton", _range(triton) if triton and applies else None, triton)
 
@@ -179,7 +179,13 @@ def _sizes(release: Release, row: str, platform: str) -> Iterable[Evidence]:
                        sha256=pulled.sha256, quote=pulled.quote, date=pulled.day)  # fmt: skip
 
 
-def _triton_requirement(requires: Sequence[Requirement]) -> Requirement | None:
+def has_numpy2(torch: str) -> bool:
+    """Return whether a release of torch is built against the numpy 2 interface: 2.3 and later."""
+    return key(torch) >= (2, 3)
+
+
+def triton_requirement(requires: Sequence[Requirement]) -> Requirement | None:
+    """Return the requirement of triton, or of pytorch-triton, as its nightly builds are called."""
     return next(
         (
             requirement

@@ -80,6 +80,14 @@ class FileList:
         """The releases with a wheel that is not yanked, in the order of the list."""
         return tuple(dict.fromkeys(file.version for file in self.files if not file.yanked))
 
+    def first_days(self) -> dict[str, str]:
+        """Return the day of the first upload of each release; a wheel for another platform may follow weeks later."""
+        days: dict[str, str] = {}
+        for file in self.files:
+            if file.uploaded:
+                days[file.version] = min(days.get(file.version, file.uploaded), file.uploaded)
+        return days
+
     def is_future(self, day: str) -> bool:
         """Return whether an ISO day is later than today in every time zone."""
         return date.fromisoformat(day) > self.today + _DAY
@@ -123,7 +131,7 @@ class Index:
         # application/vnd.pypi.simple.v1+json, or text/html
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
-            rows = _from_json(data, plain) if kind.endswith("json") else _from_html(data, answer.url)
+            rows = _from_json(data, answer.url) if kind.endswith("json") else _from_html(data, answer.url)
         # Not JSON, not UTF-8, nested too deeply or of another shape: the answer is untrusted.
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
             raise _no_list(plain, package) from error

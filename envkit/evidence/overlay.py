@@ -6,10 +6,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from envkit.evidence import yamltext
-from envkit.evidence.derive import PARTNERS, row_key
+from envkit.evidence.derive import PARTNERS, has_numpy2, row_key
 from envkit.facts import model, tables
 from envkit.facts.check import name_of
-from envkit.ground.versions import key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
 
 SOURCE = "proved_files"
-_NUMPY2 = (2, 3)  # since 2.3, torch is built against the numpy 2 interface
 _HEAD = """# Rows proved by files (envkit matrix prove --as-overlay), for --facts FILE.
 # `null  # ask: ...` marks values that are in no file.
 """
@@ -54,7 +52,7 @@ def _release(release: Release, values: dict[str, Any]) -> dict[str, Any]:
         "torch": release.torch, "released": values.get("released"),
         **{partner: _partner(release, partner) or ask for partner in PARTNERS},
         "triton": values.get("triton"), "setuptools": values.get("setuptools"),
-        "numpy2_ok": key(release.torch) >= _NUMPY2,
+        "numpy2_ok": has_numpy2(release.torch),
         "default_cuda": values.get("default_cuda"), "refs": [SOURCE],
     }  # fmt: skip
 

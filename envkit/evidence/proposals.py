@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from envkit.facts.evidence import Evidence
     from envkit.facts.model import Facts
 
-_X86, _ARM = "linux-64", "linux-aarch64"
+_X86 = "linux-64"
 _CUDNN = re.compile(r"nvidia-cudnn-cu([0-9]+)")
 _PARTS = 3  # of the version of a cuDNN or a toolkit in the facts: '9.26.0' for the package 9.26.0.51
 

@@ -179,7 +179,7 @@ class RemoteFile:
                 raise self._other(f"a file of {total} bytes where the index has {self.expected}")
             # The first request is for the end of the file, whose size was not known yet.
             offset, length = max(0, total - length), min(length, total)
-        if (self._size, total) != (total, self._size) and self._size >= 0:
+        if self._size >= 0 and self._size != total:
             raise self._changed()
         if (first, last - first + 1) != (offset, length):
             raise self._other(f"the range {first}-{last}, not the one that was requested")

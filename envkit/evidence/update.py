@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from packaging.utils import canonicalize_name
-
 from envkit.evidence import proposals, yamltext
-from envkit.evidence.derive import PARTNERS, largest, platform_of, pythons_of
+from envkit.evidence.derive import PARTNERS, has_numpy2, largest, platform_of, pythons_of, triton_requirement
 from envkit.facts import evidence
 from envkit.facts.evidence import same_days
 from envkit.ground import strictyaml
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 RELEASES, VARIANTS = "torch_releases", "torch_cuda_variants"
 TOOLKITS, CUDNNS = "cuda_drivers", "cudnn_cuda"
-_NUMPY2 = (2, 3)  # since 2.3, torch is built against the numpy 2 interface
 _REFS = ("pypi_simple", "pypi_partners", "pypi_wheel")
 _X86, _ARM = "linux-64", "linux-aarch64"
 
@@ -146,8 +143,8 @@ def release_row(release: Release) -> dict[str, Any]:
         row[partner] = (
             wheel.metadata.version if wheel else yamltext.Ask(f"which {partner} goes with torch {release.torch}?")
         )
-    row |= {"triton": _pin(_triton(meta)), "setuptools": _pin(meta.requirement("setuptools"))}
-    row["numpy2_ok"] = key(release.torch) >= _NUMPY2
+    row |= {"triton": _pin(triton_requirement(meta.requires)), "setuptools": _pin(meta.requirement("setuptools"))}
+    row["numpy2_ok"] = has_numpy2(release.torch)
     row["pypi"] = {
         "cuda": x86.text("cuda") or "cpu", "arch": _value(x86, "archs"), "cudnn": cudnn, "nccl": nccl,
         "cuda_runtime": _runtime(meta), "glibc_symbols": x86.text("glibc_symbols"),
@@ -249,17 +246,6 @@ def _pythons(release: Release, platform: str) -> list[str]:
 def _value(proofs: Proofs, field: str) -> list[str] | None:
     item = proofs.first(field)
     return list(item.value) if item is not None else None
-
-
-def _triton(meta: Metadata) -> Requirement | None:
-    return next(
-        (
-            requirement
-            for requirement in meta.requires
-            if canonicalize_name(requirement.name) in ("triton", "pytorch-triton")
-        ),
-        None,
-    )
 
 
 def _pin(requirement: Requirement | None) -> dict[str, str | None] | None:

@@ -30,11 +30,6 @@ class Machine:
     resources: Mapping[str, float] = field(default_factory=dict)  # from `dask worker --resources`: {'GPU': 1}
     cache: str = ""  # 'host:/path' of its cache; equal for workers that share one
 
-    @property
-    def worker(self) -> str:
-        """`host:pid`, the form in outcomes."""
-        return f"{self.host}:{self.pid}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:

@@ -67,7 +67,7 @@ class Outcome:
     name: str
     status: str  # 'built' | 'present' | 'failed' | 'unproved' | 'stopped'
     exit_code: int
-    worker: str  # 'host:pid' of the process that ran it
+    worker: str  # 'host:pid' of the process that ran it; on a cluster, the name of the Dask worker
     duration_s: float
     digest: str | None = None  # manifest digest
     place: str | None = None  # where the image is: 'host/name@sha256:...', 'oci:DIR', or an engine's image ID

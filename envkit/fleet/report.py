@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from envkit.fleet import REPORT_SCHEMA
@@ -17,9 +17,13 @@ COLUMNS = ["image", "outcome", "seconds", "where, or why not"]
 
 
 def exit_code(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = (), *, skip: bool = False) -> int:
-    """Return the most severe exit code; impossible cells count as 3 unless `skip` is set. Unknown codes come first."""
-    codes = {outcome.exit_code for outcome in outcomes} | ({3} if impossible and not skip else set())
-    return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else 0, default=0)
+    """Return the most severe exit code; impossible cells count as 3 unless `skip` is set."""
+    return most_severe({outcome.exit_code for outcome in outcomes} | ({3} if impossible and not skip else set()))
+
+
+def most_severe(codes: Iterable[int]) -> int:
+    """Return the most severe exit code; an unknown one comes first, and without any it is 0."""
+    return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else -1, default=0)
 
 
 def counts(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = ()) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.fleet.report import SEVERITY
+from envkit.fleet.report import most_severe
 from envkit.fleet.verify_task import Machine, Verification
 from envkit.report.reading import blames_machine, headline
 
@@ -90,12 +90,6 @@ class Matrix:
     def _in_brackets(self, machine: Machine) -> str:
         description = self._hardware(machine)
         return f" ({description})" if description else ""
-
-
-def most_severe(codes: Sequence[int]) -> int:
-    """Return the most severe exit code; 0 if there is none."""
-    # A code that is not in the list comes first.
-    return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else -1, default=0)
 
 
 def cell(verification: Verification | None) -> str:

@@ -184,8 +184,8 @@ def build(
     image, record = build_and_verify(
         replace(request, options=options), builder, lock, reporter, deadline=deadline, built=built_is_known
     )
-    first = pushing.tag_pushed(image, options, record, reporter)
     with deadline.holds():
+        first = pushing.tag_pushed(image, options, record, reporter)
         tags = push.end(*name_and_engine(image), record, first, reporter)
     return BuildResult(image=image, record=record, tags=tags)
 

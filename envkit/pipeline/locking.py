@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.assemble.builders import EMBEDDED, builder_of, choose
+from envkit.assemble.builders import EMBEDDED, builder_of
 from envkit.build.builder import check_base
 from envkit.build.model import BuildOptions
 from envkit.ground import settings as known_settings
@@ -263,7 +263,6 @@ class Locks:
         self._builder: Builder | None = None
         self._solved: dict[_Key, Lock | EnvkitError] = {}
         self._bases: dict[tuple[object, ...], LockedBase] = {}
-        self.solves = self.lookups = 0
 
     def of(self, plan: BuildPlan, base: str = "auto") -> Lock:
         """Return the lock of a plan with the base of `--base`, or the one that the engine chooses.
@@ -282,7 +281,6 @@ class Locks:
         recorded = request.asked(self._facts)
         key = tuple(row for row in recorded if row[0] not in _NOT_SOLVED)
         if key not in self._solved:
-            self.solves += 1
             self._solved[key] = self._solve(request)
         solved = self._solved[key]
         if isinstance(solved, EnvkitError):  # a request without a solution has none with another base either
@@ -300,13 +298,11 @@ class Locks:
         # Everything that an engine chooses a base by.
         key = (request.base, plan.base, plan.system, plan.flavor, resolution.os, resolution.platform)
         if key not in self._bases:
-            self.lookups += 1
             self._bases[key] = base_from(self._engine_builder(), request, self._reporter)(plan)
         return self._bases[key]
 
     def _engine_builder(self) -> Builder:
         if self._builder is None:
-            choice = choose if self._engine == "auto" else builder_of
             docker_cli = self._settings.get("docker_cli") or "docker"
-            self._builder = choice(self._engine, self._reporter, docker_cli=docker_cli, state=state_dir())
+            self._builder = builder_of(self._engine, self._reporter, docker_cli=docker_cli, state=state_dir())
         return self._builder

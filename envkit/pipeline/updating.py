@@ -99,11 +99,11 @@ def find_update(
             versions = [torch]
         else:
             oldest, newest = min(facts.releases, key=key), max(facts.releases, key=key)
-            day = {file.version: file.uploaded or "" for file in files.files}
+            day = files.first_days()
             versions = [
                 release for release in files.versions
                 if is_version(release) and key(release) >= key(oldest)
-                and (key(release) > key(newest) if since is None else day[release] >= since)
+                and (key(release) > key(newest) if since is None else day.get(release, "") >= since)
             ]  # fmt: skip
         proved = []
         for version in sorted(versions, key=key):

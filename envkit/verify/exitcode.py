@@ -109,7 +109,7 @@ def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
     if not promises(spec):
         verdicts.append(NOT_VERIFIED)
         reasons.append(_NO_PLAN)
-    if trouble is None and not any(item.ran and item.gates and item.id.startswith("C") for item in judged):
+    if trouble is None and not any(_counts(item) for item in judged):
         # Without a GPU, the required checks of a GPU image are skipped; otherwise a run without any check is a fault.
         verdicts.append(NOT_VERIFIED if gpu == "absent" else Verdict.ERROR)
         reasons.append(_NOTHING)
@@ -167,6 +167,11 @@ def _machine_fault(machine: Sequence[Judged], image: Sequence[Judged], image_fau
     if doubted:
         message += f"; {doubted} failed on the same GPU and does not count against the image"
     return Reason(code="MACHINE_FAULT", message=message, advice=_ELSEWHERE)
+
+
+def _counts(item: Judged) -> bool:
+    """Return whether a required check ran and says something about the image."""
+    return item.ran and item.gates and item.id.startswith("C") and item.finding.verdict is not Verdict.SKIP
 
 
 def _weight(item: Judged) -> str:

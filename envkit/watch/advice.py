@@ -114,7 +114,7 @@ def for_copies(record: Record, measures: Measures, symptoms: Symptoms) -> list[A
         link = measures.cards.link_bytes_per_s
         # The copies cannot become faster than the link, whatever other machines measured.
         if copying.rate and link:
-            high = max(low, link * symptoms.limit("link_reached") / copying.rate)
+            high = max(low, link / copying.rate)
         gain = (_part(copying.share, low), _part(copying.share, high))
         reason = f"copies become {low:.1f} to {high:.1f} times faster"
         changes.append(Advice(id="pin_memory", text=symptoms.text("pin_memory"), gain=gain, reason=reason))

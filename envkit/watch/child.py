@@ -86,6 +86,16 @@ class Forked:
             raise error
 
 
+def _packed(error: EnvkitError) -> bytes:
+    """Return an error as JSON that fits into a pipe: the parent reads it only after this process has ended."""
+    tree = {"message": error.message, "hint": error.hint, "details": error.details, "exit_code": error.exit_code}
+    packed = json.dumps(tree).encode()
+    if len(packed) <= _PIECE:
+        return packed
+    # JSON has up to 12 bytes for a character.
+    return json.dumps(tree | {"message": error.message[: _PIECE // 16], "hint": None, "details": ()}).encode()
+
+
 def _work(work: Callable[[], int], errors: int, stdout: int | None, mask: Mask) -> None:
     """Run the function and end the process, without the parent's exit handlers."""
     code = 1
@@ -99,9 +109,7 @@ def _work(work: Callable[[], int], errors: int, stdout: int | None, mask: Mask) 
     except Ending as error:
         code = error.exit_code
         if isinstance(error, EnvkitError):
-            tree = {"message": error.message, "hint": error.hint, "details": error.details, "exit_code": code}
-            # The parent reads the pipe only after this process has ended, so the error has to fit into it.
-            os.write(errors, json.dumps(tree).encode())
+            os.write(errors, _packed(error))
     except BaseException:  # noqa: BLE001 - a bug in envkit; printed here, because the parent's handler does not run
         traceback.print_exc()
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 from envkit.watch.model import Process, Record, Sample, Total
 
-# Usable GB/s of a PCIe lane by generation.
+# GB/s by generation that copies reach on a PCIe lane: 80 % of its rate, as from page-locked memory.
 _LANE_GB_PER_S = {1: 0.2, 2: 0.4, 3: 0.8, 4: 1.6, 5: 3.2, 6: 6.4}
 # Clock events that slow a GPU down. A power cap alone is the normal state of a 70 W card.
 SLOWING = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from envkit.checks.model import Env, Observation, Spec
 
 _OFF = ("", "0", "false", "no")
-# (variable; the value that is harmful, None for any that turns it on; its effect; advice)
+_ANY = "*"
+# (variable; the value that is harmful, _ANY, or None for any that turns it on; its effect; advice)
 _HAZARDS: tuple[tuple[str, str | None, str, str], ...] = (
     ("NVIDIA_DISABLE_REQUIRE", None, "disables the driver check at startup", "Unset NVIDIA_DISABLE_REQUIRE."),
     (
@@ -21,7 +22,8 @@ _HAZARDS: tuple[tuple[str, str | None, str, str], ...] = (
         "makes every kernel launch synchronous",
         "Unset CUDA_LAUNCH_BLOCKING; it is for debugging.",
     ),
-    ("PYTORCH_NO_CUDA_MEMORY_CACHING", None, "disables torch's allocator", "Unset PYTORCH_NO_CUDA_MEMORY_CACHING."),
+    # torch asks only whether it is set, so 0 disables the allocator, too.
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", _ANY, "disables torch's allocator", "Unset PYTORCH_NO_CUDA_MEMORY_CACHING."),
     (
         # torch reads this and the two below as on only if they are exactly "1".
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
@@ -108,7 +110,7 @@ def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:
         (f"{name}={variables[name]} {effect}", advice)
         for name, harmful, effect, advice in _HAZARDS
         if name in variables
-        and (variables[name].lower() not in _OFF if harmful is None else variables[name] == harmful)
+        and (variables[name].lower() not in _OFF if harmful is None else harmful in (_ANY, variables[name]))
     ]
     # CUDA ignores an invalid index and everything after it, so -1 alone hides all GPUs.
     if spec.get("gpu") and variables.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):

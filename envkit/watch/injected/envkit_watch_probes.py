@@ -161,7 +161,7 @@ def after_step(torch, optimizer):
     state.autocast = None  # the next step sets it again
     device.collect()
     device.allocator(now)
-    for ddp in ddps:
+    for ddp in tuple(ddps):  # `write` removes one whose model is gone
         ddp.write()
 
 

@@ -14,6 +14,7 @@ import time
 
 # 32 bytes, without padding. A float32 amount has seven digits, which is enough for means of bytes and seconds.
 RECORD = struct.Struct("<QddfHBB")  # number from 1, begin s, duration s, amount, which loader, kind, flags
+NUMBER = struct.Struct("<Q")  # the first field
 CAPACITY = 16384  # records; the reader reads twice a second
 BYTES = RECORD.size * CAPACITY
 
@@ -59,7 +60,10 @@ class Stream:
         """Write an event; `which` is the number of the loader, for NEXT and ITER."""
         number = next(self.numbers)
         offset = (number - 1) % CAPACITY * RECORD.size
-        RECORD.pack_into(self.memory, offset, number, begin, seconds, amount, which, kind, flags)
+        # Without its number while it is written, so that a reader never takes half of a record (`read` looks twice).
+        NUMBER.pack_into(self.memory, offset, 0)
+        RECORD.pack_into(self.memory, offset, 0, begin, seconds, amount, which, kind, flags)
+        NUMBER.pack_into(self.memory, offset, number)
 
     def fact(self, **fields):
         """Write a fact about the process as one JSON object."""
@@ -78,15 +82,14 @@ def read(memory, number):
         first = oldest(memory)
         lost, number = first - number, first
     while True:
-        complete, begin, seconds, amount, which, kind, flags = RECORD.unpack_from(
-            memory, (number - 1) % CAPACITY * RECORD.size
-        )
-        if complete != number:
+        offset = (number - 1) % CAPACITY * RECORD.size
+        complete, begin, seconds, amount, which, kind, flags = RECORD.unpack_from(memory, offset)
+        if complete != number or NUMBER.unpack_from(memory, offset)[0] != number:
             return records, lost
         records.append((kind, flags, begin, seconds, amount, which))
         number += 1
 
 
 def oldest(memory):
-    """Return the smallest number in a full ring."""
-    return min(RECORD.unpack_from(memory, offset)[0] for offset in range(0, BYTES, RECORD.size))
+    """Return the smallest number in a full ring; a record without one is being written."""
+    return min(filter(None, (NUMBER.unpack_from(memory, offset)[0] for offset in range(0, BYTES, RECORD.size))))

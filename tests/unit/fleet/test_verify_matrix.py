@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from envkit.fleet.verify_matrix import SCHEMA, Matrix, cell, hardware, most_severe, remarks
+from envkit.fleet.report import most_severe
+from envkit.fleet.verify_matrix import SCHEMA, Matrix, cell, hardware, remarks
 from envkit.fleet.verify_task import Machine, Verification
 from tests.support.records import cpu_record, dead_record, gpu_record
 

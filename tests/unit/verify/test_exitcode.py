@@ -40,6 +40,14 @@ def test_the_worst_verdict_is_the_images(verdicts: tuple[Verdict, ...], verdict:
     assert (summary.verdict, summary.exit_code) == (verdict, code)
 
 
+def test_a_check_that_ran_and_was_skipped_is_not_a_result() -> None:
+    """C00.gpu of a CPU image runs, and finds that the plan asks for no GPU."""
+    item = found(Verdict.SKIP)
+    ran = Judged(id=item.id, title="t", subject="cpu", finding=item.finding, observation={"status": "ran"})
+    summary = summarize([ran], CPU)
+    assert (summary.verdict, [reason.code for reason in summary.reasons]) == ("ERROR", ["NOTHING_EXECUTED"])
+
+
 def test_counts_hold_every_verdict() -> None:
     assert total(Verdict.PASS, Verdict.SKIP, Verdict.PASS).counts == {
         "PASS": 2,

@@ -44,6 +44,17 @@ def test_a_reader_that_is_too_slow_goes_on_with_the_oldest_and_says_what_it_lost
     assert [one[2] for one in found] == [float(number) for number in range(10, stream.CAPACITY + 10)]
 
 
+def test_a_record_that_is_being_written_is_not_read(writer: Any) -> None:
+    ring = memory(writer)
+    for number in range(stream.CAPACITY + 2):
+        writer.event(stream.STEP, float(number), 0.0)
+    stream.NUMBER.pack_into(writer.memory, 2 * stream.RECORD.size, 0)
+    assert stream.read(ring, stream.CAPACITY + 1)[0] == [
+        (stream.STEP, 0, float(number), 0.0, 0.0, 0) for number in (stream.CAPACITY, stream.CAPACITY + 1)
+    ]
+    assert stream.oldest(ring) == 4
+
+
 def test_files_are_the_users_own(writer: Any) -> None:
     assert Path(f"{writer.name}.ring").stat().st_mode & 0o077 == 0
     assert Path(f"{writer.name}.facts").stat().st_mode & 0o077 == 0
