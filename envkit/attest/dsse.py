@@ -8,7 +8,6 @@ Source: secure-systems-lab/dsse, protocol.md and envelope.md.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -112,10 +111,10 @@ def _signature(row: Any) -> Signature:
 
 def _bytes(text: Any, what: str) -> bytes:
     """Decode base64 of the standard or the URL-safe alphabet."""
-    standard = text.translate(_STANDARD) if isinstance(text, str) else None
     try:
+        standard = text.translate(_STANDARD)
         data = base64.b64decode(standard, validate=True)
-    except (binascii.Error, TypeError, ValueError) as error:
+    except (AttributeError, ValueError) as error:  # not a string, or not base64
         raise IntegrityError(f"the envelope's {what} is not base64") from error
     # Decoders disagree on bits that are left over at the end, and another one could read other bytes.
     if base64.b64encode(data).decode() != standard:
