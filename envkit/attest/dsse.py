@@ -8,7 +8,6 @@ Source: secure-systems-lab/dsse, protocol.md and envelope.md.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "application/vnd.dsse.envelope.v1+json"
 IN_TOTO = "application/vnd.in-toto+json"
 _MAX_SIGNATURES = 32  # each is tried with every key
-_FIELDS = {"payload", "payloadType", "signatures"}
+_FIELDS = {"payload", "payloadType", "signatures"}  # consumers must ignore others (envelope.md)
+_STANDARD = str.maketrans("-_", "+/")  # the URL-safe alphabet is allowed, too (envelope.md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ def unseal(data: bytes) -> Envelope:
         tree = json.loads(data, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
         raise IntegrityError("the envelope is not JSON") from error
-    if not isinstance(tree, dict) or set(tree) != _FIELDS:
-        raise IntegrityError("the envelope has a missing or an unknown field")
+    if not isinstance(tree, dict) or not set(tree) >= _FIELDS:
+        raise IntegrityError("the envelope lacks a field")
     if tree["payloadType"] != IN_TOTO:
         raise IntegrityError(f"the envelope contains {tree['payloadType']!r:.80}, not {IN_TOTO}")
     rows = tree["signatures"]
@@ -104,19 +104,20 @@ def unseal(data: bytes) -> Envelope:
 
 
 def _signature(row: Any) -> Signature:
-    if not isinstance(row, dict) or not set(row) <= {"keyid", "sig"} or not isinstance(row.get("keyid", ""), str):
+    if not isinstance(row, dict) or not isinstance(row.get("keyid", ""), str):
         raise IntegrityError("the envelope has a damaged signature")
     return Signature(row.get("keyid", ""), _bytes(row.get("sig"), "signature"))
 
 
 def _bytes(text: Any, what: str) -> bytes:
-    """Decode canonical base64."""
+    """Decode base64 of the standard or the URL-safe alphabet."""
     try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, TypeError, ValueError) as error:
+        standard = text.translate(_STANDARD)
+        data = base64.b64decode(standard, validate=True)
+    except (AttributeError, ValueError) as error:  # not a string, or not base64
         raise IntegrityError(f"the envelope's {what} is not base64") from error
-    # Otherwise one signed document could have several texts, and so several digests.
-    if base64.b64encode(data).decode() != text:
+    # Decoders disagree on bits that are left over at the end, and another one could read other bytes.
+    if base64.b64encode(data).decode() != standard:
         raise IntegrityError(f"the envelope's {what} is not canonical base64")
     return data
 

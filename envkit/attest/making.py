@@ -20,7 +20,7 @@ from envkit.facts.load import load
 from envkit.ground.errors import EngineError, IntegrityError, LockError, UsageError
 from envkit.image import packages as reading
 from envkit.lock.reading import lock_from_json
-from envkit.lock.store import digest_of, read_lock
+from envkit.lock.store import digest_of, load_lock
 from envkit.plan.store import load_plan, plan_from_json
 from envkit.registry.referrers import attach
 from envkit.verify.again import require_consistent
@@ -198,9 +198,7 @@ def _lock(subject: Subject, sources: Sources, contents: ScanResult) -> Lock | No
     if lock is None and contents.lock is not None:
         lock = lock_from_json(json_of(contents.lock, "the lock in the image"), "the lock in the image")
     if lock is None and sources.state is not None:
-        path = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
-        # The label comes from the image and may contain a path.
-        lock = read_lock(path) if path.parent.name == "locks" and path.is_file() else None
+        lock = load_lock(sources.state, label)
     if lock is None:
         raise LockError(
             f"lock {label} is neither in the image nor on this machine",

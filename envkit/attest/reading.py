@@ -28,7 +28,7 @@ from envkit.image.reference import REGISTRY, is_file_reference
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
 from envkit.lock.model import UNSEALED, Lock
 from envkit.lock.reading import lock_from_json
-from envkit.lock.store import digest_of, read_lock
+from envkit.lock.store import digest_of, load_lock, read_lock
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import SCHEMA as PLAN_SCHEMA
 from envkit.plan.model import BuildPlan
@@ -240,7 +240,7 @@ def _of_engine(name: str, access: Access) -> Content:
     plan: BuildPlan | None = None
     if PLAN_LABEL in content.labels:
         # From this machine first: reading it from the image takes a container.
-        lock = _kept_lock(access.state, content.labels.get(LOCK_LABEL))
+        lock = load_lock(access.state, content.labels.get(LOCK_LABEL, "")) if access.state else None
         lock = lock or _embedded(content, LOCK, image.read(LOCK), _lock, notes)
         plan = load_plan(access.state, content.labels[PLAN_LABEL]) if access.state else None
         plan = plan or _embedded(content, PLAN, image.read(PLAN), _plan, notes)
@@ -306,15 +306,3 @@ def _lock(data: bytes, where: str) -> tuple[Lock, str, str]:
 def _plan(data: bytes, where: str) -> tuple[BuildPlan, str, str]:
     plan = plan_from_json(json_of(data, where), where)
     return plan, plan.digest, PLAN_LABEL
-
-
-def _kept_lock(state: Path | None, digest: str | None) -> Lock | None:
-    """Return the lock with a digest if a build on this machine kept it."""
-    if state is None or digest is None:
-        return None
-    path = state / "locks" / f"{digest.removeprefix('sha256:')}.json"
-    # The digest is a label of the image, which could name a file outside of the folder.
-    if "/" in digest or not path.is_file():
-        return None
-    lock = read_lock(path)
-    return lock if digest_of(lock) == digest else None

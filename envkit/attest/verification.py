@@ -80,7 +80,7 @@ def require_record_of(record: Mapping[str, Any], subject: Subject, where: str) -
     Raises:
         IntegrityError: the record was changed after it was written, or is for another image.
     """
-    if record.get("schema") != SCHEMA or record.get("sha256") != _sealed(record):
+    if record.get("schema") != SCHEMA or not _is_sealed(record):
         raise IntegrityError(f"{where}: the record was changed after it was written")
     claimed = record.get("subject")
     claimed = claimed if isinstance(claimed, Mapping) else {}
@@ -142,9 +142,9 @@ def _card(row: Mapping[str, Any]) -> Card:
     )
 
 
-def _sealed(record: Mapping[str, Any]) -> str | None:
+def _is_sealed(record: Mapping[str, Any]) -> bool:
     try:
-        return seal(record)
+        return record.get("sha256") == seal(record)
     # NaN, or nested too deeply for the canonical form: such a record was not written by envkit.
     except (ValueError, RecursionError):
-        return None
+        return False

@@ -58,14 +58,19 @@ def abandoned(labels: Mapping[str, str]) -> bool:
 
 def start_ticks(pid: int) -> str:
     """Return when a process started, in clock ticks since boot; empty if it does not exist or is a zombie."""
-    try:
-        # After the last parenthesis, because the program's name may contain blanks and parentheses: 7 (a) b) S 1 ...
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    # A program's name may be any bytes.
-    except (OSError, UnicodeDecodeError):
-        return ""
+    fields = stat_fields(pid)
     # proc_pid_stat(5): state is field 3 and starttime field 22; `fields` begins with field 3.
-    return "" if fields[0] == "Z" else fields[19]
+    return "" if not fields or fields[0] == "Z" else fields[19]
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the program's name; empty if the process does not exist."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    # The name in parentheses may contain any bytes, blanks and parentheses, too: 7 (a) b) S 1 ...
+    return stat.rpartition(b")")[2].decode().split()
 
 
 @lru_cache(maxsize=2)

@@ -201,12 +201,11 @@ def tree(pid: int) -> dict[int, str]:
     """
     children: dict[int, list[int]] = {}
     for process in pids():
-        try:
-            stat = Path(f"/proc/{process}/stat").read_text()
-            # proc_pid_stat(5): the name in parentheses, then state, parent, process group and session.
-            parent, _, session = map(int, stat.rpartition(")")[2].split()[1:4])
-        except (OSError, ValueError):
+        fields = identity.stat_fields(process)
+        if not fields:
             continue
+        # proc_pid_stat(5): state, parent, process group and session.
+        parent, _, session = map(int, fields[1:4])
         children.setdefault(parent, []).append(process)
         if session == pid != process:
             children.setdefault(pid, []).append(process)

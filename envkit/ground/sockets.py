@@ -6,7 +6,7 @@ import http.client
 import io
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -54,7 +54,7 @@ def connect(
             connection.close()
             failure = error
         else:
-            return connection, min(reach_of(ip_address(text)) for text in addresses)
+            return connection, _reach(addresses)
     raise failure
 
 
@@ -62,10 +62,18 @@ def reach_of_url(url: str, *, resolve: Resolve = socket.getaddrinfo) -> Reach:
     """Return how far away a URL's host is. A name that only a proxy can resolve counts as public."""
     name = urlsplit(url).hostname or ""
     try:
-        return min(reach_of(ip_address(row[4][0])) for row in resolve(name, None, 0, socket.SOCK_STREAM))
+        return _reach(row[4][0] for row in resolve(name, None, 0, socket.SOCK_STREAM))
     except (OSError, ValueError):
         # It allows the least: such a server may lead only to public addresses.
         return Reach.PUBLIC
+
+
+def _reach(addresses: Iterable[str]) -> Reach:
+    """Return how far away a host with these addresses is: as far as the farthest, so that it may lead to the least.
+
+    Otherwise a server on the internet whose name also resolves to this machine could lead envkit to this machine.
+    """
+    return max(reach_of(ip_address(text)) for text in addresses)
 
 
 class Response(http.client.HTTPResponse):

@@ -103,12 +103,14 @@ class Lines:
     """Splits pieces of output into lines; memory is bounded even if a line never ends."""
 
     def __init__(self) -> None:
-        self._rest = ""
+        self._rest = self._last = ""  # what no line break has ended yet, and the last character
 
     def feed(self, piece: str) -> list[str]:
         """Return the lines that this piece completes."""
-        # A carriage return alone ends a redraw of a progress bar.
-        lines = (self._rest + piece).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        # A carriage return ends a line at once (a redraw of a progress bar), so a line feed in the next piece does not.
+        text = self._rest + (piece.removeprefix("\n") if self._last == "\r" else piece)
+        self._last = piece[-1:] or self._last
+        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self._rest = lines.pop()
         # Twice the limit, so that `neutral` still sees and reports that it cuts the line.
         if len(self._rest) > 2 * LINE_LIMIT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import LockError, UsageError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from envkit.lock.model import Lock
 
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LARGEST = 64 << 20  # bytes; the lock of a thousand packages has half a megabyte
 
 
@@ -34,9 +36,24 @@ def store_lock(folder: Path, lock: Lock) -> Path:
     Raises:
         OSError: the folder cannot be written.
     """
-    path = folder / "locks" / f"{digest_of(lock).removeprefix('sha256:')}.json"
+    path = _path(folder, digest_of(lock))
     write_lock(path, lock)
     return path
+
+
+def load_lock(folder: Path, digest: str) -> Lock | None:
+    """Return the lock that `store_lock` wrote to the state folder under a digest; None if there is none.
+
+    Raises:
+        UsageError: the file is not a lock.
+        IntegrityError: an artifact in it has no SHA-256, or the seal does not match.
+    """
+    path = _path(folder, digest)
+    # The digest may be a label of an image, which could name a file outside of the folder.
+    if not _DIGEST.fullmatch(digest) or not path.is_file():
+        return None
+    lock = read_lock(path)
+    return lock if digest_of(lock) == digest else None
 
 
 def write_lock(path: Path, lock: Lock) -> bool:
@@ -84,6 +101,10 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r:.80} is given twice")
     return table
+
+
+def _path(folder: Path, digest: str) -> Path:
+    return folder / "locks" / f"{digest.removeprefix('sha256:')}.json"
 
 
 def _formatted(value: Any, indent: str) -> str:

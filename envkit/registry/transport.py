@@ -344,7 +344,9 @@ def _pools(allowed: frozenset[Reach] | None, met: dict[str, Reach]) -> dict[str,
             if allowed is None:
                 return super()._new_conn()  # type: ignore[misc,no-any-return]  # of urllib3's connection class
             try:
-                connection, met[self.host] = sockets.connect(self.host, self.port, allowed, self.timeout)
+                connection, reach = sockets.connect(self.host, self.port, allowed, self.timeout)
+                # The farthest so far: pooled connections stay open after the name resolves to another address.
+                met[self.host] = max(reach, met.get(self.host, reach))
             except socket.gaierror as error:
                 raise urllib3.exceptions.NameResolutionError(self.host, self, error) from error  # type: ignore[arg-type]
             except TimeoutError as error:

@@ -97,13 +97,14 @@ class BubblewrapRunner(FileRunner):
             streams = start.Streams(terminal.theirs, terminal.theirs, terminal.theirs, terminal=True)
         with start.started(cell, means, argv, first=first, streams=streams) as container:
             process = container.process
+            if terminal is not None:
+                os.close(terminal.theirs)  # while it is open here, reading our end never reports the end
             if not container.first:
                 process.wait()
-                raise start.failure(b"", "the run")
+                raise start.failure(b"" if terminal is None else terminal.unread(), "the run")
             with forwarded_signals(lambda number: container.send(number, first=first)):
                 container.release()
                 if terminal is not None:
-                    os.close(terminal.theirs)  # while it is open here, reading our end never reports the end
                     terminal.carry(process)
                 code = process.wait()
         return code if code >= 0 else 128 - code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ _FOLDER = "/run/envkit-source"
 _SCRIPT = Path(__file__).with_name("inside.py")
 LIMIT_S = 3 * 3600.0  # large CUDA extensions need more than an hour
 _MOST_WHEEL = 1 << 30  # bytes
+_FILE = re.compile(r"[A-Za-z0-9_.+!-]{1,255}")  # of a wheel; Linux allows 255 bytes
 _LINES = 30  # lines of a failed build's output in the error
 # The environment of every build. 315532800 is 1980-01-01, the earliest date in a zip. CFLAGS is not set, because it
 # would replace the optimization flags of Python's own build. Paths that compilers write into files are always the same,
@@ -184,7 +186,9 @@ def _check_name(job: Job, file: str) -> None:
     archive, lock = job.archive, job.builder
     try:
         name, version, _, tags = parse_wheel_filename(file)
-        matches = name == canonicalize_name(archive.name)
+        # Build tags and tags may contain any characters, a slash too.
+        matches = _FILE.fullmatch(file) is not None
+        matches = matches and name == canonicalize_name(archive.name)
         matches = matches and (archive.version is None or version == Version(archive.version))
     except (InvalidWheelFilename, InvalidVersion):
         matches, tags = False, frozenset()

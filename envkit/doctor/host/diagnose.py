@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import threading
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from envkit.assemble.builders import EMBEDDED
 from envkit.assemble.engine import EmbeddedBuilder
@@ -18,6 +19,7 @@ from envkit.build.model import Engine, Probe
 from envkit.doctor.host import conda, disks, engines, gpu, libraries, limits, network, system, torch, wiring
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, counts
+from envkit.doctor.trees import mapping
 from envkit.facts.load import load
 from envkit.ground import host as host_facts
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
@@ -43,8 +45,7 @@ def diagnose_host(
     resolved and built here.
     """
     # Asked once, because three sections need it.
-    docker = view.ask(["docker", "info", "--format", "{{json .}}"])
-    docker_info = docker.out if docker is not None and docker.code == 0 else ""
+    docker_info = _docker_info(view)
     facts = load()
     host = host_facts.read()
     tasks: dict[str, tuple[str, Callable[[], Section]]] = {
@@ -117,8 +118,8 @@ def run_parallel(tasks: Mapping[str, Callable[[], T]], limit_s: float) -> dict[s
     return dict(answers)
 
 
-def engines_section(docker_cli: str, state: Path, docker: str) -> Section:
-    """Probe all engines and runners in parallel; `docker` is what `docker info` printed as JSON."""
+def engines_section(docker_cli: str, state: Path, docker: Mapping[str, Any]) -> Section:
+    """Probe all engines and runners in parallel; `docker` is the JSON object of `docker info`, empty without one."""
     probes: dict[str, Callable[[], Probe | str]] = {
         f"builds {name}": partial(_probe, make, docker_cli) for name, make in ENGINES.items()
     }
@@ -139,6 +140,15 @@ def engines_section(docker_cli: str, state: Path, docker: str) -> Section:
     return engines.section(builders, runners, docker)
 
 
+def _docker_info(view: View) -> dict[str, Any]:
+    """Return the JSON object of `docker info`; empty if Docker does not answer."""
+    answer = view.ask(["docker", "info", "--format", "{{json .}}"])
+    try:
+        return mapping(json.loads(answer.out)) if answer is not None and answer.code == 0 else {}
+    except (ValueError, RecursionError):
+        return {}
+
+
 def _user() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
@@ -155,13 +165,11 @@ def _reason(name: str) -> str:
     return run_runners.make(name).probe() or ""
 
 
-def data_folders(state: Path, docker: str) -> dict[str, Path]:
+def data_folders(state: Path, docker: Mapping[str, Any]) -> dict[str, Path]:
     """Return the folders to check: envkit's own, temporary files, and Docker's root if it is on this machine."""
     folders = {"state": state, "cache": cache_dir(), "temporary files": Path(os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108 - the system's own
-    marker = '"DockerRootDir":"'
-    _, sign, rest = docker.partition(marker)
-    root = Path(rest.partition('"')[0]) if sign else None
-    if root is not None and root.is_absolute() and root.exists():
+    root = Path(str(docker.get("DockerRootDir", "")))
+    if root.is_absolute() and root.exists():
         folders["Docker"] = root
     return folders
 

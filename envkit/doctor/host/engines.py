@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from envkit.build.model import Probe
 from envkit.doctor.model import Evidence, Finding, Section, Severity
-from envkit.doctor.trees import items, mapping
+from envkit.doctor.trees import items
 
 _RUNNER_HINTS = {
     "docker": "systemctl start docker   # or: apt-get install docker.io",
@@ -17,13 +17,13 @@ _RUNNER_HINTS = {
 }
 
 
-def section(builders: Mapping[str, Probe], runners: Mapping[str, str | None], docker: str) -> Section:
+def section(builders: Mapping[str, Probe], runners: Mapping[str, str | None], docker: Mapping[str, Any]) -> Section:
     """Summarize the engines and runners; without a working engine, or a working runner, envkit cannot work.
 
     Args:
         builders: the probe of each engine.
         runners: for each runner None, or why it does not work.
-        docker: what `docker info --format '{{json .}}'` printed, empty without an engine.
+        docker: the JSON object of `docker info`, empty without an engine.
     """
     facts = [(f"builds: {name}", probe.detail) for name, probe in builders.items()]
     facts += [(f"runs: {name}", reason or "works") for name, reason in runners.items()]
@@ -52,12 +52,7 @@ def _blocking(builders: Mapping[str, Probe], runners: Mapping[str, str | None]) 
         )  # fmt: skip
 
 
-def _of_docker(text: str) -> Iterator[Finding]:
-    try:
-        tree = json.loads(text) if text else {}
-    except ValueError:
-        return
-    tree = mapping(tree)
+def _of_docker(tree: Mapping[str, Any]) -> Iterator[Finding]:
     if tree.get("Driver") == "vfs":
         yield Finding(
             id="docker-vfs", severity=Severity.WARN, title="Docker stores images with vfs, a full copy for each layer",

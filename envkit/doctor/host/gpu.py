@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from envkit.doctor.host.view import View
+from envkit.doctor.host.view import NO_ANSWER, View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 from envkit.facts.model import Facts
 from envkit.ground.nvidia import parse_module
@@ -126,7 +126,9 @@ def _smi_failed(code: int, output: str) -> Finding:
             check=("cat /proc/driver/nvidia/version; modinfo nvidia | grep ^version",),
             fix=("Restart the machine, or unload and load the nvidia modules.",),
         )  # fmt: skip
-    outcome = "did not respond in time; the GPU or the driver hangs" if code < 0 else f"fails with code {code}"
+    outcome = f"was killed by signal {-code}" if code < 0 else f"fails with code {code}"
+    if code == NO_ANSWER:
+        outcome = "did not respond in time; the GPU or the driver hangs"
     return Finding(
         id="nvidia-smi-fails", severity=Severity.ERROR, title=f"nvidia-smi {outcome}",
         evidence=(Evidence(text=text or "no output"),),

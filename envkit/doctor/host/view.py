@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Protocol
 
 from envkit.ground.errors import EnvironmentProblem
-from envkit.ground.process import Answer
+from envkit.ground.process import Answer, NoAnswerError
 from envkit.ground.process import ask as ask_program
 
 PATIENCE_S = 10.0  # nvidia-smi takes seconds if it has to load the driver; with a broken driver it hangs
+NO_ANSWER = 124  # as timeout(1); a negative code is a signal
+_NOT_RUN = 126  # as a shell
 _MOST = 1 << 20  # bytes of a file of /proc, /sys or /etc
 # Folders with system programs that are often not on a user's PATH; the last one has WSL's nvidia-smi.
 _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/wsl/lib")
 
 
 class Ask(Protocol):
-    """Run a program for at most `patience_s` seconds; None if it is missing, code -1 if it did not answer in time."""
+    """Run a program for at most `patience_s` seconds; None if it is missing, code NO_ANSWER if it did not answer."""
 
     def __call__(self, argv: Sequence[str], patience_s: float = PATIENCE_S, /) -> Answer | None:
         """Run `argv`."""
@@ -80,4 +82,4 @@ def run(argv: Sequence[str], patience_s: float = PATIENCE_S) -> Answer | None:
     try:
         return ask_program([program, *argv[1:]], patience_s=patience_s)
     except EnvironmentProblem as error:
-        return Answer(code=-1, out="", err=error.message)
+        return Answer(code=NO_ANSWER if isinstance(error, NoAnswerError) else _NOT_RUN, out="", err=error.message)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
@@ -21,10 +21,10 @@ _TOOLKIT = re.compile(r"version:? v?(\d+\.\d+\.\d+\S*)")
 _BROKEN_LABEL = "1.19.1"
 
 
-def section(view: View, docker: str = "") -> Section:
+def section(view: View, docker: Mapping[str, Any]) -> Section:
     """Check the toolkit and the CDI specifications; without a driver, nothing is reported as missing.
 
-    `docker` is what `docker info --format '{{json .}}'` printed, empty without an engine.
+    `docker` is the JSON object of `docker info`, empty without an engine.
     """
     driver = parse_module(view.text("/proc/driver/nvidia/version"))
     needed = driver is not None or view.exists("/dev/dxg")  # the latter is WSL's GPU device
@@ -57,20 +57,16 @@ def _of_toolkit(toolkit: str, *, needed: bool) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _of_docker(docker: str, toolkit: str, specs: list[str], *, needed: bool) -> Iterator[Finding]:
+def _of_docker(docker: Mapping[str, Any], toolkit: str, specs: list[str], *, needed: bool) -> Iterator[Finding]:
     if not needed or not docker or toolkit == "none":
         return
-    try:
-        tree = mapping(json.loads(docker))
-    except ValueError:
-        return
     # The list is empty if CDI is off in Docker.
-    by_cdi = bool(specs and items(tree.get("CDISpecDirs")))
-    if "nvidia" not in mapping(tree.get("Runtimes")) and not by_cdi:
+    by_cdi = bool(specs and items(docker.get("CDISpecDirs")))
+    if "nvidia" not in mapping(docker.get("Runtimes")) and not by_cdi:
         yield Finding(
             id="docker-without-nvidia", severity=Severity.WARN,
             title="Docker is not configured for the container toolkit",
-            evidence=(Evidence(text=f"runtimes: {', '.join(mapping(tree.get('Runtimes'))) or 'none'}; no CDI"),),
+            evidence=(Evidence(text=f"runtimes: {', '.join(mapping(docker.get('Runtimes'))) or 'none'}; no CDI"),),
             cause="docker run --gpus therefore finds no device driver.",
             fix=("nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",),
             sources=("https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html",),

@@ -1,8 +1,9 @@
 """Create a control group for one run, if this process may, with limits on memory, processes and CPU time.
 
 Version 1 has one tree per controller. Version 2 has a single tree, in which a group that contains processes cannot
-limit its children, so the nearest ancestor that already limits its children is used. What cannot be limited is
-reported. Source: Linux Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst; proc_pid_mountinfo(5).
+limit its children, so an ancestor that already limits its children is used: the nearest of those with the most of the
+needed controllers, because a process is in one group only. What cannot be limited is reported.
+Source: Linux Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst; proc_pid_mountinfo(5).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -22,7 +23,6 @@ from envkit.run.model import RunLimits
 # The kernel's own default (Documentation/scheduler/sched-bwc.rst).
 _PERIOD_US = 100_000
 _PREFIX = "envkit-"
-_CONTROLLERS = ("pids", "memory", "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +62,12 @@ def make(limits: RunLimits, *, root: Path = Path("/")) -> Group:
     wanted += ["memory"] if limits.memory_mb is not None else []
     wanted += ["cpu"] if limits.cpus is not None else []
     folders: dict[str, Path] = {}
-    parents = {controller: _parent(controller, hierarchies, root) for controller in _CONTROLLERS}
-    for base in {path for path in parents.values() if path is not None}:
-        _sweep(base, _namespace(root))  # for every controller: a killed run may have had limits that this one has not
-    for controller in wanted:
-        parent = parents[controller]
-        if parent is None:
-            continue
-        folder = parent / name
-        try:
-            # In version 2, several controllers share the folder.
-            folder.mkdir(exist_ok=True)
-            _limit(folder, controller, limits)
-        except OSError:
-            _remove(folder)
-            continue
-        folders[controller] = folder
+    for tree in _trees(hierarchies, root):
+        for parent in tree:
+            _sweep(parent, _namespace(root))  # every one: a killed run may have had limits that this one has not
+        # The first of those with as many controllers, which is the nearest.
+        parent, controllers = max(tree.items(), key=lambda row: len(row[1].intersection(wanted)))
+        folders |= _limited(parent / name, [controller for controller in wanted if controller in controllers], limits)
     return Group(folders=folders, unlimited=tuple(requested for requested in wanted if requested not in folders))
 
 
@@ -121,25 +111,41 @@ def _below(path: str, root: str) -> PurePosixPath:
         return PurePosixPath()
 
 
-def _parent(controller: str, hierarchies: Mapping[str, _Hierarchy], root: Path) -> Path | None:
-    """Return the folder in which a group with this controller can be created."""
-    if controller in hierarchies:
-        return _at(root, hierarchies[controller].own)
-    if "" not in hierarchies:
-        return None
-    folder, top = _at(root, hierarchies[""].own), _at(root, hierarchies[""].top)
-    while True:
-        # Also `pids`, which every run limits: in version 2 a process is in one group, which should have all limits.
-        enabled = _text(folder / "cgroup.subtree_control").split()
-        if {controller, "pids"} <= set(enabled) and os.access(folder, os.W_OK):
-            return folder
-        if folder == top or top not in folder.parents:
-            return None
-        folder = folder.parent
+def _trees(hierarchies: Mapping[str, _Hierarchy], root: Path) -> list[dict[Path, frozenset[str]]]:
+    """Return for each tree the folders in which a group can be created, nearest first, with their controllers."""
+    trees: list[dict[Path, frozenset[str]]] = []
+    for hierarchy in dict.fromkeys(hierarchies.values()):
+        own, top = _at(root, hierarchy.own), _at(root, hierarchy.top)
+        names = frozenset(name for name, other in hierarchies.items() if other == hierarchy)
+        if "" in names:
+            above = (folder for folder in (own, *own.parents) if folder.is_relative_to(top))
+            tree = {folder: _enabled(folder) for folder in above if os.access(folder, os.W_OK)}
+        else:
+            tree = {own: names}
+        trees += [tree] if tree else []
+    return trees
+
+
+def _enabled(folder: Path) -> frozenset[str]:
+    """Return the controllers of a group's children in version 2."""
+    return frozenset(_text(folder / "cgroup.subtree_control").split())
 
 
 def _at(root: Path, path: Path) -> Path:
     return root / path.relative_to("/")
+
+
+def _limited(folder: Path, controllers: Sequence[str], limits: RunLimits) -> dict[str, Path]:
+    """Create a group and set its limits; return the controllers whose limit could be set, each with the folder."""
+    done: dict[str, Path] = {}
+    for controller in controllers:
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            _limit(folder, controller, limits)
+            done[controller] = folder
+    if not done:
+        _remove(folder)
+    return done
 
 
 def _limit(folder: Path, controller: str, limits: RunLimits) -> None:

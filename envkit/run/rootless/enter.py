@@ -175,13 +175,16 @@ def _attach(tree: int, target: str, users: int | None, source: str) -> None:
 
 def _moved(argv: list[str], folder: str, names: tuple[str, ...]) -> list[str]:
     """Move the run's mounts out of root's cache, which the run's user may not enter; return the updated arguments."""
-    mount_root = next(
+    unused = [
         path
         for path in _MOUNT_ROOTS
         if Path(path).is_dir()
         and not Path(path).is_symlink()
         and not any(f"{word}/".startswith(f"{path}/") and not word.startswith(f"{folder}/") for word in argv)
-    )
+    ]
+    if not unused:
+        raise OSError(2, f"the run needs one of {', '.join(_MOUNT_ROOTS)}, but each is missing, a link, or used by it")
+    mount_root = unused[0]
     # Opened before the tmpfs is mounted, because it may hide the run's folder (a cache below /home).
     descriptors = [os.open(name, os.O_PATH | os.O_DIRECTORY) for name in names]
     _mount("tmpfs", mount_root, "tmpfs", _NO_SETUID | _NO_DEVICES, "mode=0755,size=64k")

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from envkit.ground import identity
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import child, tree
 from envkit.run import cage
@@ -264,9 +265,8 @@ def _command(cell: Cell, means: Means, words: Sequence[str], status: int | None)
 
 def _parent(pid: int) -> int:
     """Return the parent of a process, 0 if the process has ended."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    return 0
+    fields = identity.stat_fields(pid)
+    return int(fields[1]) if fields else 0
 
 
 def _program() -> str:

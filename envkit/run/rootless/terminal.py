@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -52,6 +53,14 @@ class Terminal:
                     pass
         finally:
             termios.tcsetattr(typed, termios.TCSADRAIN, before)
+
+    def unread(self) -> bytes:
+        """Return what a container that has ended wrote; `theirs` must be closed here."""
+        data = b""
+        with contextlib.suppress(OSError):  # EIO: no process has the other end open any more
+            while select.select([self.own], [], [], _POLL_S)[0]:
+                data += os.read(self.own, _PIECE)
+        return data
 
     def _step(self, ready: selectors.BaseSelector, typed: int, shown: int) -> bool:
         """Copy what can be read; return False when there was nothing."""

@@ -60,7 +60,12 @@ def test_an_image_of_somebody_else() -> None:
         _lock(subject(), replace(NOTHING, lock=LOCK), ScanResult())
 
 
-def test_a_label_that_is_no_digest_opens_no_other_file(tmp_path: Path) -> None:
-    (tmp_path / "outside.json").write_text(to_text(LOCK))
+@pytest.mark.parametrize("label", ["../outside", "../../locks/outside"])
+def test_a_label_that_is_no_digest_opens_no_other_file(label: str, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    for path in (state / "outside.json", tmp_path / "locks" / "outside.json"):
+        path.parent.mkdir()
+        path.write_text(to_text(LOCK))
+    (state / "locks").mkdir()
     with pytest.raises(LockError):
-        _lock(subject(lock="../outside"), replace(NOTHING, state=tmp_path), ScanResult())
+        _lock(subject(lock=label), replace(NOTHING, state=state), ScanResult())

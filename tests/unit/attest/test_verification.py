@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -62,6 +63,14 @@ def test_a_broken_seal() -> None:
         require_record_of(tree, subject(), "r.json")
     with pytest.raises(IntegrityError, match="changed after it was written"):
         require_record_of({**record(), "schema": "envkit.verify/2"}, subject(), "r.json")
+
+
+def test_a_record_without_a_seal_and_without_a_canonical_form_is_refused() -> None:
+    tree = record()
+    del tree["sha256"]
+    tree["run"]["duration_s"] = math.nan
+    with pytest.raises(IntegrityError, match="changed after it was written"):
+        require_record_of(tree, subject(), "r.json")
 
 
 def test_a_record_that_is_not_whole() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envkit.doctor.host import gpu, wiring
-from envkit.doctor.host.view import View
+from envkit.doctor.host.view import NO_ANSWER, View
 from envkit.doctor.model import Section, Severity
 from envkit.facts.load import load
 from envkit.ground.process import Answer
@@ -80,10 +80,11 @@ def test_each_fault_of_a_card_is_seen(tmp_path: Path, changed: dict[str, str], f
             "",
         ),
         (
-            Answer(code=-1, out="", err="nvidia-smi did not answer within 10 s"),
+            Answer(code=NO_ANSWER, out="", err="nvidia-smi did not answer within 10 s"),
             "nvidia-smi-fails",
             "did not respond in time",
         ),
+        (Answer(code=-9, out="", err=""), "nvidia-smi-fails", "was killed by signal 9"),
         (Answer(code=9, out="No devices were found", err=""), "nvidia-smi-fails", "fails with code 9"),
     ],
 )
@@ -116,30 +117,30 @@ def test_no_gpu_is_a_warning_and_no_error(tmp_path: Path) -> None:
 def test_a_specification_of_another_driver_is_stale(tmp_path: Path) -> None:
     files = {"/proc/driver/nvidia/version": MODULE, "/etc/cdi/nvidia.yaml": "hostPath: /usr/lib/libcuda.so.550.54.15\n"}
     answers = {"nvidia-ctk": "NVIDIA Container Toolkit CLI version 1.17.4\n"}
-    found = wiring.section(machine(tmp_path, files, answers))
+    found = wiring.section(machine(tmp_path, files, answers), {})
     assert ids(found) == ["stale-cdi"]
     assert "libcuda.so.550.54.15; the driver is 535.104.05" in found.findings[0].evidence[0].text
     assert dict(found.facts)["container toolkit"] == "1.17.4"
     sound = {**files, "/etc/cdi/nvidia.yaml": "hostPath: /usr/lib/libcuda.so.535.104.05\n"}
-    assert wiring.section(machine(tmp_path, sound, answers)).findings == ()
+    assert wiring.section(machine(tmp_path, sound, answers), {}).findings == ()
 
 
 def test_a_driver_without_toolkit_and_specification_is_told_of(tmp_path: Path) -> None:
-    assert ids(wiring.section(machine(tmp_path, {"/proc/driver/nvidia/version": MODULE}))) == [
+    assert ids(wiring.section(machine(tmp_path, {"/proc/driver/nvidia/version": MODULE}), {})) == [
         "no-container-toolkit",
         "no-cdi",
     ]
     broken = machine(tmp_path, {"/etc/cdi/nvidia.yaml": "x"}, {"nvidia-ctk": "version 1.19.1\n"})
-    assert ids(wiring.section(broken)) == ["toolkit-label-bug"]
+    assert ids(wiring.section(broken, {})) == ["toolkit-label-bug"]
 
 
 def test_docker_has_to_know_the_toolkit(tmp_path: Path) -> None:
     files = {"/proc/driver/nvidia/version": MODULE}
     view = machine(tmp_path, files, {"nvidia-ctk": "version 1.17.4\n"})
-    assert ids(wiring.section(view, '{"Runtimes":{"runc":{}}}')) == ["docker-without-nvidia", "no-cdi"]
-    assert ids(wiring.section(view, '{"Runtimes":{"runc":{},"nvidia":{}}}')) == ["no-cdi"]
+    assert ids(wiring.section(view, {"Runtimes": {"runc": {}}})) == ["docker-without-nvidia", "no-cdi"]
+    assert ids(wiring.section(view, {"Runtimes": {"runc": {}, "nvidia": {}}})) == ["no-cdi"]
     by_cdi = machine(tmp_path, {"/etc/cdi/nvidia.yaml": "libcuda.so.535.104.05"}, {"nvidia-ctk": "version 1.17.4\n"})
-    assert ids(wiring.section(by_cdi, '{"Runtimes":{"runc":{}},"CDISpecDirs":["/etc/cdi"]}')) == []
+    assert ids(wiring.section(by_cdi, {"Runtimes": {"runc": {}}, "CDISpecDirs": ["/etc/cdi"]})) == []
 
 
 def test_an_older_driver_is_asked_for_less(tmp_path: Path) -> None:
@@ -159,4 +160,4 @@ def test_an_older_driver_is_asked_for_less(tmp_path: Path) -> None:
 
 
 def test_a_specification_without_a_driver_is_told_of(tmp_path: Path) -> None:
-    assert ids(wiring.section(machine(tmp_path, {"/etc/cdi/nvidia.yaml": "x"}))) == ["cdi-without-driver"]
+    assert ids(wiring.section(machine(tmp_path, {"/etc/cdi/nvidia.yaml": "x"}), {})) == ["cdi-without-driver"]

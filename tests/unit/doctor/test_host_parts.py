@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import resource
 import threading
@@ -8,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from envkit.build.model import Probe
-from envkit.doctor.host import conda, diagnose, disks, engines, libraries, limits, network, system
+from envkit.doctor.host import conda, diagnose, disks, engines, libraries, limits, network, system, view
 from envkit.doctor.model import Finding, Section, Severity
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import Host, memory_limit
+from envkit.ground.process import NoAnswerError
 from envkit.run import runners
 from tests.support.clocks import before
 from tests.unit.doctor.machine import machine
@@ -28,10 +30,10 @@ def ids(section: Section) -> list[str]:
 
 
 def test_nothing_that_builds_or_runs_makes_the_work_impossible() -> None:
-    found = engines.section({"docker": BAD}, {"docker": "away", "bubblewrap": "missing"}, "")
+    found = engines.section({"docker": BAD}, {"docker": "away", "bubblewrap": "missing"}, {})
     assert [(one.id, one.blocks) for one in found.findings] == [("nothing-builds", True), ("nothing-runs", True)]
     assert found.findings[0].fix == ("start it",)
-    assert ids(engines.section({"docker": BAD, "embedded": GOOD}, {"docker": "away", "bubblewrap": None}, "")) == []
+    assert ids(engines.section({"docker": BAD, "embedded": GOOD}, {"docker": "away", "bubblewrap": None}, {})) == []
 
 
 def test_the_exit_code_is_that_of_what_blocks() -> None:
@@ -49,9 +51,34 @@ def test_the_exit_code_is_that_of_what_blocks() -> None:
 
 
 def test_what_docker_says_of_itself_is_read() -> None:
-    text = '{"Driver":"vfs","DockerRootDir":"/var/lib/docker","Warnings":["WARNING: No memory limit support","x"]}'
-    assert ids(engines.section({"docker": GOOD}, {"docker": None}, text)) == ["docker-vfs", "docker-limits"]
-    assert ids(engines.section({"docker": GOOD}, {"docker": None}, "no json")) == []
+    info = {
+        "Driver": "vfs",
+        "DockerRootDir": "/var/lib/docker",
+        "Warnings": ["WARNING: No memory limit support", "x"],
+    }
+    assert ids(engines.section({"docker": GOOD}, {"docker": None}, info)) == ["docker-vfs", "docker-limits"]
+
+
+@pytest.mark.parametrize("text", ["no json", "[" * 100_000, "[]"])
+def test_an_answer_of_docker_that_is_no_json_object_counts_as_none(text: str, tmp_path: Path) -> None:
+    assert diagnose._docker_info(machine(tmp_path, answers={"docker": text})) == {}
+
+
+def test_the_root_of_docker_is_read_as_json(tmp_path: Path) -> None:
+    root = tmp_path / 'a "b"'
+    root.mkdir()
+    info = diagnose._docker_info(machine(tmp_path, answers={"docker": json.dumps({"DockerRootDir": str(root)})}))
+    assert diagnose.data_folders(tmp_path, info)["Docker"] == root
+
+
+def test_a_program_that_does_not_answer_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: object, **_options: object) -> None:
+        raise NoAnswerError("nvidia-smi did not answer within 10 s")
+
+    monkeypatch.setattr(view, "ask_program", hang)
+    answer = view.run(["env"])
+    assert answer is not None
+    assert answer.code == view.NO_ANSWER
 
 
 def test_a_section_that_hangs_or_fails_does_not_keep_the_others() -> None:
@@ -270,6 +297,6 @@ def test_proxies_are_compared_and_their_passwords_hidden(tmp_path: Path) -> None
 
 def test_every_runner_of_images_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(diagnose, "run_parallel", lambda *_: {})
-    found = diagnose.engines_section("docker", tmp_path, "")
+    found = diagnose.engines_section("docker", tmp_path, {})
     asked = {name.removeprefix("runs: ") for name, _ in found.facts if name.startswith("runs: ")}
     assert asked == {*runners.NAMES} - {"host"}

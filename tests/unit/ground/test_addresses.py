@@ -135,6 +135,23 @@ def test_one_bad_address_of_a_name_is_enough_and_nothing_is_connected_to() -> No
         sockets.connect("rebound.example.com", 443, OUTSIDE, 1, resolve=resolved("8.8.8.8", "127.0.0.1"))
 
 
+@pytest.mark.requirement("R9")
+@pytest.mark.parametrize("addresses", [("8.8.8.8", "127.0.0.1"), ("10.0.0.1", "2001:4860::1")])
+def test_a_name_with_a_public_address_leads_no_further_inwards_than_a_public_server(addresses: tuple[str, ...]) -> None:
+    assert sockets.reach_of_url("https://mixed.example.com/", resolve=resolved(*addresses)) is Reach.PUBLIC
+
+
+@pytest.mark.requirement("R9")
+def test_a_connection_to_this_machine_counts_as_public_if_the_name_has_a_public_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
+    rows = resolved("127.0.0.1", "8.8.8.8")
+    connection, reach = sockets.connect("mixed.example.com", 443, NAMED, 1, resolve=rows)
+    connection.close()
+    assert reach is Reach.PUBLIC
+
+
 @pytest.mark.parametrize(
     ("reach", "allowed"),
     [

@@ -1,7 +1,21 @@
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
-from envkit.ground import identity
+import pytest
+
+from envkit.ground import identity, process
 from envkit.ground.identity import PREFIX
+
+
+@pytest.fixture
+def _name_of_other_bytes() -> Iterator[None]:
+    """A name of this process that is not UTF-8, has a blank and parentheses."""
+    path = Path("/proc/self/comm")
+    before = path.read_bytes()
+    path.write_bytes(b"a) \xff")
+    yield
+    path.write_bytes(before)
 
 
 def test_this_run_is_not_abandoned() -> None:
@@ -39,3 +53,13 @@ def test_foreign_containers_are_left_alone() -> None:
 def test_a_process_without_an_entry_has_no_start() -> None:
     assert identity.start_ticks(999999999) == ""
     assert identity.start_ticks(os.getpid()).isdigit()
+
+
+@pytest.mark.usefixtures("_name_of_other_bytes")
+def test_a_process_with_a_name_of_any_bytes_has_a_start() -> None:
+    assert identity.start_ticks(os.getpid()).isdigit()
+
+
+@pytest.mark.usefixtures("_name_of_other_bytes")
+def test_a_process_with_a_name_of_any_bytes_is_in_the_tree_of_its_parent() -> None:
+    assert os.getpid() in process.tree(os.getppid())

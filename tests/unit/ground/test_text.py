@@ -2,7 +2,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from envkit.ground.text import LINE_LIMIT, Lines, neutral
@@ -56,8 +56,8 @@ def test_nothing_unsafe_comes_through(line: str) -> None:
 
 
 @given(st.text(alphabet="ab\n\r", max_size=60), st.integers(min_value=1, max_value=7))
+@example(text="a\r\nb", size=2)
 def test_lines_are_the_same_however_they_come(text: str, size: int) -> None:
-    text = text.replace("\r", "")
     lines, found = Lines(), []
     for start in range(0, len(text), size):
         found += lines.feed(text[start : start + size])

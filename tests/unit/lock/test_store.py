@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from envkit.ground.errors import LockError, UsageError
 from envkit.lock.model import Lock
 from envkit.lock.reading import lock_from_json
-from envkit.lock.store import read_lock, to_text, write_lock
+from envkit.lock.store import digest_of, load_lock, read_lock, store_lock, to_text, write_lock
 from tests.unit.lock.samples import bootstrapped, lock, wheel
 
 TEXT = """\
@@ -51,6 +51,16 @@ def test_a_lock_survives_its_file(made: Lock, tmp_path: Path) -> None:
     path = tmp_path / "envkit.lock"
     write_lock(path, made)
     assert read_lock(path) == made
+
+
+def test_a_stored_lock_is_loaded_by_its_digest(tmp_path: Path) -> None:
+    store_lock(tmp_path, lock())
+    assert load_lock(tmp_path, digest_of(lock())) == lock()
+
+
+def test_a_stored_lock_with_another_digest_is_not_loaded(tmp_path: Path) -> None:
+    store_lock(tmp_path, lock()).write_text(to_text(bootstrapped()))
+    assert load_lock(tmp_path, digest_of(lock())) is None
 
 
 @pytest.mark.requirement("R13")

@@ -1,10 +1,13 @@
 """What becomes of URLs: logins, redirects, and what a message may show."""
 
+from typing import Any
+
 import pytest
 
-from envkit.ground.addresses import Reach
+from envkit.ground import sockets
+from envkit.ground.addresses import NAMED, Reach
 from envkit.ground.errors import EngineError
-from envkit.registry.transport import follow, is_address, same_host, shown, split_login
+from envkit.registry.transport import _pools, follow, is_address, same_host, shown, split_login
 
 
 def test_a_login_leaves_the_url() -> None:
@@ -74,3 +77,16 @@ def test_where_no_server_may_lead(location: str, words: str) -> None:
 )
 def test_what_can_be_asked_for(url: str, *, whole: bool) -> None:
     assert is_address(url) is whole
+
+
+@pytest.mark.requirement("R9")
+def test_a_host_that_was_public_once_stays_public_when_its_name_resolves_to_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reaches = iter((Reach.PUBLIC, Reach.LOOPBACK))
+    monkeypatch.setattr(sockets, "connect", lambda *_: (None, next(reaches)))
+    met: dict[str, Reach] = {}
+    connection: Any = _pools(NAMED, met)["https"].ConnectionCls("rebound.example.com", 443)
+    connection._new_conn()
+    connection._new_conn()
+    assert met == {"rebound.example.com": Reach.PUBLIC}

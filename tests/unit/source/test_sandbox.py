@@ -139,6 +139,8 @@ def test_gpus_decide_what_is_compiled(tmp_path: Path) -> None:
         ({"file": "other-1.2-py3-none-any.whl"}, _wheel("other"), IntegrityError, "made 'other-1.2-py3-none-any.whl'"),
         ({"file": "fastsum-1.3-py3-none-any.whl"}, _wheel(), IntegrityError, "made 'fastsum-1.3"),
         ({"file": "../fastsum-1.2-py3-none-any.whl"}, _wheel(), IntegrityError, "made"),
+        ({"file": "fastsum-1.2-1/a-cp311-cp311-linux_x86_64.whl"}, _wheel(), IntegrityError, "made"),
+        ({"file": f"fastsum-1.2-1{'a' * 255}-cp311-cp311-linux_x86_64.whl"}, _wheel(), IntegrityError, "made"),
         ({"file": "fastsum-1.2-cp312-cp312-linux_x86_64.whl"}, _wheel(), IntegrityError, "is not for Python 3.11"),
         ({"file": FILE}, b"no zip", IntegrityError, FILE),
         ({"file": FILE}, _wheel()[:-30], IntegrityError, FILE),

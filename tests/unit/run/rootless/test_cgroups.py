@@ -55,18 +55,46 @@ def test_groups_of_another_container_stay(tmp_path: Path) -> None:
     assert (root / other).exists()
 
 
-def test_version_2_asks_the_nearest_group_that_gives_limits(tmp_path: Path) -> None:
-    root = system(tmp_path, V2_MOUNTS, "0::/user/app/own\n", "sys/fs/cgroup/user/app/own")
+def version_2(root: Path) -> Path:
+    """A system on which one ancestor enables two controllers and the one above it all three."""
+    system(root, V2_MOUNTS, "0::/user/app/own\n", "sys/fs/cgroup/user/app/own")
     (root / "sys/fs/cgroup/user/app/cgroup.subtree_control").write_text("memory pids\n")
+    (root / "sys/fs/cgroup/user/cgroup.subtree_control").write_text("cpu memory pids\n")
     (root / "sys/fs/cgroup/cgroup.subtree_control").write_text("cpu memory pids\n")
-    group = make(RunLimits(memory_mb=64, pids=20, cpus=1.5), root=root)
+    return root
+
+
+def test_version_2_uses_the_nearest_group_that_gives_the_limits(tmp_path: Path) -> None:
+    group = make(LIMITS, root=version_2(tmp_path))
     assert group.unlimited == ()
-    assert group.folders["memory"].parent == root / "sys/fs/cgroup/user/app"
-    assert group.folders["memory"] == group.folders["pids"]
+    assert set(group.folders) == {"memory", "pids"}
+    assert {folder.parent for folder in group.folders.values()} == {tmp_path / "sys/fs/cgroup/user/app"}
     assert (group.folders["memory"] / "memory.max").read_text() == str(64 << 20)
     assert (group.folders["memory"] / "memory.swap.max").read_text() == "0"
-    assert group.folders["cpu"].parent == root / "sys/fs/cgroup"
+
+
+def test_version_2_has_one_group_for_all_limits(tmp_path: Path) -> None:
+    group = make(RunLimits(memory_mb=64, pids=20, cpus=1.5), root=version_2(tmp_path))
+    assert group.unlimited == ()
+    assert {folder.parent for folder in group.folders.values()} == {tmp_path / "sys/fs/cgroup/user"}
     assert (group.folders["cpu"] / "cpu.max").read_text() == "150000 100000"
+
+
+def test_a_limit_that_fails_leaves_the_group_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_text
+
+    def refuse(path: Path, text: str) -> int:
+        if path.name == "memory.max":
+            raise OSError
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    # As the kernel, which removes a group with its files.
+    monkeypatch.setattr(Path, "rmdir", lambda path: path.rename(tmp_path / "removed"))
+    group = make(LIMITS, root=version_2(tmp_path))
+    assert group.unlimited == ("memory",)
+    group.join(77)
+    assert (group.folders["pids"] / "cgroup.procs").read_text() == "77"
 
 
 @pytest.mark.parametrize(("mounts", "groups"), [("", ""), (V2_MOUNTS, "0::/own\n"), ("garbage\n", "x")])
