@@ -196,9 +196,8 @@ def _named(package: CondaPackage, archives: Mapping[str, Path], folder: Path, at
     """Link the archive under its own file name, from which rattler takes the format; return that path."""
     # Decoded, because a URL may encode the `!` of an epoch: x264-1%21161.3030.
     named = folder / "archives" / str(at) / unquote(package.url.rpartition("/")[2])
-    named.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        named.symlink_to(archives[package.sha256].absolute())
+    named.parent.mkdir(parents=True)
+    named.symlink_to(archives[package.sha256].absolute())
     return named
 
 

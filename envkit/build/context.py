@@ -67,6 +67,7 @@ def unpack(context: bytes, folder: Path) -> None:
             path.chmod(entry.mode)
             os.utime(path, (0, 0))
     # After the files: creating them changes the times of their folders.
-    for path in sorted((child for child in folder.rglob("*") if child.is_dir()), reverse=True):
-        path.chmod(0o755)
-        os.utime(path, (0, 0))
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o755)
+            os.utime(path, (0, 0))

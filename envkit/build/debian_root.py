@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tarfile
 import tempfile
 import threading
@@ -99,6 +100,7 @@ def layer_key(base: LockedBase) -> str:
         "recipe": bootstrap.RECIPE,
         "writer": _WRITER,
         "level": _LEVEL,
+        "zlib": zlib.ZLIB_RUNTIME_VERSION,  # another version can give other bytes
         "mtime": MTIME,
         "suite": base.suite,
         "packages": rows,
@@ -206,7 +208,7 @@ def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, 
         members[name] = member
     first: dict[str, str] = {}
     rows: list[tuple[tarfile.TarInfo, str, str | None]] = []
-    for name in sorted(members, key=str.encode):
+    for name in sorted(members, key=os.fsencode):
         member = members[name]
         if not (member.isreg() or member.islnk()):
             rows.append((member, name, None))

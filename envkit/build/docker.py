@@ -304,15 +304,10 @@ class DockerEngine:
 
 def _connect(address: str, *, patience_s: int | None = None) -> docker.APIClient:
     """Return a connection whose requests have this timeout; the first one, in `greet`, has a shorter one."""
-    environment = docker.utils.kwargs_from_env()
+    tls = docker.utils.kwargs_from_env().get("tls", False)
 
     def opened(version: str) -> docker.APIClient:
-        return docker.APIClient(
-            base_url=environment.get("base_url") or address,
-            tls=environment.get("tls", False),
-            version=version,
-            timeout=int(PATIENCE_S),
-        )
+        return docker.APIClient(base_url=address, tls=tls, version=version, timeout=int(PATIENCE_S))
 
     client = greet(opened, address, (*FOREIGN, *_ODD_CONFIGURATION))
     client.timeout = _PATIENCE_S if patience_s is None else patience_s

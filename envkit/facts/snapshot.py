@@ -18,7 +18,7 @@ from typing import Any
 
 from envkit.facts import edited, model, tables
 from envkit.facts.builds import build_rows
-from envkit.ground.versions import key
+from envkit.ground.versions import build_key, key
 
 PATH = Path(__file__).parent / "snapshot.json"
 
@@ -275,13 +275,7 @@ def installer_rows() -> tuple[model.Installer, ...]:
         )
         for row in table["rows"]
     ]
-    return tuple(sorted(rows, key=lambda row: (conda_key(row.conda), key(row.python), row.arch)))
-
-
-def conda_key(conda: str) -> tuple[tuple[int, ...], int]:
-    """Return the sort key of an installer's conda version with its build number: '26.5.3-1'."""
-    version, _, build = conda.partition("-")
-    return key(version), int(build or 0)
+    return tuple(sorted(rows, key=lambda row: (build_key(row.conda), key(row.python), row.arch)))
 
 
 def trap_rows() -> tuple[model.Trap, ...]:

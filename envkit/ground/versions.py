@@ -38,6 +38,12 @@ def key(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def build_key(version: str) -> tuple[tuple[int, ...], int]:
+    """Return the sort key of a version with a build number: `26.5.3-1`."""
+    release, _, build = version.partition("-")
+    return key(release), int(build or 0)
+
+
 def minor(version: str) -> str:
     """Return the major and minor part: `12.6.3` -> `12.6`, `9` -> `9.0`."""
     return ".".join([*version.split("+", maxsplit=1)[0].split("."), "0"][:2])

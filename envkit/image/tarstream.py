@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 BLOCK = 512
 _MOST_HEADER = 1 << 20  # bytes; real long names and attributes have thousands
 _LARGE_NUMBER = 0x80  # flag of GNU's binary numbers
+_GNU = {b"L": "path", b"K": "linkpath"}  # long name and link target: the record of a pax header that says the same
+_APPLIED = frozenset(["path", "linkpath", "size", "uid", "gid", "uname", "gname"])  # records that change an entry
 
 
 class Kind(enum.Enum):
@@ -104,18 +106,25 @@ def entries(source: Source, *, skip: Callable[[int], None] | None = None) -> Ite
     while (header := source.exactly(BLOCK)).strip(b"\0"):
         _check(header, source.position)
         kind, size = header[156:157], _number(header[124:136])
-        # x: a pax header for the next entry. g: one for all that follow, which is not applied. L and K: GNU's long name
-        # and link target.
+        # x: a pax header for the next entry. g: one for all that follow.
         if kind in b"xgLK":
             if size > _MOST_HEADER:
                 raise IntegrityError(f"a tar has a header of {size} bytes, more than {_MOST_HEADER}")
             data = source.exactly(-(-size // BLOCK) * BLOCK)[:size]
-            if kind == b"x":
-                extended |= _records(data)
-            elif kind == b"L":
-                extended["path"] = _text(data)
-            elif kind == b"K":
-                extended["linkpath"] = _text(data)
+            records = {_GNU[kind]: _text(data)} if kind in _GNU else _records(data)
+            # Engines (with Go's archive/tar) and GNU tar differ here: whether an empty name counts, which of several
+            # headers is applied, and whether a global one is.
+            if "" in (records.get("path"), records.get("linkpath")):
+                raise IntegrityError("a tar has an empty name")
+            if extended and (kind in b"xg" or extended.keys() & records):
+                raise IntegrityError("a tar has several extended headers for one entry")
+            if kind != b"g":
+                extended |= records
+            # `git archive` writes one with only a comment.
+            elif changed := sorted(key for key in records if key in _APPLIED or key.startswith("GNU.sparse")):
+                raise IntegrityError(
+                    f"a tar has a global header with {changed[0]!r:.80}, which only some programs apply"
+                )
             continue
         entry = _entry(header, extended, source.position)
         extended = {}
@@ -149,8 +158,10 @@ def _entry(header: bytes, extended: dict[str, str], offset: int) -> Entry:
     kind = _KINDS.get(header[156:157])
     if kind is None or any(key.startswith("GNU.sparse") for key in extended):
         raise IntegrityError(f"a tar has an entry of an unknown kind: {name[:200]!r}")
-    if kind is Kind.FILE and name.endswith("/"):
-        kind = Kind.FOLDER  # the oldest format writes folders this way
+    # The oldest format writes folders as files whose name ends with a slash.
+    old_folder = kind is Kind.FILE and name.endswith("/")
+    if old_folder:
+        kind = Kind.FOLDER
 
     def number(key: str, field: bytes) -> int:
         text = extended.get(key)
@@ -161,7 +172,8 @@ def _entry(header: bytes, extended: dict[str, str], offset: int) -> Entry:
             raise IntegrityError(f"a tar has an invalid {key} for {name[:200]!r}: {(text or '')[:40]!r}") from None
 
     size = number("size", header[124:136])
-    if size < 0:
+    # Go's archive/tar skips the contents of a folder, GNU tar takes them for the next entries.
+    if size < 0 or (old_folder and size):
         raise IntegrityError(f"a tar has an invalid size for {name[:200]!r}: {size} bytes")
     return Entry(
         name=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from envkit.facts.model import CudaImage, Facts, Os
 from envkit.ground import platforms
 from envkit.ground.errors import UsageError
-from envkit.ground.versions import key, minor
+from envkit.ground.versions import build_key, key, minor
 from envkit.plan.model import Installer
 from envkit.resolve.model import Resolution
 
@@ -68,8 +68,7 @@ def installer(platform: str, glibc: str, facts: Facts) -> Installer:
     ]
     if not rows:
         raise UsageError(f"there is no Miniconda installer for {platform} and glibc {glibc}", hint="--template wheels")
-    # key() stops at the dash of `26.5.3-1`, so the build number is compared on its own.
-    best = max(rows, key=lambda row: (key(row.conda), key(row.conda.partition("-")[2] or "0"), key(row.python)))
+    best = max(rows, key=lambda row: (build_key(row.conda), key(row.python)))
     return Installer(file=best.file, url=best.url, sha256=best.sha256, conda=best.conda)
 
 

@@ -154,15 +154,15 @@ def variable(name: str, value: str) -> str | None:
     if name.startswith(("CONDA_", "LD_")):
         return "is not allowed: it would change how conda or the dynamic loader works"
     # `text` refuses a value that is too long, before any pattern is matched against it.
-    return _secret(name, value) if len(value) <= MAX_TEXT else text(value)
-
-
-def _secret(name: str, value: str) -> str | None:
-    if _SECRET.search(name):
-        return "looks like a secret; it would be visible in every layer and in the image history"
-    if _URL_LOGIN.search(value):
-        return "contains a URL with a login; it would be visible in every layer and in the image history"
+    if len(value) <= MAX_TEXT and is_secret(name, value):
+        what = "looks like a secret" if _SECRET.search(name) else "contains a URL with a login"
+        return f"{what}; it would be visible in every layer and in the image history"
     return text(value)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable has the name of a secret, or a value with a login."""
+    return bool(_SECRET.search(name) or _URL_LOGIN.search(value))
 
 
 def label(name: str, value: str) -> str | None:

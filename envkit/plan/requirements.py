@@ -173,8 +173,8 @@ def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -
     try:
         contents = sort(read(name, folder, constraint=constraint))
     except UsageError as error:
-        return _skip(line, error.message)
-    return contents if constraint else Contents(settings=(Setting(field=FILE, value=name, line=line),)) + contents
+        return skip(line, error.message)
+    return contents if constraint else take(line, FILE, name) + contents
 
 
 def sort(lines: Iterable[Line], *, python: str | None = None) -> Contents:
@@ -190,7 +190,13 @@ def sort(lines: Iterable[Line], *, python: str | None = None) -> Contents:
     return replace(contents, skipped=(*contents.skipped, *_contradictions(contents)))
 
 
-def _skip(line: Line, why: str, *, harmless: bool = False) -> Contents:
+def take(line: Line, key: str, value: str) -> Contents:
+    """Return the contents of a line that is a setting."""
+    return Contents(settings=(Setting(field=key, value=value, line=line),))
+
+
+def skip(line: Line, why: str, *, harmless: bool = False) -> Contents:
+    """Return the contents of a line that is not used."""
     return Contents(skipped=(Skipped(line=line, why=why, harmless=harmless),))
 
 
@@ -200,10 +206,10 @@ def _option(line: Line) -> Contents:
     if name in _INDEXES:
         return index(line, value)
     if name in ("-e", "--editable"):
-        return _skip(line, "an editable install is not locked; add the folder under copy")
+        return skip(line, "an editable install is not locked; add the folder under copy")
     if name in _WITHOUT_EFFECT:
-        return _skip(line, "it has no effect: envkit installs wheels by their SHA-256", harmless=True)
-    return _skip(line, f"the option {name} is not supported")
+        return skip(line, "it has no effect: envkit installs wheels by their SHA-256", harmless=True)
+    return skip(line, f"the option {name} is not supported")
 
 
 def index(line: Line, url: str) -> Contents:
@@ -214,8 +220,8 @@ def index(line: Line, url: str) -> Contents:
     if variant:
         return Contents(settings=(_device(line, variant),))
     if "torch_stable" in url:
-        return _skip(line, "the CUDA version follows from the torch line", harmless=True)
-    return _skip(line, "the package index is a setting, not a part of an image; set ENVKIT_PYTHON_INDEX", harmless=True)
+        return skip(line, "the CUDA version follows from the torch line", harmless=True)
+    return skip(line, "the package index is a setting, not a part of an image; set ENVKIT_PYTHON_INDEX", harmless=True)
 
 
 def _device(line: Line, variant: re.Match[str]) -> Setting:
@@ -227,26 +233,26 @@ def _device(line: Line, variant: re.Match[str]) -> Setting:
 def _requirement(line: Line, python: str | None) -> Contents:
     text = _HASH.sub("", f" {line.text}").strip()
     if "${" in text:
-        return _skip(line, "variables are not expanded; write the value")
+        return skip(line, "variables are not expanded; write the value")
     if text == "." or text.startswith(_PATHS) or text.endswith((".whl", ".tar.gz", ".zip")):
-        return _skip(line, "it is a path or URL, and only names with versions can be locked")
+        return skip(line, "it is a path or URL, and only names with versions can be locked")
     try:
         wanted = Requirement(text)
     except InvalidRequirement as error:
-        return _skip(line, f"is not a requirement: {str(error).splitlines()[0]}")
+        return skip(line, f"is not a requirement: {str(error).splitlines()[0]}")
     return requirement(line, wanted, python)
 
 
 def requirement(line: Line, wanted: Requirement, python: str | None) -> Contents:
     """Classify one requirement; `python` is as for `sort`."""
     if wanted.url:
-        return _skip(line, "it is a path or URL, and only names with versions can be locked")
+        return skip(line, "it is a path or URL, and only names with versions can be locked")
     if wanted.marker:
         holds = _holds(wanted.marker, python)
         if holds is None:
-            return _skip(line, f"{UNDECIDED}: {wanted.marker}")
+            return skip(line, f"{UNDECIDED}: {wanted.marker}")
         if not holds:
-            return _skip(line, f"it is not for this system: {wanted.marker}", harmless=True)
+            return skip(line, f"it is not for this system: {wanted.marker}", harmless=True)
     name = canonicalize_name(wanted.name)
     if name in FAMILY:
         return _family(line, name, wanted.specifier)
@@ -255,7 +261,7 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Contents
     why = names.constraint(spec) if line.constraint else names.pip_spec(spec)
     if why:
         # pip ignores a constraint without a version.
-        return _skip(line, why, harmless=line.constraint and not wanted.specifier)
+        return skip(line, why, harmless=line.constraint and not wanted.specifier)
     package = Package(spec=spec, line=line)
     return Contents(constraints=(package,)) if line.constraint else Contents(packages=(package,))
 
@@ -284,13 +290,13 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Contents:
         if variant:
             settings.append(_device(line, variant))
         elif local:
-            return _skip(line, f"the build {local} is neither a CUDA build nor the CPU build of PyTorch")
+            return skip(line, f"the build {local} is neither a CUDA build nor the CPU build of PyTorch")
     text = ",".join(clauses)
     try:
         if text:
             parse_constraint(text, name)
     except UsageError:
-        return _skip(line, f"{text} is not a version of {name}")
+        return skip(line, f"{text} is not a version of {name}")
     return Contents(settings=(Setting(field=name, value=text, line=line), *settings))
 
 

@@ -12,8 +12,8 @@ from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
 from envkit.plan import names
-from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, sort
-from envkit.project.toml_files import lines_of, requirement_lines, table
+from envkit.plan.requirements import Contents, Line, included, skip, sort, take
+from envkit.project.toml_files import lines_of, requirement_lines, table, texts
 
 # `conda-forge::numpy >=1.26`, `pytorch=2.1.0=py3.10_cuda12.1_cudnn8.9.2_0`
 _SPEC = re.compile(r"(?:(?P<channel>[^:\s]+(?::[^:\s]+)*)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
@@ -54,8 +54,8 @@ def environment(name: str, folder: Path) -> Contents:
 
     requirements = Contents()
     for key in tree.keys() - {"name", "channels", "dependencies", "variables", "prefix"}:
-        requirements += _skip(line(key, key), "unknown key")
-    channels = [(channel, line(channel, "channels", at)) for at, channel in enumerate(_texts(tree.get("channels")))]
+        requirements += skip(line(key, key), "unknown key")
+    channels = [(channel, line(channel, "channels", at)) for at, channel in enumerate(texts(tree.get("channels")))]
     requirements += of_channels(channels)
     variables = tree.get("variables")
     for key, value in (variables if isinstance(variables, dict) else {}).items():
@@ -65,7 +65,7 @@ def environment(name: str, folder: Path) -> Contents:
         if isinstance(entry, str):
             requirements += conda(line(entry, "dependencies", at), entry)
         elif isinstance(entry, dict):
-            pip = _texts(entry.get("pip"))
+            pip = texts(entry.get("pip"))
             lines = [line(text, "dependencies", at, "pip", position) for position, text in enumerate(pip)]
             requirements += sort(text for text in lines if not _FILE.fullmatch(text.text))
             for text in lines:
@@ -102,12 +102,12 @@ def pixi(name: str, folder: Path) -> Contents:
         if part.of("torch") or part.of("cuda"):
             requirements += part
         elif part != Contents():
-            requirements += _skip(
+            requirements += skip(
                 where(f"feature.{label}", f"feature.{label}"), f"the feature {label} does not name torch or CUDA"
             )
     for key in ("tasks", "activation"):
         if tree.get(key):
-            requirements += _skip(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
+            requirements += skip(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
     return with_source(requirements, {channel_name(channel) for channel in channels})
 
 
@@ -127,14 +127,14 @@ def _pixi_part(tree: Mapping[str, Any], where: Any) -> Contents:
     system = table(tree, "system-requirements")
     if "cuda" in system:
         line = where(f"cuda = {system['cuda']}", "cuda")
-        requirements += _skip(line, "a minimum for the driver; the CUDA version of torch decides", harmless=True)
+        requirements += skip(line, "a minimum for the driver; the CUDA version of torch decides", harmless=True)
     for kind in ("dependencies", "host-dependencies", "build-dependencies"):
         for key, wanted in table(tree, kind).items():
             requirements += _pixi_conda(key, wanted if isinstance(wanted, Mapping) else {"version": str(wanted)}, where)
     lines, elsewhere = requirement_lines(table(tree, "pypi-dependencies"), where)
     options = table(tree, "pypi-options")
     urls = [str(options["index-url"])] if "index-url" in options else []
-    for url in (*urls, *_texts(options.get("extra-index-urls"))):
+    for url in (*urls, *texts(options.get("extra-index-urls"))):
         lines.append(where(f"--extra-index-url {url}", url))
     requirements += sort(lines) + elsewhere
     for platform, part in table(tree, "target").items():
@@ -142,7 +142,7 @@ def _pixi_part(tree: Mapping[str, Any], where: Any) -> Contents:
             requirements += _pixi_part(part, where)
         else:
             line = where(f"target.{platform}", f"target.{platform}")
-            requirements += _skip(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))
+            requirements += skip(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))
     return requirements
 
 
@@ -152,7 +152,7 @@ _LINUX = ("linux-64", "linux", "unix")
 def _pixi_conda(name: str, row: Mapping[str, Any], where: Any) -> Contents:
     for kind in ("git", "url", "path"):
         if kind in row:
-            return _skip(
+            return skip(
                 where(f"{name} from {kind} {row[kind]}", f"{name} ="), "only packages of a channel can be locked"
             )
     version, build = row.get("version", "*"), row.get("build", "")
@@ -166,30 +166,30 @@ def conda(line: Line, spec: str) -> Contents:
     parts = _SPEC.fullmatch(spec.strip())
     # `numpy[version='>=1.26']` has another syntax; a slash is that of a URL or a path.
     if parts is None or "[" in spec or "/" in spec.rpartition("::")[2]:
-        return _skip(line, "is not a conda spec with a name, a version and a build")
+        return skip(line, "is not a conda spec with a name, a version and a build")
     name, version, build = parts["name"].lower(), *_version(parts["rest"])
     if name in _FIELDS:
-        return _setting(line, _FIELDS[name], version) + _variant(line, build)
+        return _versioned(line, _FIELDS[name], version) + _variant(line, build)
     if name in _CPU:
-        return _setting(line, "cpu", "true") + (_setting(line, "torch", version) if name in _CPU_TORCH else Contents())
+        return take(line, "cpu", "true") + (_versioned(line, "torch", version) if name in _CPU_TORCH else Contents())
     if name in _TOOLKIT:
-        return Contents(settings=(Setting(field="flavor", value="devel", line=line),))
+        return take(line, "flavor", "devel")
     if name in _UNNEEDED:
-        return _skip(line, _UNNEEDED[name], harmless=True)
+        return skip(line, _UNNEEDED[name], harmless=True)
     rest = f" {version}" if version[:1] in "<>=!~" and version else f"={version}" if version else ""
     plain = f"{parts['name']}{rest}"
     why = names.conda_spec(plain)
     if parts["channel"] and channel_name(parts["channel"]) != _FORGE:
         why = f"packages from the channel {parts['channel']} cannot be installed; only {_FORGE} is used"
-    return _skip(line, why) if why else Contents(settings=(Setting(field="conda", value=plain, line=line),))
+    return skip(line, why) if why else take(line, "conda", plain)
 
 
 def _variant(line: Line, build: str) -> Contents:
     """Read the CUDA version from a build string of torch: `py3.10_cuda12.1_0`, `cuda126_py311`, `cpu_0`."""
     match = re.search(r"cuda_?(\d+\.\d+|\d{3})", build)
     if match:
-        return _setting(line, "cuda", match[1] if "." in match[1] else f"{match[1][:-1]}.{match[1][-1]}")
-    return _setting(line, "cpu", "true") if "cpu" in build else Contents()
+        return _versioned(line, "cuda", match[1] if "." in match[1] else f"{match[1][:-1]}.{match[1][-1]}")
+    return take(line, "cpu", "true") if "cpu" in build else Contents()
 
 
 def _version(rest: str) -> tuple[str, str]:
@@ -202,15 +202,15 @@ def _version(rest: str) -> tuple[str, str]:
     return (exact[1], exact[2] or build.strip()) if exact else (version, build.strip())
 
 
-def _setting(line: Line, key: str, version: str) -> Contents:
-    if key == "cpu" or version in ("", "*"):
-        return Contents(settings=(Setting(field=key, value="true" if key == "cpu" else "", line=line),))
+def _versioned(line: Line, key: str, version: str) -> Contents:
+    if version in ("", "*"):
+        return take(line, key, "")
     value = version.removesuffix(".*") if key == "cuda" else version
     try:
         parse_constraint(value, key)
     except UsageError:
-        return _skip(line, f"{version} is not a version of {key}")
-    return Contents(settings=(Setting(field=key, value=value, line=line),))
+        return skip(line, f"{version} is not a version of {key}")
+    return take(line, key, value)
 
 
 def of_channels(channels: Iterable[tuple[str, Line]]) -> Contents:
@@ -219,11 +219,11 @@ def of_channels(channels: Iterable[tuple[str, Line]]) -> Contents:
     for text, line in channels:
         name = channel_name(text)
         if name in _DEFAULTS:
-            requirements += _skip(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
+            requirements += skip(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
         elif name in _FOR_TORCH:
-            requirements += _skip(line, "added automatically if the source of torch needs it", harmless=True)
+            requirements += skip(line, "added automatically if the source of torch needs it", harmless=True)
         elif name not in (_FORGE, "nodefaults"):
-            requirements += _skip(line, f"only {_FORGE} is used; packages that only this channel has will be missing")
+            requirements += skip(line, f"only {_FORGE} is used; packages that only this channel has will be missing")
     return requirements
 
 
@@ -241,20 +241,12 @@ def with_source(contents: Contents, channels: set[str]) -> Contents:
     if not by_conda:
         return contents
     source = "conda-pytorch" if "pytorch" in channels else "conda-forge"
-    return contents + Contents(settings=(Setting(field="source", value=source, line=by_conda[0].line),))
+    return contents + take(by_conda[0].line, "source", source)
 
 
 def variable(line: Line, name: str, value: str) -> Contents:
     """Classify an environment variable."""
     why = names.variable(name, value)
     if why:  # the value may be a secret
-        return _skip(Line(where=line.where, text=f"the variable {name}"), why)
-    return Contents(settings=(Setting(field="env", value=f"{name}={value}", line=line),))
-
-
-def _skip(line: Line, why: str, *, harmless: bool = False) -> Contents:
-    return Contents(skipped=(Skipped(line=line, why=why, harmless=harmless),))
-
-
-def _texts(value: Any) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+        return skip(Line(where=line.where, text=f"the variable {name}"), why)
+    return take(line, "env", f"{name}={value}")

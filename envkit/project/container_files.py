@@ -6,7 +6,8 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
-from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, sort
+from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, skip, sort, take
 from envkit.project.conda_files import conda, of_channels, variable, with_source
+from envkit.project.toml_files import texts
 from envkit.render import words
 from envkit.render.dockerfile import Instruction, Parsed, command, parse
 
@@ -57,18 +59,18 @@ def cog(name: str, folder: Path) -> Contents:
     requirements = Contents()
     for key, into in (("python_version", "python"), ("cuda", "cuda"), ("cudnn", "cudnn")):
         if isinstance(build.get(key), str):
-            requirements += _setting(line(f"{key}: {build[key]}", "build", key), into, str(build[key]))
+            requirements += take(line(f"{key}: {build[key]}", "build", key), into, str(build[key]))
     if build.get("gpu") is not True:
         has = "gpu" in build
         shown = "gpu: false" if has else "build without gpu: true"
-        requirements += _setting(line(shown, "build", *(["gpu"] if has else [])), "cpu", "true")
-    packages = _texts(build.get("python_packages"))
+        requirements += take(line(shown, "build", *(["gpu"] if has else [])), "cpu", "true")
+    packages = texts(build.get("python_packages"))
     requirements += sort(line(requirement, "build", "python_packages", at) for at, requirement in enumerate(packages))
     if isinstance(build.get("python_requirements"), str):
         requirements += included(
             line("python_requirements", "build", "python_requirements"), build["python_requirements"], folder
         )
-    for at, package in enumerate(_texts(build.get("system_packages"))):
+    for at, package in enumerate(texts(build.get("system_packages"))):
         requirements += _checked(
             line(package, "build", "system_packages", at), "apt", package, names.deb_package(package)
         )
@@ -76,13 +78,13 @@ def cog(name: str, folder: Path) -> Contents:
         steps = build.get(key)
         for at, step in enumerate(steps if isinstance(steps, list) else []):
             shown = step if isinstance(step, str) else str(step.get("command", step)) if isinstance(step, dict) else key
-            requirements += _skip(line(shown, "build", key, at), _SHELL_ONLY)
+            requirements += skip(line(shown, "build", key, at), _SHELL_ONLY)
     for key in tree.keys() - {"build", "image"}:
-        requirements += _skip(
+        requirements += skip(
             line(f"{key}: {tree[key]}", key), "it configures cog's server, which the image does not contain"
         )
     where = line("the folder of cog.yaml, which cog copies to /src")
-    return requirements + _setting(where, "copy", json.dumps([".", "/src"])) + _setting(where, "workdir", "/src")
+    return requirements + take(where, "copy", json.dumps([".", "/src"])) + take(where, "workdir", "/src")
 
 
 def dockerfile(name: str, folder: Path) -> Contents:
@@ -98,7 +100,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
     requirements = Contents()
     for problem in parsed.problems:
         if problem.line not in resolved:
-            requirements += _skip(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
+            requirements += skip(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
     build = _Build(folder=folder, last_workdir="/")
     for item in items:
         if item.keyword == "WORKDIR" and item.stage in image:
@@ -108,11 +110,11 @@ def dockerfile(name: str, folder: Path) -> Contents:
         if item.keyword == "FROM" and item.stage in image and item.stage != min(image):
             continue  # based on a stage that is read
         if item.stage not in image and item.keyword != "ARG":
-            requirements += _skip(line, "it is in a stage that the image is not based on")
+            requirements += skip(line, "it is in a stage that the image is not based on")
         else:
             read = _STEPS.get(item.keyword)
             step = _Step(item=item, line=line, build=build)
-            requirements += read(step) if read else _skip(line, f"image definitions have no {item.keyword}")
+            requirements += read(step) if read else skip(line, f"image definitions have no {item.keyword}")
     return _wheels_first(_last_of(requirements))
 
 
@@ -125,8 +127,9 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
 
     A variable with the name of a secret is not expanded, because its value must not be shown.
     """
-    first: dict[str, str] = {}  # ARG before the first FROM: for FROM lines, and for an ARG of the same name
-    stages: list[dict[str, str]] = []
+    # Of each stage, the variables of ENV before those of ARG: Docker prefers an ENV even to a later ARG.
+    stages: list[ChainMap[str, str]] = []
+    first = ChainMap[str, str]({}, {})  # before the first FROM: for FROM lines, and for an ARG of the same name
     parents: list[int | None] = []
     names_of: dict[str, int] = {}
     instructions = []
@@ -143,7 +146,7 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
             image, *rest = item.text.split()
             parent = names_of.get(image.lower())
             parents.append(parent)
-            stages.append(dict(stages[parent]) if parent is not None else {})
+            stages.append(ChainMap({}, {}) if parent is None else ChainMap(*map(dict, stages[parent].maps)))
             if len(rest) == 2:  # noqa: PLR2004 - AS and a name
                 names_of[rest[1].lower()] = len(parents) - 1
         elif item.keyword == "ARG":
@@ -152,8 +155,7 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
                 # `ARG NAME` in a stage has the value from before the first FROM.
                 plain = value.strip("'\"") if sign else first.get(key, "") if stages else ""
                 if plain and names.variable(key, plain) is None:
-                    # An ENV overrides an ARG of the same name.
-                    known.setdefault(key, plain)
+                    known.maps[1][key] = plain
         elif item.keyword == "ENV":
             known.update({key: value for key, value in item.pairs if names.variable(key, value) is None})
         instructions.append(item)
@@ -170,7 +172,7 @@ def _legacy(item: Instruction) -> tuple[tuple[str, str], ...]:
     return ((key, rest[0].strip()),) if item.keyword == "ENV" and rest and "=" not in key and item.fault else ()
 
 
-def _expanded(text: str, variables: dict[str, str]) -> str:
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match["braced"] or match["plain"]
         return variables.get(name, match.group() if match["default"] is None else match["default"])
@@ -267,7 +269,7 @@ def _env(step: _Step) -> Contents:
     requirements = Contents()
     for key, value in step.item.pairs:
         requirements += variable(Line(where=step.line.where, text=f"ENV {key}={value}"), key, value)
-    return requirements + (_skip(step.line, f"it cannot be read: {step.item.fault}") if step.item.fault else Contents())
+    return requirements + (skip(step.line, f"it cannot be read: {step.item.fault}") if step.item.fault else Contents())
 
 
 def _volumes(step: _Step) -> Contents:
@@ -278,7 +280,7 @@ def _volumes(step: _Step) -> Contents:
 def _command(step: _Step) -> Contents:
     words = command(step.item.text)
     if words is None:
-        return _skip(step.line, "it is in shell form; write it as a JSON list")
+        return skip(step.line, "it is in shell form; write it as a JSON list")
     key = "command" if step.item.keyword == "CMD" else "entrypoint"
     return _checked(step.line, key, json.dumps(words), names.command(tuple(words)))
 
@@ -295,9 +297,9 @@ def _base(line: Line, image: str) -> Contents:
         requirements = Contents()
         for key, value in parts.groupdict().items():
             if key != "flavor" or value == "devel":
-                requirements += _setting(line, key, f"=={value}" if key == "torch" else value)
+                requirements += take(line, key, f"=={value}" if key == "torch" else value)
         return requirements
-    return _skip(
+    return skip(
         line, "only tags of nvidia/cuda, pytorch/pytorch and python can be interpreted; envkit chooses the base"
     )
 
@@ -328,7 +330,7 @@ def _run(step: _Step) -> Contents:
         elif program in ("conda install", "mamba install", "conda create", "mamba create"):
             requirements += _conda(own, words[2:])
         else:
-            requirements += _skip(own, _SHELL_ONLY)
+            requirements += skip(own, _SHELL_ONLY)
     return requirements
 
 
@@ -360,7 +362,7 @@ def _apt(line: Line, words: list[str]) -> Contents:
         if word in ("-t", "-o", "-c", "--target-release", "--option", "--config-file"):
             next(rest, "")
         elif python := _PYTHON.fullmatch(word):
-            requirements += _setting(own, "python", python[1])
+            requirements += take(own, "python", python[1])
         elif not word.startswith("-") and word not in _PYTHONS:
             requirements += _checked(own, "apt", word, names.deb_package(word))
     return requirements
@@ -388,7 +390,7 @@ def _pip(line: Line, words: list[str], step: _Step) -> Contents:
             lines.append(Line(where=line.where, text=f"-e {next(rest, '')}"))
         elif name in _VALUED:
             value = value if sign else next(rest, "")
-            requirements += _skip(Line(where=line.where, text=f"{name} {value}"), "the option is not supported")
+            requirements += skip(Line(where=line.where, text=f"{name} {value}"), "the option is not supported")
         elif not word.startswith("-") and word not in ("pip", "setuptools", "wheel"):
             lines.append(Line(where=line.where, text=word))
     return requirements + sort(lines)
@@ -411,9 +413,9 @@ def _copied(step: _Step) -> Contents:
     item, line, build = step.item, step.line, step.build
     words = command(item.text) or item.text.split()
     if any(flag.startswith("--from") for flag in item.flags) or "://" in item.text:
-        return _skip(line, "files from another stage, image or URL cannot be copied")
+        return skip(line, "files from another stage, image or URL cannot be copied")
     if item.heredocs:
-        return _skip(line, "inline files cannot be copied; save it in the folder of the Dockerfile")
+        return skip(line, "inline files cannot be copied; save it in the folder of the Dockerfile")
     requirements, target = Contents(), words[-1]
     for source in words[:-1]:
         own = posixpath.normpath(source.lstrip("/")) if source.strip("/") else "."
@@ -437,19 +439,7 @@ def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Content
 
 
 def _checked(line: Line, key: str, value: str, why: str | None) -> Contents:
-    return _skip(line, why) if why else _setting(line, key, value)
-
-
-def _setting(line: Line, key: str, value: str) -> Contents:
-    return Contents(settings=(Setting(field=key, value=value, line=line),))
-
-
-def _skip(line: Line, why: str, *, harmless: bool = False) -> Contents:
-    return Contents(skipped=(Skipped(line=line, why=why, harmless=harmless),))
-
-
-def _texts(value: object) -> Iterator[str]:
-    yield from (text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
+    return skip(line, why) if why else take(line, key, value)
 
 
 _STEPS: dict[str, Callable[[_Step], Contents]] = {
@@ -466,5 +456,5 @@ _STEPS: dict[str, Callable[[_Step], Contents]] = {
     "ENTRYPOINT": _command,
     "LABEL": _labels,
 } | dict.fromkeys(
-    ("ARG", "SHELL", "STOPSIGNAL"), lambda step: _skip(step.line, "envkit's templates set it", harmless=True)
+    ("ARG", "SHELL", "STOPSIGNAL"), lambda step: skip(step.line, "envkit's templates set it", harmless=True)
 )

@@ -14,7 +14,7 @@ from envkit.plan.definition import SCHEMA, Definition, parse, shipped
 from envkit.plan.definition import load as load_definition
 from envkit.plan.names import repository
 from envkit.plan.planner import plan_of
-from envkit.plan.requirements import FILE, UNDECIDED, Contents, Line, Package, Setting, Skipped, read, sort
+from envkit.plan.requirements import FILE, UNDECIDED, Contents, Line, Package, Setting, Skipped, read, sort, take
 from envkit.project.conda_files import environment, has_pixi, pixi
 from envkit.project.container_files import cog, dockerfile, of_base
 from envkit.project.toml_files import project_name, pyproject
@@ -169,9 +169,7 @@ def draft(name: str, folder: Path, facts: Facts) -> Drafted:
     requirements = _with_markers(requirements, name, folder, facts)
     drafted, droppable = _drafted(name, requirements, folder, facts), list(_DROPPABLE)
     for system in _TOOLKIT_SYSTEMS if requirements.of("flavor") and not requirements.of("os") else ():
-        with_system = requirements + Contents(
-            settings=(Setting(field="os", value=system, line=requirements.of("flavor")[0].line),)
-        )
+        with_system = requirements + take(requirements.of("flavor")[0].line, "os", system)
         drafted = _drafted(name, with_system, folder, facts)
         if drafted.conflict is None:
             return drafted

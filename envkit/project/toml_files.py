@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
-from envkit.plan.requirements import FAMILY, Contents, Line, Setting, Skipped, included, index, sort
+from envkit.plan.requirements import FAMILY, Contents, Line, included, index, skip, sort, take
 
 Where = Callable[[str, str], Line]
 """Returns a `Line` with a text, at the first line of the file that contains a needle; ` =` at its end means a key."""
@@ -33,7 +33,7 @@ def pyproject(name: str, folder: Path) -> Contents:
     tree = _parsed(name, text)
     where = lines_of(name, text)
     project, poetry = table(tree, "project"), table(tree, "tool", "poetry")
-    lines = [where(requirement, requirement) for requirement in _texts(project.get("dependencies"))]
+    lines = [where(requirement, requirement) for requirement in texts(project.get("dependencies"))]
     lines += [where(f"{option} {url}", url) for option, url in _index_options(tree)]
     requirements = _python(project.get("requires-python"), table(poetry, "dependencies").get("python"), where)
     rows, elsewhere = requirement_lines(table(poetry, "dependencies"), where)
@@ -41,15 +41,15 @@ def pyproject(name: str, folder: Path) -> Contents:
     taken, skipped = _groups(tree, where)
     sources = _sources(tree, where)
     lines = [line for line in (*lines, *taken) if _named(line) not in sources.elsewhere]
-    limits = _texts(table(tree, "tool", "uv").get("constraint-dependencies"))
+    limits = texts(table(tree, "tool", "uv").get("constraint-dependencies"))
     lines += [replace(where(limit, limit), constraint=True) for limit in limits]
     requirements += sort(lines) + skipped + sources.contents
     for key, why in _UV_SKIPPED.items():
         if table(tree, "tool", "uv").get(key):
-            requirements += _skip(where(f"tool.uv.{key}", key), why)
+            requirements += skip(where(f"tool.uv.{key}", key), why)
     if project.get("name") or poetry.get("name"):
         line = where(f"the project {project.get('name') or poetry.get('name')}", "name")
-        requirements += _skip(line, "the project itself is not installed; list its files under copy")
+        requirements += skip(line, "the project itself is not installed; list its files under copy")
     return requirements
 
 
@@ -83,24 +83,24 @@ def _index_options(tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for part in (table(tree, "tool", "uv"), table(tree, "tool", "uv", "pip")):
         for key in ("index-url", "extra-index-url", "find-links"):
             value = part.get(key)
-            for url in [value] if isinstance(value, str) else _texts(value):
+            for url in [value] if isinstance(value, str) else texts(value):
                 yield f"--{key}", url
 
 
 def _dynamic(tree: Mapping[str, Any], where: Where, folder: Path) -> Contents:
     """Read the requirements files from which the project's build backend takes its dependencies."""
-    if "dependencies" not in _texts(table(tree, "project").get("dynamic")):
+    if "dependencies" not in texts(table(tree, "project").get("dynamic")):
         return Contents()
     row = table(tree, "tool", "setuptools", "dynamic", "dependencies").get("file")
-    files = [row] if isinstance(row, str) else _texts(row)
+    files = [row] if isinstance(row, str) else texts(row)
     # The plug-in hatch-requirements-txt.
     hook = table(tree, "tool", "hatch", "metadata", "hooks", "requirements_txt").get("files")
-    files += _texts(hook)
+    files += texts(hook)
     requirements = Contents()
     for file in files:
         requirements += included(where(file, file), file, folder)
     if not files:
-        requirements += _skip(
+        requirements += skip(
             where("dynamic dependencies", "dynamic"), "the build backend computes them; list them under pip"
         )
     return requirements
@@ -133,6 +133,11 @@ def table(tree: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return tree
 
 
+def texts(value: object) -> list[str]:
+    """Return the texts of a list; none if the value is no list."""
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
 def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line], Contents]:
     """Return the dependencies of a table (Poetry, pixi) as lines of a requirements file, and those that cannot be."""
     lines, rest = [], Contents()
@@ -143,10 +148,10 @@ def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line]
             row = entry if isinstance(entry, Mapping) else {"version": str(entry)}
             kind = next((key for key in ("git", "url", "path", "file") if key in row), None)
             if kind:
-                rest += _skip(where(f"{name} from {kind} {row[kind]}", f"{name} ="), _ELSEWHERE)
+                rest += skip(where(f"{name} from {kind} {row[kind]}", f"{name} ="), _ELSEWHERE)
                 continue
             if row.get("optional") is True:
-                rest += _skip(where(f"{name}{_clauses(str(row.get('version', '*')))}", f"{name} ="), _OPTIONAL)
+                rest += skip(where(f"{name}{_clauses(str(row.get('version', '*')))}", f"{name} ="), _OPTIONAL)
                 continue
             extras = f"[{','.join(row['extras'])}]" if row.get("extras") else ""
             line = where(f"{name}{extras}{_clauses(str(row.get('version', '*')))}{_marker_of(row)}", f"{name} =")
@@ -195,8 +200,8 @@ def _python(required: object, poetry: object, where: Where) -> Contents:
     try:
         parse_constraint(text, "python")
     except UsageError:
-        return _skip(line, "is not a Python version")
-    return Contents(settings=(Setting(field="python", value=text.replace(" ", ""), line=line),))
+        return skip(line, "is not a Python version")
+    return take(line, "python", text.replace(" ", ""))
 
 
 def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Contents]:
@@ -204,10 +209,10 @@ def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Contents
     named = table(tree, "dependency-groups")
     groups = {f"dependency-groups.{key}": _group(named, key) for key in named}
     extras = table(tree, "project", "optional-dependencies")
-    groups |= {f"project.optional-dependencies.{key}": _texts(rows) for key, rows in extras.items()}
-    groups["tool.uv.dev-dependencies"] = _texts(table(tree, "tool", "uv").get("dev-dependencies"))
+    groups |= {f"project.optional-dependencies.{key}": texts(rows) for key, rows in extras.items()}
+    groups["tool.uv.dev-dependencies"] = texts(table(tree, "tool", "uv").get("dev-dependencies"))
     of_pdm = table(tree, "tool", "pdm", "dev-dependencies")
-    groups |= {f"tool.pdm.dev-dependencies.{key}": _texts(rows) for key, rows in of_pdm.items()}
+    groups |= {f"tool.pdm.dev-dependencies.{key}": texts(rows) for key, rows in of_pdm.items()}
     taken: list[Line] = []
     skipped, torch = Contents(), ""
     rows_of = [
@@ -224,7 +229,7 @@ def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Contents
             torch, taken, skipped = key, lines, skipped + elsewhere
         elif lines or elsewhere != Contents():
             why = f"torch is taken from {torch}" if torch and any(_named(line) in FAMILY for line in lines) else ""
-            skipped += _skip(
+            skipped += skip(
                 where(key, key if key.startswith("tool.poetry") else key.rpartition(".")[2]),
                 why or "the group is optional and does not name torch",
             )
@@ -261,7 +266,7 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
             if any(key in row for key in ("git", "path", "url", "workspace")):
                 sources.elsewhere.add(canonicalize_name(name))
                 kind = next(key for key in ("git", "path", "url", "workspace") if key in row)
-                sources.contents += _skip(
+                sources.contents += skip(
                     where(f"{name} from {kind}", f"{name} ="),
                     _ELSEWHERE,
                 )
@@ -283,7 +288,7 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
                 setting for setting in (*sources.contents.settings, *entry.settings) if setting.field in ("cuda", "cpu")
             ]
             if entry.settings and len(devices) > 1:
-                entry = _skip(line, f"it is for another variant than {devices[0].line.text}, which is used")
+                entry = skip(line, f"it is for another variant than {devices[0].line.text}, which is used")
             sources.contents += entry
     return sources
 
@@ -298,14 +303,6 @@ def _applies(marker: object) -> bool:
 def _named(line: Line) -> str:
     match = _NAME.match(line.text.rpartition("#")[2] if line.text.startswith("git+") else line.text)
     return canonicalize_name(match.group()) if match else ""
-
-
-def _skip(line: Line, why: str) -> Contents:
-    return Contents(skipped=(Skipped(line=line, why=why),))
-
-
-def _texts(value: object) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _rows(value: object) -> Iterator[Mapping[str, Any]]:

@@ -45,6 +45,13 @@ _PARAMETER = re.compile(rf'\s*({_WORD})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_WORD}))\
 _SCHEME = re.compile(rf"\s*,?\s*({_WORD})(?:\s+(?!=)|\s*,|\s*$)")
 _MAX_HEADER = 8192  # characters of a WWW-Authenticate header
 _COUNTRY, _SHORT = 2, 3  # lengths of a country code, and at most of a label such as `co` before it
+# Below these, each customer of a host has a name. Their registries name themselves as the token server.
+_SHARED = (
+    ".amazonaws.com", ".azurecontainerapps.io", ".azurecr.io", ".azurewebsites.net", ".cloudapp.net", ".fly.dev",
+    ".github.io", ".gitlab.io", ".herokuapp.com", ".jfrog.io", ".ngrok-free.app", ".ngrok.app", ".ngrok.io",
+    ".onrender.com", ".pages.dev", ".pkg.dev", ".run.app", ".trycloudflare.com", ".ts.net", ".vercel.app",
+    ".workers.dev",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +240,8 @@ def parse_challenges(header: str) -> tuple[Challenge, ...]:
 def trusted_realm(registry: str, realm: str) -> bool:
     """Return whether a login for the registry at one URL may be sent to the token server at another.
 
-    The server has to be the same host or in the same domain (auth.example.com for registry.example.com), and has to use
-    HTTPS if the registry does.
+    The server has to be the same host or in the same domain (auth.example.com for registry.example.com), unless hosts
+    of that domain have different owners. It has to use HTTPS if the registry does.
     """
     here, there = urlsplit(registry), urlsplit(realm)
     if there.scheme not in ("http", "https") or not there.hostname or there.username:
@@ -250,9 +257,9 @@ def trusted_realm(registry: str, realm: str) -> bool:
 
 
 def _domain(host: str) -> str | None:
-    """Return the registrable domain of a host; None for an address or a name without a domain."""
+    """Return the registrable domain of a host; None for an address, or a name without a domain of its own."""
     labels = host.split(".")
-    if ":" in host or labels[-1].isdigit() or len(labels) < _COUNTRY:
+    if ":" in host or labels[-1].isdigit() or len(labels) < _COUNTRY or host.endswith(_SHARED):
         return None
     # Domains below `co.uk` and similar ones have different owners.
     shared = len(labels[-1]) == _COUNTRY and len(labels[-2]) <= _SHORT

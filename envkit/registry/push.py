@@ -18,6 +18,7 @@ from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.process import StoppedError
 from envkit.image import spec
 from envkit.image.layout import blob_of
+from envkit.registry.registry import push_scopes
 from envkit.registry.retry import TransientError
 from envkit.registry.tagging import check_tag, verify_manifest
 from envkit.registry.transport import PIECE, Body
@@ -316,7 +317,7 @@ class Transfers:
         if upload.url is None:
             raise EngineError(f"{self.reference.place} returned no upload URL", hint="run it again")
         doing = f"pushing {blob.digest} to {self.reference.place}"
-        scopes = (f"repository:{repository}:pull,push",)
+        scopes = push_scopes(repository)
         kind = {"Content-Type": "application/octet-stream"}
         data: bytes = b""
         # One PUT with the contents (a monolithic upload) instead of PATCH and PUT.

@@ -138,9 +138,10 @@ def commands(context: Context) -> Iterator[Hit]:
 
 def init(context: Context) -> Iterator[Hit]:
     """D36: tini is process 1 if the system or conda has it; the stop signal is SIGTERM."""
+    installed = "".join(map(context.text, ("system.txt", "environment.yml", "explicit.txt")))
     for item in context.parsed.final("ENTRYPOINT"):
         words = command(item.text) or [""]
-        if not words[0].endswith("/tini") and "tini" in context.text("system.txt") + context.text("environment.yml"):
+        if not words[0].endswith("/tini") and "tini" in installed:
             yield error(item.line, "tini is installed but not used")
     for item in context.parsed.final("STOPSIGNAL"):
         if item.text != "SIGTERM":
@@ -193,7 +194,7 @@ def requirement(context: Context) -> Iterator[Hit]:
 
 def forbidden(context: Context) -> Iterator[Hit]:
     """D46: no variable that disables the driver check or loads code into every program."""
-    for item in context.parsed.of("ENV", "ARG"):
+    for item in context.parsed.of("ENV"):
         for name, _ in item.pairs:
             if name in _FORBIDDEN:
                 yield error(item.line, f"{name} is not allowed")

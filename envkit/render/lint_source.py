@@ -139,7 +139,7 @@ def secrets(context: Context) -> Iterator[Hit]:
         yield error(item.line, f"the build argument {item.text.split('=')[0]} would be visible in the image history")
     for item in context.parsed.of("ENV"):
         for name, value in item.pairs:
-            if "looks like a secret" in (names.variable(name, "") or "") or re.search(r"://[^/\s]*@", value):
+            if names.is_secret(name, value):
                 yield error(item.line, f"the variable {name} looks like a secret")
 
 

@@ -53,6 +53,12 @@ def members(blob: bytes) -> dict[str, tarfile.TarInfo]:
         return {one.name: one for one in archive}
 
 
+def test_names_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
+    entry = ("./\udce9", tarfile.REGTYPE, 0o644, b"x", 0)
+    _, blob = layer(pack(tmp_path / "one.tar", [entry]))
+    assert list(members(blob)) == ["\udce9"]
+
+
 def test_order_and_times_change_nothing(tmp_path: Path) -> None:
     entries = list(ENTRIES)
     one = layer(pack(tmp_path / "one.tar", entries))

@@ -19,6 +19,12 @@ def test_the_key_follows_the_packages_and_nothing_else() -> None:
     assert key != layer_key(replace(base, suite="trixie"))
 
 
+def test_the_key_follows_zlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = layer_key(debian_base("bash"))
+    monkeypatch.setattr("envkit.build.debian_root.zlib.ZLIB_RUNTIME_VERSION", "0.1")
+    assert key != layer_key(debian_base("bash"))
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_sink_takes_nothing_once_the_work_is_over(which: int) -> None:
     into, events = io.BytesIO(), (threading.Event(), threading.Event())

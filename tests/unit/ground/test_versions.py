@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.ground.errors import UsageError
-from envkit.ground.versions import is_version, key, major, minor, parse_constraint
+from envkit.ground.versions import build_key, is_version, key, major, minor, parse_constraint
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,8 @@ def test_a_version_allows_itself_and_what_it_begins(parts: list[int]) -> None:
     assert constraint.allows(text)
     assert constraint.allows(f"{text}.7")
     assert not constraint.allows(".".join(map(str, [*parts[:-1], parts[-1] + 1])))
+
+
+def test_a_build_number_is_compared_after_the_version() -> None:
+    versions = ["26.5.3-10", "26.10.0-0", "26.5.3", "26.5.3-2"]
+    assert sorted(versions, key=build_key) == ["26.5.3", "26.5.3-2", "26.5.3-10", "26.10.0-0"]

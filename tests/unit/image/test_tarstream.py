@@ -69,14 +69,56 @@ def test_what_follows_the_end_is_refused() -> None:
         ("x", b"9999999 path=b\n", "damaged pax header"),
         ("x", b"garbage", "damaged pax header"),
         ("x", b"12 path=\0\0\n\n", "name with a zero byte"),
+        ("x", b"8 path=\n", "empty name"),
+        ("L", b"\0", "empty name"),
         ("x", b"22 GNU.sparse.major=1\n", "unknown kind"),
         ("x", b"13 size=-100\n", "invalid size for 'a': -100"),
         ("x", b"11 size=ab\n", "invalid size for 'a': 'ab'"),
+        ("g", b"garbage", "damaged pax header"),
+        ("g", b"10 path=b\n", "global header with 'path'"),
+        ("g", b"14 linkpath=b\n", "global header with 'linkpath'"),
+        ("g", b"13 size=1024\n", "global header with 'size'"),
+        ("g", b"8 uid=1\n", "global header with 'uid'"),
+        ("g", b"22 GNU.sparse.major=1\n", "global header with 'GNU.sparse.major'"),
     ],
 )
 def test_hostile_headers_are_refused(field: str, value: bytes, said: str) -> None:
     with pytest.raises(IntegrityError, match=said):
         read(_raw("h", field, value) + tar(("a", b"")))
+
+
+def test_the_global_header_of_git_archive_changes_nothing() -> None:
+    found = read(_raw("pax_global_header", "g", b"16 comment=abc1\n") + tar(("a", b"x")))
+    assert [(entry.name, content) for entry, content in found] == [("a", b"x")]
+
+
+NAMED, NOTE = ("x", b"10 path=b\n"), b"13 comment=c\n"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (NAMED, ("x", NOTE)),
+        (NAMED, ("g", NOTE)),
+        (NAMED, ("L", b"c\0")),
+        (("L", b"c\0"), NAMED),
+        (("L", b"c\0"), ("L", b"d\0")),
+        (("L", b"c\0"), ("g", NOTE)),
+    ],
+)
+def test_headers_that_readers_combine_differently_are_refused(headers: tuple[tuple[str, bytes], ...]) -> None:
+    with pytest.raises(IntegrityError, match="several extended headers for one entry"):
+        read(b"".join(_raw("h", kind, content) for kind, content in headers) + tar(("a", b"x")))
+
+
+def test_a_long_name_and_a_long_target_are_one_header() -> None:
+    found = read(_raw("h", "K", b"to\0") + _raw("h", "L", b"from\0") + _raw("a", "2", b"") + tar())
+    assert [(entry.name, entry.target) for entry, _ in found] == [("from", "to")]
+
+
+def test_a_folder_with_contents_is_refused() -> None:
+    with pytest.raises(IntegrityError, match="invalid size for 'a/': 512 bytes"):
+        read(_raw("a/", "0", _raw("b", "0", b"")) + tar())
 
 
 def test_huge_headers_are_refused_unread() -> None:

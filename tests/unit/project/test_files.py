@@ -277,6 +277,29 @@ def test_arguments_have_their_values_in_from_and_run_lines(tmp_path: Path) -> No
     assert [one.line.text for one in result.skipped if not one.harmless] == ["echo $HF_TOKEN"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "torch"),
+    [
+        ("ARG TORCH=2.3.1\nARG TORCH=2.4.1", "2.4.1"),
+        ("ENV TORCH=2.3.1\nARG TORCH=2.4.1", "2.3.1"),
+        ("ARG TORCH=2.3.1\nENV TORCH=2.4.1", "2.4.1"),
+        ("ARG TORCH=2.3.1\nFROM base\nARG TORCH=2.4.1", "2.4.1"),
+        ("ARG TORCH=2.3.1\nFROM base", "2.3.1"),
+        ("ENV TORCH=2.3.1\nFROM base\nARG TORCH=2.4.1", "2.3.1"),
+    ],
+)
+def test_the_later_argument_counts_but_a_variable_of_the_image_before_it(
+    tmp_path: Path, lines: str, torch: str
+) -> None:
+    result = found(tmp_path, dockerfile, f"FROM python:3.11 AS base\n{lines}\nRUN pip install torch==$TORCH\n")
+    assert [setting.value for setting in result.of("torch")] == [f"=={torch}"]
+
+
+def test_of_two_arguments_before_the_first_stage_the_later_counts(tmp_path: Path) -> None:
+    result = found(tmp_path, dockerfile, "ARG PYTHON=3.10\nARG PYTHON=3.11\nFROM python:${PYTHON}\n")
+    assert asked(result) == [("python", "3.11")]
+
+
 def test_a_stage_that_the_last_one_continues_is_part_of_the_image(tmp_path: Path) -> None:
     text = (
         "FROM nvidia/cuda:12.4.1-base-ubuntu22.04 AS Base\nRUN pip install torch==2.5.1\n"

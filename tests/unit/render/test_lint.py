@@ -51,6 +51,7 @@ MUTATIONS = [
     ("D10", "Dockerfile", 'LANG="C.UTF-8"', 'LANG="C\u202eUTF-8"'),
     ("D12", "Dockerfile", "WORKDIR /workspace", "ARG TOKEN=1\nWORKDIR /workspace"),
     ("D12", "Dockerfile", 'LANG="C.UTF-8"', 'MY_TOKEN="x"'),
+    ("D12", "Dockerfile", 'LANG="C.UTF-8"', 'CONDA_TOKEN="x"'),
     ("D12", "Dockerfile", 'LANG="C.UTF-8"', 'X="https://me:pw@example.com"'),
     ("D14", "Dockerfile", 'LANG="C.UTF-8"', 'X="$HOME"'),
     ("D15", "Dockerfile", "COPY --from=build /opt/env /opt/env", "COPY --from=build /opt/env /env"),
@@ -128,6 +129,16 @@ def test_pip_downloads_stay_out_of_the_layer() -> None:
     made = context("cu126", "wheels")
     assert "D5" in found(changed(made, "Dockerfile", PIP, PIP.replace("--no-cache-dir ", "")))
     assert "D5" in found(changed(made, "Dockerfile", PIP, PIP + " --extra-index-url https://x.example.com"))
+
+
+def test_tini_of_a_locked_environment_is_used() -> None:
+    made = context()
+    files = dict(made.files)
+    del files["environment.yml"]
+    files["explicit.txt"] = b"@EXPLICIT\nhttps://conda.example.com/linux-64/tini-0.19.0-h1.conda\n"
+    unused = files["Dockerfile"].replace(b'"/opt/env/bin/tini", "-g", "--", ', b"")
+    assert "D36" not in found(replace(made, files=files))
+    assert "D36" in found(replace(made, files=files | {"Dockerfile": unused}))
 
 
 def test_every_rule_has_a_test_that_makes_it_fire() -> None:
