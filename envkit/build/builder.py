@@ -31,7 +31,6 @@ from envkit.lock.store import digest_of
 from envkit.plan.definition import kind_of
 from envkit.plan.names import repository
 from envkit.render.packages import CA_FILE
-from envkit.render.render import render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +75,8 @@ class EngineBuilder:
             network = host_environment.network(options.network, mirrors, self.engine, reporter)
             deadline = began + options.timeout_s if options.timeout_s else None
             base, build_base = self._bases(plan, lock, options, log, reporter=reporter, deadline=deadline)
+            from envkit.render.render import render  # noqa: PLC0415 - Jinja; the embedded engine renders nothing
+
             rendered = render(
                 plan,
                 lock=lock,

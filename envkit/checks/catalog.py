@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import envkit.checks
 from envkit.checks.model import Judge
-from envkit.checks.shown import Show
 from envkit.ground import plugins, strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.plugins import Plugin
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+    from envkit.checks.shown import Show
 
 TIERS = ("quick", "standard", "deep")
 NEEDS = ("host", "torch", "cuda")

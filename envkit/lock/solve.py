@@ -9,7 +9,7 @@ from pathlib import Path
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.progress import Reporter
 from envkit.ground.text import similar
-from envkit.lock import abi, closure, conda, request, stubs, wheels
+from envkit.lock import abi, closure, request, stubs
 from envkit.lock.model import CondaPackage, Lock, LockedBase, Source, Wheel
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
@@ -67,6 +67,8 @@ def lock_plan(
         EnvironmentProblem: a solver is missing, or a source does not answer.
         TimeLimitError: a solver did not finish in time.
     """
+    from envkit.lock import conda, wheels  # noqa: PLC0415 - asyncio and HTTP; a build from a lock solves nothing
+
     old = _to_keep(options)
     solver_input = request.request_of(plan, glibc=options.glibc, base=options.base)
     specs = request.conda_specs(plan)
