@@ -17,14 +17,16 @@ WORLD := $(BIN)/python -m tests.world
 DEMO_REQUEST ?= --cuda 12.6 --source pypi --template wheels
 PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
 # Which tests share a process, and which of these sets starts first: see tests/groups.py.
-PROCESSES ?= 2
+PROCESSES ?= 3
 GROUPS := $(PYTEST) --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder --run-engines
 SPACE := $(BIN)/python -m tests.space
-# Both processes of the tests share what is started here. Whatever the outcome, it ends, and its engines' images go. So
+SCRATCH := $(BIN)/python -m tests.scratch
+# All processes of the tests share what is started here. Whatever the outcome, it ends, and its engines' images go. So
 # no other run may begin before.
 CLEARED = mkdir -p .world; exec 9>.world/tests.lock; flock --nonblock 9 \
   || { echo 'test: another run of the tests uses this folder; it has to end first' >&2; exit 1; }; \
-  trap '$(WORLD) down; $(WORLD) clear' EXIT; $(WORLD) up >/dev/null || true; $(1)
+  trap '$(WORLD) down; $(WORLD) clear; $(SCRATCH) down' EXIT; \
+  export PYTEST_DEBUG_TEMPROOT="$$($(SCRATCH) up)"; $(WORLD) up >/dev/null || true; $(1)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Thousands of short processes import envkit: compiling it each time would double the time of the tests.
@@ -84,7 +86,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(PYTEST) --numprocesses 2 --dist loadscope tests/unit
+	$(PYTEST) --numprocesses $(PROCESSES) --dist loadscope tests/unit
 
 test: setup $(WORLD_READY)
 	@$(SPACE) quick

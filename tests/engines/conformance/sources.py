@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -126,7 +127,7 @@ def _write_channel(folder: Path, stage: Path) -> None:
     for package in (channel.packed() / channel.CHANNEL).glob("*/*.conda"):
         if package.name.rsplit("-", 2)[0] in _FROM_THE_WORLD:
             (folder / package.parent.name).mkdir(parents=True, exist_ok=True)
-            (folder / package.parent.name / package.name).hardlink_to(package)
+            shutil.copyfile(package, folder / package.parent.name / package.name)
     files = {f"lib/python3.11/site-packages/{name}": data for name, data in TORCH_FILES.items()}
     files["share/torch/prefix"] = f"{conda_package.PLACEHOLDER}/share\n".encode()
     for name, data in files.items():
