@@ -147,9 +147,9 @@ def _busy(observation: Observation) -> bool:
 def _unclear(failed: Finding, applied: Finding) -> Finding:
     """Return INCONCLUSIVE for a control that failed on a busy machine: a timed control needs a quiet one as well.
 
-    A failure of a rule that reads no clock stays: other work on the machine changes times, not results.
+    What a rule that reads no clock found stays: other work on the machine changes times, not results.
     """
-    if applied.verdict is Verdict.FAIL and applied.rule.get("type") not in _TIMED_RULES:
+    if applied.verdict in (Verdict.FAIL, Verdict.WARN) and applied.rule.get("type") not in (*_TIMED_RULES, "informs"):
         return applied
     message = f"{failed.message}; the machine was busy"
     return replace(

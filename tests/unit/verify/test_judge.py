@@ -63,6 +63,13 @@ def test_a_wrong_result_is_a_failure_on_a_busy_machine_too() -> None:
     assert [one(busy, C05=rule).verdict for rule in (wrong, slow)] == [Verdict.FAIL, Verdict.INCONCLUSIVE]
 
 
+def test_a_warning_that_reads_no_clock_stays_on_a_busy_machine() -> None:
+    slack = [{"name": "twice_the_work_is_seen", "held": False, "detail": ""}]
+    fixed, informs = (verdict_rule(Verdict.WARN, type=kind, gates=False) for kind in ("equals", "informs"))
+    busy = observation("C05", controls=slack, noise={"gate": "noisy"})
+    assert [one(busy, C05=rule).verdict for rule in (fixed, informs)] == [Verdict.WARN, Verdict.INCONCLUSIVE]
+
+
 @pytest.mark.parametrize("controls", [[], ["held"], [{"held": "yes"}]])
 def test_a_check_without_a_sound_control_proves_nothing(controls: list[object]) -> None:
     assert one(observation("C05", controls=controls)).verdict is Verdict.ERROR

@@ -53,4 +53,5 @@ def test_a_decoder_that_gives_another_picture_is_named() -> None:
 
 
 def test_a_pillow_without_turbo_warns() -> None:
-    assert said("C21.small", {**JPEG, "turbo": False}, noise=CLEAN) == (WARN, "JPEG_WITHOUT_TURBO")
+    finding = found("C21.small", {**JPEG, "turbo": False}, noise=CLEAN)
+    assert (finding.verdict, finding.reason_code, finding.rule["type"]) == (WARN, "JPEG_WITHOUT_TURBO", "equals")
