@@ -138,7 +138,7 @@ bench: setup
 	done; [ -z "$$failed" ] || { echo "bench: does not hold:$$failed" >&2; exit 1; }
 
 clean:
-	@[ ! -x $(BIN)/python ] || $(WORLD) down || true
+	@[ ! -x $(BIN)/python ] || { $(WORLD) down; $(SCRATCH) clear; } || true
 	@for mounted in $$(awk -v root="$(CURDIR)/.world/" 'index($$2, root) == 1 { print $$2 }' /proc/mounts | sort -r); do \
 	  umount "$$mounted"; done
 	rm -rf .fuzz .world .venv build dist .envkit .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""`python -m tests.scratch up|down`: the folder of the tests' temporary files, in memory where root can mount one.
+"""`python -m tests.scratch up|down|clear`: the folder of tests' temporary files, in memory where root can mount one.
 
 Tests create and remove hundreds of thousands of files. On ext4 without a journal, as images of virtual machines have
 it, that takes half of the time of the long tests: an inode is not used again for a minute or more after its file was
@@ -46,7 +46,7 @@ def up() -> str:
 
 
 def down() -> None:
-    """Unmount the folder, unless it has what a failed test wrote: that stays until the next run."""
+    """Unmount the folder, unless it has what a failed test wrote: that stays until the next run, or `make clean`."""
     path = folder()
     if not any(path.glob("pytest-of-*/pytest-*/popen-*/test_*")):
         _unmount(path)
@@ -70,5 +70,7 @@ if __name__ == "__main__":
         print(up())
     elif sys.argv[1:] == ["down"]:
         down()
+    elif sys.argv[1:] == ["clear"]:
+        _unmount(folder())
     else:
-        sys.exit("usage: python -m tests.scratch up|down")
+        sys.exit("usage: python -m tests.scratch up|down|clear")
