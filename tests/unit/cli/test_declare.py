@@ -147,6 +147,12 @@ def test_verbose_names_the_cause_of_an_error(
     assert ("\ncaused by UnicodeDecodeError: " in capsys.readouterr().err) is told
 
 
+def test_verbose_does_not_name_a_conflict_that_was_worded_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--format conda` implies a source; the conflict that `resolve` shows names the flag in its place."""
+    assert run(["resolve", "-v", "--cuda", "99", "--format", "conda"]) == 3
+    assert "caused by" not in capsys.readouterr().err
+
+
 def test_a_verbose_version_names_the_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "-v"]) == 0
     assert f"click {version('click')}" in capsys.readouterr().out

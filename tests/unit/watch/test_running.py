@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import EnvkitError, UsageError
 from envkit.pipeline.running import Ready
 from envkit.run.runners import make
 from envkit.run.session import Mount, Session
+from envkit.watch.child import _packed
 from envkit.watch.running import INJECTED, MODULE, with_probes
 
 DATA = Mount(source=Path("/datasets"), target="/data", read_only=True)
@@ -25,6 +27,13 @@ def test_the_module_is_mounted_read_only_and_the_folder_for_events_is_not(tmp_pa
         Mount(source=INJECTED.resolve(), target=MODULE, read_only=True),
         Mount(source=tmp_path, target=place, read_only=False),
     )
+
+
+@pytest.mark.parametrize("text", ["a short one", "\U0001f600" * 70_000])
+def test_an_error_of_the_child_fits_into_a_pipe(text: str) -> None:
+    packed = _packed(EnvkitError(text, details=(text,)))
+    assert len(packed) <= 1 << 16
+    assert text.startswith(json.loads(packed)["message"])
 
 
 def test_the_probes_come_first_on_the_path_that_the_image_sets(tmp_path: Path) -> None:
