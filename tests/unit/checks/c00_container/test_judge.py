@@ -78,6 +78,7 @@ def test_a_limit_of_nothing_says_how_to_lift_it() -> None:
         ({"NVIDIA_DISABLE_REQUIRE": "1"}, "driver check"),
         ({"NVIDIA_DISABLE_REQUIRE": "true"}, "driver check"),
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "kernel launch synchronous"),
+        ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"}, "allocator"),
         ({"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}, "precision"),
         ({"NVIDIA_TF32_OVERRIDE": "0"}, "forbids TF32"),
         ({"CUDA_VISIBLE_DEVICES": ""}, "hides every GPU"),
