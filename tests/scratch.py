@@ -53,7 +53,7 @@ def down() -> None:
 
 
 def _unmount(path: Path) -> None:
-    if path.is_mount():
+    if os.geteuid() == 0 and path.is_mount():
         subprocess.run(["umount", "--lazy", path], check=True)
     with contextlib.suppress(OSError):  # absent, or another user's
         path.rmdir()
