@@ -1,8 +1,9 @@
-"""`python -m tests.scratch up|down|clear`: the folder of tests' temporary files, in memory where root can mount one.
+"""`python -m tests.scratch up|down|clear`: the file system of a run's temporary files and engines' images.
 
 Tests create and remove hundreds of thousands of files. On ext4 without a journal, as images of virtual machines have
 it, that takes half of the time of the long tests: an inode is not used again for a minute or more after its file was
-removed, and every new file searches past all of those.
+removed, and every new file searches past all of those. So root gets a file system with a journal, in a sparse file of
+the test world. Where it cannot be mounted, the tests use the usual folders.
 """
 
 from __future__ import annotations
@@ -10,59 +11,86 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from tests.world.places import REPOSITORY
+from tests.world.places import REPOSITORY, cache
 
 GIB = 1 << 30
-# A run needs up to 6 GiB for programs and 2 for temporary files; the rest of this is a margin.
-LEAST = 14 * GIB
+_MOST = 48 * GIB  # more than a run ever wrote
+_LEFT = 2 * GIB  # of the disk, for what the world writes beside it
+# Nothing in it outlives a run, so nothing has to be on the disk at any time.
+_OPTIONS = "noatime,data=writeback,barrier=0,commit=300"
 
 
 def folder() -> Path:
-    """The folder of this checkout's runs; its path is short, because sockets below it have at most 107 characters."""
-    name = hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:8]
-    return Path(tempfile.gettempdir()) / f"envkit-{name}"
+    """Where it is mounted. The path is short, because sockets below it have at most 107 characters.
+
+    Not below /tmp: every run through proot may write there, so proot would put its runs elsewhere and copy all files.
+    """
+    return Path("/var/tmp") / f"envkit-{hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:8]}"
+
+
+def storage(name: str) -> Path:
+    """Return the folder of an engine's images, created if missing: on this file system, else in the test world."""
+    path = folder() / name if folder().is_mount() else cache(name)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def up() -> str:
-    """Mount the folder and return its path; empty where temporary files stay in the usual place."""
-    path = folder()
-    _unmount(path)
-    if os.geteuid() != 0 or _available() < LEAST:
+    """Mount the file system and return the folder for temporary files; empty where those stay in the usual place."""
+    path, file = folder(), _file()
+    clear()
+    size = min(shutil.disk_usage(file.parent).free - _LEFT, _MOST)
+    if os.geteuid() != 0 or size <= 0:
         return ""
     try:
-        path.mkdir()
+        path.mkdir(mode=0o755)
     except FileExistsError:  # another user's, in a folder that everyone may write to
         return ""
-    command = ["mount", "-t", "tmpfs", "-o", f"mode=0755,size={_available() // 2}", "envkit-tests", str(path)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:  # root of a container that may not mount
-        path.rmdir()
+    try:
+        with file.open("wb") as image:
+            image.truncate(size)
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1", str(file))
+        device = _run("losetup", "--find", "--show", "--direct-io=on", str(file)).strip()
+        try:
+            _run("mount", "-o", _OPTIONS, device, str(path))
+        finally:
+            _run("losetup", "--detach", device)  # as soon as it is unmounted
+    except (OSError, subprocess.CalledProcessError):  # no such programs, or root of a container that may not mount
+        clear()
         return ""
     return str(path)
 
 
 def down() -> None:
-    """Unmount the folder, unless it has what a failed test wrote: that stays until the next run, or `make clean`."""
+    """Unmount it, unless it has what a failed test wrote: that stays until the next run, or `make clean`."""
+    if not any(folder().glob("pytest-of-*/pytest-*/popen-*/test_*")):
+        clear()
+
+
+def clear() -> None:
+    """Unmount it and remove its file."""
     path = folder()
-    if not any(path.glob("pytest-of-*/pytest-*/popen-*/test_*")):
-        _unmount(path)
-
-
-def _unmount(path: Path) -> None:
     if os.geteuid() == 0 and path.is_mount():
         subprocess.run(["umount", "--lazy", path], check=True)
     with contextlib.suppress(OSError):  # absent, or another user's
         path.rmdir()
+    _file().unlink(missing_ok=True)
 
 
-def _available() -> int:
-    """Return the bytes of memory that programs can still get."""
-    rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(rows["MemAvailable"].split()[0]) << 10
+def _file() -> Path:
+    return cache() / "scratch.ext4"
+
+
+def _run(*command: str) -> str:
+    """Run a command as root, whose PATH may lack the folders of administrators' programs."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 if __name__ == "__main__":
@@ -71,6 +99,6 @@ if __name__ == "__main__":
     elif sys.argv[1:] == ["down"]:
         down()
     elif sys.argv[1:] == ["clear"]:
-        _unmount(folder())
+        clear()
     else:
         sys.exit("usage: python -m tests.scratch up|down|clear")

@@ -130,31 +130,29 @@ class ProotRunner(FileRunner):
     def _base(self) -> Path:
         """Return the folder of all runs: the cache, else a folder of this user, on the same file system if possible.
 
-        For root, other users have to be able to enter it. For another user, a folder where proot keeps its own files
-        is used only if there is no other, because a run may write there.
+        For root, other users have to be able to enter it. A folder where proot keeps its own files is used only if
+        there is no other on its file system, because a run may write there.
 
         Raises:
             EnvironmentProblem: root has no such folder.
         """
         self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         root, device = os.geteuid() == 0, self._cache.stat().st_dev
-        if root and all(parent.stat().st_mode & _OTHERS_ENTER for parent in self._cache.parents):
-            return self._cache
-        if not root and not proot.is_among_own_files(self._cache):
-            return self._cache
-        folders = [Path(path) for path in _FOLDERS if Path(path).is_dir() and os.access(path, os.W_OK)]
-        if not root:
-            folders = [path for path in folders if path.stat().st_dev == device and not proot.is_among_own_files(path)]
+        entered = not root or all(parent.stat().st_mode & _OTHERS_ENTER for parent in self._cache.parents)
+        others = [Path(path) for path in _FOLDERS if Path(path).is_dir() and os.access(path, os.W_OK)]
         # The run's tree is made of hard links to the cache. On another file system every file is copied.
-        for folder in sorted(folders, key=lambda path: path.stat().st_dev != device):
-            base = folder / f"envkit-{os.geteuid()}"
+        if entered:
+            others = [path for path in others if path.stat().st_dev == device]
+        places = [self._cache, *others] if entered else others
+        for place in sorted(places, key=lambda path: (path.stat().st_dev != device, proot.is_among_own_files(path))):
+            if place == self._cache:
+                return place
+            base = place / f"envkit-{os.geteuid()}"
             with contextlib.suppress(OSError):
                 base.mkdir(mode=0o711, exist_ok=True)
                 # Other users may write there too: the folder or a link at this path may be theirs.
                 if not base.is_symlink() and base.stat().st_uid == os.geteuid():
                     return base
-        if not root:
-            return self._cache
         raise EnvironmentProblem(
             f"the user of a run cannot enter {self._cache}, and there is no other usable folder",
             hint="set XDG_CACHE_HOME to a folder whose parents everyone may enter, such as /var/cache",

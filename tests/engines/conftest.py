@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def runner(request: pytest.FixtureRequest) -> Runner:
 
 
 @pytest.fixture(scope="session")
-def file_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def file_image() -> Iterator[str]:
     """The id of the image that is a file: the Debian base and the usual configuration in an OCI layout.
 
     Made without any engine, so that a user who has none can run these tests. The cache is this session's own.
@@ -113,11 +114,15 @@ def file_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     needed: tuple[Part, ...] = ("sandbox",)
     up(needed).require(*needed)
     made = base.layer()
-    folder = tmp_path_factory.mktemp("file_image")
     layer = Packed(made.path.read_bytes(), made.diff_id)
-    write_layout(folder / "layout", [layer], {**IMAGE, "Env": [f"PATH={base.PATH}", *IMAGE["Env"]]})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
+    # Runs through proot are another user's, who may not enter pytest's folders. So the runs would be in a folder on
+    # another file system, and every file of the image would be copied for each of them.
+    above = os.environ.get("PYTEST_DEBUG_TEMPROOT") or "/var/tmp"
+    with tempfile.TemporaryDirectory(dir=above) as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        folder.chmod(0o711)
+        write_layout(folder / "layout", [layer], {**IMAGE, "Env": [f"PATH={base.PATH}", *IMAGE["Env"]]})
+        patch.setenv("XDG_CACHE_HOME", name)
         yield str(make("bubblewrap").inspect(f"oci:{folder / 'layout'}")["id"])
 
 

@@ -1,22 +1,21 @@
 """What every builder does, by the same tests."""
 
 import secrets
-import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 from envkit.build.model import Engine, Job
 from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun, TimeLimitError, UsageError
-from tests.engines.conftest import command_lines
+from tests.engines.conftest import command_lines, make_image
 from tests.support.clocks import before
 from tests.support.heard import Heard
+from tests.support.interrupts import interrupted_at
 from tests.world.world import World
 
 pytestmark = pytest.mark.engine
@@ -108,19 +107,10 @@ def test_the_time_limit_cancels_the_build(build: Build, leaves_nothing: str) -> 
 
 
 @pytest.mark.requirement("R29")
-def test_a_signal_cancels_the_build(build: Build, leaves_nothing: str) -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        raise InterruptedRun(number)
-
-    handler = signal.signal(signal.SIGALRM, stop)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 4)
-        with before(300), pytest.raises(InterruptedRun):
-            build(f"RUN echo started; : {leaves_nothing}; sleep 300")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
+def test_a_signal_cancels_the_build(engine: Engine, pinned: str, tmp_path: Path, leaves_nothing: str) -> None:
+    started = (f"RUN echo started; : {leaves_nothing}; sleep 300",)
+    with before(300), interrupted_at("started") as heard, pytest.raises(InterruptedRun):
+        make_image(engine, pinned, heard, tmp_path, started, fresh=True)
 
 
 @pytest.mark.requirement("R30")
@@ -134,6 +124,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(
         from envkit.build.model import Job
         from tests.engines.conftest import make_image
         from tests.support.heard import Heard
+from tests.support.interrupts import interrupted_at
 
         engine = ENGINES[{engine.name!r}]({place.docker_client or "docker"!r})
         job = Job(name="try", state=Path({str(tmp_path)!r}))

@@ -2,11 +2,9 @@
 
 import os
 import secrets
-import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,9 +14,13 @@ from envkit.run import cage
 from envkit.run.model import DATA, RunLimits, Runner, RunResult
 from envkit.run.rootless import proot
 from envkit.run.rootless.supervise import landlock_version
+from envkit.run.runners import make
 from tests.engines.conftest import whole_for
 from tests.support.clocks import before
+from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.heard import Heard
+from tests.support.interrupts import interrupted_at
+from tests.world import base
 
 pytestmark = pytest.mark.engine
 
@@ -178,6 +180,33 @@ def test_proot_refuses_a_folder_that_it_cannot_protect(
     assert caught.value.hint is not None
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("runner", ["proot"], indirect=True)
+@pytest.mark.parametrize(("above", "landlock"), [("/tmp", True), ("/var/tmp", False)], ids=["tmp", "old"])
+def test_a_run_that_landlock_does_not_guard_changes_no_file(
+    runner: Runner, above: str, landlock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the two let the image's user write to the image, and through hard links to the cached layers."""
+    if not landlock:
+        monkeypatch.setattr(proot, "landlock_version", lambda: 0)
+    monkeypatch.setattr("envkit.run.proot._FOLDERS", (above,))
+    own, anyones = entry("srv/own"), entry("srv/anyones", mode=0o666)
+    own.uid = own.gid = 1234
+    found = base.layer()
+    layers = [Packed(found.path.read_bytes(), found.diff_id), packed([(own, b"old\n"), (anyones, b"old\n")])]
+    with tempfile.TemporaryDirectory(dir=above) as folder:
+        cache = Path(folder)
+        cache.chmod(0o755)  # so that the run's user may enter it, and hard links are made
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        layout = write_layout(cache / "layout", layers, {"User": "1234:1234", "Env": [f"PATH={base.PATH}"]})
+        script = "cd /srv; for f in own anyones; do (echo new > $f) 2>/dev/null; cat $f; done; touch /tmp/a && echo tmp"
+        assert run(make(runner.name), str(make(runner.name).inspect(f"oci:{layout}")["id"]), script).stdout == (
+            b"old\nold\ntmp\n"
+        )
+        kept = [path for path in cache.rglob("srv/*") if path.is_file()]
+        assert [path.read_text() for path in kept] == ["old\n", "old\n"]
+
+
 @pytest.mark.parametrize("path", ["relative/a", "/a", "/run/../etc/a", "/run//a"])
 def test_files_go_nowhere_odd(runner: Runner, image: str, path: str) -> None:
     with pytest.raises(UsageError, match="is not a valid path for a file in a container"):
@@ -273,18 +302,8 @@ def test_output_is_limited(runner: Runner, image: str, leaves_nothing: str) -> N
 
 @pytest.mark.requirement("R46")
 def test_a_signal_ends_it(runner: Runner, image: str, leaves_nothing: str) -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        raise InterruptedRun(number)
-
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 3)
-        with pytest.raises(InterruptedRun):
-            run(runner, image, f": {leaves_nothing}; sleep 300")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with interrupted_at("ready") as heard, pytest.raises(InterruptedRun):
+        run(runner, image, f": {leaves_nothing}; echo ready >&2; sleep 300", heard=heard)
 
 
 @pytest.mark.requirement("R33")

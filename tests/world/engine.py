@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
 
+from tests.scratch import storage
 from tests.world import apt, processes
-from tests.world.places import UnavailableError, cache, locked, say
+from tests.world.places import UnavailableError, locked, say
 
 NAME = "dockerd"
 STORAGE = "docker"
@@ -96,7 +97,7 @@ def _start(reason: str, *, keep: bool) -> None:
     if answers(f"unix://{_SOCKET}"):  # with a service manager, installing the package also starts the engine
         return
     processes.stop(NAME)
-    root = cache(STORAGE)
+    root = storage(STORAGE)
     failure = UnavailableError("dockerd was not tried")
     for options in _ATTEMPTS:
         say(f"starting dockerd {' '.join(options)}")

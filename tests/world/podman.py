@@ -7,8 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.scratch import storage
 from tests.world import apt
-from tests.world.places import UnavailableError, cache, locked
+from tests.world.places import UnavailableError, locked
 
 NAME = "podman"
 
@@ -16,14 +17,14 @@ NAME = "podman"
 def ensure_podman(registry: str) -> dict[str, str]:
     """Return the environment variables with which `podman` runs containers here; raises UnavailableError.
 
-    They name this world's configuration: storage below the cache folder, and plain HTTP for the registry on loopback.
+    They name this world's configuration: storage in the test world, and plain HTTP for the registry on loopback.
     """
     with locked("podman"):
         podman = shutil.which("podman")
         if not podman:
             apt.install("podman", "runc")
             podman = apt.require("podman", "podman")
-        environment = _configure(cache(NAME), registry)
+        environment = _configure(storage(NAME), registry)
         done = subprocess.run(
             [podman, "info", "--format", "{{.Host.OCIRuntime.Name}}"],
             capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=120,

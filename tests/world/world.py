@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
+from tests.scratch import storage
 from tests.world import apt, base, channel, engine, miniconda, podman, processes, registry
-from tests.world.places import UnavailableError, ca_bundle, cache
+from tests.world.places import UnavailableError, ca_bundle
 
 Part = Literal["docker", "registry", "base", "channel", "miniconda", "podman", "sandbox"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -121,11 +122,11 @@ def clear() -> list[str]:
         time.sleep(0.1)
     storages = [podman.NAME] if processes.state_of(engine.NAME) else [podman.NAME, engine.STORAGE]
     for name in storages:
-        folder = f"{cache(name)}/"
+        folder = f"{storage(name)}/"
         mounts = [row.split()[1] for row in Path("/proc/mounts").read_text().splitlines()]
         for mount in sorted((path for path in mounts if path.startswith(folder)), reverse=True):
             subprocess.run(["umount", mount], check=False, capture_output=True)
-        shutil.rmtree(cache(name), ignore_errors=True)
+        shutil.rmtree(storage(name), ignore_errors=True)
     return storages
 
 

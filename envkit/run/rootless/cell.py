@@ -9,7 +9,8 @@ CACHE/runs/NAME/0, 1 ...  links to the layers, uppermost first: the kernel limit
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,7 +77,12 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
     workdir = inside(run.workdir)
     folders = (*_MOUNT_POINTS, workdir, *run.volumes, *(bind.target for bind in run.mounts))
     links = gpus.links if gpus else {}
-    trees = lay_out(folder, stack, files=run.files, folders=folders, links=links, mounts=mounts, overlay=overlay)
+    lay_out(folder, stack, files=run.files, folders=folders, links=links, mounts=mounts)
+    lowers: tuple[str, ...] = ()
+    if overlay:
+        lowers = _link_layers(folder, stack)
+    else:
+        merge(folder, stack)
     words = [*_isolation(means, run), *_mounts(folder, means, limits)]
     for volume in run.volumes:
         # For any user, because the image's USER may be any.
@@ -100,7 +106,7 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
         words += ["--setenv", key, value]
     return Cell(
         folder=folder,
-        lowers=tuple(str(number) for number in range(trees)),
+        lowers=lowers,
         overlay=overlay,
         user=run.user,
         words=(*words, "--chdir", workdir),
@@ -122,11 +128,8 @@ def lay_out(
     folders: Sequence[str],
     links: Mapping[str, str],
     mounts: Sequence[tuple[str, str]],
-    overlay: bool,
-) -> int:
-    """Fill a run's folder: the uppermost folder, and links to the layers or, without `overlay`, hard links to files.
-
-    Returns the number of stacked trees.
+) -> None:
+    """Write the uppermost folder of a run, for an overlay or for `merge`.
 
     Raises:
         EnvironmentProblem: the folder cannot be written.
@@ -142,22 +145,41 @@ def lay_out(
         },
         links=links,
     )
-    trees = [folder / "top", *(layer.tree for layer in reversed(stack.layers))]
-    try:
+    with _filled(folder):
         make_top(folder / "top", stack, top)
         (folder / "sys").mkdir()
-        if overlay:
-            (folder / "merged").mkdir()
-            for number, tree in enumerate(trees):
-                (folder / str(number)).symlink_to(tree.absolute())
-        else:
-            link_stack(stack.layers, folder / "top", folder / "merged")
+
+
+def merge(folder: Path, stack: Stack, *, keep_from: int | None = None) -> None:
+    """Merge the layers and the uppermost folder into a tree of hard links; for `keep_from` see `link_stack`.
+
+    Raises:
+        EnvironmentProblem: the folder cannot be written.
+    """
+    with _filled(folder):
+        link_stack(stack.layers, folder / "top", folder / "merged", keep_from=keep_from)
+
+
+def _link_layers(folder: Path, stack: Stack) -> tuple[str, ...]:
+    """Make the mount point of an overlay, and links to its trees; return their names, uppermost first."""
+    trees = [folder / "top", *(layer.tree for layer in reversed(stack.layers))]
+    names = tuple(map(str, range(len(trees))))
+    with _filled(folder):
+        (folder / "merged").mkdir()
+        for name, tree in zip(names, trees, strict=True):
+            (folder / name).symlink_to(tree.absolute())
+    return names
+
+
+@contextmanager
+def _filled(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise EnvironmentProblem(
             f"{folder} cannot be written: {error.strerror or error}",
             hint="free disk space, or set XDG_CACHE_HOME to another disk",
         ) from error
-    return len(trees)
 
 
 def host_mounts(gpus: GpuEdits | None, data: Path | None) -> tuple[tuple[str, str], ...]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import child
 from envkit.run.rootless import seccomp, start
-from envkit.run.rootless.cell import Inside, environment, host_mounts, lay_out
+from envkit.run.rootless.cell import Inside, environment, host_mounts, lay_out, merge
 from envkit.run.rootless.owners import NO_ID, NOBODY, host_id, host_shift
 from envkit.run.rootless.stack import Stack, inside
 from envkit.run.rootless.supervise import FAILED, PREFIX, STOP, landlock_version
@@ -82,12 +82,17 @@ class Traced(start.Started):
             os.write(self.go, STOP)
 
 
-def outside_of(user: User) -> Outside:
-    """Return the machine's user for a run. Started by root, a run never gets user or group 0 of this machine."""
+def outside_of(user: User, *, guarded: bool) -> Outside:
+    """Return the machine's user for a run. Started by root, a run never gets user or group 0 of this machine.
+
+    Args:
+        user: the user that the run sees.
+        guarded: whether Landlock keeps the run from writing to its image.
+    """
     if os.geteuid() != 0:
         return Outside(uid=None, gid=None)
     shift = host_shift()
-    if not landlock_version():
+    if not guarded:
         # The image's files are hard links to the cached layers, and only their owners protect them from a run.
         nobody = shift + NO_ID if shift else NOBODY
         return Outside(uid=nobody, gid=nobody)
@@ -108,6 +113,8 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
             hint="set XDG_CACHE_HOME to a folder without a colon in its path",
         )
     landlock = landlock_version() > 0
+    guarded = landlock and not is_among_own_files(folder)
+    outside = outside_of(run.user, guarded=guarded)
     if run.data is not None:
         _check_protected(run.data, landlock=landlock)
     gpus, user = run.gpus, run.user
@@ -119,9 +126,9 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     folders = (*_FOLDERS, workdir)
     links = {**_LINKS, **(gpus.links if gpus else {})}
     files = {**run.files, **device_files}
-    lay_out(folder, stack, files=files, folders=folders, links=links, mounts=mounts, overlay=False)
+    lay_out(folder, stack, files=files, folders=folders, links=links, mounts=mounts)
+    merge(folder, stack, keep_from=None if guarded else outside.uid)
     root = folder / "merged"
-    outside = outside_of(user)
     (folder / "tmp").mkdir()
     (folder / "tmp").chmod(0o1777)
     shared = [(target, target) for target in ("/proc", "/sys", _SHARED_MEMORY)]
@@ -226,7 +233,7 @@ def probe() -> None:
         words=words,
         env={},
         late=(),
-        outside=outside_of(User(uid=0, gid=0, home="/")),
+        outside=outside_of(User(uid=0, gid=0, home="/"), guarded=landlock),
         writable=(_OWN_FILES,) if landlock else None,
         readable=(*_PROGRAMS, true, "/proc") if landlock else None,
     )

@@ -115,8 +115,12 @@ def _to_root(path: Path) -> None:
         os.chown(path, host_shift(), host_shift(), follow_symlinks=False)
 
 
-def link_stack(layers: Sequence[Unpacked], top: Path, target: Path) -> None:
-    """Merge layers into one tree of hard links, for machines where no overlay can be mounted."""
+def link_stack(layers: Sequence[Unpacked], top: Path, target: Path, *, keep_from: int | None = None) -> None:
+    """Merge layers into one tree of hard links, for machines where no overlay can be mounted.
+
+    With `keep_from`, called by root: the files and folders that the user or group with this ID could write are made
+    root's, and copied if they are files, because a hard link has the permissions of the cached layer's file.
+    """
     target.mkdir(mode=0o755)
     _to_root(target)
     for layer in layers:
@@ -127,11 +131,11 @@ def link_stack(layers: Sequence[Unpacked], top: Path, target: Path) -> None:
             if _real(target, path):
                 for entry in (target / path).iterdir():
                     _clear(target, os.fspath(entry.relative_to(target)))
-        _lay(layer.tree, target, skip=frozenset(layer.contents.whiteouts))
-    _lay(top, target, skip=frozenset())
+        _lay(layer.tree, target, skip=frozenset(layer.contents.whiteouts), keep_from=keep_from)
+    _lay(top, target, skip=frozenset(), keep_from=keep_from)
 
 
-def _lay(source: Path, target: Path, *, skip: frozenset[str]) -> None:
+def _lay(source: Path, target: Path, *, skip: frozenset[str], keep_from: int | None) -> None:
     """Put one tree on top of another: folders are merged, everything else is replaced."""
     waiting = [""]
     root = os.fspath(source)
@@ -148,26 +152,45 @@ def _lay(source: Path, target: Path, *, skip: frozenset[str]) -> None:
                     if _kind(full) != stat.S_IFDIR:
                         full.unlink(missing_ok=True)
                         full.mkdir()
-                    _copy_metadata(entry.stat(follow_symlinks=False), full)
+                    status = entry.stat(follow_symlinks=False)
+                    _copy_metadata(status, full)
+                    if _writes(keep_from, status):
+                        _make_roots(full)
                     waiting.append(path)
                     continue
-                _put(entry.path, full)
+                kept = entry.is_file(follow_symlinks=False) and _writes(keep_from, entry.stat(follow_symlinks=False))
+                _put(entry.path, full, linked=not kept)
+                if kept:
+                    _make_roots(full)
 
 
-def _put(source: str, full: Path) -> None:
-    """Hard-link a file into the merged tree."""
+def _writes(user: int | None, status: os.stat_result) -> bool:
+    """Return whether the user or group with an ID may write to a file, or change its permissions."""
+    return user is not None and bool(status.st_mode & stat.S_IWOTH or user in (status.st_uid, status.st_gid))
+
+
+def _make_roots(path: Path) -> None:
+    """Give a file to the container's root, without the write permission of others."""
+    _to_root(path)
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _put(source: str, full: Path, *, linked: bool = True) -> None:
+    """Put a file into the merged tree, as a hard link or as a copy."""
     with contextlib.suppress(OSError):
-        os.link(source, full, follow_symlinks=False)
-        return
+        if linked:
+            os.link(source, full, follow_symlinks=False)
+            return
     # Remove the file of a lower layer first: a copy must not be written into it.
     if _kind(full) == stat.S_IFDIR:
         remove_tree(full)
     else:
         full.unlink(missing_ok=True)
-    try:
-        os.link(source, full, follow_symlinks=False)
-    except OSError:  # too many links to the file, or another file system
-        _copy(source, full)
+    with contextlib.suppress(OSError):  # too many links to the file, or another file system
+        if linked:
+            os.link(source, full, follow_symlinks=False)
+            return
+    _copy(source, full)
 
 
 def _copy(source: str, full: Path) -> None:

@@ -16,11 +16,10 @@ SHIFT = 2**31
 ROOT, OTHER = (User(uid=one, gid=one, home="/") for one in (0, 1000))
 
 
-def outside(monkeypatch: pytest.MonkeyPatch, user: User, *, euid: int = 0, landlock: int, shift: int) -> int | None:
+def outside(monkeypatch: pytest.MonkeyPatch, user: User, *, euid: int = 0, guarded: bool, shift: int) -> int | None:
     monkeypatch.setattr(os, "geteuid", lambda: euid)
-    monkeypatch.setattr(proot, "landlock_version", lambda: landlock)
     monkeypatch.setattr(proot, "host_shift", lambda: shift)
-    found = proot.outside_of(user)
+    found = proot.outside_of(user, guarded=guarded)
     assert found.uid == found.gid
     return found.uid
 
@@ -31,19 +30,21 @@ def outside(monkeypatch: pytest.MonkeyPatch, user: User, *, euid: int = 0, landl
 def test_root_becomes_the_shifted_user_of_the_image(
     monkeypatch: pytest.MonkeyPatch, user: User, shift: int, uid: int
 ) -> None:
-    assert outside(monkeypatch, user, landlock=2, shift=shift) == uid
+    assert outside(monkeypatch, user, guarded=True, shift=shift) == uid
 
 
 @pytest.mark.parametrize("user", [ROOT, OTHER])
-def test_without_landlock_a_run_owns_no_file_of_the_cached_layers(monkeypatch: pytest.MonkeyPatch, user: User) -> None:
-    uid = outside(monkeypatch, user, landlock=0, shift=SHIFT)
+def test_a_run_that_landlock_does_not_guard_owns_no_file_of_the_cached_layers(
+    monkeypatch: pytest.MonkeyPatch, user: User
+) -> None:
+    uid = outside(monkeypatch, user, guarded=False, shift=SHIFT)
     assert uid is not None
     assert 0 < uid < host_id(0, SHIFT) < host_id(MOST_ID, SHIFT)  # the IDs of what layers hold
-    assert outside(monkeypatch, user, landlock=0, shift=0) == 65534
+    assert outside(monkeypatch, user, guarded=False, shift=0) == 65534
 
 
 def test_another_user_than_root_stays_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert outside(monkeypatch, ROOT, euid=1000, landlock=0, shift=0) is None
+    assert outside(monkeypatch, ROOT, euid=1000, guarded=False, shift=0) is None
 
 
 def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:

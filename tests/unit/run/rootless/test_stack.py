@@ -13,6 +13,7 @@ import pytest
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.image.spec import LAYER_GZIP, Descriptor, Layer
 from envkit.run.rootless.layers import LayerCache, Unpacked
+from envkit.run.rootless.owners import NO_ID
 from envkit.run.rootless.stack import Stack, Top, link_stack, make_top
 from envkit.run.rootless.user import User, find_user
 from tests.support.file_images import Packed, digest, entry, packed
@@ -112,6 +113,32 @@ def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "merged/stderr").readlink() == tmp_path / "pipe"
     assert (tmp_path / "merged/stdout").read_bytes() == b"no link any more"
     assert not (tmp_path / "other").exists()
+
+
+def test_what_the_user_of_a_run_could_write_is_copied_without_that_permission(tmp_path: Path) -> None:
+    """Through a hard link, a run changed the cached layer, and so the image of every later run."""
+    made = stack_of(
+        tmp_path,
+        [(entry("open", mode=0o666), b"text"), (entry("usual"), b""), (entry("drop", FOLDER, mode=0o1777), b"")],
+    )
+    (tmp_path / "top").mkdir()
+    tree, merged = made.layers[0].tree, tmp_path / "merged"
+    link_stack(made.layers, tmp_path / "top", merged, keep_from=NO_ID)
+    assert (merged / "usual").samefile(tree / "usual")
+    assert not (merged / "open").samefile(tree / "open")
+    assert (merged / "open").read_bytes() == b"text"
+    assert [(merged / name).stat().st_mode & 0o777 for name in ("open", "drop")] == [0o644, 0o755]
+    assert (tree / "open").stat().st_mode & 0o777 == 0o666
+
+
+@pytest.mark.parametrize("identity", [os.getuid(), os.getgid()])
+def test_what_the_user_of_a_run_owns_is_copied(tmp_path: Path, identity: int) -> None:
+    made = stack_of(tmp_path, [(entry("own"), b"text")])
+    (tmp_path / "top").mkdir()
+    owned = (made.layers[0].tree / "own").stat()
+    identity += owned.st_uid - os.getuid()  # root's layers have shifted IDs where the machine has room for them
+    link_stack(made.layers, tmp_path / "top", tmp_path / "merged", keep_from=identity)
+    assert not (tmp_path / "merged/own").samefile(made.layers[0].tree / "own")
 
 
 def test_a_mount_point_is_never_a_link(tmp_path: Path, stack: Stack) -> None:
