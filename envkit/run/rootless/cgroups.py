@@ -9,6 +9,7 @@ Source: Linux Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst; proc_pid_mo
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -195,9 +196,9 @@ def _remove(folder: Path) -> None:
     for _ in range(20):
         try:
             folder.rmdir()
-        except FileNotFoundError:
-            return
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EBUSY:  # it does not exist, or containers see all groups read-only
+                return
             time.sleep(0.05)
         else:
             return

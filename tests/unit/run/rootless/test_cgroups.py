@@ -1,5 +1,7 @@
 """Control groups are made where the system lets them be, in folders laid out as the kernel's are."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,24 @@ def test_groups_of_another_container_stay(tmp_path: Path) -> None:
     root = system(tmp_path, V1_MOUNTS, "8:pids:/outer/c\n0::/\n", other)
     make(RunLimits(pids=20), root=root)
     assert (root / other).exists()
+
+
+@pytest.mark.parametrize(("number", "waits"), [(errno.EROFS, 0), (errno.EBUSY, 20)])
+def test_only_a_busy_group_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, waits: int
+) -> None:
+    """A container has all groups read-only, and each run in it took a second longer for each of version 1's trees."""
+    root = system(tmp_path, V1_MOUNTS, "8:pids:/outer/c\n0::/\n", "sys/fs/cgroup/pids/c")
+    waited: list[float] = []
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(Path, "rmdir", refuse)
+    monkeypatch.setattr("time.sleep", waited.append)
+    assert make(RunLimits(pids=20), root=root).unlimited == ("pids",)
+    assert len(waited) == waits
 
 
 def version_2(root: Path) -> Path:
