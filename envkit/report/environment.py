@@ -108,8 +108,10 @@ def parts(record: Tree) -> list[tuple[str, Tree, bool]]:
 
 def _card(card: Tree) -> Tree:
     link = mapping(card.get("link"))
-    used = _link(link.get("gen_load") or link.get("gen"), link.get("width_load") or link.get("width"))
-    links = {"Link": used, "Fastest link": _link(link.get("gen_max"), link.get("width_max"))}
+    links = {
+        "Link": _link(link.get("gen"), link.get("width")),
+        "Fastest link": _link(link.get("gen_max"), link.get("width_max")),
+    }
     return {**_labeled({key: value for key, value in card.items() if key != "link"}, _GPU), **links}
 
 

@@ -288,7 +288,7 @@ _ENV = {
             "driver": "580.95.05",
             "mig": False,
             "ecc": True,
-            "link": {"gen_max": 5, "width_max": 16, "gen_load": 5, "width_load": 16},
+            "link": {"gen_max": 5, "width_max": 16, "gen": 5, "width": 16},
         }
     ],
     "sw": {

@@ -7,33 +7,10 @@ from typing import TYPE_CHECKING
 from envkit.checks import shm, thresholds
 from envkit.checks.fields import MalformedError, by_part, mapping, number, optional_number, strings
 from envkit.checks.model import Finding, Verdict
+from envkit.checks.variables import HAZARDS, hazards
 
 if TYPE_CHECKING:
     from envkit.checks.model import Env, Observation, Spec
-
-_OFF = ("", "0", "false", "no")
-_ANY = "*"
-# (variable; the value that is harmful, _ANY, or None for any that turns it on; its effect; advice)
-_HAZARDS: tuple[tuple[str, str | None, str, str], ...] = (
-    ("NVIDIA_DISABLE_REQUIRE", None, "disables the driver check at startup", "Unset NVIDIA_DISABLE_REQUIRE."),
-    (
-        "CUDA_LAUNCH_BLOCKING",
-        None,
-        "makes every kernel launch synchronous",
-        "Unset CUDA_LAUNCH_BLOCKING; it is for debugging.",
-    ),
-    # torch asks only whether it is set, so 0 disables the allocator, too.
-    ("PYTORCH_NO_CUDA_MEMORY_CACHING", _ANY, "disables torch's allocator", "Unset PYTORCH_NO_CUDA_MEMORY_CACHING."),
-    (
-        # torch reads this and the two below as on only if they are exactly "1".
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-        "1",
-        "lowers the precision of fp32",
-        "Unset TORCH_ALLOW_TF32_CUBLAS_OVERRIDE.",
-    ),
-    ("TORCHDYNAMO_DISABLE", "1", "disables torch.compile", "Unset TORCHDYNAMO_DISABLE."),
-    ("TORCH_COMPILE_DISABLE", "1", "disables torch.compile", "Unset TORCH_COMPILE_DISABLE."),
-)
 
 
 def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
@@ -102,22 +79,15 @@ def _memlock(observation: Observation, spec: Spec, _env: Env) -> Finding:
 
 
 def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:
-    rule = {"type": "equals", "unset": [name for name, *_ in _HAZARDS]}
+    rule = {"type": "equals", "unset": [hazard.name for hazard in HAZARDS]}
     variables = mapping(observation["observed"], "variables")
     if not all(isinstance(value, str) for value in variables.values()):
         raise MalformedError("an environment variable is not text")
-    hazards = [
-        (f"{name}={variables[name]} {effect}", advice)
-        for name, harmful, effect, advice in _HAZARDS
-        if name in variables
-        and (variables[name].lower() not in _OFF if harmful is None else harmful in (_ANY, variables[name]))
-    ]
+    told = {one.name: f"{one.name}={variables[one.name]} {one.effect}" for one in hazards(variables)}
     # CUDA ignores an invalid index and everything after it, so -1 alone hides all GPUs.
     if spec.get("gpu") and variables.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        hazards.append(("CUDA_VISIBLE_DEVICES hides every GPU", "Unset CUDA_VISIBLE_DEVICES."))
-    if variables.get("NVIDIA_TF32_OVERRIDE") == "0":
-        hazards.append(("NVIDIA_TF32_OVERRIDE=0 forbids TF32", "Unset NVIDIA_TF32_OVERRIDE."))
-    if hazards:
-        message = "; ".join(text for text, _ in hazards)
-        return Finding(Verdict.WARN, message, "BAD_CUDA_ENV", tuple(advice for _, advice in hazards), rule)
+        told["CUDA_VISIBLE_DEVICES"] = "CUDA_VISIBLE_DEVICES hides every GPU"
+    if told:
+        advice = tuple(f"Unset {name}." for name in told)
+        return Finding(Verdict.WARN, "; ".join(told.values()), "BAD_CUDA_ENV", advice, rule)
     return Finding(Verdict.PASS, "no environment variable slows CUDA down or changes its results", rule=rule)

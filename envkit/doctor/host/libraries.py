@@ -6,22 +6,13 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from envkit.checks.variables import hazards
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 
 _SHADOW = ("pytorch/pytorch#111469", "pytorch/pytorch#134929", "pytorch/pytorch#152783")
 # libcudnn.so.9 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcudnn.so.9
 _CACHE = re.compile(r"^\s+(libcudnn\.so\.\d+)\b.* => (/\S+)$", re.MULTILINE)
-# Variables that slow CUDA or torch down or change their results: the value that does, and its effect.
-_ODD = {
-    "CUDA_LAUNCH_BLOCKING": ("1", "waits for every kernel; only for debugging"),
-    "CUDA_CACHE_DISABLE": ("1", "kernels compiled from PTX are compiled again in each process"),
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": ("1", "each tensor allocation calls the driver; only for debugging"),
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("1", "fp32 products always run in TF32, whatever the program sets"),
-    "NVIDIA_TF32_OVERRIDE": ("0", "TF32 is always disabled, whatever the program sets"),
-    "NVIDIA_DISABLE_REQUIRE": ("1", "containers start even if their driver is too old"),
-    "TORCHDYNAMO_DISABLE": ("1", "torch.compile does nothing"),
-}
 
 
 def section(view: View) -> Section:
@@ -102,13 +93,11 @@ def _of_cudnns(files: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _of_variables(view: View) -> Iterator[Finding]:
-    for name, (value, effect) in _ODD.items():
-        given = view.environ.get(name)
-        if given is not None and (given == value or given.lower() == "true"):
-            yield Finding(
-                id=name.lower().replace("_", "-"), severity=Severity.WARN, title=f"{name}={given}: {effect}",
-                fix=(f"unset {name}",),
-            )  # fmt: skip
+    for hazard in hazards(view.environ):
+        yield Finding(
+            id=hazard.name.lower().replace("_", "-"), severity=Severity.WARN,
+            title=f"{hazard.name}={view.environ[hazard.name]} {hazard.effect}", fix=(f"unset {hazard.name}",),
+        )  # fmt: skip
     # Slurm sets NoDevFiles for a job without GPUs.
     if view.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles"):
         yield Finding(

@@ -258,14 +258,15 @@ def test_libraries_that_hide_others_are_found(tmp_path: Path) -> None:
     }
     cache = "\tlibcudnn.so.8 (libc6,x86-64) => /usr/lib/libcudnn.so.8\n\tlibm.so.6 (libc6) => /lib/libm.so.6\n"
     environ = {"LD_LIBRARY_PATH": "/usr/local/cuda-12.4/lib64:", "CUDA_LAUNCH_BLOCKING": "1",
-               "CUDA_VISIBLE_DEVICES": "", "CUDA_HOME": "/nowhere", "PYTHONPATH": "/x",
-               "NVIDIA_TF32_OVERRIDE": "1"}  # fmt: skip
+               "PYTORCH_NO_CUDA_MEMORY_CACHING": "0", "CUDA_VISIBLE_DEVICES": "", "CUDA_HOME": "/nowhere",
+               "PYTHONPATH": "/x", "NVIDIA_TF32_OVERRIDE": "1"}  # fmt: skip
     found = libraries.section(machine(tmp_path, files, {"ldconfig": cache}, environ))
     assert ids(found) == [
         "ld-library-path",
         "pythonpath",
         "two-cudnn",
         "cuda-launch-blocking",
+        "pytorch-no-cuda-memory-caching",
         "cuda-visible-devices",
         "cuda-home",
     ]

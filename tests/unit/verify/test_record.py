@@ -114,7 +114,7 @@ def test_the_spec_has_a_digest_that_changes_with_a_promise() -> None:
 
 ENV = {
     "host": {"cpu_model": "A", "effective": 2.0, "kernel": "6.1"},
-    "gpu": [{"name": "G", "cc": "9.0", "link": {"gen_max": 5, "width_max": 16, "gen_load": 5}}],
+    "gpu": [{"name": "G", "cc": "9.0", "link": {"gen_max": 5, "width_max": 16, "gen": 5}}],
     "sw": {"torch": "2.7.1"},
     "flags": {"deterministic": False},
 }
@@ -125,7 +125,7 @@ ENV = {
     [
         ({"host": {**ENV["host"], "kernel": "6.9"}}, set()),  # type: ignore[dict-item]
         ({"host": {**ENV["host"], "effective": 1.0}}, {"hw"}),  # type: ignore[dict-item]
-        ({"gpu": [{"name": "G", "cc": "9.0", "link": {"gen_max": 5, "width_max": 16, "gen_load": 1}}]}, set()),
+        ({"gpu": [{"name": "G", "cc": "9.0", "link": {"gen_max": 5, "width_max": 16, "gen": 1}}]}, set()),
         ({"gpu": [{"name": "G", "cc": "9.0", "link": {"gen_max": 4, "width_max": 16}}]}, {"hw"}),
         ({"gpu": [{"name": "G", "cc": "9.0"}]}, {"hw"}),
         ({"gpu": [{**ENV["gpu"][0], "sms": 14}]}, {"hw"}),  # type: ignore[index]

@@ -79,6 +79,7 @@ def test_a_limit_of_nothing_says_how_to_lift_it() -> None:
         ({"NVIDIA_DISABLE_REQUIRE": "true"}, "driver check"),
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "kernel launch synchronous"),
         ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"}, "allocator"),
+        ({"CUDA_CACHE_DISABLE": "1"}, "compile kernels from PTX again"),
         ({"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}, "precision"),
         ({"NVIDIA_TF32_OVERRIDE": "0"}, "forbids TF32"),
         ({"CUDA_VISIBLE_DEVICES": ""}, "hides every GPU"),
