@@ -124,7 +124,6 @@ def test_what_a_killed_run_left_is_removed_by_the_next(
         from envkit.build.model import Job
         from tests.engines.conftest import make_image
         from tests.support.heard import Heard
-from tests.support.interrupts import interrupted_at
 
         engine = ENGINES[{engine.name!r}]({place.docker_client or "docker"!r})
         job = Job(name="try", state=Path({str(tmp_path)!r}))
