@@ -26,6 +26,7 @@ SCRATCH := $(BIN)/python -m tests.scratch
 CLEARED = mkdir -p .world; exec 9>.world/tests.lock; flock --nonblock 9 \
   || { echo 'test: another run of the tests uses this folder; it has to end first' >&2; exit 1; }; \
   trap '$(WORLD) down; $(WORLD) clear; $(SCRATCH) down' EXIT; \
+  $(WORLD) down 2>/dev/null; \
   export PYTEST_DEBUG_TEMPROOT="$$($(SCRATCH) up)"; $(WORLD) up >/dev/null || true; $(1)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.world.places import REPOSITORY, cache
+from tests.world.places import REPOSITORY, cache, say
 
 GIB = 1 << 30
 _MOST = 32 * GIB  # more than a run ever needed at once; what was freed still takes disk
@@ -28,7 +28,7 @@ _OPTIONS = "noatime,data=writeback,barrier=0,commit=300"
 def folder() -> Path:
     """Where it is mounted. The path is short, because sockets below it have at most 107 characters.
 
-    Not below /tmp: every run through proot may write there, so proot would put its runs elsewhere and copy all files.
+    Not below /tmp: every run through proot may write there, so its files would need more protection than usual.
     """
     return Path("/var/tmp") / f"envkit-{hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:8]}"
 
@@ -49,7 +49,8 @@ def up() -> str:
         return ""
     try:
         path.mkdir(mode=0o755)
-    except FileExistsError:  # another user's, in a folder that everyone may write to
+    except FileExistsError:  # another user's, or the storage of an engine that was not ended
+        say(f"{path} exists, so the tests use the usual folders")
         return ""
     try:
         with file.open("wb") as image:
@@ -79,7 +80,18 @@ def clear() -> None:
         subprocess.run(["umount", "--lazy", path], check=True)
     with contextlib.suppress(OSError):  # absent, or another user's
         path.rmdir()
+    if not _file().exists():
+        return
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        # Those that a killed `up` left.
+        for row in _run("losetup", "--associated", str(_file())).splitlines():
+            _run("losetup", "--detach", row.partition(":")[0])
     _file().unlink(missing_ok=True)
+
+
+def taken() -> int:
+    """Return the bytes of disk that the file of an earlier run takes; `up` frees them."""
+    return _file().stat().st_blocks * 512 if _file().exists() else 0
 
 
 def _file() -> Path:

@@ -19,7 +19,6 @@ from envkit.run.rootless import cgroups, proot, start
 from envkit.run.rootless.cell import Inside
 from envkit.run.rootless.host_gpus import host_gpus
 from envkit.run.rootless.runner import FileRunner
-from envkit.run.rootless.supervise import landlock_version
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
@@ -39,7 +38,8 @@ class ProotRunner(FileRunner):
     """Runs commands without any namespace. An entry point is not process 1.
 
     A run shares network, process IDs and /dev/shm with its environment. If root runs envkit, the run is another user.
-    If the kernel has Landlock (Linux 5.19), a run can write only to /tmp and /dev/shm.
+    If the kernel has Landlock (Linux 5.19), a run can write only to /tmp and /dev/shm; before Linux 6.2, it can still
+    truncate files.
     """
 
     name = "proot"
@@ -112,10 +112,10 @@ class ProotRunner(FileRunner):
 
     def _has_read_only_root(self) -> bool:
         """Return whether a run cannot change its image."""
-        if os.geteuid() == 0:  # by Landlock, else by a user who owns none of the image's files (`outside_of`)
+        if os.geteuid() == 0:  # by Landlock, else by a user who may write to none of the image's files
             return True
         with contextlib.suppress(OSError, EnvkitError):
-            return landlock_version() > 0 and not proot.is_among_own_files(self._base())
+            return proot.is_guarded(self._base())
         return False
 
     @contextlib.contextmanager
@@ -130,8 +130,8 @@ class ProotRunner(FileRunner):
     def _base(self) -> Path:
         """Return the folder of all runs: the cache, else a folder of this user, on the same file system if possible.
 
-        For root, other users have to be able to enter it. A folder where proot keeps its own files is used only if
-        there is no other on its file system, because a run may write there.
+        For root, other users have to be able to enter it. A folder where every run may write is used only if there is
+        no other on its file system.
 
         Raises:
             EnvironmentProblem: root has no such folder.
@@ -144,7 +144,7 @@ class ProotRunner(FileRunner):
         if entered:
             others = [path for path in others if path.stat().st_dev == device]
         places = [self._cache, *others] if entered else others
-        for place in sorted(places, key=lambda path: (path.stat().st_dev != device, proot.is_among_own_files(path))):
+        for place in sorted(places, key=lambda path: (path.stat().st_dev != device, proot.is_shared(path))):
             if place == self._cache:
                 return place
             base = place / f"envkit-{os.geteuid()}"

@@ -118,7 +118,7 @@ def file_image() -> Iterator[str]:
     # Runs through proot are another user's, who may not enter pytest's folders. So the runs would be in a folder on
     # another file system, and every file of the image would be copied for each of them.
     above = os.environ.get("PYTEST_DEBUG_TEMPROOT") or "/var/tmp"
-    with tempfile.TemporaryDirectory(dir=above) as name, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(dir=above, prefix="envkit-tests-") as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
         folder.chmod(0o711)
         write_layout(folder / "layout", [layer], {**IMAGE, "Env": [f"PATH={base.PATH}", *IMAGE["Env"]]})

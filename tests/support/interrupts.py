@@ -16,15 +16,17 @@ from tests.support.heard import Heard
 _SIGNAL = signal.SIGALRM
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Signals(Heard):
-    """Sends the signal to the main thread as soon as one line ends with a word."""
+    """Sends the signal to the main thread once, when a line ends with a word."""
 
-    word: str = ""
+    word: str
+    waits: bool = True
 
     def log(self, line: str) -> None:
         super().log(line)
-        if line.rstrip().endswith(self.word):
+        if self.waits and line.rstrip().endswith(self.word):
+            self.waits = False
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
 
 
@@ -37,7 +39,9 @@ def interrupted_at(word: str) -> Iterator[Heard]:
         raise InterruptedRun(number)
 
     before = signal.signal(_SIGNAL, stop)
+    heard = _Signals(word=word)
     try:
-        yield _Signals(word=word)
+        yield heard
     finally:
+        heard.waits = False
         signal.signal(_SIGNAL, before)

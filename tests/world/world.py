@@ -11,7 +11,7 @@ from typing import Literal, TypeVar, get_args
 
 from tests.scratch import storage
 from tests.world import apt, base, channel, engine, miniconda, podman, processes, registry
-from tests.world.places import UnavailableError, ca_bundle
+from tests.world.places import UnavailableError, ca_bundle, cache
 
 Part = Literal["docker", "registry", "base", "channel", "miniconda", "podman", "sandbox"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -121,12 +121,12 @@ def clear() -> list[str]:
     while processes.state_of(engine.NAME) and time.monotonic() < deadline:
         time.sleep(0.1)
     storages = [podman.NAME] if processes.state_of(engine.NAME) else [podman.NAME, engine.STORAGE]
-    for name in storages:
-        folder = f"{storage(name)}/"
+    for path in {path for name in storages for path in (storage(name), cache(name))}:
+        folder = f"{path}/"
         mounts = [row.split()[1] for row in Path("/proc/mounts").read_text().splitlines()]
         for mount in sorted((path for path in mounts if path.startswith(folder)), reverse=True):
             subprocess.run(["umount", mount], check=False, capture_output=True)
-        shutil.rmtree(storage(name), ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
     return storages
 
 

@@ -27,7 +27,7 @@ from envkit.run.rootless import seccomp, start
 from envkit.run.rootless.cell import Inside, environment, host_mounts, lay_out, merge
 from envkit.run.rootless.owners import NO_ID, NOBODY, host_id, host_shift
 from envkit.run.rootless.stack import Stack, inside
-from envkit.run.rootless.supervise import FAILED, PREFIX, STOP, landlock_version
+from envkit.run.rootless.supervise import FAILED, KEEPS_CONTENTS, PREFIX, STOP, landlock_version
 from envkit.run.rootless.user import User
 
 PROGRAM = "proot"
@@ -41,6 +41,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the machine's, which the run shares
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0", "/dev/stdout": "fd/1", "/dev/stderr": "fd/2"}
 _FOLDERS = ("/proc", "/sys", "/tmp", _SHARED_MEMORY)  # noqa: S108 - of the container
+_OF_ALL_RUNS = (_OWN_FILES, _SHARED_MEMORY)  # where every run may write
 # What is needed to load proot itself.
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 # Variables of the image that proot and its loader would obey. The shell in the image sets them instead.
@@ -87,13 +88,14 @@ def outside_of(user: User, *, guarded: bool) -> Outside:
 
     Args:
         user: the user that the run sees.
-        guarded: whether Landlock keeps the run from writing to its image.
+        guarded: whether Landlock keeps the run from changing the contents of its image (`is_guarded`).
     """
     if os.geteuid() != 0:
         return Outside(uid=None, gid=None)
     shift = host_shift()
     if not guarded:
-        # The image's files are hard links to the cached layers, and only their owners protect them from a run.
+        # The image's files are hard links to the cached layers, which only their permissions protect from a run: this
+        # user may write to none of them (`link_stack`).
         nobody = shift + NO_ID if shift else NOBODY
         return Outside(uid=nobody, gid=nobody)
     uid, gid = (host_id(number, shift) for number in (user.uid, user.gid))
@@ -113,10 +115,10 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
             hint="set XDG_CACHE_HOME to a folder without a colon in its path",
         )
     landlock = landlock_version() > 0
-    guarded = landlock and not is_among_own_files(folder)
+    guarded = is_guarded(folder)
     outside = outside_of(run.user, guarded=guarded)
     if run.data is not None:
-        _check_protected(run.data, landlock=landlock)
+        _check_protected(run.data)
     gpus, user = run.gpus, run.user
     devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
     devices = [(host, path) for host, path in devices if Path(host).exists()]
@@ -152,16 +154,16 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     )  # fmt: skip
 
 
-def _check_protected(data: Path, *, landlock: bool) -> None:
+def _check_protected(data: Path) -> None:
     """Check that a run cannot write to a folder. Without Landlock, it may write wherever its user may.
 
     Raises:
-        EnvironmentProblem: the kernel has no Landlock, or the folder is where every run may write.
+        EnvironmentProblem: the kernel has no Landlock that protects contents, or every run may write to the folder.
     """
-    shared = [path for path in (_OWN_FILES, _SHARED_MEMORY) if data.resolve().is_relative_to(Path(path).resolve())]
-    if landlock and not shared:
+    if is_guarded(data):
         return
-    reason = f"every run may write below {shared[0]}" if shared else "this kernel has no Landlock (Linux 5.19)"
+    shared = next((path for path in _OF_ALL_RUNS if is_below(data, path)), None)
+    reason = f"every run may write below {shared}" if shared else "this kernel has no Landlock for it (Linux 6.2)"
     raise EnvironmentProblem(
         f"{PROGRAM} cannot make {data} read-only: {reason}",
         hint="use another runner (--runner bubblewrap, docker or podman)" + (", or another folder" if shared else ""),
@@ -255,9 +257,23 @@ def failure(code: int, stderr: bytes) -> EnvironmentProblem | None:
     return None
 
 
-def is_among_own_files(folder: Path) -> bool:
-    """Return whether a folder is in the folder of proot's own files, where every run may write."""
-    return Path(folder).resolve().is_relative_to(Path(_OWN_FILES).resolve())
+def is_guarded(folder: Path) -> bool:
+    """Return whether Landlock keeps every run from changing the contents of the files below a folder."""
+    return landlock_version() >= KEEPS_CONTENTS and not is_shared(folder)
+
+
+def is_shared(folder: Path) -> bool:
+    """Return whether every run may write below a folder."""
+    return any(is_below(folder, path) for path in _OF_ALL_RUNS)
+
+
+def is_below(folder: Path, place: str) -> bool:
+    """Return whether a folder is in another one, by whatever path: Landlock's rules are about folders, not names."""
+    real = folder.resolve()
+    with contextlib.suppress(OSError):
+        found = Path(place).stat()
+        return any(os.path.samestat(found, above.stat()) for above in (real, *real.parents) if above.exists())
+    return False
 
 
 def program() -> str:

@@ -118,10 +118,11 @@ def _to_root(path: Path) -> None:
 def link_stack(layers: Sequence[Unpacked], top: Path, target: Path, *, keep_from: int | None = None) -> None:
     """Merge layers into one tree of hard links, for machines where no overlay can be mounted.
 
-    With `keep_from`, called by root: the files and folders that the user or group with this ID could write are made
-    root's, and copied if they are files, because a hard link has the permissions of the cached layer's file.
+    With `keep_from`, called by root: the user and group with this ID can read what they could before, but write
+    nothing. Files that they could write are copied, because a hard link has the permissions of the cached layer's file.
     """
-    target.mkdir(mode=0o755)
+    target.mkdir()
+    target.chmod(0o755)  # whatever the umask
     _to_root(target)
     for layer in layers:
         # Before the layer's own files, which its whiteouts do not remove.
@@ -152,27 +153,35 @@ def _lay(source: Path, target: Path, *, skip: frozenset[str], keep_from: int | N
                     if _kind(full) != stat.S_IFDIR:
                         full.unlink(missing_ok=True)
                         full.mkdir()
-                    status = entry.stat(follow_symlinks=False)
-                    _copy_metadata(status, full)
-                    if _writes(keep_from, status):
-                        _make_roots(full)
+                    _copy_metadata(entry.stat(follow_symlinks=False), full)
+                    if keep_from is not None:
+                        _keep(full, keep_from)
                     waiting.append(path)
                     continue
-                kept = entry.is_file(follow_symlinks=False) and _writes(keep_from, entry.stat(follow_symlinks=False))
-                _put(entry.path, full, linked=not kept)
-                if kept:
-                    _make_roots(full)
+                alone = (
+                    keep_from is not None
+                    and entry.is_file(follow_symlinks=False)
+                    and _writes(keep_from, entry.stat(follow_symlinks=False))
+                )
+                _put(entry.path, full, linked=not alone)
+                if alone and keep_from is not None:
+                    _keep(full, keep_from)
 
 
-def _writes(user: int | None, status: os.stat_result) -> bool:
+def _writes(user: int, status: os.stat_result) -> bool:
     """Return whether the user or group with an ID may write to a file, or change its permissions."""
-    return user is not None and bool(status.st_mode & stat.S_IWOTH or user in (status.st_uid, status.st_gid))
+    return bool(status.st_mode & stat.S_IWOTH) or user in (status.st_uid, status.st_gid)
 
 
-def _make_roots(path: Path) -> None:
-    """Give a file to the container's root, without the write permission of others."""
-    _to_root(path)
-    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+def _keep(path: Path, user: int) -> None:
+    """Take the write permission of the user or group with an ID from a file. A group cannot change permissions."""
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid == user:
+        mode = (mode & ~stat.S_IRWXG) | (mode & stat.S_IRWXU) >> 3
+        if os.geteuid() == 0:
+            os.chown(path, host_shift(), user)
+    path.chmod(mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _put(source: str, full: Path, *, linked: bool = True) -> None:

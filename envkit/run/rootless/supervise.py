@@ -39,8 +39,10 @@ _SET_SUBREAPER, _DROP_BOUND, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 36, 24,
 _LAST_CAPABILITY = 63  # capability sets have 64 bits; the kernel refuses those it does not define
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same number on every architecture
 _BELOW_PATH = 1  # LANDLOCK_RULE_PATH_BENEATH
-# Version 1 forbids every rename between folders. Version 3 adds truncation, 6 adds signals and abstract sockets.
-_LEAST, _TRUNCATES, _SCOPES = 2, 3, 6
+KEEPS_CONTENTS = 3
+"""The first version of Landlock (Linux 6.2) that also forbids truncation: before, a run can empty any file it owns."""
+# Version 1 forbids every rename between folders. Version 6 adds signals and abstract sockets.
+_LEAST, _SCOPES = 2, 6
 _EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE = 1, 2, 4, 8, 1 << 14
 _EVERYTHING = (1 << 14) - 1  # of version 2
 _DEVICE_NODES = (1 << 6) | (1 << 11)  # LANDLOCK_ACCESS_FS_MAKE_CHAR, LANDLOCK_ACCESS_FS_MAKE_BLOCK
@@ -154,7 +156,7 @@ def _be_user(uid: int, gid: int) -> None:
 def _limit_files(writable: list[str], readable: list[str]) -> None:
     """Restrict this process and all of its children to these files."""
     version = landlock_version()
-    handled = _EVERYTHING | (_TRUNCATE if version >= _TRUNCATES else 0)
+    handled = _EVERYTHING | (_TRUNCATE if version >= KEEPS_CONTENTS else 0)
     # An older kernel has a shorter structure, and accepts this one if the rest is zero.
     scoped = _SIGNALS_AND_SOCKETS if version >= _SCOPES else 0
     attributes = struct.pack("=QQQ", handled, 0, scoped)

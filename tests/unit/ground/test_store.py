@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,37 @@ def test_a_renamed_folder_in_the_making_stays(tmp_path: Path) -> None:
     with store.fresh_folder(tmp_path, mode=0o777) as folder:
         folder.rename(tmp_path / "final")
     assert (tmp_path / "final").is_dir()
+
+
+def test_folders_without_any_permission_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    for name in ("a/b", "a"):
+        (tmp_path / name).chmod(0)
+    assert store.remove_tree(tmp_path / "a")
+
+
+def test_a_folder_that_becomes_a_link_while_it_is_removed_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The permissions of all folders below the link's target were changed, by root those of /etc."""
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    for folder in (outside, outside / "deep"):
+        folder.chmod(0o755)
+    (tmp_path / "run/sub").mkdir(parents=True)
+    walk = os.fwalk
+
+    def swapping(folder: Path) -> Iterator[tuple[str, list[str], list[str], int]]:
+        for row in walk(folder):
+            if row[1] == ["sub"]:
+                (tmp_path / "run/sub").rmdir()
+                (tmp_path / "run/sub").symlink_to(outside)
+            yield row
+
+    monkeypatch.setattr(os, "fwalk", swapping)
+    assert store.remove_tree(tmp_path / "run")
+    assert (outside / "deep").stat().st_mode & 0o777 == 0o755
+    assert outside.stat().st_mode & 0o777 == 0o755
 
 
 def test_one_process_at_a_time_has_a_locked_file(tmp_path: Path) -> None:

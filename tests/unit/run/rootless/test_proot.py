@@ -58,7 +58,8 @@ def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("landlock", "folder", "why"),
     [
-        (0, "/srv", "this kernel has no Landlock"),
+        (0, "/srv", "this kernel has no Landlock for it"),
+        (2, "/srv", "this kernel has no Landlock for it"),  # a run can empty files
         (3, "/tmp/data", "every run may write below /tmp"),
         (3, "/dev/shm", "every run may write below /dev/shm"),
     ],
@@ -72,3 +73,16 @@ def test_data_are_refused_where_nothing_keeps_a_run_from_writing_to_them(
         proot.prepare(tmp_path, Stack(layers=()), run)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("use another runner (--runner bubblewrap, docker or podman)")
+
+
+def test_landlock_guards_what_no_run_may_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/tmp and /dev/shm are every run's; before its third version, Landlock lets a run empty any file it owns."""
+    monkeypatch.setattr(proot, "_OF_ALL_RUNS", (str(tmp_path / "shared"),))
+    (tmp_path / "shared/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("shared/deep")
+    for version, name, guarded in (
+        (3, "own", True), (2, "own", False), (0, "own", False), (7, "shared", False), (7, "link", False),
+        (7, "shared/deep/new", False),
+    ):  # fmt: skip
+        monkeypatch.setattr(proot, "landlock_version", lambda found=version: found)
+        assert proot.is_guarded(tmp_path / name) is guarded, (version, name)

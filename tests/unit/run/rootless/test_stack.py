@@ -13,7 +13,7 @@ import pytest
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.image.spec import LAYER_GZIP, Descriptor, Layer
 from envkit.run.rootless.layers import LayerCache, Unpacked
-from envkit.run.rootless.owners import NO_ID
+from envkit.run.rootless.owners import NO_ID, host_id, host_shift
 from envkit.run.rootless.stack import Stack, Top, link_stack, make_top
 from envkit.run.rootless.user import User, find_user
 from tests.support.file_images import Packed, digest, entry, packed
@@ -123,7 +123,12 @@ def test_what_the_user_of_a_run_could_write_is_copied_without_that_permission(tm
     )
     (tmp_path / "top").mkdir()
     tree, merged = made.layers[0].tree, tmp_path / "merged"
-    link_stack(made.layers, tmp_path / "top", merged, keep_from=NO_ID)
+    before = os.umask(0o077)
+    try:
+        link_stack(made.layers, tmp_path / "top", merged, keep_from=NO_ID)
+    finally:
+        os.umask(before)
+    assert merged.stat().st_mode & 0o777 == 0o755
     assert (merged / "usual").samefile(tree / "usual")
     assert not (merged / "open").samefile(tree / "open")
     assert (merged / "open").read_bytes() == b"text"
@@ -131,14 +136,25 @@ def test_what_the_user_of_a_run_could_write_is_copied_without_that_permission(tm
     assert (tree / "open").stat().st_mode & 0o777 == 0o666
 
 
-@pytest.mark.parametrize("identity", [os.getuid(), os.getgid()])
-def test_what_the_user_of_a_run_owns_is_copied(tmp_path: Path, identity: int) -> None:
-    made = stack_of(tmp_path, [(entry("own"), b"text")])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_the_user_of_a_run_reads_its_own_files_and_owns_none(tmp_path: Path) -> None:
+    """An image's own user without a range of shifted IDs may be the nobody that its run is."""
+    rows = []
+    for name, mode, uid, gid in (("own", 0o600, 7, 0), ("program", 0o700, 7, 0), ("group's", 0o660, 0, 7)):
+        row = entry(name, mode=mode)
+        row.uid, row.gid = uid, gid
+        rows.append((row, b"text"))
+    made = stack_of(tmp_path, rows)
     (tmp_path / "top").mkdir()
-    owned = (made.layers[0].tree / "own").stat()
-    identity += owned.st_uid - os.getuid()  # root's layers have shifted IDs where the machine has room for them
-    link_stack(made.layers, tmp_path / "top", tmp_path / "merged", keep_from=identity)
-    assert not (tmp_path / "merged/own").samefile(made.layers[0].tree / "own")
+    nobody = host_id(7, host_shift())
+    link_stack(made.layers, tmp_path / "top", tmp_path / "merged", keep_from=nobody)
+    found = {path.name: path.stat() for path in (tmp_path / "merged").iterdir()}
+    assert {name: (status.st_uid, status.st_gid, status.st_mode & 0o777) for name, status in found.items()} == {
+        "own": (host_shift(), nobody, 0o640),
+        "program": (host_shift(), nobody, 0o750),
+        "group's": (host_shift(), nobody, 0o640),
+    }
+    assert not any((tmp_path / "merged" / name).samefile(made.layers[0].tree / name) for name in found)
 
 
 def test_a_mount_point_is_never_a_link(tmp_path: Path, stack: Stack) -> None:
