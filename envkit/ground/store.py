@@ -186,7 +186,7 @@ def fresh_folder(
 def remove_tree(folder: Path) -> bool:
     """Remove a folder, including subfolders without write permission; return whether it is gone. A link is kept."""
     _make_writable(os.fspath(folder), None)
-    # By descriptors: whoever can write to a folder in it could replace a path by a link that leads out of it.
+    # By descriptors: anyone who can write to a folder in it could replace a path by a link that leads out of it.
     with contextlib.suppress(OSError):  # it does not exist
         for _, names, _, parent in os.fwalk(folder):
             for name in names:  # before the walk enters them
