@@ -39,8 +39,8 @@ FAULTS = (
         only="C10",
         patch="import envkit.smoke.timing as t\n"
         "real = t.event_clock\n"
-        "def bad(torch, spin=True):\n"
-        "    inner = real(torch, spin)\n"
+        "def bad(torch):\n"
+        "    inner = real(torch)\n"
         "    def clock(fn, loops): return inner(fn, loops) / 2\n"
         "    clock.label = inner.label\n"
         "    return clock\n"

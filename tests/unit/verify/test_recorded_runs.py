@@ -1,0 +1,62 @@
+"""Runs on real machines, judged by today's judges: healthy ones are verified, and planted faults are named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks._gpu_faults import FAULTS
+from tests.support.recorded import recordings
+
+H200 = recordings("h200")
+PLANTED = [name for name, recording in H200.items() if recording.expected is not None]
+
+
+@pytest.mark.parametrize("name", ["quick", "standard"])
+def test_a_healthy_machine_is_verified(name: str) -> None:
+    summary = H200[name].summary()
+    assert (summary.exit_code, summary.gpu) == (0, "exercised")
+
+
+def test_a_healthy_machine_has_no_false_finding() -> None:
+    """The toy training of C23 has a slow loader by design, and a sandboxed GPU or a single one lacks the rest."""
+    assert H200["quick"].codes() == {"C25.pages": ("SKIP", "NOT_TOLD")}
+    assert H200["standard"].codes() == {
+        "C20.bandwidth.nccl": ("SKIP", "ONE_GPU"),
+        "C23.training": ("WARN", "DATA_BOUND"),
+        "C25.pages": ("SKIP", "NOT_TOLD"),
+        "C28.nvlink": ("SKIP", "ONE_GPU"),
+        "C28.matrix": ("SKIP", "ONE_GPU"),
+    }
+    assert H200["C10 again 0"].codes() == {}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_named(name: str) -> None:
+    expected = H200[name].expected
+    assert expected
+    found = H200[name].codes()
+    assert {ident: found.get(ident, ("PASS", None))[1] for ident in expected} == dict(expected)
+
+
+def test_a_clock_that_runs_twice_as_fast_is_named() -> None:
+    """Of a healthy run: the GPU's events give half of the time, and the host's clock what it gave."""
+    healthy = H200["standard"]
+    checks = [
+        _at_double_speed(item) if item["id"] == "C10.h2d_pinned_256MiB" else item for item in healthy.document["checks"]
+    ]
+    found = replace(healthy, document={**healthy.document, "checks": checks}).codes()
+    assert found["C10.h2d_pinned_256MiB"] == ("ERROR", "ABOVE_LINK_LIMIT")
+
+
+def _at_double_speed(item: dict[str, Any]) -> dict[str, Any]:
+    observed = item["observed"]
+    clocks = {**observed["clocks"], "event_gb_per_s": 2 * observed["clocks"]["event_gb_per_s"]}
+    return {**item, "observed": {**observed, "gb_per_s": 2 * observed["gb_per_s"], "clocks": clocks}}
+
+
+def test_every_fault_of_the_calibration_was_planted() -> None:
+    """The patch of the fast clock took the wrong arguments on that day."""
+    assert {f"fault {fault.name}" for fault in FAULTS} - set(PLANTED) <= {"fault a clock that runs twice as fast"}
