@@ -57,6 +57,8 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if limit is not None:
         derived |= {"limit_tflops": limit, "fraction_of_limit": rate / limit}
         message = f"{message}, {rate / limit:.2f} of what the GPU's clock allows"
+        held = peaks.power_held(observed.get("health"), optional_number(limits, "max_sm_mhz"))
+        message += f": {held}" if held else ""
     usual = optional_number(expected.values, f"cc{capability}") if precision != "tf32" else None
     floor = peaks.product_row()
     if limit is not None and rate < floor.number("fail_below") * limit:

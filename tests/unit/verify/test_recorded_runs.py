@@ -57,6 +57,29 @@ def _at_double_speed(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "observed": {**observed, "gb_per_s": 2 * observed["gb_per_s"], "clocks": clocks}}
 
 
+def message(run: str, finding: str) -> str:
+    return next(item.finding.message for item in H200[run].judged() if item.id == finding)
+
+
+def test_an_environment_that_breaks_a_check_is_named_with_its_cause() -> None:
+    assert H200["env NCCL on an absent interface"].codes()["C20.allreduce.nccl"] == ("FAIL", "SOCKET_INTERFACE")
+    said = message("env NCCL on an absent interface", "C20.allreduce.nccl")
+    assert said == (
+        "nccl with 1 process failed in rank 0: Bootstrap : no socket interface found (NCCL_SOCKET_IFNAME=eth9)"
+    )
+    assert H200["as another user"].codes()["C18.inductor"] == ("WARN", "NO_USER_NAME")
+    assert message("as another user", "C18.inductor") == "KeyError: 'getpwuid(): uid not found: 54321'"
+    assert H200["env GPU hidden"].codes()["C04.kernel"] == ("FAIL", "GPU_NOT_VISIBLE")
+    assert H200["env TF32 forced"].codes()["C05.default"] == ("FAIL", "PRECISION_OVERRIDDEN")
+    assert H200["env TF32 off"].codes() == H200["env home not writable"].codes() == {}
+
+
+def test_a_power_limit_is_named_where_it_costs_a_third_of_the_rate() -> None:
+    assert message("quick", "C26.gpu").endswith(
+        "683.8 TFLOP/s, 0.64 of what its top clock allows: its power limit holds the clock at 1500 of 1980 MHz"
+    )
+
+
 def test_every_fault_of_the_calibration_was_planted() -> None:
     """The patch of the fast clock took the wrong arguments on that day."""
     assert {f"fault {fault.name}" for fault in FAULTS} - set(PLANTED) <= {"fault a clock that runs twice as fast"}
