@@ -4,9 +4,9 @@ import pytest
 
 from envkit.checks.catalog import judges
 from envkit.checks.fields import (
-    last_line,
     MalformedError,
     flag,
+    last_line,
     mapping,
     number,
     optional_number,
@@ -89,7 +89,7 @@ CAUSE = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp
         "[W1126 15:25:36.596110387 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called",
         "[rank0]:[W1126 15:25:36.596110387 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been",
         "W1126 15:25:36.596000 4711 site-packages/torch/multiprocessing/spawn.py:169] Terminating process 4711",
-        "/usr/lib/python3.10/multiprocessing/resource_tracker.py:224: UserWarning: resource_tracker: There appear to be",
+        "/usr/lib/python3.10/multiprocessing/resource_tracker.py:224: UserWarning: resource_tracker: There appear",
         "  warnings.warn('resource_tracker: There appear to be %d leaked semaphore objects'",
         "Exception raised from ncclCommInitRank at NCCLUtils.cpp:91 (most recent call first):",
         "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7f in libc10.so)",
