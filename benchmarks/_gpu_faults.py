@@ -118,6 +118,17 @@ FAULTS = (
         expected={"C27.pattern": "DEVICE_MEMORY_WRONG"},
     ),
     Fault(
+        name="device memory at a third of its rate",
+        only="C27",
+        patch="import torch\nreal = torch.Tensor.copy_\n"
+        "def bad(self, source, *a, **k):\n"
+        "    for _ in range(2 if self.is_cuda and source.is_cuda else 0): real(self, source, *a, **k)\n"
+        "    return real(self, source, *a, **k)\n"
+        "torch.Tensor.copy_ = bad\n",
+        expected={"C27.copy": "DEVICE_MEMORY_SLOW"},
+        modeled=False,
+    ),
+    Fault(
         name="directions that take turns",
         only="C28",
         patch="import envkit.checks.c28_links as c\nc.Ways.at_once = c.Ways.in_turn\n",
