@@ -5,7 +5,7 @@
 The first table has the margins of each `check.yaml`: by what factor a limit is above (for a floor: below) the worst
 healthy machine, and the fault above the limit. The second estimates how often a healthy machine fails at each limit,
 from the seeds and runs that were recorded on an H200 (`_limit_seeds.json`, and the recorded runs of the tests).
-`--measure` plants C14's faults and computes its errors on this machine's CPU, which needs torch.
+`--measure` computes errors and plants faults on this machine's CPU, which needs torch (`_limit_faults.py`).
 
 The payload always takes the same seeds, so on one GPU with one library most of these numbers are the same in each run.
 The spread over seeds stands for that over GPUs and libraries:
@@ -77,8 +77,9 @@ def table() -> list[tuple[str, ...]]:
         why = f"{margin.fault}; {margin.reason}"
         lines.append((name, f"{limit:.4g}", healthy, _factor(above), f"{margin.value:.3g}", _factor(below), why))
     for row in thresholds.shipped().rows.values():
-        if row.judgement and row.gates:
-            lines.append((row.name, *"-----", "judgement: no healthy machine or no fault was recorded"))  # noqa: PERF401
+        if row.judgement and (row.gates or any(key.startswith("fail_") for key in row.values)):
+            fails = "an image" if row.gates else "a machine, or it warns"
+            lines.append((row.name, *"-----", f"judgement; it can fail {fails}"))
     return lines
 
 
@@ -209,60 +210,29 @@ def _share(observed: dict[str, Any]) -> float:
     return float(observed["rates"]["tflops"]) / limit
 
 
-def measured(count: int) -> list[str]:
-    """Compute C14's errors and plant its faults on the CPU; return the margins that do not hold here."""
-    import torch  # noqa: PLC0415 - only here
+def measured(seeds: int) -> list[str]:
+    """Compute errors and plant faults on the CPU; return the limits that do not lie between them here."""
+    from benchmarks import _limit_faults  # noqa: PLC0415 - only this needs torch
 
-    from envkit.smoke import amp, context, workloads  # noqa: PLC0415
-
-    ctx: Any = context.Ctx({})  # type: ignore[no-untyped-call]
-    rows = thresholds.shipped()
-    worst: dict[tuple[str, str], float] = {}
+    worst: dict[tuple[str, str], float | None] = {}
     mildest: dict[tuple[str, str], float] = {}
-    torch.set_num_threads(1)
-    with amp.strict_fp32(ctx):  # type: ignore[no-untyped-call]
-        for network in workloads.NAMES:
-            for kind in ("fp16", "bf16"):
-                for seed in range(count):
-                    errors, faults = _one_seed(ctx, amp, network, kind, seed)
-                    for name, value in errors.items():
-                        place = (name, kind if kind in rows.row(name).values else "fail_above")
-                        worst[place] = max(worst.get(place, 0.0), value)
-                        mildest[place] = min(mildest.get(place, math.inf), faults[name])
+    for name, key, healthy, fault in _limit_faults.measured(seeds):
+        place = (name, key or "fail_above")
+        before = worst.get(place)
+        worst[place] = healthy if before is None or healthy is None else max(before, healthy)
+        mildest[place] = min(mildest.get(place, math.inf), fault)
+    tell(f"\nMeasured on this CPU, {seeds} seeds:")
     broken = []
-    tell(f"\nMeasured on this CPU with torch {torch.__version__}, {count} seeds of three networks:")
+    lines: list[tuple[str, ...]] = [("  limit", "value", "healthy, at most", "fault, at least", "fault")]
     for (name, key), value in worst.items():
-        margin, fault = rows.row(name).margins[key], mildest[name, key]
-        limit = rows.row(name).number(key)
-        tell(f"  {name}.{key}: {value:.2e} at most, limit {limit:.2e}, {margin.fault}: {fault:.2e} at least")
-        if not value < limit < fault:
+        row, least = thresholds.shipped().row(name), mildest[name, key]
+        limit = row.number(key)
+        most = "-" if value is None else f"{value:.3g}"
+        lines.append((f"  {name}.{key}", f"{limit:.4g}", most, f"{least:.4g}", row.margins[key].fault))
+        if not (value or 0.0) < limit < least:
             broken.append(f"{name}.{key}")
+    _print(lines)
     return broken
-
-
-def _one_seed(ctx: Any, amp: Any, network: str, kind: str, seed: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the errors of one step by row, and those of the planted fault that the row's margin names."""
-    torch = ctx.torch
-    true, low = (amp.Stepper(ctx, network, "small", seed, name) for name in ("fp32", kind))
-    reference, candidate = true.gradient(), low.gradient()
-    errors = amp.compare(reference, candidate)
-    largest = max(parameter.numel() for parameter in true.model.parameters())
-    faulty, begin = candidate[1].clone(), 0
-    for parameter in true.model.parameters():
-        if parameter.numel() == largest:
-            faulty[begin : begin + largest] = 0
-        begin += parameter.numel()
-    without = amp.compare(reference, (candidate[0], faulty))
-    with torch.no_grad():
-        logits = true.model(true.inputs).double()
-        own = logits.gather(1, true.targets[:, None])[:, 0]
-        loss = float((torch.logsumexp(logits[:, :-1], 1) - own).mean())
-    faults = {
-        "C14.loss": abs(loss - reference[0]) / reference[0],
-        "C14.gradient": without["grad_rel_l2"],
-        "C14.direction": without["grad_one_minus_cos"],
-    }
-    return {name: errors[_METRICS[name]] for name in faults}, faults
 
 
 def _print(rows: Sequence[tuple[str, ...]]) -> None:
@@ -275,7 +245,9 @@ def _print(rows: Sequence[tuple[str, ...]]) -> None:
 def main() -> int:
     """Print both tables; return 0 if every limit has room and every estimate reaches the goal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.limits", description=__doc__)
-    parser.add_argument("--measure", nargs="?", type=int, const=100, metavar="SEEDS", help="C14's faults on this CPU")
+    parser.add_argument(
+        "--measure", nargs="?", type=int, const=100, metavar="SEEDS", help="also plant faults on this CPU"
+    )
     options = parser.parse_args()
     _print(table())
     tell("\nHow often a healthy machine fails:")
@@ -295,7 +267,7 @@ def main() -> int:
     ]
     if options.measure:
         broken = measured(options.measure)
-        against = ", ".join(broken) or "every margin of C14 holds here"
+        against = ", ".join(broken) or "every limit lies between them here"
         figures.append(
             Figure(name="margins broken here", figure=len(broken), unit="", better="lower", goal=0, against=against)
         )

@@ -48,7 +48,7 @@ _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
         "NO_USER_NAME",
         (
             "Set USER in the image's environment, or add the user to its /etc/passwd.",
-            "torch 2.11 names a folder after the user even if TORCHINDUCTOR_CACHE_DIR is set; torch 2.13 needs no name.",
+            "torch 2.11 names a folder after the user even if TORCHINDUCTOR_CACHE_DIR is set, torch 2.13 does not.",
         ),
     ),
     (("Python.h",), "NO_PYTHON_HEADERS", ("Install Python's headers: python3-dev, or Python from conda.",)),

@@ -50,11 +50,8 @@ def test_no_recorded_seed_is_above_the_value_that_a_margin_gives(name: str) -> N
 
 def test_the_table_has_a_line_per_margin_and_per_row_that_lacks_one() -> None:
     lines = limits.table()
-    assert len(lines) == 1 + len(list(limits.margins())) + 3
+    marked = [line[0] for line in lines if line[-1] == "judgement; it can fail an image"]
+    assert marked == ["C10.coherent", "C26.siblings", "C27.copy"]
+    assert {line[0] for line in lines} > {f"{row.name}.{margin.key}" for row, margin in limits.margins()}
     (loss,) = [line for line in lines if line[0] == "C14.loss.bf16"]
     assert loss[1:6] == ("0.007812", "h200 0.00136 cpu 0.00021", "5.74x", "0.0284", "3.64x")
-    assert [line[0] for line in lines if line[-1].startswith("judgement")] == [
-        "C10.coherent",
-        "C26.siblings",
-        "C27.copy",
-    ]
