@@ -41,6 +41,21 @@ def test_a_planted_fault_is_named(name: str) -> None:
     assert {ident: found.get(ident, ("PASS", None))[1] for ident in expected} == dict(expected)
 
 
+# What follows from a fault: the check after one that hangs, and how payloads of that day ended on a lost device.
+FOLLOWS = {
+    "fault a call that never returns": {"SUITE_STOPPED"},
+    "fault an assertion on the device": {"EXCEPTION"},
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_nothing_but_the_planted_fault_is_named(name: str) -> None:
+    severe = {code for verdict, code in H200[name].codes().values() if verdict in ("FAIL", "ERROR", "INCONCLUSIVE")}
+    expected = H200[name].expected
+    assert expected
+    assert severe <= set(expected.values()) | FOLLOWS.get(name, set())
+
+
 def test_a_clock_that_runs_twice_as_fast_is_named() -> None:
     """Of a healthy run: the GPU's events give half of the time, and the host's clock what it gave."""
     healthy = H200["standard"]
