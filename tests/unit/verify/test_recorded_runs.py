@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from benchmarks._gpu_faults import FAULTS
-from tests.support.recorded import recordings
+from tests.support.recorded import FOLDER, recordings
 
 H200 = recordings("h200")
 PLANTED = [name for name, recording in H200.items() if recording.expected is not None]
@@ -99,3 +100,11 @@ def test_every_fault_of_the_calibration_was_planted() -> None:
     """The patch of the fast clock took the wrong arguments on that day, and that of slow memory is newer."""
     later = {"fault a clock that runs twice as fast", "fault device memory at a third of its rate"}
     assert {f"fault {fault.name}" for fault in FAULTS} - set(PLANTED) <= later
+
+
+def test_recordings_hold_nothing_of_the_machine_that_made_them() -> None:
+    text = (FOLDER / "h200.jsonl").read_text(encoding="utf-8")
+    identifiers = set(re.findall(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text))
+    assert identifiers == {"00000000-0000-0000-0000-000000000000"}
+    assert re.findall(r"/(?:tmp|work|home|root|src|mnt)/", text) == []
+    assert len(text) < 500_000
