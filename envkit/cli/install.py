@@ -58,7 +58,7 @@ def command(flags: InstallFlags) -> int:
     environment = installing.environment_of(flags.venv, os.environ)
     facts = flags.request.facts()
     resolution = installing.resolution_here(flags.request.fields(facts), environment, facts, note)
-    settings = load_settings({"preset": flags.preset})
+    settings = load_settings({"preset": flags.preset}, host=True)
     mirrors = settings.mirrors()
     click.echo(
         f"torch {resolution.torch}, {f'CUDA {resolution.cuda}' if resolution.cuda else 'CPU'}, "

@@ -148,7 +148,7 @@ def _definition(folder: Path) -> None:
     (folder / "train.yaml").write_text((folder / "image.yaml").read_text())
     (folder / "record.json").write_text(json.dumps(passed_record()))
     (folder / "Dockerfile").write_text("FROM debian:bookworm-slim\n")
-    (folder / "envkit.toml").write_text('cache_limit = "20GB"\n')
+    (folder / "envkit.toml").write_text('registry = "mirror.example.com"\n')
     (folder / "matrix.yaml").write_text("schema: envkit.matrix/1\nimage: image.yaml\naxes:\n  cuda: ['11.8', '12.6']\n")
     plan = shipped_plan(str(folder / "image.yaml"))
     for name in ("envkit.lock", "own.lock"):
