@@ -50,6 +50,9 @@ def test_print_alone_is_the_runners_own_line() -> None:
         (["run", "train:1", "--shm-size", "1KB"], 2, "--shm-size 1KB is below 1 MiB", "--shm-size 8GB"),
         (["shell", "train:1", "--", "ls"], 2, "envkit shell takes no command", "envkit run -- ls"),
         (["run", "", "--", "ls"], 2, "the image name is empty", ""),
+        (["run", "--key", "a.pub"], 2, "--key: only images in a registry have signatures", "envkit run --key PUB"),
+        (["run", "--key", "a.pub", "oci:x"], 2, "--key: only images in a registry", "envkit run --key PUB"),
+        (["shell", "--key", "a.pub", "train:1"], 2, "--key: only images in a registry", "envkit run --key PUB"),
     ],
 )
 def test_what_is_refused(typed: list[str], code: int, said: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
