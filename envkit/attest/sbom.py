@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.image.packages import CONDA, DEB, PYPI, RPM
-from envkit.image.spec import CREATED, LABEL_PREFIX
+from envkit.image.spec import CREATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

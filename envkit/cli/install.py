@@ -52,8 +52,8 @@ class InstallFlags:
 def command(flags: InstallFlags) -> int:
     """Install torch, torchvision and torchaudio for this machine's GPU and driver, using uv.
 
-    Installs into the active virtual or conda environment, or into --venv. The system Python is never changed. Only wheels
-    are installed, and no configuration of the current folder applies. Each command is printed before it runs.
+    Installs into the active virtual or conda environment, or into --venv. The system Python is never changed. Only
+    wheels are installed, and no configuration of the current folder applies. Each command is printed before it runs.
 
     \b
     envkit install --dry-run

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground import paths
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import read_last, was_built
-from envkit.image.spec import LABEL_PREFIX
 from envkit.pipeline.verification import gpus_here, runner_of
 from envkit.plan import features
 from envkit.run import remedies

@@ -44,8 +44,8 @@ def test_it_is_valid_and_whole() -> None:
     assert rows["numpy"]["externalReferences"][0]["url"] == PACKAGES[0].url
     assert tree["metadata"]["component"]["version"] == MANIFEST_DIGEST
     told = {(one["name"], one["value"]) for one in tree["metadata"]["properties"]}
-    assert ("io.github.envkit:absent", "conda tini 0.19.0") in told
-    assert ("io.github.envkit:incomplete", "RPM packages are not listed") in told
+    assert ("envkit:absent", "conda tini 0.19.0") in told
+    assert ("envkit:incomplete", "RPM packages are not listed") in told
 
 
 def test_the_same_image_has_the_same_bill() -> None:

@@ -20,7 +20,7 @@ CALLER = f"{os.getuid()}:{os.getgid()}"
 FACTS: dict[str, Any] = {
     "id": "sha256:" + "a" * 64,
     "tags": ("train:1",),
-    "labels": {"io.github.envkit.shm-mb": "8192", "io.github.envkit.cuda": "none"},
+    "labels": {"envkit.shm-mb": "8192", "envkit.cuda": "none"},
     "env": {"HOME": "/tmp/home"},
     "user": "1000:1000",
     "entrypoint": ("/opt/env/bin/tini", "-g", "--"),
@@ -89,11 +89,11 @@ def test_an_image_without_a_home_gets_one() -> None:
     ("label", "shm"), [("", 1024), ("64", 64), ("-1", 1024), ("9" * 30, 1024), ("99999999", 1 << 20), ("0", 1)]
 )
 def test_shared_memory_that_a_label_names_has_limits(label: str, shm: int) -> None:
-    assert made(RunRequest(argv=("true",)), labels={"io.github.envkit.shm-mb": label}).session.shm_mb == shm
+    assert made(RunRequest(argv=("true",)), labels={"envkit.shm-mb": label}).session.shm_mb == shm
 
 
 def test_ports_of_the_image_and_of_its_features() -> None:
-    tensorboard = {"io.github.envkit.features": "tensorboard"}
+    tensorboard = {"envkit.features": "tensorboard"}
     found = made(RunRequest(argv=("true",)), ports=("80/tcp",), labels=tensorboard)
     assert [one.container for one in found.session.ports] == [80, 6006]
     assert made(RunRequest(argv=("true",), ports=("none",)), ports=("80/tcp",)).session.ports == ()
@@ -118,7 +118,7 @@ def test_jupyter_gets_a_token_that_no_list_of_processes_shows() -> None:
     found = made(
         RunRequest(ports=("8899:8888",)),
         cmd=("jupyter", "lab", "--ip=0.0.0.0"),
-        labels={"io.github.envkit.features": "jupyter"},
+        labels={"envkit.features": "jupyter"},
     )
     token = dict(found.session.env)[TOKEN]
     assert len(token) == 32
@@ -134,7 +134,7 @@ def test_jupyter_with_the_machines_network_listens_on_loopback() -> None:
 def test_an_ssh_server_with_the_callers_key(tmp_path: Path) -> None:
     key = tmp_path / "id.pub"
     key.write_text("ssh-ed25519 AAAA me@here\n")
-    found = made(RunRequest(ssh_key=key, ports=("2200:2222",)), labels={"io.github.envkit.features": "ssh jupyter"})
+    found = made(RunRequest(ssh_key=key, ports=("2200:2222",)), labels={"envkit.features": "ssh jupyter"})
     assert found.session.argv[-1] == "ssh-ed25519 AAAA me@here"
     assert found.session.user is None
     assert found.lines[1] == f"ssh: ssh -p 2200 envkit@127.0.0.1   (key {key})"

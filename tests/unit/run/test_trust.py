@@ -73,7 +73,8 @@ def container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
 def recorded(folder: Path, ident: str, verdict: str) -> None:
     """Keep a record of an image."""
     (folder / "envkit" / "records").mkdir(parents=True)
-    (folder / "envkit" / "records" / "1.json").write_text(json.dumps({"subject": {"id": ident}, "summary": {"verdict": verdict}}))
+    tree = {"subject": {"id": ident}, "summary": {"verdict": verdict}}
+    (folder / "envkit" / "records" / "1.json").write_text(json.dumps(tree))
 
 
 @pytest.mark.usefixtures("container")
