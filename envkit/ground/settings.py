@@ -69,7 +69,7 @@ class Setting:
     reason: str  # why a checkout's file may set it or not, as the end of "because ..."
     default: str | None = None
     choices: tuple[str, ...] = ()
-    kind: str = "text"  # or 'url', 'index', 'host', 'size'
+    kind: str = "text"  # or 'url', 'index', 'host', 'size', 'requirement'
     flag: str | None = None  # the flag that sets it for one run
 
     @property
@@ -191,6 +191,11 @@ SETTINGS = (
         kind="size", checkout=Checkout.NO, reason="it deletes files from your cache",
     ),
     Setting(
+        key="requirement", kind="requirement", flag="--requirement",
+        meaning="what exported jobs install as envkit: a file by hash, a commit, a version by hashes, an image by digest",
+        checkout=Checkout.NO, reason="exported jobs run it with their secrets",
+    ),
+    Setting(
         key="log_dir", meaning="folder for complete engine logs", checkout=Checkout.NO, reason=_ON_THE_HOST,
     ),
 )  # fmt: skip
@@ -281,6 +286,10 @@ def _hint(setting: Setting, value: Value) -> str:
     near = similar(value.text or "", setting.choices) or list(setting.choices[:1])
     if near and value.origin in ("flag", setting.variable):
         return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
+    if setting.kind == "requirement":
+        from envkit.ground.requirement import WAYS  # noqa: PLC0415 - as in `fault_of`
+
+        return WAYS[0]
     if setting.kind == "size":
         return "write a number and a unit: 20GB, 512MiB"
     return "envkit config shows every setting with its value"
@@ -302,11 +311,15 @@ def fault_of(setting: Setting, value: Value) -> str | None:
         return f"{what} {text!r:.80} is not a URL (https://HOST/...)"
     if setting.kind == "host" and not _HOST.fullmatch(text):
         return f"{what} {text!r:.80} is not HOST or HOST:PORT"
-    if setting.kind == "size":
-        try:
+    try:
+        if setting.kind == "size":
             parse_size(text, what)
-        except UsageError as error:
-            return error.message
+        elif setting.kind == "requirement":
+            from envkit.ground.requirement import parse  # noqa: PLC0415 - few commands have one
+
+            parse(text, what)
+    except UsageError as error:
+        return error.message
     return None
 
 

@@ -138,9 +138,7 @@ def test_labels_are_read() -> None:
     assert parse_label("com.example.team=a=b") == ("com.example.team", "a=b")
 
 
-@pytest.mark.parametrize(
-    "text", ["team", "=x", "Team=x", "a b=c", "envkit.plan=x", "com.docker.x=y", "a=x\ny"]
-)
+@pytest.mark.parametrize("text", ["team", "=x", "Team=x", "a b=c", "envkit.plan=x", "com.docker.x=y", "a=x\ny"])
 def test_what_is_no_label_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--label") as caught:
         parse_label(text)

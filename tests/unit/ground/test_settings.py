@@ -46,7 +46,7 @@ def test_envkit_toml_wins_over_pyproject(tmp_path: Path) -> None:
 
 
 FORBIDDEN = [
-    "build_network", "ca_bundle", "cache_limit", "docker_cli", "facts", "log_dir", "run_memory", "runner", "templates",
+    "build_network", "ca_bundle", "cache_limit", "docker_cli", "facts", "log_dir", "requirement", "run_memory", "runner", "templates",
     "wheel_dir",
 ]  # fmt: skip
 SOURCES = [
@@ -93,7 +93,9 @@ def test_what_a_checkout_may_not_set_is_ignored_with_its_place(name: str, key: s
     assert found.ignored == {key: settings.Value(text, str(file))}
     (note,) = found.notes
     reason = next(item.reason for item in settings.SETTINGS if item.key == key)
-    assert note.startswith(f"{file}: {key} is ignored, because {reason}; set ENVKIT_{key.upper()}, or {key} in your own")
+    assert note.startswith(
+        f"{file}: {key} is ignored, because {reason}; set ENVKIT_{key.upper()}, or {key} in your own"
+    )
 
 
 class TestOfTheHost:

@@ -106,8 +106,7 @@ def test_any_other_image_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="so oci:/images/train cannot be run") as caught:
         choose_for(IMAGE, "auto", Heard())  # type: ignore[arg-type]
     assert caught.value.details[-1] == (
-        "proot: works here, but isolates weakly, and this image was not built here "
-        "(--runner proot uses it anyway)"
+        "proot: works here, but isolates weakly, and this image was not built here (--runner proot uses it anyway)"
     )
 
 
