@@ -164,6 +164,9 @@ class ExportFlags:
 def command(flags: ExportFlags) -> None:
     """Generate CI, bake, Kubernetes, Slurm and dev container files.
 
+    The jobs of github, gitlab, github-lock, gitlab-lock and kubernetes install envkit: --requirement, or the setting
+    requirement, says where from. envkit is on no package index yet.
+
     \b
     envkit export --list
     envkit export bake --all --out bake/

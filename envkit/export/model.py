@@ -99,7 +99,7 @@ def installed(order: Order, refused: Mapping[Form, str]) -> Requirement:
 
     Args:
         order: the order.
-        refused: forms that the jobs of a kind cannot use, with the reason.
+        refused: forms that the jobs of a kind cannot use, with the reason; of paths, the relative ones.
 
     Raises:
         UsageError: the order has no requirement, or one of these forms.
@@ -109,7 +109,9 @@ def installed(order: Order, refused: Mapping[Form, str]) -> Requirement:
             "the jobs install envkit, which is on no package index yet, so the export has to say where from",
             details=WAYS[1:], hint=f"{WAYS[0]} (or the setting requirement)",
         )  # fmt: skip
-    why = refused.get(order.requirement.form)
+    # The image of the job may have a file at an absolute path.
+    absolute = order.requirement.form is Form.PATH and order.requirement.text.startswith("/")
+    why = None if absolute else refused.get(order.requirement.form)
     if why is not None:
         others = [way for way, form in zip(WAYS, _OF_WAYS, strict=True) if form not in refused]
         raise UsageError(
@@ -121,8 +123,8 @@ def installed(order: Order, refused: Mapping[Form, str]) -> Requirement:
 
 def install_script(python: str = "python") -> list[str]:
     """Return the commands of a POSIX shell that install $REQUIREMENT with pip."""
-    # The first call of pip checks the hash of this one file. The second one installs the file with its dependencies, for
-    # which pip would otherwise demand hashes as well. The file must have the name of envkit's distribution.
+    # The first call of pip checks the hash of this one file. The second one installs the file with its dependencies,
+    # for which pip would otherwise demand hashes as well. The file must have the name of envkit's distribution.
     return [
         "wheels=$(mktemp -d)",
         'printf "%s\\n" "$REQUIREMENT" > "$wheels/requirement.txt"',

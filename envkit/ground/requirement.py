@@ -1,7 +1,7 @@
 """What a job installs as envkit: a requirement that can mean one thing only.
 
-It is one line of a requirements file of pip, so that pip checks its hash, or an image of envkit by digest. A name alone is
-refused: whoever owns the name on the index that the job uses would run there, with the secrets of the job.
+It is one line of a requirements file of pip, so that pip checks its hash, or an image of envkit by digest. A name alone
+is refused: the code of its owner on the index that the job uses would run there, with the secrets of the job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINE = rf"({_URL}|{_PATH}|{_PIN}){_HASHES}|{_GIT}"
 _IMAGE = re.compile(rf"image:([a-z0-9][A-Za-z0-9._/:-]*@{_HASH})")
 # A user without a password: harmless for ssh (git@), but probably a token for everything else.
 _LOGIN = re.compile(r"://[^/\s@:]*:[^/\s@]*@|(?<!ssh)://[^/\s@]+@")
-_FRAGMENT = re.compile(rf"#sha256[=:](?P<hash>[0-9a-f]{{64}})")
+_FRAGMENT = re.compile(r"#sha256[=:](?P<hash>[0-9a-f]{64})")
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9._-]+) *(?P<extras>\[[^\]]*\])? *@ *(?P<rest>\S.*)")
 _FILE_HASH = "--hash=sha256:HASH"
 WAYS = (
@@ -104,20 +104,27 @@ def _line(text: str, what: str) -> str:
 
 def _why(line: str) -> str:
     """Return what is wrong with a line that has none of the forms."""
+    starts = {
+        "image:": "is no image by digest",
+        "git+": "names no commit: 40 hexadecimal digits, because a branch or a tag can move",
+        "http://": "is not https",
+    }
+    why = next((why for start, why in starts.items() if line.startswith(start)), None)
     first = line.partition(" ")[0]
-    name = _normal(re.split(r"[=<>!~\[ ;]", line)[0])
-    if line.startswith("image:"):
-        return "is no image by digest"
-    if line.startswith("git+"):
-        return "names no commit: 40 hexadecimal digits, because a branch or a tag can move"
-    if line.startswith("http://"):
-        return "is not https"
+    is_name = "/" not in first and not first.endswith((".whl", ".gz"))
+    return why or (_why_name(first) if is_name else _why_file(line, first))
+
+
+def _why_name(first: str) -> str:
+    name = _normal(re.split(r"[=<>!~\[;]", first)[0])
     if name == "envkit":
         return f"is another project's package; the distribution of envkit is {DISTRIBUTION}"
-    if "/" not in first and not first.endswith((".whl", ".gz")):
-        if name != DISTRIBUTION:
-            return "is not a requirement"
-        return "has no hash" if "==" in first else "can be any version of anyone who owns the name on an index"
+    if name != DISTRIBUTION:
+        return "is not a requirement"
+    return "has no hash" if "==" in first else "can be any version of anyone who owns the name on an index"
+
+
+def _why_file(line: str, first: str) -> str:
     if not re.search(rf"(^|/){_FILE}$", first):
         return f"is no wheel or source distribution of {DISTRIBUTION}"
     return "has no hash" if "--hash=" not in line else "is not a URL or path with its SHA-256"

@@ -192,7 +192,7 @@ SETTINGS = (
     ),
     Setting(
         key="requirement", kind="requirement", flag="--requirement",
-        meaning="what exported jobs install as envkit: a file by hash, a commit, a version by hashes, an image by digest",
+        meaning="what exported jobs install as envkit: a file by hash, a commit, a version by hash, an image by digest",
         checkout=Checkout.NO, reason="exported jobs run it with their secrets",
     ),
     Setting(

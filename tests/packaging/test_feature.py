@@ -75,8 +75,8 @@ def test_the_script_is_sound() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "envkit", "envkit==0.2.0", "envkit-gpu==0.2.0", "git+https://git.example/e@main", "/srv/envkit_gpu-1-py3-none-any.whl",
-     f"{PIN}\nnumpy", f"{PIN} --index-url=https://evil.example"],
+    ["", "envkit", "envkit==0.2.0", "envkit-gpu==0.2.0", "git+https://git.example/e@main",
+     "/srv/envkit_gpu-1-py3-none-any.whl", f"{PIN}\nnumpy", f"{PIN} --index-url=https://evil.example"],
 )  # fmt: skip
 def test_a_requirement_that_can_be_someone_elses_is_refused(text: str, tmp_path: Path) -> None:
     done = install(tmp_path, REQUIREMENT=text, PYTHON=sys.executable)

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from envkit import __version__
 from envkit.ground import paths
+from envkit.ground.naming import DISTRIBUTION, FILE_STEM
+from tests.support.installs import by_name
 from tests.support.programs import program
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +47,17 @@ def test_a_wheel_from_the_sdist_is_the_same_wheel(wheel: Path, wheel_of_sdist: P
         assert sorted(one.namelist()) == sorted(two.namelist())
         for name in one.namelist():
             assert one.read(name) == two.read(name), name
+
+
+def test_the_wheel_has_the_name_of_the_distribution_and_installs_nothing_by_its_name(wheel: Path) -> None:
+    assert wheel.name == f"{FILE_STEM}-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"{FILE_STEM}-{__version__}.dist-info/METADATA").decode()
+        texts = {name: archive.read(name).decode(errors="replace") for name in archive.namelist()}
+    assert f"\nName: {DISTRIBUTION}\n" in metadata
+    assert "\nProject-URL:" not in metadata
+    # The names of extras are in the metadata alone.
+    assert {name: lines for name, text in texts.items() if (lines := by_name(text))} == {}
 
 
 def test_the_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:

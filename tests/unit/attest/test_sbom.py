@@ -8,6 +8,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from envkit.attest.sbom import bill, counts, purl, require
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.installation import libraries
 from envkit.image.packages import Installed
 from tests.support.attestations import MANIFEST_DIGEST, subject
 
@@ -77,4 +78,4 @@ def test_without_the_library_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "cyclonedx", None)
     with pytest.raises(EnvironmentProblem, match="needs the package cyclonedx-python-lib") as caught:
         require()
-    assert caught.value.hint == "pip install 'envkit[attest]'"
+    assert caught.value.hint == libraries("attest")

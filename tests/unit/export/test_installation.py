@@ -63,6 +63,13 @@ def test_a_commit_needs_git() -> None:
     assert GIT in text("kubernetes", Form.GIT, "cpu", {"builder": "registry.example/python:3"})
 
 
+def test_an_absolute_path_is_one_of_the_image_or_the_machine() -> None:
+    path = parse(f"/opt/wheels/envkit_gpu-0.2.0-py3-none-any.whl{HASH}")
+    for kind in ("github", "kubernetes"):
+        files = exported(kind, ("cu126",), requirement=path)
+        assert any(path.text in made for made in files.values())
+
+
 @pytest.mark.parametrize(
     ("kind", "form", "given", "why"),
     [

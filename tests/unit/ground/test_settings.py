@@ -46,8 +46,8 @@ def test_envkit_toml_wins_over_pyproject(tmp_path: Path) -> None:
 
 
 FORBIDDEN = [
-    "build_network", "ca_bundle", "cache_limit", "docker_cli", "facts", "log_dir", "requirement", "run_memory", "runner", "templates",
-    "wheel_dir",
+    "build_network", "ca_bundle", "cache_limit", "docker_cli", "facts", "log_dir", "requirement", "run_memory",
+    "runner", "templates", "wheel_dir",
 ]  # fmt: skip
 SOURCES = [
     "conda_channel_alias", "debian_mirror", "debian_security_mirror", "miniconda", "miniconda_image", "preset",
