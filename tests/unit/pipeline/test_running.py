@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, IntegrityError, UsageError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import Silent
 from envkit.ground.settings import load
 from envkit.ground.state import RECORDS, LastBuilt, write_built, write_last
@@ -217,7 +218,7 @@ class TestKnown:
         self, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_built(state, ("sha256:" + "b" * 64,))
-        labels = {f"{running.LABEL_PREFIX}.plan": "sha256:" + "b" * 64, f"{running.LABEL_PREFIX}.features": "jupyter"}
+        labels = {f"{LABEL_PREFIX}.plan": "sha256:" + "b" * 64, f"{LABEL_PREFIX}.features": "jupyter"}
         monkeypatch.setitem(FACTS, "labels", labels)
         assert not self.known(tmp_path)
 
