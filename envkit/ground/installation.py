@@ -1,6 +1,6 @@
 """How this envkit was installed, for hints: which command adds a missing library, or installs envkit again.
 
-No hint may install envkit by its name from an index: nothing is published, and whoever owns a name there would be run.
+No hint may install envkit by its name from an index: nothing is published, so the code of a stranger would run.
 """
 
 from __future__ import annotations
