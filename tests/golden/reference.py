@@ -126,7 +126,7 @@ def settings_page() -> str:
             _text(one.meaning),
             _code(one.default) if one.default else "",
             _code(one.flag) if one.flag else "",
-            "no" if one.trusted else "yes",
+            f"{one.checkout.value}: {one.reason}",
         )
         for one in settings.SETTINGS
     ]
@@ -134,7 +134,8 @@ def settings_page() -> str:
         'A setting `KEY` is `KEY = "VALUE"` in `envkit.toml` or in the table `[tool.envkit]` of `pyproject.toml`, '
         "and the variable `ENVKIT_KEY`, in capitals. Precedence: flag, variable, the file of the folder, "
         "`~/.config/envkit/envkit.toml`, default. `envkit config` shows every value and its origin.\n\n"
-        "A project's file may come from anyone, so it cannot set programs, folders and CA bundles."
+        "A project's file may come from anyone, so it can set only what the last column allows. Anything else in it is "
+        "ignored with a note. `envkit install` ignores its download sources, too."
     )
     head = ("setting", "meaning", "default", "flag", "in a project's file")
     return _page("Settings", first, _table(head, rows), "## Presets", *_presets())

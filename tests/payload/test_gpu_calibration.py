@@ -16,7 +16,7 @@ from benchmarks.gpu_calibration import Session, _named, _standin
 from envkit.checks import catalog
 from envkit.verify.payload import payload_archive
 
-pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 
 def test_every_fault_can_be_planted_and_its_code_is_one_of_a_judge(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from envkit.checks.model import Verdict
 from envkit.verify.judge import judge
 from tests.support.standin import StandIn
 
-pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 SPEC: dict[str, Any] = {
     "gpu": True,
