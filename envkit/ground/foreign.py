@@ -162,12 +162,18 @@ def read(
                 data = stream.read(most + 1)
         else:
             with opened(path, root=root, links=links, error=error) as file:
-                data = b"".join(file.chunks(most + 1))
+                if file.status.st_size > most:
+                    raise _too_large(path, most, error, hint)
+                data = b"".join(file.chunks(most + 1))  # it may grow, and files of /proc have no size
     except OSError as problem:
         raise unreadable(path, problem, error=error, hint=hint) from problem
     if len(data) > most:
-        raise error(f"{path}:1:1: larger than {most} bytes", hint=hint or f"envkit reads at most {_size(most)} of it")
+        raise _too_large(path, most, error, hint)
     return data
+
+
+def _too_large(path: Path, most: int, error: type[EnvkitError], hint: str | None) -> EnvkitError:
+    return error(f"{path}:1:1: larger than {most} bytes", hint=hint or f"envkit reads at most {_size(most)} of it")
 
 
 def text(
@@ -272,23 +278,19 @@ def toml_tree(
 
 
 def write(
-    path: Path,
-    data: bytes,
-    *,
-    root: Path,
-    is_ours: Callable[[bytes], bool],
-    hint: str | None = None,
+    path: Path, data: bytes, *, root: Path, is_ours: Callable[[bytes], bool] | None, hint: str | None = None
 ) -> bool:
     """Replace a file whose name the user did not type, below a folder that someone else may have made.
 
-    Nothing is written through a link: neither the file nor a folder between it and `root` may be one. A file is
-    replaced only if `is_ours` is true of its first MiB. A run that is killed leaves the old file or the new one.
+    Nothing is written through a link: neither the file nor a folder between it and `root` may be one. A run that is
+    killed leaves the old file or the new one.
 
     Args:
         path: the file, inside `root`; folders on the way are created.
         data: its contents.
-        root: the folder that the user chose, itself or by a file in it.
-        is_ours: whether contents are those of a file that envkit wrote.
+        root: the folder that the user chose, itself or by a file in it; it may be a link.
+        is_ours: whether contents (the first MiB) are those of a file that envkit wrote; others are not replaced. None:
+            the user allowed to replace any file.
         hint: the next step if the path is refused.
 
     Returns:
@@ -299,24 +301,66 @@ def write(
         OSError: a folder cannot be written, or the disk is full; the old file is unchanged.
     """
     with _parent(path, root, links=False, create=True, hint=hint) as (folder, name):
-        mode = None
-        with contextlib.suppress(FileNotFoundError):
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISLNK(status.st_mode):
-                raise UsageError(f"{path} is a symbolic link, and envkit writes through none", hint=hint)
-            if not stat.S_ISREG(status.st_mode):
-                raise UsageError(f"{path} is {_kind(status)}, not a file", hint=hint)
-            old = _contents(name, folder, max(len(data), _CHUNK) + 1)
-            if old == data:
-                return False
-            if not is_ours(old[:_CHUNK]):
-                raise UsageError(f"{path} was not written by envkit, so it is not replaced", hint=hint)
-            mode = stat.S_IMODE(status.st_mode)
+        old = _replaceable(path, folder, len(data), is_ours, hint)
+        if old is not None and old.contents == data:
+            return False
         try:
-            _replace(name, folder, data, mode)
+            _replace(name, folder, data, old.mode if old is not None else None)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error  # names the temporary file, or none
     return True
+
+
+def check_write(
+    path: Path, *, root: Path, is_ours: Callable[[bytes], bool] | None, hint: str | None = None
+) -> bytes | None:
+    """Refuse what `write` would refuse, before long work or the first of several files.
+
+    Returns:
+        the first MiB of the file that would be replaced; None if there is none.
+
+    Raises:
+        UsageError: as `write`.
+        OSError: a folder or the file cannot be read.
+    """
+    try:
+        with _parent(path, root, links=False, hint=hint) as (folder, _):
+            old = _replaceable(path, folder, 0, is_ours, hint)
+    except FileNotFoundError:
+        return None
+    except IsADirectoryError as error:
+        raise UsageError(
+            f"{path} is a folder, not a file", hint=hint or "remove it, or choose another folder"
+        ) from error
+    return old.contents if old is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    mode: int
+    contents: bytes
+
+
+def _replaceable(
+    path: Path, folder: int, size: int, is_ours: Callable[[bytes], bool] | None, hint: str | None
+) -> _Old | None:
+    """Return the file that is to be replaced by one of `size` bytes; None if there is none."""
+    try:
+        status = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path} is {_kind(status)}, not a file", hint=hint or "remove it, or choose another folder")
+    descriptor = os.open(path.name, _FILE, dir_fd=folder)
+    try:
+        contents = b"".join(File(path, descriptor).chunks(max(size + 1, _CHUNK)))
+    finally:
+        os.close(descriptor)
+    if is_ours is not None and not is_ours(contents[:_CHUNK]):
+        raise UsageError(
+            f"{path} was not written by envkit, so it is not replaced", hint=hint or "move it, or choose another folder"
+        )
+    return _Old(stat.S_IMODE(status.st_mode), contents)
 
 
 def _replace(name: str, folder: int, data: bytes, mode: int | None) -> None:
@@ -343,14 +387,6 @@ def _replace(name: str, folder: int, data: bytes, mode: int | None) -> None:
             os.close(readable)
 
 
-def _contents(name: str, folder: int, most: int) -> bytes:
-    descriptor = os.open(name, _FILE, dir_fd=folder)
-    try:
-        return b"".join(File(Path(name), descriptor).chunks(most))
-    finally:
-        os.close(descriptor)
-
-
 class _Way:
     """The way from a folder down to a file, one open folder after the other, so that nothing on it can be exchanged."""
 
@@ -366,6 +402,7 @@ class _Way:
         self._waiting = parts[::-1]
         self._followed = 0
         self._folders: list[int] = []
+        self._names: list[str] = []
 
     def close(self) -> None:
         while self._folders:
@@ -385,22 +422,26 @@ class _Way:
     def _enter(self, part: str) -> str | None:
         """Enter a folder or follow a link; return the part if it is the file."""
         is_last = not any(rest not in ("", ".") for rest in self._waiting)
-        if is_last and self._create:
+        mode = self._mode(part, make=self._create and not is_last)
+        if mode is None:
             return part
-        mode = self._mode(part)
         if stat.S_ISLNK(mode):
             self._follow(part)
-        elif is_last and not stat.S_ISDIR(mode):
+        elif is_last and (self._create or not stat.S_ISDIR(mode)):
             return part
         else:
             self._folders.append(os.open(part, _FOLDER, dir_fd=self._folders[-1]))
+            self._names.append(part)
         return None
 
-    def _mode(self, part: str) -> int:
+    def _mode(self, part: str, *, make: bool) -> int | None:
+        """Return the mode of a name; None if it is that of a file to create."""
         try:
             return os.stat(part, dir_fd=self._folders[-1], follow_symlinks=False).st_mode
         except FileNotFoundError:
-            if not self._create:
+            if not make:
+                if self._create:
+                    return None
                 raise
         with contextlib.suppress(FileExistsError):
             os.mkdir(part, dir_fd=self._folders[-1])
@@ -408,7 +449,8 @@ class _Way:
 
     def _follow(self, part: str) -> None:
         if not self._links:
-            raise self._error(f"{self._path}: {part} is a symbolic link", hint=self._hint or f"ls -l {self._path}")
+            link = self._root.joinpath(*self._names, part)
+            raise self._error(f"{link} is a symbolic link", hint=self._hint or "remove it, or choose another folder")
         self._followed += 1
         if self._followed > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(self._path))
@@ -420,13 +462,14 @@ class _Way:
         if inside is None:
             raise self._leaves()
         while len(self._folders) > 1:
-            os.close(self._folders.pop())
+            self._ascend()
         self._waiting += reversed(inside)
 
     def _ascend(self) -> None:
         if len(self._folders) == 1:
             raise self._leaves()
         os.close(self._folders.pop())
+        self._names.pop()
 
     def _leaves(self) -> EnvkitError:
         return self._error(
