@@ -19,7 +19,7 @@ from packaging.specifiers import Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envkit.ground import strictyaml
+from envkit.ground import foreign
 from envkit.ground.errors import UsageError, masked
 from envkit.ground.versions import parse_constraint
 from envkit.plan import names
@@ -32,6 +32,11 @@ FILE = "requirements"
 """The field of `Setting` that names a requirements file."""
 UNDECIDED = "whether it is installed depends on the Python version"
 _MAX_DEPTH = 8  # files that name one another with -r
+_MOST_BYTES = 4 << 20  # of all files of a command; the SHA-256 of a thousand packages' wheels need one or two
+_MOST_LINES = 20_000  # of all files, continuation lines joined: each is parsed, which takes 0.1 ms
+_MOST_CHARS = 100_000  # of one such line: that of a package with a thousand hashes
+_MOST_COMPARED = 20  # different constraints of one package that later ones are compared with
+_FEWER = "remove -r lines, or name fewer files"
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
 # As in pip, a comment begins only after a blank, so the `#egg=NAME` of a URL is not one.
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
@@ -113,8 +118,64 @@ class Listed:
     settings: tuple[Setting, ...] = ()
 
 
-def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str, ...] = ()) -> tuple[Line, ...]:
+class Reading:
+    """The requirements files that one command reads: each of them once, and all of them within one limit."""
+
+    def __init__(self) -> None:
+        """Begin with the whole limit, and no file read."""
+        self._read: set[tuple[Path, bool]] = set()
+        self._bytes = foreign.Budget(_MOST_BYTES, f"{_MOST_BYTES >> 20} MiB of requirements files")
+        self._lines = foreign.Budget(_MOST_LINES, f"{_MOST_LINES} requirements in all files")
+
+    def lines(
+        self, name: str, folder: Path, *, constraint: bool = False, _from: tuple[str, ...] = ()
+    ) -> tuple[Line, ...]:
+        """Return the lines of a file as `read`; a file that was read before has none left."""
+        if "://" in name:
+            raise UsageError(
+                f"{masked(name)!r:.200} is a URL, and only files are read", hint="save it as a file in the folder"
+            )
+        path = folder / name
+        if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
+            raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
+        if len(_from) > _MAX_DEPTH:
+            raise UsageError(
+                f"{name}: files include one another more than {_MAX_DEPTH} levels deep", hint="remove -r and -c lines"
+            )
+        # The same file as requirements and as constraints has two meanings.
+        if (path, constraint) in self._read:
+            return ()
+        self._read.add((path, constraint))
+        text = foreign.text(path, root=folder)
+        self._bytes.spend(len(text), name, hint=_FEWER)
+        lines: list[Line] = []
+        for line in _logical(name, text):
+            self._lines.spend(1, line.where, hint=_FEWER)
+            option = _OPTION.fullmatch(line.text)
+            if option and option[1] in (*_FILES, *_CONSTRAINTS):
+                lines += self._included(line, option, name, folder, _from)
+            else:
+                lines.append(replace(line, constraint=constraint))
+        return tuple(lines)
+
+    def _included(
+        self, line: Line, option: re.Match[str], name: str, folder: Path, _from: tuple[str, ...]
+    ) -> tuple[Line, ...]:
+        file = option[2].strip()
+        target = file if "://" in file else posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
+        if target in (*_from, name):
+            raise UsageError(f"{line.where}: {target} includes itself", hint=f"remove the line {line.where}")
+        try:
+            return self.lines(target, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
+        except UsageError as error:
+            message = error.message if _from else f"{line.where}: {error.message}"
+            raise UsageError(message, hint=error.hint) from error
+
+
+def read(name: str, folder: Path, *, constraint: bool = False) -> tuple[Line, ...]:
     """Return the lines of a requirements file; the lines of an included file (`-r`, `-c`) replace the line with it.
+
+    A file that is included again has no lines there: pip reads them again, to the same effect.
 
     Args:
         name: of the file, relative to `folder`.
@@ -122,35 +183,10 @@ def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str,
         constraint: whether it is a constraints file. As with pip, a file that it includes with `-r` is not one.
 
     Raises:
-        UsageError: a file is missing, not UTF-8, a URL, outside the folder, or includes itself.
+        UsageError: a file is missing, not a file, not UTF-8, a URL, outside the folder, or includes itself; or all
+            files together are too long.
     """
-    if "://" in name:
-        raise UsageError(
-            f"{masked(name)!r:.200} is a URL, and only files are read", hint="save it as a file in the folder"
-        )
-    path = folder / name
-    if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
-    if len(_from) > _MAX_DEPTH:
-        raise UsageError(
-            f"{name}: files include one another more than {_MAX_DEPTH} levels deep", hint="remove -r and -c lines"
-        )
-    lines: list[Line] = []
-    for line in _logical(name, strictyaml.text_of(path)):
-        option = _OPTION.fullmatch(line.text)
-        if option and option[1] in (*_FILES, *_CONSTRAINTS):
-            file = option[2].strip()
-            target = file if "://" in file else posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
-            if target in (*_from, name):
-                raise UsageError(f"{line.where}: {target} includes itself", hint=f"remove the line {line.where}")
-            try:
-                lines += read(target, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
-            except UsageError as error:
-                message = error.message if _from else f"{line.where}: {error.message}"
-                raise UsageError(message, hint=error.hint) from error
-        else:
-            lines.append(replace(line, constraint=constraint))
-    return tuple(lines)
+    return Reading().lines(name, folder, constraint=constraint)
 
 
 def _logical(name: str, text: str) -> Iterable[Line]:
@@ -163,15 +199,27 @@ def _logical(name: str, text: str) -> Iterable[Line]:
             joined += raw.rstrip()[:-1] + " "
             continue
         whole = _COMMENT.sub("", joined + raw).strip()
+        if len(whole) > _MOST_CHARS:
+            raise UsageError(f"{name}:{start}: a requirement of {len(whole)} characters", hint="split the line")
         if whole:
             yield Line(where=f"{name}:{start}", text=whole)
         start, joined = 0, ""
 
 
-def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -> Contents:
-    """Return the contents of a requirements or constraints file that a line of another file names."""
+def included(
+    line: Line, name: str, folder: Path, *, constraint: bool = False, reading: Reading | None = None
+) -> Contents:
+    """Return the contents of a requirements or constraints file that a line of another file names.
+
+    Args:
+        line: the line.
+        name: of the file, relative to `folder`.
+        folder: every file must be inside this folder.
+        constraint: whether it is a constraints file.
+        reading: the files that the command read before; None: there are none.
+    """
     try:
-        contents = sort(read(name, folder, constraint=constraint))
+        contents = sort((reading or Reading()).lines(name, folder, constraint=constraint))
     except UsageError as error:
         return skip(line, error.message)
     return contents if constraint else take(line, FILE, name) + contents
@@ -247,12 +295,8 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Contents
     """Classify one requirement; `python` is as for `sort`."""
     if wanted.url:
         return skip(line, "it is a path or URL, and only names with versions can be locked")
-    if wanted.marker:
-        holds = _holds(wanted.marker, python)
-        if holds is None:
-            return skip(line, f"{UNDECIDED}: {wanted.marker}")
-        if not holds:
-            return skip(line, f"it is not for this system: {wanted.marker}", harmless=True)
+    if wanted.marker and (skipped := _not_for_here(line, wanted.marker, python)):
+        return skipped
     name = canonicalize_name(wanted.name)
     if name in FAMILY:
         return _family(line, name, wanted.specifier)
@@ -264,6 +308,17 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Contents
         return skip(line, why, harmless=line.constraint and not wanted.specifier)
     package = Package(spec=spec, line=line)
     return Contents(constraints=(package,)) if line.constraint else Contents(packages=(package,))
+
+
+def _not_for_here(line: Line, marker: Marker, python: str | None) -> Contents | None:
+    try:
+        holds = _holds(marker, python)
+    # Of a version with thousands of digits, or of a comparison without a meaning.
+    except ValueError:
+        return skip(line, "its marker cannot be evaluated")
+    if holds is None:
+        return skip(line, f"{UNDECIDED}: {marker}")
+    return None if holds else skip(line, f"it is not for this system: {marker}", harmless=True)
 
 
 def _holds(marker: Marker, python: str | None) -> bool | None:
@@ -311,13 +366,16 @@ def _contradictions(contents: Contents) -> Iterable[Skipped]:
     for device in devices[1:]:
         if (device.field, device.value) != (devices[0].field, devices[0].value):
             yield Skipped(line=device.line, why=f"contradicts {devices[0].line.where}: {devices[0].line.text}")
-    earlier: dict[str, list[tuple[Line, SpecifierSet]]] = {}
+    earlier: dict[str, dict[SpecifierSet, Line]] = {}
     for line, name, wanted in _constraints(contents):
-        for other, theirs in earlier.setdefault(name, []):
+        others = earlier.setdefault(name, {})
+        for theirs, other in others.items():
             if excludes(wanted, theirs):
                 yield Skipped(line=line, why=f"contradicts {other.where}: {other.text}", excluded=True)
                 break
-        earlier[name].append((line, wanted))
+        # Equal constraints are compared once. Beyond a few different ones, the solver finds what contradicts.
+        if len(others) < _MOST_COMPARED:
+            others.setdefault(wanted, line)
 
 
 def _constraints(contents: Contents) -> Iterable[tuple[Line, str, SpecifierSet]]:
@@ -354,9 +412,10 @@ def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults:
         at: the path of the list in the definition, for errors.
     """
     lines: list[Line] = []
+    reading = Reading()
     for name in files:
         try:
-            lines += read(name, folder)
+            lines += reading.lines(name, folder)
         except UsageError as error:
             faults.append(f"{at}: {error.message}")
     contents = sort(lines, python=python)
