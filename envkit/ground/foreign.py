@@ -105,8 +105,16 @@ class Budget:
         Raises:
             UsageError: the budget is used up; the message begins with `where`.
         """
+        self.check(amount, where, hint=hint)
         self.left -= amount
-        if self.left < 0:
+
+    def check(self, amount: int, where: str, *, hint: str | None = None) -> None:
+        """Refuse an amount that is not left, without taking it.
+
+        Raises:
+            UsageError: as `spend`.
+        """
+        if amount > self.left:
             raise UsageError(f"{where}: more than {self._what}", hint=hint)
 
 
