@@ -25,7 +25,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -296,7 +296,7 @@ def write(
     Args:
         path: the file, inside `root`; folders on the way are created.
         data: its contents.
-        root: the folder that the user chose, itself or by a file in it; it may be a link.
+        root: the folder that the user chose, itself or by a file in it; it may be a link, and is created.
         is_ours: whether contents (the first MiB) are those of a file that envkit wrote; others are not replaced. None:
             the user allowed to replace any file.
         hint: the next step if the path is refused.
@@ -308,8 +308,9 @@ def write(
         UsageError: there is a link, something else than a file, or a file that envkit did not write.
         OSError: a folder cannot be written, or the disk is full; the old file is unchanged.
     """
+    root.mkdir(parents=True, exist_ok=True)
     with _parent(path, root, links=False, create=True, hint=hint) as (folder, name):
-        old = _replaceable(path, folder, len(data), is_ours, hint)
+        old = _replaceable(path, folder, data, is_ours, hint)
         if old is not None and old.contents == data:
             return False
         try:
@@ -319,13 +320,48 @@ def write(
     return True
 
 
+def write_all(
+    folder: Path,
+    files: Mapping[str, bytes],
+    *,
+    is_ours: Callable[[bytes], bool] | None,
+    executable: Collection[str] = (),
+    hint: str | None = None,
+) -> None:
+    """Write several files below a folder that the user chose, as `write`; all are checked before the first is written.
+
+    Args:
+        folder: the folder; it is created.
+        files: contents by path in the folder.
+        is_ours: as for `write`.
+        executable: the paths of files that get the mode 0755.
+        hint: as for `write`.
+
+    Raises:
+        UsageError: as `write`; nothing was written.
+        OSError: as `write`.
+    """
+    for name, data in files.items():
+        check_write(folder / name, data, root=folder, is_ours=is_ours, hint=hint)
+    for name, data in files.items():
+        write(folder / name, data, root=folder, is_ours=is_ours, hint=hint)
+        if name in executable:
+            with opened(folder / name, root=folder, links=False) as file:
+                os.fchmod(file.descriptor, 0o755)
+
+
 def check_write(
-    path: Path, *, root: Path, is_ours: Callable[[bytes], bool] | None, hint: str | None = None
+    path: Path,
+    data: bytes = b"",
+    *,
+    root: Path,
+    is_ours: Callable[[bytes], bool] | None,
+    hint: str | None = None,
 ) -> bytes | None:
     """Refuse what `write` would refuse, before long work or the first of several files.
 
     Returns:
-        the first MiB of the file that would be replaced; None if there is none.
+        the contents of the file that would be replaced, of a large one the beginning; None if there is none.
 
     Raises:
         UsageError: as `write`.
@@ -333,13 +369,15 @@ def check_write(
     """
     try:
         with _parent(path, root, links=False, hint=hint) as (folder, _):
-            old = _replaceable(path, folder, 0, is_ours, hint)
+            old = _replaceable(path, folder, data, is_ours, hint)
     except FileNotFoundError:
         return None
     except IsADirectoryError as error:
         raise UsageError(
             f"{path} is a folder, not a file", hint=hint or "remove it, or choose another folder"
         ) from error
+    except NotADirectoryError as error:
+        raise UsageError(f"{path}: a folder on the way is a file", hint=hint or "choose another folder") from error
     return old.contents if old is not None else None
 
 
@@ -350,9 +388,9 @@ class _Old:
 
 
 def _replaceable(
-    path: Path, folder: int, size: int, is_ours: Callable[[bytes], bool] | None, hint: str | None
+    path: Path, folder: int, data: bytes, is_ours: Callable[[bytes], bool] | None, hint: str | None
 ) -> _Old | None:
-    """Return the file that is to be replaced by one of `size` bytes; None if there is none."""
+    """Return the file that is to be replaced by one with `data`; None if there is none."""
     try:
         status = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -361,10 +399,10 @@ def _replaceable(
         raise UsageError(f"{path} is {_kind(status)}, not a file", hint=hint or "remove it, or choose another folder")
     descriptor = os.open(path.name, _FILE, dir_fd=folder)
     try:
-        contents = b"".join(File(path, descriptor).chunks(max(size + 1, _CHUNK)))
+        contents = b"".join(File(path, descriptor).chunks(max(len(data) + 1, _CHUNK)))
     finally:
         os.close(descriptor)
-    if is_ours is not None and not is_ours(contents[:_CHUNK]):
+    if is_ours is not None and contents != data and not is_ours(contents[:_CHUNK]):
         raise UsageError(
             f"{path} was not written by envkit, so it is not replaced", hint=hint or "move it, or choose another folder"
         )
