@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
+import io
 import math
 import os
 import re
@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envkit.ground import canonical
 from envkit.ground.errors import EnvkitError, UsageError
 
 MAX_TEXT = 1 << 20
@@ -38,7 +39,7 @@ MAX_LINES = 100_000
 """Lines of such a text."""
 MAX_DEPTH = 64
 """Levels of lists and tables in JSON and TOML, as in YAML: far below Python's recursion limit."""
-_MAX_DIGITS = 20  # of an integer: those of 64 bits, and a sign
+_MAX_BITS = 1000  # of an integer, below `canonical.LARGEST`
 _MAX_LINKS = 40  # on the way to a file, as in Linux
 _MAX_DOTS = 64  # parts of one key of TOML; the parser needs the square of their number
 _CHUNK = 1 << 20
@@ -184,6 +185,22 @@ def _too_large(path: Path, most: int, error: type[EnvkitError], hint: str | None
     return error(f"{path}:1:1: larger than {most} bytes", hint=hint or f"envkit reads at most {_size(most)} of it")
 
 
+@contextlib.contextmanager
+def stream(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file that the user typed, of any size, as a stream for the length of a `with`.
+
+    Raises:
+        UsageError: it is no regular file, and no pipe of the shell.
+        OSError: it is missing or unreadable, or a folder.
+    """
+    if _OPENED_BY_SHELL.fullmatch(os.fspath(path)):
+        with path.open("rb") as file:
+            yield file
+        return
+    with opened(path) as regular, os.fdopen(os.dup(regular.descriptor), "rb") as file:
+        yield file
+
+
 def text(
     path: Path,
     most: int = MAX_TEXT,
@@ -233,15 +250,17 @@ def json_tree(
     where: str,
     *,
     unique: bool = False,
+    surrogates: bool = False,
     error: type[EnvkitError] = UsageError,
     hint: str | None = None,
 ) -> Any:
-    """Return the tree of a JSON text: numbers are finite, integers have 64 bits, texts are valid Unicode.
+    """Return the tree of a JSON text: numbers are finite (`envkit.ground.canonical.parse`), texts are valid Unicode.
 
     Args:
         data: the text; bytes are UTF-8.
         where: its name in errors.
         unique: refuse a key that is given twice, of which parsers use the first or the last.
+        surrogates: allow texts with half of a surrogate pair, which no file or terminal can have.
         error: the class of the error.
         hint: its hint.
 
@@ -250,25 +269,37 @@ def json_tree(
     """
     try:
         source = data if isinstance(data, str) else data.decode("utf-8-sig")
-        tree = json.loads(
-            source,
-            parse_int=_integer,
-            parse_float=_finite,
-            parse_constant=_finite,
-            object_pairs_hook=_without_duplicates if unique else None,
-        )
+        tree = canonical.parse(source, object_pairs_hook=_without_duplicates if unique else None)
         _check_depth(tree)
-        if _SURROGATE.search(source):
+        if not surrogates and _SURROGATE.search(source):
             _check_leaves(tree)
     except (ValueError, RecursionError) as problem:
         raise error(f"{where} is not JSON: {_reason(problem)}", hint=hint) from problem
     return tree
 
 
+def json_file(
+    path: Path,
+    most: int,
+    *,
+    root: Path | None = None,
+    unique: bool = False,
+    error: type[EnvkitError] = UsageError,
+    hint: str | None = None,
+) -> Any:
+    """Return the tree of a JSON file of at most `most` bytes: `read` and `json_tree`.
+
+    Raises:
+        EnvkitError: as these.
+    """
+    data = read(path, most, root=root, error=error, hint=hint)
+    return json_tree(data, str(path), unique=unique, error=error, hint=hint)
+
+
 def toml_tree(
     source: str, where: str, *, error: type[EnvkitError] = UsageError, hint: str | None = None
 ) -> dict[str, Any]:
-    """Return the tree of a TOML text: numbers are finite, integers have 64 bits, and it has at most `MAX_DEPTH` levels.
+    """Return the tree of a TOML text: numbers are finite, and it has at most `MAX_DEPTH` levels.
 
     Raises:
         EnvkitError: it is not such a text.
@@ -571,16 +602,10 @@ def _size(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count} bytes"
 
 
-def _integer(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"an integer of {len(digits)} digits")
-    return int(digits)
-
-
 def _finite(number: str) -> float:
     value = float(number.replace("_", ""))
     if not math.isfinite(value):
-        raise ValueError(f"{number[:_MAX_DIGITS]} is not a finite number")
+        raise ValueError(f"{number[:20]} is not a finite number")
     return value
 
 
@@ -608,7 +633,7 @@ def _inner(values: Sequence[Any]) -> list[Any]:
 
 
 def _check_leaves(tree: Any) -> None:
-    """Raise ValueError for a text with half of a surrogate pair, and for an integer of more than 64 bits."""
+    """Raise ValueError for a text with half of a surrogate pair, and for an integer of hundreds of digits."""
     waiting = [tree]
     while waiting:
         value = waiting.pop()
@@ -618,7 +643,7 @@ def _check_leaves(tree: Any) -> None:
             waiting += value
         elif isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
             raise ValueError("a text has half of a surrogate pair")
-        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
             raise ValueError(f"an integer of {value.bit_length()} bits")
 
 

@@ -179,6 +179,11 @@ def test_long_keys_and_values_are_cut(tmp_path: Path) -> None:
     assert len(found) == 3
 
 
+def two_gigabytes(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2 << 30)
+
+
 @pytest.mark.requirement("R4")
 @pytest.mark.parametrize(
     ("make", "what"),
@@ -187,7 +192,7 @@ def test_long_keys_and_values_are_cut(tmp_path: Path) -> None:
         (lambda path: path.symlink_to("/dev/zero"), "is a device"),
         (lambda path: path.symlink_to("/dev/tty"), "is a device"),
         (lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), "is a socket"),
-        (lambda path: (path.touch(), os.truncate(path, 2 << 30)), "larger than 1048576 bytes"),
+        (two_gigabytes, "larger than 1048576 bytes"),
         (lambda path: path.write_text("schema: 1\n" + "x" * (1 << 20)), "larger than 1048576 bytes"),
         (lambda path: path.write_text("\n" * 200_000), "more than 100000 lines"),
     ],

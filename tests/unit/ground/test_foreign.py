@@ -150,6 +150,16 @@ def test_a_file_exchanged_for_a_link_meanwhile_is_not_followed(tmp_path: Path, m
 
 
 @pytest.mark.requirement("R12")
+def test_a_stream_has_no_limit_of_size_but_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * (2 << 20))
+    with foreign.stream(tmp_path / "log") as file:
+        assert file.peek(1)[:1] == b"x"
+        assert len(file.read()) == 2 << 20
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is a pipe"), foreign.stream(tmp_path / "pipe"):
+        pass
+
+
 def test_a_large_file_is_refused_without_reading_it(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("wb") as file:
@@ -205,12 +215,12 @@ def test_other_texts_are_refused_with_their_place(tmp_path: Path, data: bytes, w
     ("data", "what"),
     [
         ("9" * 5000, "an integer of 5000 digits"),
-        ("-" + "9" * 21, "an integer of 22 digits"),
-        ('{"a": NaN}', "NaN is not a finite number"),
-        ("[Infinity]", "Infinity is not a finite number"),
-        ("[-Infinity]", "-Infinity is not a finite number"),
-        ("1e999", "1e999 is not a finite number"),
-        ("-1" + "0" * 400 + ".5", "-1000000000000000000 is not a finite number"),
+        ("-" + "9" * 400, "-999999999999999999999999999999999999999 is too large"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ("[Infinity]", "Infinity is not a JSON number"),
+        ("[-Infinity]", "-Infinity is not a JSON number"),
+        ("1e999", "1e999 is too large"),
+        ("-1" + "0" * 400 + ".5", "-100000000000000000000000000000000000000 is too large"),
         ("[" * 100_000, "nested deeper than 64 levels"),
         ("[" * 65 + "]" * 65, "nested deeper than 64 levels"),
         ('{"a":' * 65 + "1" + "}" * 65, "nested deeper than 64 levels"),
@@ -228,9 +238,9 @@ def test_json_that_no_reader_expects_is_refused(data: str | bytes, what: str) ->
 
 
 def test_json_that_readers_expect_is_read() -> None:
-    text = r'{"a": [1, -2.5, 18446744073709551615, true, null], "b": "\ud83d\ude00", "b": 1e308}'
+    text = r'{"a": [1, -2.5, 18446744073709551615, true, null], "b": "\ud83d\ude00", "b": 1e299}'
     assert foreign.json_tree(b"\xef\xbb\xbf" + text.encode(), "d.json") == {
-        "a": [1, -2.5, 18446744073709551615, True, None], "b": 1e308
+        "a": [1, -2.5, 18446744073709551615, True, None], "b": 1e299
     }  # fmt: skip
     with pytest.raises(UsageError, match="the key 'b' is given twice"):
         foreign.json_tree(text, "d.json", unique=True)
@@ -242,7 +252,7 @@ def test_json_that_readers_expect_is_read() -> None:
     [
         ("version = " + "9" * 5000, "an integer of more than 4300 digits"),
         ("a = 0x" + "f" * 5000, "an integer of 20000 bits"),
-        ("a = 18446744073709551616", "an integer of 65 bits"),
+        ("a = 0b1" + "0" * 1000, "an integer of 1001 bits"),
         ("a = inf", "inf is not a finite number"),
         ("a = [-nan]", "-nan is not a finite number"),
         ("a = 1e999", "1e999 is not a finite number"),

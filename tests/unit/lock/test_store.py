@@ -186,7 +186,7 @@ def two_gigabytes(path: Path) -> None:
         (lambda path: path.symlink_to("/dev/zero"), "is a link out of the folder"),
         (two_gigabytes, "larger than 67108864 bytes"),
         (lambda path: path.write_text('{"schema": "envkit.lock/2", "as_of": ' + "9" * 5000), "an integer of 5000"),
-        (lambda path: path.write_text('{"schema": "envkit.lock/2", "as_of": NaN}'), "NaN is not a finite number"),
+        (lambda path: path.write_text('{"schema": "envkit.lock/2", "as_of": NaN}'), "NaN is not a JSON number"),
         (lambda path: path.write_text('{"as_of": ' + "[" * 70 + "]" * 70 + "}"), "nested deeper than 64 levels"),
     ],
 )
