@@ -6,9 +6,11 @@ error in an image definition (`listed_in`); `envkit init` lists it.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +35,8 @@ FILE = "requirements"
 UNDECIDED = "whether it is installed depends on the Python version"
 _MAX_DEPTH = 8  # files that name one another with -r
 _MOST_BYTES = 4 << 20  # of all files of a command; the SHA-256 of a thousand packages' wheels need one or two
-_MOST_LINES = 20_000  # of all files, continuation lines joined: each is parsed, which takes 0.1 ms
+MOST_LINES = 20_000
+"""The most requirements of all files of a command, continuation lines joined: each is parsed, in 0.1 ms."""
 _MOST_CHARS = 100_000  # of one such line: that of a package with a thousand hashes
 _MOST_COMPARED = 20  # different constraints of one package that later ones are compared with
 _FEWER = "remove -r lines, or name fewer files"
@@ -125,7 +128,7 @@ class Reading:
         """Begin with the whole limit, and no file read."""
         self._read: set[tuple[Path, bool]] = set()
         self._bytes = foreign.Budget(_MOST_BYTES, f"{_MOST_BYTES >> 20} MiB of requirements files")
-        self._lines = foreign.Budget(_MOST_LINES, f"{_MOST_LINES} requirements in all files")
+        self._lines = foreign.Budget(MOST_LINES, f"{MOST_LINES} requirements in all files")
 
     def lines(
         self, name: str, folder: Path, *, constraint: bool = False, _from: tuple[str, ...] = ()
@@ -143,7 +146,7 @@ class Reading:
                 f"{name}: files include one another more than {_MAX_DEPTH} levels deep", hint="remove -r and -c lines"
             )
         # The same file as requirements and as constraints has two meanings.
-        if (path, constraint) in self._read:
+        if self.has_read(name, folder, constraint=constraint):
             return ()
         self._read.add((path, constraint))
         text = foreign.text(path, root=folder)
@@ -157,6 +160,10 @@ class Reading:
             else:
                 lines.append(replace(line, constraint=constraint))
         return tuple(lines)
+
+    def has_read(self, name: str, folder: Path, *, constraint: bool = False) -> bool:
+        """Return whether a file was read before, in the same role."""
+        return (folder / name, constraint) in self._read
 
     def _included(
         self, line: Line, option: re.Match[str], name: str, folder: Path, _from: tuple[str, ...]
@@ -206,20 +213,32 @@ def _logical(name: str, text: str) -> Iterable[Line]:
         start, joined = 0, ""
 
 
-def included(
-    line: Line, name: str, folder: Path, *, constraint: bool = False, reading: Reading | None = None
-) -> Contents:
+_reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
+
+
+@contextlib.contextmanager
+def reading_once() -> Iterator[None]:
+    """Within a `with`, `included` reads each file once, and all of them within one limit.
+
+    For a reader of a file that may name thousands of others, and whose parts do not know of each other.
+    """
+    token = _reading.set(Reading())
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -> Contents:
     """Return the contents of a requirements or constraints file that a line of another file names.
 
-    Args:
-        line: the line.
-        name: of the file, relative to `folder`.
-        folder: every file must be inside this folder.
-        constraint: whether it is a constraints file.
-        reading: the files that the command read before; None: there are none.
+    A file that was read before (`reading_once`) has no contents left.
     """
+    reading = _reading.get() or Reading()
+    if reading.has_read(name, folder, constraint=constraint):
+        return Contents()
     try:
-        contents = sort((reading or Reading()).lines(name, folder, constraint=constraint))
+        contents = sort(reading.lines(name, folder, constraint=constraint))
     except UsageError as error:
         return skip(line, error.message)
     return contents if constraint else take(line, FILE, name) + contents
@@ -232,9 +251,13 @@ def sort(lines: Iterable[Line], *, python: str | None = None) -> Contents:
         lines: as `read` returns them.
         python: minor version for markers; None = a marker is decided only if it is the same for every supported Python.
     """
-    contents = Contents()
-    for line in lines:
-        contents += _option(line) if line.text.startswith("-") else _requirement(line, python)
+    parts = [_option(line) if line.text.startswith("-") else _requirement(line, python) for line in lines]
+    contents = Contents(
+        settings=tuple(setting for part in parts for setting in part.settings),
+        packages=tuple(package for part in parts for package in part.packages),
+        constraints=tuple(package for part in parts for package in part.constraints),
+        skipped=tuple(row for part in parts for row in part.skipped),
+    )
     return replace(contents, skipped=(*contents.skipped, *_contradictions(contents)))
 
 

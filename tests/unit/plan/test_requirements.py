@@ -11,7 +11,7 @@ from envkit.facts.load import load
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.plan.definition import Definition, parse
 from envkit.plan.planner import plan_of
-from envkit.plan.requirements import Line, Reading, included, read, sort
+from envkit.plan.requirements import Line, included, read, reading_once, sort
 
 HEAD = "schema: envkit.image/1\ntitle: x\nrequirements: [r.txt]\n"
 REQUEST = 'request: {os: debian12, python: "3.11"}\n'
@@ -263,10 +263,11 @@ def test_a_file_of_two_including_files_counts_once_in_each_role(tmp_path: Path) 
 @pytest.mark.requirement("R12")
 def test_included_lines_share_the_files_that_were_read(tmp_path: Path) -> None:
     (tmp_path / "base.txt").write_text("einops\n")
-    reading, line = Reading(), Line(where="Dockerfile:1", text="RUN pip install -r base.txt")
-    found = [included(line, "base.txt", tmp_path, reading=reading) for _ in range(3)]
-    assert [len(one.packages) for one in found] == [1, 0, 0]
-    assert [one.settings[0].value for one in found] == ["base.txt"] * 3
+    line = Line(where="Dockerfile:1", text="RUN pip install -r base.txt")
+    with reading_once():
+        found = [included(line, "base.txt", tmp_path) for _ in range(3)]
+    assert [(len(one.settings), len(one.packages)) for one in found] == [(1, 1), (0, 0), (0, 0)]
+    assert found[0].settings[0].value == "base.txt"
 
 
 def many_links(folder: Path) -> None:
