@@ -46,7 +46,7 @@ def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     assert other.asked == []
 
 
-@pytest.mark.requirement("R12")
+@pytest.mark.requirement("R61")
 @pytest.mark.parametrize(
     "files",
     [

@@ -283,7 +283,7 @@ def of_size(text: bytes, size: int, **more: bytes) -> tuple[Diagnosis, float]:
 LINE = b"RuntimeError: No CUDA GPUs are available"
 
 
-@pytest.mark.requirement("R12")
+@pytest.mark.requirement("R61")
 @pytest.mark.parametrize("part", [b"Error: x=1 ", b"\0" * 64, b"{'loss': 0.5, 'error': 2}, ", b"=" * 64, b"[rank0]: "])
 def test_a_line_without_end_is_read_at_both_ends(part: bytes) -> None:
     found, seconds = of_size(
@@ -305,7 +305,7 @@ def test_lines_after_one_without_end_keep_their_numbers() -> None:
     assert [evidence.line for evidence in found.sections[0].findings[0].evidence] == [3]
 
 
-@pytest.mark.requirement("R12")
+@pytest.mark.requirement("R61")
 @pytest.mark.parametrize(
     "lines",
     [

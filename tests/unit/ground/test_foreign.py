@@ -149,7 +149,7 @@ def test_a_file_exchanged_for_a_link_meanwhile_is_not_followed(tmp_path: Path, m
         foreign.read(root / "file", root=root)
 
 
-@pytest.mark.requirement("R12")
+@pytest.mark.requirement("R61")
 def test_a_stream_has_no_limit_of_size_but_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * (2 << 20))
     with foreign.stream(tmp_path / "log") as file:
