@@ -92,10 +92,13 @@ def _of_file(path: Path) -> Content:
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint=f"for an OCI layout use oci:{path}")
     try:
-        tree = foreign.json_file(path, _MOST_FILE)
-    except UsageError as error:
-        if isinstance(error.__cause__, OSError):
-            raise
+        with foreign.stream(path) as file:
+            data = file.read(_MOST_FILE + 1)
+    except OSError as error:
+        raise foreign.unreadable(path, error) from error
+    try:
+        tree = foreign.json_tree(data, str(path)) if len(data) <= _MOST_FILE else None
+    except UsageError:
         tree = None  # some other file
     schema = tree.get("schema") if isinstance(tree, dict) else None
     if schema in (LOCK_SCHEMA, UNSEALED):
