@@ -183,7 +183,7 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
         try:
             text = foreign.text(path, root=None if parent in shipped() else folder)
         except UsageError as error:
-            raise UsageError(f"{where}: extends: {error.message}", hint=error.hint) from error
+            raise UsageError(f"{where}: extends: {parent!r}: {error.message}", hint=error.hint) from error
         first = _values(strictyaml.read(text, str(path)), str(path), faults)
         if "extends" in first:
             faults.append(
