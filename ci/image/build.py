@@ -73,7 +73,7 @@ def _plan(folder: Path) -> BuildPlan:
     return replace(
         plan,
         family=(),
-        copy=tuple(planned(name, target, workdir="/", folder=folder, where=name) for name, target in TARGETS.items()),
+        copy=planned(TARGETS.items(), workdir="/", folder=folder, where="envkit.yaml"),
         pip=tuple(sorted(str(requirement) for requirement in requirements if requirement.marker is None)),
         labels=(("org.opencontainers.image.version", fields["Version"]),),
     )

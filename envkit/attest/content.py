@@ -9,12 +9,11 @@ only if `Access.layers` is set.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envkit.ground.errors import UsageError
+from envkit.ground import foreign
 from envkit.lock.model import Lock
 from envkit.plan.model import BuildPlan
 
@@ -131,7 +130,4 @@ def json_of(data: bytes, where: str) -> Any:
     Raises:
         UsageError: the document is not JSON.
     """
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not JSON", hint="build the image again") from error
+    return foreign.json_tree(data, where, surrogates=True, hint="build the image again")

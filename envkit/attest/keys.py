@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from envkit.ground import foreign
 from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.ground.installation import libraries
 
@@ -212,11 +213,7 @@ def _load_plain(path: Path, data: bytes) -> PrivateKeyTypes:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_FILE)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}", hint=_MAKE) from error
+    return foreign.read(path, _MAX_FILE, hint=_MAKE)
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:

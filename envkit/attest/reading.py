@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 from envkit.attest import packages
 from envkit.attest.access import Access
 from envkit.attest.content import Content, Layer, Package, json_of, of_lock
+from envkit.ground import foreign
 from envkit.ground.errors import (
     EngineError,
     EnvironmentProblem,
@@ -92,13 +92,14 @@ def _of_file(path: Path) -> Content:
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint=f"for an OCI layout use oci:{path}")
     try:
-        with path.open("rb") as file:
+        with foreign.stream(path) as file:
             data = file.read(_MOST_FILE + 1)
-        tree = json.loads(data) if len(data) <= _MOST_FILE else None
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}", hint=f"ls -l {path}") from error
-    except (ValueError, RecursionError):
-        tree = None
+        raise foreign.unreadable(path, error) from error
+    try:
+        tree = foreign.json_tree(data, str(path)) if len(data) <= _MOST_FILE else None
+    except UsageError:
+        tree = None  # some other file
     schema = tree.get("schema") if isinstance(tree, dict) else None
     if schema in (LOCK_SCHEMA, UNSEALED):
         lock = read_lock(path)

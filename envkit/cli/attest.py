@@ -195,10 +195,10 @@ def private_key(path: Path, passphrase_file: Path | None) -> PrivateKey:
 def _passphrase(path: Path | None) -> bytes | None:
     if path is None:
         return None
-    try:
-        passphrase = path.read_bytes().split(b"\n", 1)[0].rstrip(b"\r")  # an editor may end the line with CRLF
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}", hint="--passphrase-file FILE") from error
+    from envkit.ground import foreign
+
+    data = foreign.read(path, hint="--passphrase-file FILE")
+    passphrase = data.split(b"\n", 1)[0].rstrip(b"\r")  # an editor may end the line with CRLF
     if not passphrase:
         raise UsageError(f"{path}: the first line is empty", hint="write the passphrase on the first line")
     return passphrase

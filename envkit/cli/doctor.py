@@ -146,11 +146,12 @@ def command(flags: DoctorFlags) -> int:
 
 def _log(name: str) -> Diagnosis:
     from envkit.doctor.logs import diagnose_log
+    from envkit.ground import foreign
 
     try:
         if name == "-":
             return diagnose_log(sys.stdin.buffer, "stdin")  # type: ignore[arg-type]  # a BufferedReader, unless replaced
-        with Path(name).open("rb") as file:
+        with foreign.stream(Path(name)) as file:
             return diagnose_log(file, name)
     except (OSError, EOFError) as error:  # EOFError: a log in gzip format that is cut short
         reason = str(getattr(error, "strerror", None) or error).lower()

@@ -273,27 +273,26 @@ def _print_main(kind: str, files: Mapping[str, str]) -> None:
 
 def _write(target: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
     """Write a single file as `target`, several files below it."""
+    from envkit.ground import foreign
     from envkit.ground.store import write_atomic
 
     below = folder or len(files) > 1 or target.is_dir()
     contents = {target / name if below else target: text.encode() for name, text in files.items()}
     # All files are checked before the first one is written. A link, for example in a foreign checkout, may lead to any
     # file of the user.
+    root = target if below else target.parent
     for path, data in contents.items():
-        link = next((part for part in _below(path, target) if part.is_symlink()), None)
-        if link is not None:
-            raise UsageError(f"{link} is a symbolic link", hint=f"remove it, or write to another folder than {target}")
-        if path.exists() and not force and (not path.is_file() or path.read_bytes() != data):
+        hint = f"remove it, or write to another folder than {target}"
+        old = foreign.check_write(path, data, root=root, is_ours=None, hint=hint)
+        if old is not None and old != data and not force:
             raise UsageError(f"{path} exists and differs", hint="--force replaces it")
     for path, data in contents.items():
-        write_atomic(path, data)
+        if below:
+            foreign.write(path, data, root=root, is_ours=None)
+        else:
+            write_atomic(path, data)
     first = next(iter(contents))
     tell(f"{first}" if len(contents) == 1 else f"{first} and {len(contents) - 1} other files in {target}")
-
-
-def _below(path: Path, target: Path) -> list[Path]:
-    """Return a file and the folders between it and the target, which may be a link, because the user chose it."""
-    return [path] if path == target else [path, *(parent for parent in path.parents if target in parent.parents)]
 
 
 def _list(*, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground import foreign
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def read_text(name: str, option: str) -> str:
         if name == "-":
             data = sys.stdin.buffer.read(_LARGEST + 1)  # one byte more shows that it is larger
         else:
-            with Path(name).open("rb") as file:
+            with foreign.stream(Path(name)) as file:
                 data = file.read(_LARGEST + 1)
     except OSError as error:
         raise UsageError(f"{option} {name}: {error.strerror or error}", hint=f"ls -l {name}") from error

@@ -68,6 +68,7 @@ def command(flags: InitFlags) -> None:
     envkit init docker/Dockerfile                read this file
     envkit init --dry-run                        print the definition
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    from envkit.ground import foreign
     from envkit.ground.store import write_new
     from envkit.project.definition import SCHEMA_FILE, draft
 
@@ -80,6 +81,8 @@ def command(flags: InitFlags) -> None:
     target = folder / flags.output
     drafted = draft(name, folder, load_facts(flags.facts_file))
     if not flags.dry_run:
+        # A checkout may have a link of this name, or of its folder, that leads to any file of the user.
+        foreign.check_write(folder / SCHEMA_FILE, root=folder, is_ours=_is_schema)
         try:
             write_new(target, drafted.text.encode())
         except FileExistsError as error:
@@ -104,11 +107,18 @@ def _write_schema(folder: Path) -> None:
     """Write the schema that the first line of the definition names, for editors."""
     import json
 
-    from envkit.ground.store import write_atomic
+    from envkit.ground import foreign
     from envkit.plan.shape import schema
     from envkit.project.definition import SCHEMA_FILE
 
-    write_atomic(folder / SCHEMA_FILE, json.dumps(schema(), indent=1).encode() + b"\n")
+    data = json.dumps(schema(), indent=1).encode() + b"\n"
+    foreign.write(folder / SCHEMA_FILE, data, root=folder, is_ours=_is_schema)
+
+
+def _is_schema(data: bytes) -> bool:
+    from envkit.plan.definition import SCHEMA as DEFINITION
+
+    return not data.strip() or DEFINITION.encode() in data
 
 
 def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:

@@ -132,7 +132,7 @@ def command(flags: LockFlags) -> None:
     envkit lock train.yaml --check                check in CI that it is up to date
     envkit lock --export requirements.txt         export envkit.lock for pip
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit.lock.store import read_lock
+    from envkit.lock.store import check_write, read_lock
 
     output = Path(flags.output)
     has_request = flags.definition or not flags.request.is_empty
@@ -150,6 +150,7 @@ def command(flags: LockFlags) -> None:
     request = flags.lock_request()  # first, so that errors of the request are reported before those of the file
     if output.is_dir():
         raise UsageError(f"{flags.output} is a folder", hint="envkit lock -o FILE")
+    check_write(output)
     old = None
     if flags.output != "-" and (flags.update or output.exists()):
         old = _required(output, flags) if flags.update else _readable(output)

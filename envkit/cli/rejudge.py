@@ -83,15 +83,16 @@ def _judge_record(path: Path, flags: VerifyFlags, document: str | None) -> int:
 
 def _table(which: str) -> Thresholds | None:
     from envkit.checks import thresholds
+    from envkit.ground import foreign
 
     if which == "record":
         return None
     if which == "shipped":
         return thresholds.shipped()
     try:
-        text = Path(which).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"--thresholds {which} cannot be read: {error}"
+        text = foreign.text(Path(which))
+    except UsageError as error:
+        message = f"--thresholds {which} cannot be read: {error.message}"
         raise UsageError(message, hint="--thresholds record|shipped|FILE") from error
     table = thresholds.parse(text, which)
     known = set(thresholds.shipped().rows)
@@ -136,12 +137,13 @@ def _read(name: str) -> bytes:
     Raises:
         UsageError: the file cannot be read.
     """
+    from envkit.ground import foreign
     from envkit.verify.payload import MAX_BYTES
 
     try:
         if name == "-":
             return sys.stdin.buffer.read(MAX_BYTES + 1)
-        with Path(name).open("rb") as file:
+        with foreign.stream(Path(name)) as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"--observed {name}: {error.strerror or error}", hint=_EXAMPLE) from error

@@ -215,21 +215,18 @@ def _print_inline(flags: RenderFlags, plan: BuildPlan, rendered: Rendered, files
 
 
 def _write(folder: Path, rendered: Rendered, files: dict[str, bytes]) -> None:
-    """Write every file of the build context; existing symbolic links are refused, because they may lead elsewhere."""
+    """Write every file of the build context, but through no link and over no file of someone else."""
+    from envkit.ground import foreign
     from envkit.ground.progress import counted
-    from envkit.ground.store import write_atomic
 
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {folder} is a file", hint="--out DIR names a folder")
-    links = [name for name in files if (folder / name).is_symlink()]
-    if links:
-        raise UsageError(
-            f"{folder / links[0]} is a symbolic link", hint=f"remove it, or write to another folder than {folder}"
-        )
-    for name, data in files.items():
-        write_atomic(folder / name, data)
-        if name in rendered.executable:
-            (folder / name).chmod(0o755)
+    hint = f"remove it, or write to another folder than {folder}"
+    # Not every file of a context shows who wrote it, but each context has its plan.
+    plan = foreign.check_write(folder / _ONLY["plan"], root=folder, is_ours=None, hint=hint)
+    is_context = plan is not None and b'"schema":"envkit.plan/' in plan
+    is_ours = None if is_context else lambda _: False
+    foreign.write_all(folder, files, is_ours=is_ours, executable=rendered.executable, hint=hint)
     tell(f"{counted(len(files), 'file')} in {folder}")
 
 

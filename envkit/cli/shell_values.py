@@ -83,12 +83,15 @@ def definitions(context: click.Context, parameter: click.Parameter, typed: str) 
 
 
 def _is_definition(path: Path) -> bool:
+    from envkit.ground import foreign
+    from envkit.ground.errors import UsageError
+
     try:
         if path.suffix not in (".yaml", ".yml"):
             return False
-        with path.open("rb") as file:
-            return _DEFINITION.search(file.read(_HEAD)) is not None
-    except OSError:
+        with foreign.opened(path) as file:
+            return _DEFINITION.search(file.read_at(0, _HEAD)) is not None
+    except (OSError, UsageError):
         return False
 
 

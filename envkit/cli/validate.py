@@ -13,6 +13,7 @@ import click
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.output import aligned, print_json
+from envkit.ground import foreign
 from envkit.ground.errors import EnvkitError, UsageError
 from envkit.ground.settings import FILES
 
@@ -124,7 +125,7 @@ def _kind(path: Path) -> str | None:
     if path.name in FILES:
         return "settings"
     try:
-        with path.open("rb") as file:
+        with foreign.stream(path) as file:
             own = _OWN.search(file.read(_HEAD))
     except OSError as error:
         raise UsageError(f"{path}: {(error.strerror or 'cannot be read').lower()}", hint=f"ls -l {path}") from error

@@ -9,7 +9,7 @@ from io import BufferedReader
 from typing import TYPE_CHECKING
 
 from envkit.doctor.knowledge import NEAR, ROLES, Row, Signature, rows
-from envkit.doctor.logtext import pieces, plain
+from envkit.doctor.logtext import Piece, pieces, plain
 from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity
 from envkit.ground.errors import NotVerifiedError
 from envkit.ground.text import LINE_LIMIT
@@ -42,6 +42,9 @@ _FAULT = re.compile(
 )
 
 
+_DIGITS = str.maketrans("123456789", "0" * 9)
+_MOST_SHAPES = 20_000
+_LONG_SHAPE = 300  # characters
 _CUDA_NUMBER = re.compile(r"\(found version (\d{4,5})\)")
 
 
@@ -74,9 +77,26 @@ class ScanResult:
     """The failures found in a log."""
 
     hits: dict[str, _Hit] = field(default_factory=dict)
-    unknown: list[Evidence] = field(default_factory=list)  # the first lines that look like errors
-    last: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_UNKNOWN_KEPT))
+    unknown: list[_RawLine] = field(default_factory=list)  # the first lines that look like errors
+    last: deque[_RawLine] = field(default_factory=lambda: deque(maxlen=_UNKNOWN_KEPT))
     lines: int = 0
+    skipped: int = 0  # characters in the middle of very long lines
+
+    @property
+    def faults(self) -> tuple[Evidence, ...]:
+        """The first and the last lines that look like errors and match no row."""
+        return tuple(Evidence(text=plain(line)[:SHOWN], line=number) for number, line in (*self.unknown, *self.last))
+
+
+_RawLine = tuple[int, str]  # number and text
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What is known of all lines that differ only in their digits."""
+
+    literals: tuple[str, ...]  # literals that such a line may contain
+    is_fault: bool
 
 
 def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
@@ -91,8 +111,10 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     result = scan(file)
     findings = tuple(_findings(result))
     known = [finding for finding in findings if finding.severity is Severity.ERROR]
-    faults = (*result.unknown, *(evidence for evidence in result.last if evidence not in result.unknown))
+    faults = result.faults
     facts = [("lines", f"{result.lines:,}")]
+    if result.skipped:
+        facts.append(("not read", f"{result.skipped / 1e6:,.1f} MB in the middle of very long lines"))
     code = 0
     if known:
         conclusion = f"{known[0].title} (line {known[0].evidence[0].line})"
@@ -116,40 +138,73 @@ def scan(file: BufferedReader) -> ScanResult:
         starts.setdefault(watch.signature.has, []).append(watch)
         for text in watch.signature.near:
             contexts.setdefault(text, []).append(watch)
-    literals = (*dict.fromkeys((*starts, *contexts, *_FAULT_WORDS)),)
+    shapes = _Shapes((*dict.fromkeys((*starts, *contexts, *_FAULT_WORDS)),))
     for piece in pieces(file):
-        low = piece.text.lower()
-        # Once for the whole piece: most literals are not in it, so its lines are searched for few of them.
-        present = [text for text in literals if text in low]
         result.lines = piece.first + piece.text.count("\n")
-        for number, line in piece.lines() if present else ():
+        result.skipped += piece.skipped
+        for number, line, shape in shapes.of(piece):
             low = line.lower()
-            matched = [text for text in present if text in low]
-            if not matched:
-                continue
+            matched = [text for text in shape.literals if text in low]
             for text in matched:
                 for watch in contexts.get(text, ()):
                     _context(watch, number, result)
             started = [(text, watch) for text in matched for watch in starts.get(text, ())]
-            if not started and not _FAULTY.search(line):
-                continue
-            clean = plain(line)
-            for text, watch in started:
+            if started:
                 # `plain` cuts a long line, and would cut off a message far out in it.
                 is_short = len(line) <= LINE_LIMIT
-                _start(watch, number, clean if is_short else plain(_around(line, low.find(text))), result)
-            if _FAULT.search(clean):
-                _fault(Evidence(text=clean[:SHOWN], line=number), result)
+                clean = plain(line) if is_short else ""
+                for text, watch in started:
+                    _start(watch, number, clean if is_short else plain(_around(line, low.find(text))), result)
+            if shape.is_fault:
+                _fault(number, line, result)
     return result
 
 
-def _fault(evidence: Evidence, result: ScanResult) -> None:
+class _Shapes:
+    """Lines by their shape: a log of millions of lines has few, so each shape is searched for the literals once."""
+
+    def __init__(self, literals: Sequence[str]) -> None:
+        self._literals = [(text, text.translate(_DIGITS)) for text in literals]
+        self._known: dict[str, _Shape | None] = {}
+
+    def of(self, piece: Piece) -> Iterator[tuple[int, str, _Shape]]:
+        """Yield the lines of a piece that may matter, each with its number and shape."""
+        rows = [(number, line, line.translate(_DIGITS)) for number, line in piece.lines()]
+        if len(self._known) > _MOST_SHAPES:
+            self._known.clear()
+        new = {shape: line for _, line, shape in rows if shape not in self._known}
+        if new:
+            # Once for all new ones: most literals are in none, so each is searched for few of them.
+            whole = "\n".join(new).lower()
+            present = [pair for pair in self._literals if pair[1] in whole]
+            for shape, line in new.items():
+                self._known[shape] = _shape(shape, line, present)
+        for number, line, text in rows:
+            shape_of_line = self._known[text]
+            if shape_of_line is not None:
+                yield number, line, shape_of_line
+        # Long ones are as good as never repeated, and would fill the memory.
+        for text in new:
+            if len(text) > _LONG_SHAPE:
+                del self._known[text]
+
+
+def _shape(text: str, line: str, present: Sequence[tuple[str, str]]) -> _Shape | None:
+    """Return what is known of a shape; None if it has no literal. Digits decide neither prefixes nor errors."""
+    low = text.lower()
+    literals = tuple(literal for literal, shape in present if shape in low)
+    if not literals:
+        return None
+    return _Shape(literals, _FAULTY.search(line) is not None and _FAULT.search(plain(line)) is not None)
+
+
+def _fault(number: int, line: str, result: ScanResult) -> None:
     """Keep a line that looks like an error; an exception replaces the head of its own traceback."""
     recent = result.last or result.unknown
-    if recent and _HEAD in recent[-1].text and (evidence.line or 0) - (recent[-1].line or 0) <= NEAR:
-        recent[-1] = evidence
+    if recent and _HEAD in recent[-1][1] and number - recent[-1][0] <= NEAR:
+        recent[-1] = (number, line)
         return
-    (result.unknown if len(result.unknown) < _UNKNOWN_KEPT else result.last).append(evidence)
+    (result.unknown if len(result.unknown) < _UNKNOWN_KEPT else result.last).append((number, line))
 
 
 def _around(line: str, position: int) -> str:

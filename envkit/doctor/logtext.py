@@ -1,6 +1,7 @@
 """Read a log of any size in pieces of whole lines; strip terminal escapes and the prefixes of engines.
 
-Memory is bounded: a piece has at most `PIECE` characters plus one line, and a line longer than `LONGEST` is split.
+Memory is bounded: a piece has at most `PIECE` characters plus one line, and a line longer than `LONGEST` is split. Of a
+line longer than `WHOLE`, the middle is skipped: no program writes a message there, and each MB costs time.
 Lines are counted by line feeds; the redraws of a progress bar (carriage returns) belong to the line they are on.
 Logs compressed with gzip or encoded in UTF-16 (PowerShell) are decoded.
 """
@@ -19,6 +20,7 @@ from envkit.ground.text import LINE_LIMIT, neutral
 
 PIECE = 1 << 18
 LONGEST = 4 * LINE_LIMIT
+WHOLE = 8 * PIECE
 # Here and below all repetitions are bounded, so that a hostile line takes no longer than others.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
@@ -49,13 +51,16 @@ class Piece:
 
     first: int
     text: str
+    skipped: int = 0  # characters before it that were not read, in the middle of a long line
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yield each line with its number; the redraws of a progress bar are lines with the same number."""
-        for offset, line in enumerate(self.text.split("\n")):
-            for part in line.split("\r") if "\r" in line else (line,):
-                if part:
-                    yield self.first + offset, part
+        lines = [(number, line) for number, line in enumerate(self.text.split("\n"), self.first) if line]
+        if "\r" not in self.text:
+            yield from lines
+            return
+        for number, line in lines:
+            yield from ((number, part) for part in line.split("\r") if part)
 
 
 def pieces(file: io.BufferedReader) -> Iterator[Piece]:
@@ -71,6 +76,7 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
     stream: io.BufferedReader | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
     decoder = codecs.getincrementaldecoder(_encoding(start))("replace")
     rest, number = "", 1
+    long = _LongLine()
     while data := _read(stream):
         text = rest + decoder.decode(data)
         if "\x1b" in text:
@@ -78,14 +84,44 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
         whole, feed, rest = text.rpartition("\n")
         # A part of a line: the number stays, because no line feed was read.
         if not feed and len(rest) > LONGEST:
-            yield Piece(number, rest)
+            if long.takes(rest):
+                yield Piece(number, rest)
             rest = ""
         if feed:
+            yield from long.end(number)
             yield Piece(number, whole)
             number += whole.count("\n") + 1
+    yield from long.end(number)
     rest += decoder.decode(b"", final=True)
     if rest:
         yield Piece(number, _ESCAPES.sub("", rest))
+
+
+class _LongLine:
+    """The parts of a line that have no line break: the first ones are read at once, then only the last one."""
+
+    def __init__(self) -> None:
+        self._length = self._skipped = 0
+        self._kept = ""
+
+    def takes(self, part: str) -> bool:
+        """Return whether a part is to be read now."""
+        # The redraws of a progress bar are lines of their own.
+        if "\r" in part:
+            return True
+        self._length += len(part)
+        if self._length <= WHOLE:
+            return True
+        self._skipped += len(self._kept)
+        self._kept = part
+        return False
+
+    def end(self, number: int) -> Iterator[Piece]:
+        """Yield the last part, if it was kept back."""
+        if self._kept:
+            yield Piece(number, self._kept, self._skipped)
+        self._length = self._skipped = 0
+        self._kept = ""
 
 
 def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:

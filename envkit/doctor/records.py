@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from envkit.doctor import symptoms
 from envkit.doctor.knowledge import Row, rows
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight
 from envkit.doctor.trees import items, mapping
+from envkit.ground import foreign
 from envkit.ground.errors import UsageError
-from envkit.verify.record import SCHEMA
+from envkit.verify.record import MAX_FILE, SCHEMA
 
-MAX_BYTES = 64 << 20  # far above any record
 _SEVERITIES = {"FAIL": Severity.ERROR, "ERROR": Severity.ERROR, "WARN": Severity.WARN, "INCONCLUSIVE": Severity.WARN}
 # Reasons that are not errors, whatever the verdict.
 _NOTES = frozenset({"NO_GPU", "NO_PLAN", "NOTHING_EXECUTED", "PARTIAL", "INCONCLUSIVE"})
@@ -27,16 +26,7 @@ def read_record(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: the file does not exist, or is not a verify record.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or 'cannot be read').lower()}", hint=f"ls -l {path}") from error
-    try:
-        # A larger file is cut off here, so it is not JSON.
-        tree = json.loads(data[:MAX_BYTES])
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {error}", hint="envkit verify IMAGE -o record.json") from error
+    tree = foreign.json_file(path, MAX_FILE, hint="envkit verify IMAGE -o record.json")
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         schema = tree.get("schema") if isinstance(tree, dict) else None
         raise UsageError(f"{path} is not a verify record ({SCHEMA}): its schema is {schema!r:.80}",

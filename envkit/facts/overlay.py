@@ -111,8 +111,12 @@ class _Reader:
         if not isinstance(tree, dict):
             self._faults.append("the file must contain tables such as builds: and sources:")
             return {}
-        if tree.get("schema") != "1":
-            self._faults.append(f"schema: {tree.get('schema')!r} is not 1; begin the file with 'schema: 1'")
+        if "schema" not in tree:
+            # It is some other file, whose contents may be private, so nothing of it is quoted.
+            self._faults.append("schema is missing; begin the file with 'schema: 1'")
+            return {}
+        if tree["schema"] != "1":
+            self._faults.append(f"schema: {_shown(tree['schema'])} is not 1; begin the file with 'schema: 1'")
         self._unknown("", tree, ["schema", "facts_version", "sources", *tables.BY_NAME])
         by_table: dict[str, dict[int, Any]] = {}
         for name in tables.BY_NAME:
@@ -122,13 +126,15 @@ class _Reader:
 
     def sources(self, tree: Any) -> dict[str, Any]:
         """Return the overlay's own source rows."""
-        sources = tree.get("sources", {}) if isinstance(tree, dict) else {}
+        sources = tree.get("sources", {}) if isinstance(tree, dict) and "schema" in tree else {}
         if not isinstance(sources, dict):
             self._faults.append("sources: is not a table of id: {kind: ..., what: ...}")
             return {}
         for name, row in sources.items():
             if not isinstance(row, dict) or not row or not all(isinstance(value, str) for value in row.values()):
-                self._faults.append(f"sources.{name}: must be a table of strings such as {{kind: ..., what: ...}}")
+                self._faults.append(
+                    f"sources.{name:.{_SHOWN}}: must be a table of strings such as {{kind: ..., what: ...}}"
+                )
         return sources
 
     def _rows(self, name: str, value: Any) -> dict[int, Any]:
@@ -184,7 +190,7 @@ class _Reader:
             if name not in known:
                 close = similar(name, known)
                 suggestion = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
-                self._faults.append(f"{prefix}{name}: unknown{suggestion}")
+                self._faults.append(f"{prefix}{name:.{_SHOWN}}: unknown{suggestion}")
 
 
 def _is_text(value: Any) -> bool:

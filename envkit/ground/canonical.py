@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 LARGEST_MEASURED, LARGEST = 1e100, 1e300
 """Limits for measurements, and for values that are computed from them: computing must not overflow to infinity."""
+_MOST_DIGITS = 4300  # of an integer: Python converts no longer ones
 
 
 def parse(
@@ -38,8 +39,7 @@ def parse(
         text,
         parse_constant=_no_constant,
         parse_float=lambda literal: checked(float(literal), literal),
-        # int() itself raises ValueError for more than 4300 digits.
-        parse_int=lambda literal: checked(int(literal), literal),
+        parse_int=lambda literal: checked(_integer(literal), literal),
         object_pairs_hook=object_pairs_hook,
     )
 
@@ -48,6 +48,13 @@ def digest_of(tree: Any) -> str:
     """Return the SHA-256 of a plain JSON tree as hex; raises ValueError for NaN and infinities."""
     text = json.dumps(_canonical(tree), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _integer(literal: str) -> int:
+    # With a message about a function that users cannot call.
+    if len(literal) > _MOST_DIGITS:
+        raise ValueError(f"an integer of {len(literal)} digits")
+    return int(literal)
 
 
 def _no_constant(name: str) -> float:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import schemas
+from envkit.ground import foreign, schemas
 from envkit.ground.errors import UsageError, masked, shown
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import neutral, similar
@@ -456,21 +456,16 @@ def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
 
 def _tree(path: Path) -> dict[str, object]:
     """Return the settings of a file; in `pyproject.toml` they are the table `[tool.envkit]`."""
-    tree: dict[str, object] = _toml(path)
+    tree: dict[str, object] = _toml(path, path.parent)
     for name in ("tool", "envkit") if path.name == FILES[1] else ():
         tree = _table(path, name, tree.get(name, {}))
     return tree
 
 
-def _toml(path: Path) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415 - takes milliseconds, and most folders have no settings file
-
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}", hint=f"fix {path.name}, or run from another folder") from error
-    except FileNotFoundError as error:
-        raise UsageError(f"{path}: no such file or directory", hint=f"ls {path.parent}") from error
+def _toml(path: Path, root: Path | None = None) -> dict[str, Any]:
+    return foreign.toml_tree(
+        foreign.text(path, root=root), str(path), hint=f"fix {path.name}, or run from another folder"
+    )
 
 
 def _table(path: Path, name: str, value: object) -> dict[str, object]:

@@ -18,9 +18,10 @@ from typing import Any
 
 import yaml
 
+from envkit.ground import foreign
 from envkit.ground.errors import UsageError
 
-MAX_BYTES = 1024 * 1024  # far more than a person writes
+MAX_BYTES = foreign.MAX_TEXT  # far more than a person writes
 MAX_DEPTH = 64  # far below Python's recursion limit
 _MAX_FAULTS = 20  # in one message
 _SHOWN = 80  # characters of the file's text in a message
@@ -70,39 +71,22 @@ def read_with_places(text: str, name: str, *, aliases: bool = False) -> tuple[Tr
     return _Builder(text, name, aliases=aliases).build()
 
 
-def read_file(path: Path) -> Tree:
-    """Read a YAML file strictly.
+def read_file(path: Path, *, root: Path | None = None) -> Tree:
+    """Read a YAML file strictly; `root` is as for `envkit.ground.foreign.opened`.
 
     Raises:
         UsageError: the file does not exist, cannot be read, is too large, is not UTF-8 or is not strict YAML.
     """
-    return read(text_of(path), str(path))
+    return read(text_of(path, root=root), str(path))
 
 
-def text_of(path: Path) -> str:
-    """Return the text of a UTF-8 file of at most `MAX_BYTES`.
+def text_of(path: Path, *, root: Path | None = None) -> str:
+    """Return the text of a UTF-8 file of at most `MAX_BYTES`; `root` is as for `envkit.ground.foreign.opened`.
 
     Raises:
         UsageError: the file does not exist, cannot be read, is too large or is not UTF-8.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        reason = (error.strerror or "cannot be read").lower()
-        raise UsageError(f"{path}: {reason}", hint=f"ls -l {path}") from error
-    if len(raw) > MAX_BYTES:
-        raise _too_large(str(path))
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UsageError(f"{path}:1:1: the file is UTF-16, not UTF-8", hint=f"iconv -f UTF-16 -t UTF-8 {path}")
-    try:
-        return raw.decode("utf-8").removeprefix("\ufeff")  # the byte order mark that editors on Windows write
-    except UnicodeDecodeError as error:
-        before = raw[: error.start].decode("utf-8", "replace")
-        line, column = _place(before, len(before))
-        raise UsageError(
-            f"{path}:{line}:{column}: byte 0x{raw[error.start]:02x} is not UTF-8", hint="save the file as UTF-8"
-        ) from error
+    return foreign.text(path, MAX_BYTES, root=root)
 
 
 def _too_large(name: str) -> UsageError:

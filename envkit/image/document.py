@@ -6,14 +6,13 @@ specification. Their readers check the digests.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import platforms
+from envkit.ground import foreign, platforms
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
 from envkit.image.reference import is_digest
@@ -53,11 +52,7 @@ def parse_json(data: bytes, where: str, *, hint: str = _AGAIN) -> dict[str, Any]
     Raises:
         IntegrityError: the bytes are not a JSON object; its next step is `hint`.
     """
-    try:
-        tree = json.loads(data)
-    # The parser is recursive, and a hostile document can be nested more deeply than Python allows.
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{where} is not JSON: {error}", hint=hint) from error
+    tree = foreign.json_tree(data, where, surrogates=True, error=IntegrityError, hint=hint)
     if not isinstance(tree, dict):
         raise IntegrityError(f"{where} is not a JSON object", hint=hint)
     return tree

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.ground import platforms
+from envkit.ground import foreign, platforms
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.store import FULL, disk_full, fresh_folder, sweep, sync_folder
 from envkit.image import spec
@@ -287,8 +287,8 @@ def _blob_bytes(folder: Path, blob: spec.Descriptor) -> bytes:
 def _small(path: Path) -> bytes:
     """Read a JSON file, which may have at most `MOST_BYTES`."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        with foreign.opened(path, error=EngineError) as file:
+            data = file.read_at(0, MOST_BYTES + 1)
     except OSError as error:
         raise EngineError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
     if len(data) > MOST_BYTES:

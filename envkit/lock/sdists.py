@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name
 
+from envkit.ground import foreign
 from envkit.ground.errors import ConflictError, EnvironmentProblem
 from envkit.lock import sizes, uv
 from envkit.lock.places import Places
@@ -70,7 +70,8 @@ def choose(
 def parse(text: str, ranks: Mapping[Tag, int], names: Collection[str]) -> list[dict[str, Any]]:
     """Return the rows of a pylock.toml that have no compatible wheel, sorted by name; each has an sdist."""
     rows = []
-    for row in sorted(tomllib.loads(text).get("packages", []), key=lambda row: str(row["name"])):
+    tree = foreign.toml_tree(text, "the lock of uv", error=EnvironmentProblem)
+    for row in sorted(tree.get("packages", []), key=lambda row: str(row["name"])):
         if canonicalize_name(row["name"]) not in names or has_wheel(row, ranks):
             continue
         if "sdist" not in row:

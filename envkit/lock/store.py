@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground import foreign
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.store import write_atomic
+from envkit.lock.model import FILE
 from envkit.lock.reading import lock_from_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from envkit.lock.model import Lock
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LARGEST = 64 << 20  # bytes; the lock of a thousand packages has half a megabyte
+_HEAD = 64 << 10  # bytes in which a lock names its schema
+_OTHER_FILE = "envkit lock -o FILE"
 
 
 def to_text(lock: Lock) -> str:
@@ -59,18 +62,49 @@ def load_lock(folder: Path, digest: str) -> Lock | None:
 def write_lock(path: Path, lock: Lock) -> bool:
     """Write a lock to a file unless the file already has the same text; return whether it changed.
 
+    The `envkit.lock` of the current folder is a name that the folder's author can prepare: it is not written through a
+    link, and only a lock is replaced.
+
     Raises:
+        UsageError: `envkit.lock` is a link or another file.
         OSError: the file cannot be written; an old file is unchanged.
     """
     data = to_text(lock).encode()
+    root = _root(path)
+    if root is not None:
+        return foreign.write(path, data, root=root, is_ours=is_lock, hint=_OTHER_FILE)
     if path.is_file() and path.read_bytes() == data:
         return False
     write_atomic(path, data)
     return True
 
 
+def check_write(path: Path) -> None:
+    """Refuse what `write_lock` would refuse, before a lock is solved.
+
+    Raises:
+        UsageError: `envkit.lock` is a link or another file.
+    """
+    root = _root(path)
+    if root is not None:
+        try:
+            foreign.check_write(path, root=root, is_ours=is_lock, hint=_OTHER_FILE)
+        except OSError as error:
+            raise foreign.unreadable(path, error) from error
+
+
+def _root(path: Path) -> Path | None:
+    """Return the folder that a lock must not leave; None if the user chose its name."""
+    return path.parent if path == Path(FILE) else None
+
+
+def is_lock(data: bytes) -> bool:
+    """Return whether a file begins like a lock, even if it is empty, cut off or has merge conflicts."""
+    return not data.strip() or b'"envkit.lock/' in data[:_HEAD]
+
+
 def read_lock(path: Path) -> Lock:
-    """Return the lock in a file.
+    """Return the lock in a file. The `envkit.lock` of the current folder must not be a link out of it.
 
     Raises:
         LockError: the file does not exist.
@@ -78,29 +112,13 @@ def read_lock(path: Path) -> Lock:
         IntegrityError: an artifact has no SHA-256, or the seal does not match.
     """
     try:
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(
-                f"{path} is too large for a lock ({path.stat().st_size} bytes)", hint="envkit lock writes a new one"
-            )
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise LockError(f"there is no lock at {path}", hint="envkit lock") from error
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}", hint="envkit lock -o FILE") from error
-    try:
-        tree = json.loads(data.decode(), object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {error}", hint="envkit lock writes a new one") from error
+        data = foreign.read(path, _LARGEST, root=_root(path), hint=_OTHER_FILE)
+    except UsageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise LockError(f"there is no lock at {path}", hint="envkit lock") from error
+        raise
+    tree = foreign.json_tree(data, str(path), unique=True, hint="envkit lock writes a new one")
     return lock_from_json(tree, str(path))
-
-
-# JSON parsers use the first or the last of two equal keys, so what a reviewer reads might not be what is installed.
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r:.80} is given twice")
-    return table
 
 
 def _path(folder: Path, digest: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from envkit.ground import foreign
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.platforms import platform as by_name
 from envkit.lock.values import last_part
@@ -76,7 +76,7 @@ def parse_pylock(text: str, ranks: Mapping[Tag, int], *, without: Collection[str
     Raises:
         EnvironmentProblem: a package has no compatible wheel, or its wheel has no SHA-256, so it cannot be locked.
     """
-    rows = tomllib.loads(text).get("packages", [])
+    rows = foreign.toml_tree(text, "the lock of uv", error=EnvironmentProblem).get("packages", [])
     wheels = [_best_wheel(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
     return tuple(sorted(wheels, key=lambda wheel: wheel.name))
 

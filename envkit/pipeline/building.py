@@ -161,7 +161,7 @@ def build(
         EnvkitError: a stage failed.
     """
     plan, lock = request.plan, None
-    copying.files_of(plan)  # reports missing files before anything is downloaded
+    copying.check_files(plan)  # reports missing files before anything is downloaded
     if not request.no_lock:
         lock = locking.existing_lock(plan, request.locked, request.options.base, request.lock_command, reporter)
     require_lock(lock, request)

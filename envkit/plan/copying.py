@@ -10,19 +10,20 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from envkit.ground import imagepaths
+from envkit.ground import foreign, imagepaths
 from envkit.ground.errors import UsageError, shown
 from envkit.plan import names
+from envkit.plan.ignoring import IGNORE_FILES, Ignore
 from envkit.plan.model import BuildPlan, Copied
 
 LOCK_FILE = "envkit.lock"
-IGNORE_FILES = (".envkitignore", ".dockerignore")  # the first that exists is read
 LIMIT_BYTES = 200 << 20  # enough for the sources of a project; data belongs in a mount
 _LIMIT_FILES = 20_000  # each file is hashed for the plan
+_LIMIT_SEEN = 1_000_000  # files and folders to look at, ignored ones too
 # Never copied: caches, environments, version control, schemas for editors, and the lock, which every image contains
 # anyway.
 ALWAYS_IGNORED = frozenset(
@@ -50,7 +51,8 @@ class ProjectFile:
     source: Path
     target: str  # path in the image, without the leading slash
     executable: bool
-    data: bytes
+    sha256: str
+    data: bytes  # empty in a file that was only hashed
 
 
 def check(source: str, target: str) -> str | None:
@@ -80,12 +82,37 @@ def _hidden(path: str) -> str | None:
     )
 
 
-def planned(source: str, target: str, *, workdir: str, folder: Path, where: str) -> Copied:
-    """Return a pair of `copy` for a plan: its absolute target and the digest of the files as they are now.
+class Limits:
+    """What the copied files of one image may have together, and what may be looked at to find them."""
+
+    def __init__(self) -> None:
+        """Begin with everything left."""
+        self.bytes = foreign.Budget(LIMIT_BYTES, f"{LIMIT_BYTES >> 20} MiB of copied files")
+        self.files = foreign.Budget(_LIMIT_FILES, f"{_LIMIT_FILES} copied files")
+        self.seen = foreign.Budget(_LIMIT_SEEN, f"{_LIMIT_SEEN} files and folders")
+
+
+def planned(pairs: Iterable[tuple[str, str]], *, workdir: str, folder: Path, where: str) -> tuple[Copied, ...]:
+    """Return the pairs of `copy` for a plan: absolute targets and the digests of the files as they are now.
+
+    Args:
+        pairs: `from`, relative to the folder, and `to`.
+        workdir: the working folder, to which `to` may be relative.
+        folder: the definition's folder.
+        where: the definition, for errors.
 
     Raises:
         UsageError: as `files_of`.
     """
+    limits, ignore = Limits(), Ignore.of(folder)
+    copied = []
+    for source, target in pairs:
+        pair = _absolute(source, target, workdir, folder, where)
+        copied.append(replace(pair, digest=_digest(list(_read(pair, folder, where, limits, ignore)))))
+    return tuple(copied)
+
+
+def _absolute(source: str, target: str, workdir: str, folder: Path, where: str) -> Copied:
     below = target if target.startswith("/") else f"{workdir}/{target}"
     final = str(PurePosixPath(below))
     is_file = (folder / source).is_file()
@@ -96,20 +123,33 @@ def planned(source: str, target: str, *, workdir: str, folder: Path, where: str)
             f"{where}: copy: {source} is a file, and {final} is the working folder",
             hint=f"to: {final}/{PurePosixPath(source).name}",
         )
-    copied = Copied(source=source, target=final, is_file=is_file, digest="")
-    return replace(copied, digest=_digest(list(_read(copied, folder, where))))
+    return Copied(source=source, target=final, is_file=is_file, digest="")
+
+
+def check_files(plan: BuildPlan) -> None:
+    """Check the files of a plan's `copy` as `files_of`, without keeping their contents.
+
+    Raises:
+        UsageError: as `files_of`.
+    """
+    _files(plan, keep=False)
 
 
 def files_of(plan: BuildPlan) -> tuple[tuple[ProjectFile, ...], ...]:
-    """Return the files of each pair of a plan's `copy`, sorted by target.
+    """Return the files of each pair of a plan's `copy`, sorted by target. Together they have at most `LIMIT_BYTES`.
 
     Raises:
         UsageError: a file is missing, unreadable or a secret, or the files have changed since the plan was made.
     """
-    folder = Path(plan.folder)
+    return _files(plan, keep=True)
+
+
+def _files(plan: BuildPlan, *, keep: bool) -> tuple[tuple[ProjectFile, ...], ...]:
+    folder, limits = Path(plan.folder), Limits()
+    ignore = Ignore.of(folder) if plan.copy else Ignore()
     groups = []
     for copied in plan.copy:
-        files = tuple(_read(copied, folder, plan.name))
+        files = tuple(_read(copied, folder, plan.name, limits, ignore, keep=keep))
         if _digest(list(files)) != copied.digest:
             raise UsageError(
                 f"{folder / copied.source} does not have the contents that the plan of {plan.name} was made from",
@@ -138,51 +178,45 @@ def _refuse_clashes(files: list[ProjectFile], where: str) -> None:
 
 
 def _digest(files: list[ProjectFile]) -> str:
-    lines = [f"{hashlib.sha256(file.data).hexdigest()} {int(file.executable)} {file.target}\n" for file in files]
+    lines = [f"{file.sha256} {int(file.executable)} {file.target}\n" for file in files]
     return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _read(copied: Copied, folder: Path, where: str) -> Iterator[ProjectFile]:
+def _read(
+    copied: Copied, folder: Path, where: str, limits: Limits, ignore: Ignore, *, keep: bool = False
+) -> Iterator[ProjectFile]:
     """Yield the files of one pair, sorted by target.
 
     Raises:
         UsageError: there are none, or one is missing, unreadable, a secret, or a link out of the folder.
     """
-    start, root = folder / copied.source, folder.resolve()
+    start, root = folder / copied.source, Path(os.path.realpath(folder))
     if not start.exists():
         raise UsageError(f"{where}: copy: {start} does not exist", hint="change `from`, or create the file")
-    ignore = Ignore.of(folder)
-    paths = sorted(_walk(start, folder, ignore)) if start.is_dir() else [start]
+    # Before anything below it is listed: it may be a link to the root of the file system.
+    if not _real(start).is_relative_to(root):
+        raise _outside(start, folder, where, ignore)
+    paths = sorted(_walk(start, folder, where, limits, ignore)) if start.is_dir() else [start]
     if not paths:
         raise UsageError(
             f"{where}: copy: {start} is empty, or all of its files are ignored",
             hint=f"check {ignore.name or 'the files of the folder'}",
         )
-    secrets = [path.relative_to(folder).as_posix() for path in paths if is_secret(path.relative_to(folder))]
+    secrets = [path.relative_to(folder).as_posix() for path in paths if _looks_secret(path, folder, root)]
     files: list[ProjectFile] = []
-    size = 0
     for path in paths:
         relative = path.relative_to(folder).as_posix()
-        if not path.resolve().is_relative_to(root) or not path.is_file():
-            raise UsageError(
-                f"{where}: copy: {path} is a link out of the folder, or not a regular file",
-                hint=f"add `{relative}` to {ignore.name or IGNORE_FILES[0]}",
-            )
+        if not _real(path).is_relative_to(root) or not path.is_file():
+            raise _outside(path, folder, where, ignore)
         below = path.relative_to(start).as_posix()
         target = (copied.target if below == "." else f"{copied.target}/{below}").strip("/")
         if fault := imagepaths.fault(target):
             raise UsageError(f"{where}: copy: {fault}", hint=f"add `{relative}` to {ignore.name or IGNORE_FILES[0]}")
-        try:
-            size += path.stat().st_size
-            _within(size, len(files), start, where)
-            data = path.read_bytes()
-            # The owner's bit: those of group and others depend on the umask of the checkout.
-            executable = bool(path.stat().st_mode & 0o100)
-        except OSError as error:
-            raise UsageError(f"{where}: copy: {path}: {error.strerror}", hint=f"ls -l {path}") from error
-        if path.suffix == ".pem" and _PRIVATE_KEY in data:
+        is_pem = ".pem" in (path.suffix, _real(path).suffix)
+        file = _hashed(path, target, folder, where, limits, keep=keep or is_pem)
+        if is_pem and _PRIVATE_KEY in file.data:
             secrets.append(relative)
-        files.append(ProjectFile(source=path, target=target, executable=executable, data=data))
+        files.append(file if keep else replace(file, data=b""))
     if secrets:
         raise UsageError(
             f"{where}: copy: {secrets[0]} looks like a secret, and everyone with the image can read its files",
@@ -192,17 +226,47 @@ def _read(copied: Copied, folder: Path, where: str) -> Iterator[ProjectFile]:
     yield from sorted(files, key=lambda file: file.target)
 
 
-def _within(size: int, count: int, start: Path, where: str) -> None:
-    if size > LIMIT_BYTES or count >= _LIMIT_FILES:
-        raise UsageError(
-            f"{where}: copy: {start} has more than {LIMIT_BYTES >> 20} MiB or {_LIMIT_FILES} files",
-            hint=f"add data and results to {IGNORE_FILES[0]}, and mount them when the container runs",
-        )
+def _hashed(path: Path, target: str, folder: Path, where: str, limits: Limits, *, keep: bool) -> ProjectFile:
+    digest, kept = hashlib.sha256(), []
+    hint = f"add data and results to {IGNORE_FILES[0]}, and mount them when the container runs"
+    limits.files.spend(1, f"{where}: copy: {path}", hint=hint)
+    try:
+        with foreign.opened(path, root=folder) as file:
+            # Before the file is read, and then what it really has: it may grow.
+            limits.bytes.check(file.status.st_size, f"{where}: copy: {path}", hint=hint)
+            # The owner's bit: those of group and others depend on the umask of the checkout.
+            executable = bool(file.status.st_mode & 0o100)
+            for part in file.chunks(LIMIT_BYTES + 1):
+                limits.bytes.spend(len(part), f"{where}: copy: {path}", hint=hint)
+                digest.update(part)
+                if keep:
+                    kept.append(part)
+    except OSError as error:
+        raise UsageError(f"{where}: copy: {path}: {error.strerror}", hint=f"ls -l {path}") from error
+    return ProjectFile(
+        source=path, target=target, executable=executable, sha256=digest.hexdigest(), data=b"".join(kept)
+    )
 
 
-def _walk(start: Path, folder: Path, ignore: Ignore) -> Iterator[Path]:
+def _outside(path: Path, folder: Path, where: str, ignore: Ignore) -> UsageError:
+    return UsageError(
+        f"{where}: copy: {path} is a link out of the folder, or not a regular file",
+        hint=f"add `{path.relative_to(folder).as_posix()}` to {ignore.name or IGNORE_FILES[0]}",
+    )
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve() fails for a link to itself
+
+
+def _walk(start: Path, folder: Path, where: str, limits: Limits, ignore: Ignore) -> Iterator[Path]:
     for parent, folders, files in os.walk(start):
         here = Path(parent)
+        limits.seen.spend(
+            len(folders) + len(files),
+            f"{where}: copy: {here}",
+            hint="copy a folder with fewer files, or name its parts",
+        )
         links = [name for name in folders if (here / name).is_symlink()]
         for name in links:
             if name not in ALWAYS_IGNORED and not ignore.matches((here / name).relative_to(folder).as_posix()):
@@ -220,90 +284,15 @@ def _walk(start: Path, folder: Path, ignore: Ignore) -> Iterator[Path]:
                 yield here / name
 
 
+def _looks_secret(path: Path, folder: Path, root: Path) -> bool:
+    """Return whether a file's name is that of a secret, or the name that a link on the way to it leads to."""
+    real = _real(path)
+    return is_secret(path.relative_to(folder)) or (real.is_relative_to(root) and is_secret(real.relative_to(root)))
+
+
 def is_secret(path: Path) -> bool:
     """Return whether a relative path is that of a file that usually contains a secret."""
     name = path.name.lower()
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in _EXAMPLES):
         return False
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRETS) or not _SECRET_FOLDERS.isdisjoint(path.parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ignore:
-    """The patterns of an ignore file, in the syntax of .dockerignore: the last pattern that matches decides."""
-
-    name: str = ""  # of the file; empty if there is none
-    patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()  # pattern, and whether it is an exception (`!`)
-
-    @classmethod
-    def of(cls, folder: Path) -> Ignore:
-        """Return the patterns of a folder's ignore file; there are none if it has no such file.
-
-        Raises:
-            UsageError: the file cannot be read.
-        """
-        for name in IGNORE_FILES:
-            if (folder / name).is_file():
-                try:
-                    lines = (folder / name).read_text(encoding="utf-8").splitlines()
-                except (OSError, UnicodeDecodeError) as error:
-                    raise UsageError(f"{folder / name}: {error}", hint="save the file as UTF-8") from error
-                return cls(name=name, patterns=tuple(_patterns(lines)))
-        return cls()
-
-    @property
-    def has_exceptions(self) -> bool:
-        """Whether a pattern may include files of an ignored folder again."""
-        return any(is_exception for _, is_exception in self.patterns)
-
-    def matches(self, path: str) -> bool:
-        """Return whether a relative path, or a folder above it, is ignored."""
-        ignored = False
-        for pattern, is_exception in self.patterns:
-            if pattern.fullmatch(path):
-                ignored = not is_exception
-        return ignored
-
-
-def _patterns(lines: list[str]) -> Iterator[tuple[re.Pattern[str], bool]]:
-    for raw in lines:
-        line = raw.strip()
-        if not line or line.startswith("#"):
-            continue
-        parts = [part for part in line.removeprefix("!").strip().split("/") if part not in ("", ".")]
-        if parts:
-            yield re.compile(_regex(parts)), line.startswith("!")
-
-
-def _regex(parts: list[str]) -> str:
-    """Return the regular expression of a pattern; paths below a match match too."""
-    regex = ""
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        if part == "**":
-            regex += ".*" if last else "(?:.*/)?"
-        else:
-            regex += _glob(part) + ("" if last else "/")
-    return f"{regex}(?:/.*)?"
-
-
-def _glob(part: str) -> str:
-    regex, index = "", 0
-    while index < len(part):
-        char = part[index]
-        index += 1
-        end = part.find("]", index + 1) if char == "[" else -1
-        if char == "*":
-            regex += "[^/]*"
-        elif char == "?":
-            regex += "[^/]"
-        elif end > 0:
-            inner = part[index:end].replace("\\", "\\\\")
-            regex += f"[{inner}]"
-            index = end + 1
-        elif char == "\\" and index < len(part):
-            regex += re.escape(part[index])
-            index += 1
-        else:
-            regex += re.escape(char)
-    return regex

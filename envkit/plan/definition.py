@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import paths, strictyaml
+from envkit.ground import foreign, paths, strictyaml
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.sizes import parse_size
@@ -180,12 +180,11 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
     parent = values.pop("extends", None)
     if parent is not None and not faults:
         path = shipped().get(parent, folder / f"{parent}.yaml" if not parent.endswith(".yaml") else folder / parent)
-        if parent not in shipped() and not path.resolve().is_relative_to(folder.resolve()):
-            raise UsageError(
-                f"{where}: extends: {parent!r} is a link out of {folder}",
-                hint="copy the file into the folder; links out of the folder are not followed",
-            )
-        first = _values(strictyaml.read(strictyaml.text_of(path), str(path)), str(path), faults)
+        try:
+            text = foreign.text(path, root=None if parent in shipped() else folder)
+        except UsageError as error:
+            raise UsageError(f"{where}: extends: {parent!r}: {error.message}", hint=error.hint) from error
+        first = _values(strictyaml.read(text, str(path)), str(path), faults)
         if "extends" in first:
             faults.append(
                 f"{where}: extends: {parent!r} already extends {first['extends']!r}; only one level is allowed"

@@ -12,7 +12,7 @@ from envkit.ground.errors import ConflictError, UsageError, shown
 from envkit.plan import bases, copying, family, features, variables
 from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of
 from envkit.plan.features import Feature
-from envkit.plan.model import PREFIX, BuildPlan, Copied
+from envkit.plan.model import PREFIX, BuildPlan
 from envkit.plan.requirements import unmet
 from envkit.resolve import request as requests
 from envkit.resolve.model import Request, Resolution
@@ -221,22 +221,14 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         cmd=_command(definition, chosen),
         smoke=definition.smoke,
         facts_digest=facts.digest,
-        copy=_copied(definition),
+        copy=copying.planned(
+            definition.copy, workdir=definition.workdir, folder=Path(definition.folder), where=definition.where
+        ),
         ports=_unique(
             [port for feature in chosen for port in feature.ports] + [_port(text) for text in definition.ports]
         ),
         volumes=definition.volumes,
         folder=str(Path(definition.folder).resolve()),
-    )
-
-
-def _copied(definition: Definition) -> tuple[Copied, ...]:
-    """Return the project's files for the image, with digests of their present contents."""
-    return tuple(
-        copying.planned(
-            source, target, workdir=definition.workdir, folder=Path(definition.folder), where=definition.where
-        )
-        for source, target in definition.copy
     )
 
 

@@ -6,9 +6,11 @@ error in an image definition (`listed_in`); `envkit init` lists it.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +21,7 @@ from packaging.specifiers import Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envkit.ground import strictyaml
+from envkit.ground import foreign
 from envkit.ground.errors import UsageError, masked
 from envkit.ground.versions import parse_constraint
 from envkit.plan import names
@@ -32,6 +34,12 @@ FILE = "requirements"
 """The field of `Setting` that names a requirements file."""
 UNDECIDED = "whether it is installed depends on the Python version"
 _MAX_DEPTH = 8  # files that name one another with -r
+_MOST_BYTES = 4 << 20  # of all files of a command; the SHA-256 of a thousand packages' wheels need one or two
+MOST_LINES = 20_000
+"""The most requirements of all files of a command, continuation lines joined: each is parsed, in 0.1 ms."""
+_MOST_CHARS = 100_000  # of one such line: that of a package with a thousand hashes
+_MOST_COMPARED = 20  # different constraints of one package that later ones are compared with
+_FEWER = "remove -r lines, or name fewer files"
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
 # As in pip, a comment begins only after a blank, so the `#egg=NAME` of a URL is not one.
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
@@ -113,8 +121,68 @@ class Listed:
     settings: tuple[Setting, ...] = ()
 
 
-def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str, ...] = ()) -> tuple[Line, ...]:
+class Reading:
+    """The requirements files that one command reads: each of them once, and all of them within one limit."""
+
+    def __init__(self) -> None:
+        """Begin with the whole limit, and no file read."""
+        self._read: set[tuple[Path, bool]] = set()
+        self._bytes = foreign.Budget(_MOST_BYTES, f"{_MOST_BYTES >> 20} MiB of requirements files")
+        self._lines = foreign.Budget(MOST_LINES, f"{MOST_LINES} requirements in all files")
+
+    def lines(
+        self, name: str, folder: Path, *, constraint: bool = False, _from: tuple[str, ...] = ()
+    ) -> tuple[Line, ...]:
+        """Return the lines of a file as `read`; a file that was read before has none left."""
+        if "://" in name:
+            raise UsageError(
+                f"{masked(name)!r:.200} is a URL, and only files are read", hint="save it as a file in the folder"
+            )
+        path = folder / name
+        if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
+            raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
+        if len(_from) > _MAX_DEPTH:
+            raise UsageError(
+                f"{name}: files include one another more than {_MAX_DEPTH} levels deep", hint="remove -r and -c lines"
+            )
+        # The same file as requirements and as constraints has two meanings.
+        if self.has_read(name, folder, constraint=constraint):
+            return ()
+        self._read.add((path, constraint))
+        text = foreign.text(path, root=folder)
+        self._bytes.spend(len(text), name, hint=_FEWER)
+        lines: list[Line] = []
+        for line in _logical(name, text):
+            self._lines.spend(1, line.where, hint=_FEWER)
+            option = _OPTION.fullmatch(line.text)
+            if option and option[1] in (*_FILES, *_CONSTRAINTS):
+                lines += self._included(line, option, name, folder, _from)
+            else:
+                lines.append(replace(line, constraint=constraint))
+        return tuple(lines)
+
+    def has_read(self, name: str, folder: Path, *, constraint: bool = False) -> bool:
+        """Return whether a file was read before, in the same role."""
+        return (folder / name, constraint) in self._read
+
+    def _included(
+        self, line: Line, option: re.Match[str], name: str, folder: Path, _from: tuple[str, ...]
+    ) -> tuple[Line, ...]:
+        file = option[2].strip()
+        target = file if "://" in file else posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
+        if target in (*_from, name):
+            raise UsageError(f"{line.where}: {target} includes itself", hint=f"remove the line {line.where}")
+        try:
+            return self.lines(target, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
+        except UsageError as error:
+            message = error.message if _from else f"{line.where}: {error.message}"
+            raise UsageError(message, hint=error.hint) from error
+
+
+def read(name: str, folder: Path, *, constraint: bool = False) -> tuple[Line, ...]:
     """Return the lines of a requirements file; the lines of an included file (`-r`, `-c`) replace the line with it.
+
+    A file that is included again has no lines there: pip reads them again, to the same effect.
 
     Args:
         name: of the file, relative to `folder`.
@@ -122,35 +190,10 @@ def read(name: str, folder: Path, *, constraint: bool = False, _from: tuple[str,
         constraint: whether it is a constraints file. As with pip, a file that it includes with `-r` is not one.
 
     Raises:
-        UsageError: a file is missing, not UTF-8, a URL, outside the folder, or includes itself.
+        UsageError: a file is missing, not a file, not UTF-8, a URL, outside the folder, or includes itself; or all
+            files together are too long.
     """
-    if "://" in name:
-        raise UsageError(
-            f"{masked(name)!r:.200} is a URL, and only files are read", hint="save it as a file in the folder"
-        )
-    path = folder / name
-    if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
-    if len(_from) > _MAX_DEPTH:
-        raise UsageError(
-            f"{name}: files include one another more than {_MAX_DEPTH} levels deep", hint="remove -r and -c lines"
-        )
-    lines: list[Line] = []
-    for line in _logical(name, strictyaml.text_of(path)):
-        option = _OPTION.fullmatch(line.text)
-        if option and option[1] in (*_FILES, *_CONSTRAINTS):
-            file = option[2].strip()
-            target = file if "://" in file else posixpath.normpath(posixpath.join(posixpath.dirname(name), file))
-            if target in (*_from, name):
-                raise UsageError(f"{line.where}: {target} includes itself", hint=f"remove the line {line.where}")
-            try:
-                lines += read(target, folder, constraint=option[1] in _CONSTRAINTS, _from=(*_from, name))
-            except UsageError as error:
-                message = error.message if _from else f"{line.where}: {error.message}"
-                raise UsageError(message, hint=error.hint) from error
-        else:
-            lines.append(replace(line, constraint=constraint))
-    return tuple(lines)
+    return Reading().lines(name, folder, constraint=constraint)
 
 
 def _logical(name: str, text: str) -> Iterable[Line]:
@@ -163,15 +206,39 @@ def _logical(name: str, text: str) -> Iterable[Line]:
             joined += raw.rstrip()[:-1] + " "
             continue
         whole = _COMMENT.sub("", joined + raw).strip()
+        if len(whole) > _MOST_CHARS:
+            raise UsageError(f"{name}:{start}: a requirement of {len(whole)} characters", hint="split the line")
         if whole:
             yield Line(where=f"{name}:{start}", text=whole)
         start, joined = 0, ""
 
 
-def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -> Contents:
-    """Return the contents of a requirements or constraints file that a line of another file names."""
+_reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
+
+
+@contextlib.contextmanager
+def reading_once() -> Iterator[None]:
+    """Within a `with`, `included` reads each file once, and all of them within one limit.
+
+    For a reader of a file that may name thousands of others, and whose parts do not know of each other.
+    """
+    token = _reading.set(Reading())
     try:
-        contents = sort(read(name, folder, constraint=constraint))
+        yield
+    finally:
+        _reading.reset(token)
+
+
+def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -> Contents:
+    """Return the contents of a requirements or constraints file that a line of another file names.
+
+    A file that was read before (`reading_once`) has no contents left.
+    """
+    reading = _reading.get() or Reading()
+    if reading.has_read(name, folder, constraint=constraint):
+        return Contents()
+    try:
+        contents = sort(reading.lines(name, folder, constraint=constraint))
     except UsageError as error:
         return skip(line, error.message)
     return contents if constraint else take(line, FILE, name) + contents
@@ -184,9 +251,13 @@ def sort(lines: Iterable[Line], *, python: str | None = None) -> Contents:
         lines: as `read` returns them.
         python: minor version for markers; None = a marker is decided only if it is the same for every supported Python.
     """
-    contents = Contents()
-    for line in lines:
-        contents += _option(line) if line.text.startswith("-") else _requirement(line, python)
+    parts = [_option(line) if line.text.startswith("-") else _requirement(line, python) for line in lines]
+    contents = Contents(
+        settings=tuple(setting for part in parts for setting in part.settings),
+        packages=tuple(package for part in parts for package in part.packages),
+        constraints=tuple(package for part in parts for package in part.constraints),
+        skipped=tuple(row for part in parts for row in part.skipped),
+    )
     return replace(contents, skipped=(*contents.skipped, *_contradictions(contents)))
 
 
@@ -247,12 +318,8 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Contents
     """Classify one requirement; `python` is as for `sort`."""
     if wanted.url:
         return skip(line, "it is a path or URL, and only names with versions can be locked")
-    if wanted.marker:
-        holds = _holds(wanted.marker, python)
-        if holds is None:
-            return skip(line, f"{UNDECIDED}: {wanted.marker}")
-        if not holds:
-            return skip(line, f"it is not for this system: {wanted.marker}", harmless=True)
+    if wanted.marker and (skipped := _not_for_here(line, wanted.marker, python)):
+        return skipped
     name = canonicalize_name(wanted.name)
     if name in FAMILY:
         return _family(line, name, wanted.specifier)
@@ -264,6 +331,17 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Contents
         return skip(line, why, harmless=line.constraint and not wanted.specifier)
     package = Package(spec=spec, line=line)
     return Contents(constraints=(package,)) if line.constraint else Contents(packages=(package,))
+
+
+def _not_for_here(line: Line, marker: Marker, python: str | None) -> Contents | None:
+    try:
+        holds = _holds(marker, python)
+    # Of a version with thousands of digits, or of a comparison without a meaning.
+    except ValueError:
+        return skip(line, "its marker cannot be evaluated")
+    if holds is None:
+        return skip(line, f"{UNDECIDED}: {marker}")
+    return None if holds else skip(line, f"it is not for this system: {marker}", harmless=True)
 
 
 def _holds(marker: Marker, python: str | None) -> bool | None:
@@ -311,13 +389,16 @@ def _contradictions(contents: Contents) -> Iterable[Skipped]:
     for device in devices[1:]:
         if (device.field, device.value) != (devices[0].field, devices[0].value):
             yield Skipped(line=device.line, why=f"contradicts {devices[0].line.where}: {devices[0].line.text}")
-    earlier: dict[str, list[tuple[Line, SpecifierSet]]] = {}
+    earlier: dict[str, dict[SpecifierSet, Line]] = {}
     for line, name, wanted in _constraints(contents):
-        for other, theirs in earlier.setdefault(name, []):
+        others = earlier.setdefault(name, {})
+        for theirs, other in others.items():
             if excludes(wanted, theirs):
                 yield Skipped(line=line, why=f"contradicts {other.where}: {other.text}", excluded=True)
                 break
-        earlier[name].append((line, wanted))
+        # Equal constraints are compared once. Beyond a few different ones, the solver finds what contradicts.
+        if len(others) < _MOST_COMPARED:
+            others.setdefault(wanted, line)
 
 
 def _constraints(contents: Contents) -> Iterable[tuple[Line, str, SpecifierSet]]:
@@ -354,9 +435,10 @@ def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults:
         at: the path of the list in the definition, for errors.
     """
     lines: list[Line] = []
+    reading = Reading()
     for name in files:
         try:
-            lines += read(name, folder)
+            lines += reading.lines(name, folder)
         except UsageError as error:
             faults.append(f"{at}: {error.message}")
     contents = sort(lines, python=python)

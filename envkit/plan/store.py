@@ -8,6 +8,7 @@ from dataclasses import fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
+from envkit.ground import foreign
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.store import write_atomic
 from envkit.plan.model import SCHEMA, BuildPlan, Copied, Installer, Smoke
@@ -17,6 +18,7 @@ from envkit.resolve.model import Driver, Resolution
 if TYPE_CHECKING:
     from pathlib import Path
 
+_MOST_BYTES = 16 << 20  # far above any plan
 _HINT = "envkit render --only plan > FILE writes a plan of this version"
 _SPECIAL = frozenset({"schema", "resolution", "installer", "smoke", "copy", "folder"})  # read one by one, or ignored
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -58,13 +60,7 @@ def read_plan(path: Path) -> BuildPlan:
     Raises:
         UsageError: the file cannot be read or does not contain a plan.
     """
-    try:
-        tree = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}", hint=_HINT) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {error}", hint=_HINT) from error
-    return plan_from_json(tree, str(path))
+    return plan_from_json(foreign.json_file(path, _MOST_BYTES, hint=_HINT), str(path))
 
 
 def store_plan(folder: Path, plan: BuildPlan) -> Path:

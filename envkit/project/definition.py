@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,20 @@ from envkit.plan.definition import SCHEMA, Definition, parse, shipped
 from envkit.plan.definition import load as load_definition
 from envkit.plan.names import repository
 from envkit.plan.planner import plan_of
-from envkit.plan.requirements import FILE, UNDECIDED, Contents, Line, Package, Setting, Skipped, read, sort, take
+from envkit.plan.requirements import (
+    FILE,
+    MOST_LINES,
+    UNDECIDED,
+    Contents,
+    Line,
+    Package,
+    Setting,
+    Skipped,
+    read,
+    reading_once,
+    sort,
+    take,
+)
 from envkit.project.conda_files import environment, has_pixi, pixi
 from envkit.project.container_files import cog, dockerfile, of_base
 from envkit.project.toml_files import project_name, pyproject
@@ -78,15 +92,21 @@ def reader_of(name: str) -> Callable[[str, Path], Contents]:
     """
     plain = Path(name).name
     if plain in FILES:
-        return FILES[plain]
+        return partial(_once, FILES[plain])
     for fits, kind in (
         (plain.endswith(".txt"), "requirements.txt"),
         (plain.endswith((".yml", ".yaml")), "environment.yml"),
         (plain.startswith("Dockerfile") or plain.endswith(".Dockerfile"), "Dockerfile"),
     ):
         if fits:
-            return FILES[kind]
+            return partial(_once, FILES[kind])
     raise UsageError(f"{name!r:.200} is not a file that envkit reads", hint=f"--from one of {', '.join(FILES)}")
+
+
+def _once(reader: Callable[[str, Path], Contents], name: str, folder: Path) -> Contents:
+    # A Dockerfile can name the same requirements file in thousands of lines.
+    with reading_once():
+        return reader(name, folder)
 
 
 def is_project(name_or_path: str) -> bool:
@@ -148,7 +168,7 @@ def choose(folder: Path) -> tuple[str, tuple[str, ...]]:
 
 def _names_torch(name: str, folder: Path) -> bool:
     try:
-        return bool(FILES[name](name, folder).of("torch"))
+        return bool(reader_of(name)(name, folder).of("torch"))
     # The error of an unreadable file is reported if the file is chosen.
     except EnvkitError:
         return False
@@ -226,11 +246,12 @@ def _without(requirements: Contents, key: str, why: str) -> Contents:
 
 def _referring(requirements: Contents, folder: Path) -> Contents:
     """Let the definition name a requirements file if all of its lines can be used; otherwise list its packages."""
+    left = MOST_LINES  # of all files, because each is read with all that it includes
     for reference in requirements.of(FILE):
-        lines = read(reference.value, folder)
-        alone = sort(lines)
+        lines = read(reference.value, folder) if left > 0 else ()
+        left -= len(lines)
         own = {line.where for line in lines}
-        if any(not row.harmless for row in alone.skipped):
+        if left <= 0 or any(not row.harmless for row in sort(lines).skipped):
             requirements = replace(
                 requirements, settings=tuple(other for other in requirements.settings if other != reference)
             )

@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 30  # of an archive; the largest sdists have a few hundred MB
 _GIT_S = 900.0  # seconds for each git command
 _LINES = 10  # lines of git's output in an error
+# The system ends a program that writes more, and its children. The unit of `ulimit -f` is 512 bytes (POSIX).
+_LIMITED = ("/bin/sh", "-c", 'ulimit -f "$0" 2>/dev/null; ulimit -c 0; exec "$@"', str(MOST_BYTES // 512))
+# One pack instead of a file for each object, for the limit to count. Large files pass through, not through memory.
+_OPTIONS = (
+    "core.hooksPath=/dev/null",
+    "http.followRedirects=false",
+    "fetch.unpackLimit=1",
+    "core.bigFileThreshold=16m",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +83,11 @@ def commit(name: str, url: str, commit: str, folder: Path, reporter: Reporter, *
     """Fetch one commit of a repository and write its tar into a folder.
 
     git checks the contents of the commit by its hash. It fetches no submodules, runs no hooks and follows no redirects.
+    What it writes is limited while it is written: a repository of a few MB can unpack to thousands of times its size.
 
     Raises:
-        EngineError: the server refuses or does not have the commit, or the tar is larger than 1 GiB.
+        EngineError: the server refuses or does not have the commit, or its packed files or its tar are larger than
+            1 GiB.
         EnvironmentProblem: git is missing, or the server cannot be reached.
         TimeLimitError: a git command took longer than 15 minutes.
     """
@@ -87,13 +98,14 @@ def commit(name: str, url: str, commit: str, folder: Path, reporter: Reporter, *
     env = _environment(ca_bundle)
     with paths.scratch() as repository:
         # No redirects: git would follow one into a private network, which `envkit.ground.addresses` forbids to servers.
-        run = [git, "-C", str(repository), "-c", "core.hooksPath=/dev/null", "-c", "http.followRedirects=false"]
+        run = [*_LIMITED, git, "-C", str(repository), *(word for option in _OPTIONS for word in ("-c", option))]
         # A repository has one kind of hash: a commit of 64 digits is in one with SHA-256.
-        _git([*run, "init", "--quiet", *(["--object-format=sha256"] if len(commit) == 64 else [])], env, url)  # noqa: PLR2004
+        kind = ["--object-format=sha256"] if len(commit) == 64 else []  # noqa: PLR2004
+        _git([*run, "init", "--quiet", *kind], env, url, repository)
         # `--`: a URL or commit that begins with a hyphen must not become an option.
-        _git([*run, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit], env, url)
+        _git([*run, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit], env, url, repository)
         tar = repository / "source.tar"
-        _git([*run, "archive", "--format=tar", "--prefix=source/", f"--output={tar}", commit], env, url)
+        _git([*run, "archive", "--format=tar", "--prefix=source/", f"--output={tar}", commit], env, url, repository)
         _check_size(name, tar.stat().st_size)
         with tar.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -132,12 +144,15 @@ def _environment(ca_bundle: str | None) -> dict[str, str]:
     return variables | ({"GIT_SSL_CAINFO": ca_bundle} if ca_bundle else {})
 
 
-def _git(argv: Sequence[str], env: dict[str, str], url: str) -> None:
+def _git(argv: Sequence[str], env: dict[str, str], url: str, repository: Path) -> None:
     output: list[str] = []
     done = follow(argv, output.append, env=env, limit_s=_GIT_S)
     lines = tuple(neutral(line) for line in output if line.strip())[-_LINES:]
     if done.timed_out:
         raise TimeLimitError(f"git did not finish within {_GIT_S:.0f} s: {url}", hint=f"git ls-remote {url}")
+    # git does not say that the limit ended a child of it, but the file is as large as it may be.
+    if done.code != 0 and any(path.stat().st_size >= int(_LIMITED[-1]) * 512 for path in repository.rglob("*")):
+        raise EngineError(f"{url} has more than 1 GiB at this commit", hint="use a wheel instead")
     if done.code != 0:
         raise EngineError(
             f"git cannot fetch {url}: {lines[-1] if lines else f'exit code {done.code}'}",

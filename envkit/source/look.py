@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import tomllib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import IO, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from envkit.ground import foreign
 from envkit.ground.errors import ConflictError, IntegrityError
 from envkit.image.tarstream import Kind, Source, entries
 
@@ -115,10 +115,12 @@ def _read(source: Source, seen: _Seen, name: str) -> None:
 
 
 def _project(seen: _Seen, name: str) -> Project:
-    try:
-        tree = tomllib.loads(seen.texts.get("pyproject.toml", ""))
-    except tomllib.TOMLDecodeError as error:
-        raise IntegrityError(f"pyproject.toml of {name}: {error}", hint="use another version") from error
+    tree = foreign.toml_tree(
+        seen.texts.get("pyproject.toml", ""),
+        f"pyproject.toml of {name}",
+        error=IntegrityError,
+        hint="use another version",
+    )
     system: Any = tree.get("build-system", {})
     backend: Any = system.get("build-backend", _LEGACY_BACKEND) if isinstance(system, dict) else None
     requires: Any = system.get("requires", list(_LEGACY)) if isinstance(system, dict) else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.checks import thresholds
 from envkit.checks.catalog import CheckEntry, judges
-from envkit.ground.canonical import parse
+from envkit.ground import foreign
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.verify.baseline import CHECK as BASELINE_CHECK
 from envkit.verify.baseline import held_to
@@ -17,7 +17,7 @@ from envkit.verify.judge import Judged, check_of, judge, not_selected
 from envkit.verify.launch import failed_again, launched_again, skipped_again
 from envkit.verify.normalize import normalized
 from envkit.verify.payload import observation_fault
-from envkit.verify.record import SCHEMA, Record, fingerprint, judged_record, rules_digest, seal, spec_digest
+from envkit.verify.record import MAX_FILE, SCHEMA, Record, fingerprint, judged_record, rules_digest, seal, spec_digest
 from envkit.verify.static import Promise, static_again
 
 if TYPE_CHECKING:
@@ -49,13 +49,7 @@ def read_record(path: Path) -> dict[str, Any]:
         UsageError: the file does not exist, is not a record, or has another schema.
         IntegrityError: the record was changed after it was written.
     """
-    try:
-        tree = parse(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint=_NEW_RECORD) from error
-    # Deeply nested JSON ends the parser with RecursionError.
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON: {error!s:.200}", hint=_NEW_RECORD) from error
+    tree = foreign.json_file(path, MAX_FILE, hint=_NEW_RECORD)
     schema = tree.get("schema") if isinstance(tree, dict) else None
     if schema != SCHEMA:
         raise UsageError(f"{path}: schema is {schema!r:.80}, not {SCHEMA!r}", hint=_NEW_RECORD)

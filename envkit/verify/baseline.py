@@ -12,14 +12,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks.model import Finding, Verdict
-from envkit.ground.canonical import parse
+from envkit.ground import foreign
 from envkit.ground.errors import UsageError
 from envkit.ground.store import write_atomic
 from envkit.verify.compare.decide import Rule
 from envkit.verify.compare.metrics import CLEAN, readings, readings_of
 from envkit.verify.compare.statistics import relative_mad
 from envkit.verify.judge import Judged
-from envkit.verify.record import check_tree
+from envkit.verify.record import MAX_FILE, check_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -59,11 +59,9 @@ def read_baseline(path: Path) -> Baseline:
     Raises:
         UsageError: the file does not exist, or is not a baseline file.
     """
+    tree = foreign.json_file(path, MAX_FILE, hint=_MAKE)
     try:
-        tree = parse(path.read_bytes())
         _check(tree)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint=_MAKE) from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path} is not a baseline file ({SCHEMA}): {error!r:.200}", hint=_MAKE) from error
     return Baseline(path.name, tree)

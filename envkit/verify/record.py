@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from envkit.verify.judge import Judged
 
 SCHEMA = "envkit.verify/1"
+MAX_FILE = 64 << 20
+"""Bytes of a record's file, far above any record."""
 MAX_SAMPLES = 200  # values per measurement, as many as the payload sends
 # Endings of variables with paths of one machine, such as TRITON_CACHE_DIR.
 _PATHS = ("_DIR", "_DIRECTORY", "_PATH", "_FILE", "PYTHONPATH", "LD_PRELOAD")

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _SCHEMA = re.compile(r"envkit\.[a-z][a-z-]*/[0-9]+")
 _X86, _ARM = {"x86_64", "amd64", "linux/amd64"}, {"aarch64", "arm64", "linux/arm64"}
 _LOCKS = {"flock", "lockf"}
+_MODE = re.compile(r"[rwxa][bt+]{0,2}")
+_WORDS = {"encoding", "errors", "buffering", "newline"}  # of open(), besides the mode
+_ARCHIVES = {"tarfile", "gzip", "bz2", "lzma", "zipfile"}  # `tarfile.open(path, "r")` reads what was opened elsewhere
+_STORE_WRITERS = ("write_atomic", "write_new", "replacing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,28 @@ def modules(root: Path) -> list[Module]:
 def lock_callers(found: list[Module]) -> set[str]:
     """Return the modules that call flock(2) or lockf(3)."""
     return {one.name for one in found if any(_called(node) in _LOCKS for node in ast.walk(one.tree))}
+
+
+def openers(found: list[Module]) -> set[str]:
+    """Return the modules that open or read files by themselves."""
+    return {one.name for one in found if any(map(_opens, ast.walk(one.tree)))}
+
+
+def parsers(found: list[Module]) -> set[str]:
+    """Return the modules that parse JSON, TOML or YAML with the parser itself."""
+    return {one.name for one in found if any(map(_parses, ast.walk(one.tree)))}
+
+
+def writers(found: list[Module]) -> set[str]:
+    """Return the modules that write, rename or replace files by themselves or with `write_atomic` and its kin."""
+    return {one.name for one in found if any(map(_writes, ast.walk(one.tree)))}
+
+
+def imports(module: Module, name: str) -> bool:
+    """Return whether a module imports another one by its whole name, in a function too."""
+    return any(
+        isinstance(node, ast.Import) and name in {alias.name for alias in node.names} for node in ast.walk(module.tree)
+    )
 
 
 def takers(found: list[Module], source: str, name: str) -> set[str]:
@@ -196,6 +222,71 @@ def _called(node: ast.AST) -> str:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr
     return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _receiver(node: ast.Call) -> str:
+    is_plain = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+    return node.func.value.id if is_plain else ""  # type: ignore[attr-defined]
+
+
+def _mode(node: ast.Call) -> str | None:
+    """Return the mode of a call that opens a file (`path.open("rb")`, `open(path)`); None if it is another call."""
+    if _called(node) != "open" or _receiver(node) == "os":
+        return None
+    is_builtin = isinstance(node.func, ast.Name)
+    words = {word.arg: word.value for word in node.keywords}
+    given = node.args[1:] if is_builtin else node.args
+    first = words.get("mode", given[0] if given else None)
+    if first is None:
+        return "r" if is_builtin or not words.keys() - _WORDS else None
+    text = first.value if isinstance(first, ast.Constant) else None
+    return text if isinstance(text, str) and _MODE.fullmatch(text) and _receiver(node) not in _ARCHIVES else None
+
+
+def _opens(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    called = _called(node)
+    if called == "open":
+        return _receiver(node) == "os" or _mode(node) is not None
+    return isinstance(node.func, ast.Attribute) and called in ("read_text", "read_bytes")
+
+
+def _parses(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return _receiver(node) in ("json", "tomllib", "yaml") and _called(node) in (
+            "load",
+            "loads",
+            "parse",
+            "safe_load",
+        )
+    names = {alias.name for alias in node.names} if isinstance(node, ast.Import | ast.ImportFrom) else set()
+    if isinstance(node, ast.Import):
+        return bool(names & {"tomllib", "yaml"})
+    return (
+        isinstance(node, ast.ImportFrom)
+        and node.module in ("json", "tomllib", "yaml")
+        and bool(names & {"load", "loads"})
+    )
+
+
+def _writes(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return (
+            node.module is not None
+            and node.module.endswith("store")
+            and any(alias.name in _STORE_WRITERS for alias in node.names)
+        )
+    if not isinstance(node, ast.Call):
+        return False
+    called, mode = _called(node), _mode(node)
+    if mode is not None:
+        return not set(mode) <= set("rbt")
+    if not isinstance(node.func, ast.Attribute):
+        return False
+    if called in ("replace", "rename"):  # of a path: `text.replace(old, new)` and `dataclasses.replace` have more
+        return _receiver(node) == "os" or (len(node.args) == 1 and not node.keywords)
+    return called in ("write_text", "write_bytes", *_STORE_WRITERS)
 
 
 def _finds_cache(node: ast.AST) -> bool:

@@ -30,6 +30,75 @@ def test_a_second_lock_is_seen(tmp_path: Path, second: str) -> None:
     }  # fmt: skip
 
 
+_NOT_OPENED = """
+import dataclasses, gzip, os, tarfile
+TEXT = "a".replace("b", "c")
+dataclasses.replace(TEXT, x=1)
+tarfile.open("a", "r:gz")
+gzip.open("a", "rb")
+def f(store, reference, path):
+    store.open(reference)
+    store.open(path, patience=3)
+    os.replace
+    path.exists()
+"""
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "from pathlib import Path\nPath('x').read_text()",
+        "def f(path):\n    return path.read_bytes()",
+        "def f(path):\n    with path.open() as file:\n        return file",
+        "def f(path):\n    with path.open('rb') as file:\n        return file",
+        "def f(path):\n    with path.open(mode='rb', buffering=0) as file:\n        return file",
+        "def f(path):\n    return open(path)",
+        "def f(path):\n    return open(path, encoding='utf-8')",
+        "import os\ndef f(path):\n    return os.open(path, os.O_RDONLY)",
+    ],
+)
+def test_a_second_way_to_open_a_file_is_seen(tmp_path: Path, second: str) -> None:
+    assert measures.openers(package(tmp_path, none=_NOT_OPENED, second=second)) == {"made.second"}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "import tomllib",
+        "def f(text):\n    import tomllib\n    return tomllib.loads(text)",
+        "from tomllib import loads",
+        "import json\ndef f(text):\n    return json.loads(text)",
+        "import json\ndef f(file):\n    return json.load(file)",
+        "from json import loads",
+        "import yaml",
+    ],
+)
+def test_a_second_parser_is_seen(tmp_path: Path, second: str) -> None:
+    none = "import json\nfrom json import dumps\nTEXT = json.dumps([1])\ndef f(reader):\n    return reader.loads('x')"
+    assert measures.parsers(package(tmp_path, none=none, second=second)) == {"made.second"}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "def f(path):\n    path.write_text('x')",
+        "def f(path):\n    path.write_bytes(b'x')",
+        "def f(path):\n    return path.open('wb')",
+        "def f(path):\n    return path.open('x', encoding='utf-8')",
+        "def f(path):\n    return open(path, 'a')",
+        "def f(path):\n    return path.open('r+b')",
+        "def f(path, other):\n    path.replace(other)",
+        "def f(path, other):\n    path.rename(other)",
+        "import os\ndef f(path, other):\n    os.replace(path, other)",
+        "from made.store import write_atomic",
+        "from made import store\ndef f(path):\n    store.write_atomic(path, b'')",
+    ],
+)
+def test_a_second_way_to_write_a_file_is_seen(tmp_path: Path, second: str) -> None:
+    none = f"{_NOT_OPENED}\ndef g(path):\n    path.open('rb')\n    path.read_text()"
+    assert measures.writers(package(tmp_path, none=none, store="", second=second)) == {"made.second"}
+
+
 def test_whoever_takes_a_name_is_seen(tmp_path: Path) -> None:
     two, three = "from made.one import entries", "def late():\n    from made.one import Kind, entries"
     found = package(tmp_path, one="entries = 1\nKind = 2", two=two, three=three, four="from made.one import Kind")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import envkit
-from tests.architecture import measures
+from tests.architecture import doors, measures
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +82,23 @@ def test_one_module_says_which_images_are_known(package: list[measures.Module]) 
         "envkit.pipeline.running", "envkit.run.runners",
     }  # fmt: skip
     assert measures.takers(package, "envkit.ground.state", "records_of") == {"envkit.verify.verified"}
+
+
+@pytest.mark.parametrize(
+    ("measure", "listed"),
+    [(measures.openers, doors.OPENERS), (measures.parsers, doors.PARSERS), (measures.writers, doors.WRITERS)],
+    ids=["open", "parse", "write"],
+)
+def test_files_of_others_pass_one_door(
+    measure: Callable[[list[measures.Module]], set[str]], listed: dict[str, set[str]], package: list[measures.Module]
+) -> None:
+    """Whoever goes around `envkit.ground.foreign` is listed with a reason, and whoever is listed still does."""
+    measured = {name for name in measure(package) if not name.startswith(doors.APART)}
+    assert measured - doors.PENDING == set().union(*listed.values())
+    assert sum(map(len, listed.values())) == len(set().union(*listed.values()))
+
+
+def test_no_other_module_reads_toml(package: list[measures.Module]) -> None:
+    assert measures.takers(package, "tomllib", "loads") == set()
+    plain = {one.name for one in package if measures.imports(one, "tomllib")}
+    assert plain - doors.PENDING == {"envkit.ground.foreign"}

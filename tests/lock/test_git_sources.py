@@ -1,6 +1,9 @@
 """A commit of a repository, fetched by git from a real server on loopback."""
 
+import random
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +44,37 @@ def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     ):
         _fetch(found, tmp_path)
     assert other.asked == []
+
+
+@pytest.mark.requirement("R61")
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"zeros": "\0" * (6 << 20)},
+        {f"{number}/zeros": "\0" * (1 << 20) for number in range(6)},
+        {"noise": "".join(map(chr, random.Random(1).choices(range(32, 127), k=4 << 20)))},
+        {"big": "x" * (3 << 19), "other": "y" * (3 << 19)},
+        {f"{'d' * 150}/{'e' * 120}/{number}": "" for number in range(1600)},
+    ],
+    ids=["one file", "equal files", "a large pack", "two files", "many files"],
+)
+def test_a_commit_without_end_is_stopped_while_it_is_written(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "_LIMITED", (*fetch._LIMITED[:3], str((2 << 20) // 512)))
+    sizes: list[int] = []
+    remove = shutil.rmtree
+
+    def measured(folder: Path, **more: Any) -> None:
+        sizes.extend(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+        remove(folder, **more)
+
+    with served(tmp_path / "server", files) as found:
+        monkeypatch.setattr(shutil, "rmtree", measured)
+        with pytest.raises(EngineError, match="has more than 1 GiB at this commit"):
+            _fetch(found, tmp_path / "out")
+    assert max(sizes, default=0) <= 2 << 20
+    assert not (tmp_path / "out").exists()
 
 
 def test_settings_of_the_caller_do_not_steer_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

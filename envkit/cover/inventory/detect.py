@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import replace
 from typing import Any
 
 from envkit.cover.hosts import Inventory
 from envkit.cover.inventory import diagnosis, kubernetes, plain, slurm, smi
 from envkit.facts.model import Facts
+from envkit.ground import foreign
 from envkit.ground.errors import UsageError
 
 FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm", "doctor")
@@ -33,7 +33,8 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
     if not clean.strip():
         raise UsageError(f"{where} has no hosts", hint=_HINT)
     if clean.lstrip()[0] in "[{":
-        inventory = _of_json(_tree(clean, where), facts, form, where)
+        tree = foreign.json_tree(clean, where, surrogates=True, hint="kubectl get nodes -o json > FILE")
+        inventory = _of_json(tree, facts, form, where)
     else:
         try:
             inventory = _of_text(clean, facts, form, where)
@@ -67,10 +68,3 @@ def _of_text(text: str, facts: Facts, form: str, where: str) -> Inventory:
     if form == "csv" or plain.is_table(text):
         return plain.parse_csv(text, where)
     raise UsageError(f"{where} has an unknown format; it begins with {text[:60]!r}", hint=_HINT)
-
-
-def _tree(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON: {error}", hint="kubectl get nodes -o json > FILE") from error

@@ -119,7 +119,7 @@ def test_a_private_key_checks_nothing(tmp_path: Path) -> None:
     (tmp_path / "k.pub").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
     with pytest.raises(UsageError, match="contains no public key in PEM"):
         read_public(tmp_path / "k.pub")
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="no such file"):
         read_public(tmp_path / "nothing")
 
 

@@ -55,7 +55,7 @@ def test_an_empty_passphrase_is_none(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["team/train:1", "--record", "r", "--unsigned"], "'team/train:1' is not in a registry"),
         (["oci:out", "--record", "r", "--unsigned"], "'oci:out' is not in a registry"),
         (["oci:out"], "'oci:out' is not in a registry"),
-        (["registry.example.com/a:1", "--record", "nothing", "--unsigned"], "nothing: No such file"),
+        (["registry.example.com/a:1", "--record", "nothing", "--unsigned"], "nothing: no such file"),
     ],
 )
 def test_what_is_missing_or_contradicts_itself(

@@ -52,7 +52,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--secret", "token"], "--secret must be ID=FILE"),
         (["--secret", "token=absent"], "--secret token: absent is not a file"),
         (["--secret", "a,b=absent"], "--secret must be ID=FILE"),
-        (["--plan", "plan.json"], "plan.json: No such file or directory"),
+        (["--plan", "plan.json"], "plan.json: no such file or directory"),
         (["default", "--plan", "plan.json"], "--plan cannot be combined with a definition or its flags"),
         (["--cuda", "12.6", "--plan", "plan.json"], "--plan cannot be combined with a definition or its flags"),
     ],
@@ -78,7 +78,7 @@ def test_nothing_that_fits_ends_with_its_own_code(capsys: pytest.CaptureFixture[
     ("typed", "code", "message"),
     [
         (["--torch", "1.12.1", "--cuda", "12.1"], 3, "no build matches"),
-        (["--plan", "plan.json"], 2, "plan.json: No such file or directory"),
+        (["--plan", "plan.json"], 2, "plan.json: no such file or directory"),
         (["--offline", "--no-cache"], 2, "--offline and --no-cache contradict each other"),
         (["--locked", "absent.lock", "--engine", "embedded"], 4, "absent.lock"),
     ],

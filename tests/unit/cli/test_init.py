@@ -234,3 +234,43 @@ def test_a_projects_file_that_is_not_there() -> None:
     error = CliRunner().invoke(resolve, ["requirements-gpu.txt"]).exception
     assert isinstance(error, UsageError)
     assert error.message == "requirements-gpu.txt: the file does not exist"
+
+
+@pytest.mark.requirement("R11")
+@pytest.mark.parametrize("link", [".envkit/image-1.schema.json", ".envkit"])
+@pytest.mark.parametrize("target", ["victim", "new", "victim/.."])
+def test_a_schema_is_not_written_through_a_link(link: str, target: str, tmp_path: Path) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "checkout"
+    for made in (victim, folder, folder / ".envkit"):
+        made.mkdir()
+    (victim / "image-1.schema.json").write_text("ORIGINAL")
+    (folder / "requirements.txt").write_text(LINES)
+    if link == ".envkit":
+        (folder / link).rmdir()
+        (folder / link).symlink_to(tmp_path / target)
+    else:
+        (folder / link).symlink_to(tmp_path / target / "image-1.schema.json")
+    error = failure(str(folder))
+    assert error.message == f"{folder / link} is a symbolic link"
+    assert error.hint
+    assert (victim / "image-1.schema.json").read_text() == "ORIGINAL"
+    assert sorted(item.name for item in victim.iterdir()) == ["image-1.schema.json"]
+    assert not (tmp_path / "new").exists()
+    assert not (folder / "image.yaml").exists()  # nothing is written in part
+
+
+def test_a_schema_does_not_replace_a_file_of_someone_else(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(LINES)
+    (tmp_path / ".envkit").mkdir()
+    (tmp_path / ".envkit" / "image-1.schema.json").write_text("{}")
+    assert "was not written by envkit" in failure().message
+    assert (tmp_path / ".envkit" / "image-1.schema.json").read_text() == "{}"
+
+
+def test_an_older_schema_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(LINES)
+    (tmp_path / ".envkit").mkdir()
+    schema = tmp_path / ".envkit" / "image-1.schema.json"
+    schema.write_text('{"properties": {"schema": {"const": "envkit.image/1"}}}')
+    assert run().exit_code == 0
+    assert "An image definition" in schema.read_text()

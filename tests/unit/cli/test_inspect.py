@@ -56,7 +56,7 @@ def test_a_key_asks_for_signatures_that_a_folder_has_not(
         (["/"], 2, "'/' is a path without a prefix for the kind of image"),
         (["docker-archive:/nowhere.tar", "--packages"], 8, "/nowhere.tar is not a file"),
         (["registry.example.com/a:1", "--require", "proved"], 2, "--require proved needs --key or --identity"),
-        (["registry.example.com/a:1", "--key", "/nowhere"], 2, "/nowhere: No such file"),
+        (["registry.example.com/a:1", "--key", "/nowhere"], 2, "/nowhere: no such file"),
     ],
 )
 def test_what_cannot_be_looked_at(typed: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,37 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "ctx").iterdir()] == ["Dockerfile"]
 
 
+@pytest.mark.requirement("R11")
+@pytest.mark.parametrize("link", ["entry.sh", "plan.json", ".dockerignore", "copied"])
+def test_no_part_of_a_context_is_written_through_a_link(link: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    definition = tmp_path / "image.yaml"
+    definition.write_text(
+        "schema: envkit.image/1\ntitle: t\nrequest: {cpu: true}\ncopy: [{from: train.py, to: app/}]\n"
+    )
+    home, out = tmp_path / "home", tmp_path / "ctx"
+    home.mkdir()
+    out.mkdir()
+    (out / link).symlink_to(home)
+    assert failure(str(definition), "--out", str(out)).message == f"{out / link} is a symbolic link"
+    assert list(home.iterdir()) == []
+    assert [path.name for path in out.iterdir()] == [link]
+
+
+def test_a_file_of_someone_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
+    error = failure("cpu", "--out", str(tmp_path))
+    assert error.message == f"{tmp_path / 'Dockerfile'} was not written by envkit, so it is not replaced"
+    assert [path.name for path in tmp_path.iterdir()] == ["Dockerfile"]
+
+
+def test_the_context_of_another_image_is_replaced(tmp_path: Path) -> None:
+    run("cpu", "--out", str(tmp_path))
+    run("cu118", "--out", str(tmp_path))
+    assert "cu118" in (tmp_path / "Dockerfile").read_text()
+    assert (tmp_path / "seal.py").stat().st_mode & 0o777 == (tmp_path / "check.py").stat().st_mode & 0o777
+
+
 def test_the_ca_bundle_goes_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = tmp_path / "ca.pem"
     bundle.write_text("-----BEGIN CERTIFICATE-----\n")

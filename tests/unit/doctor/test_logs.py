@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import time
 import tracemalloc
 import unicodedata
@@ -249,3 +250,79 @@ def test_hostile_lines_take_no_longer_than_others() -> None:
     began = time.process_time()
     diagnosed("\n".join(near_misses * 20))
     assert time.process_time() - began < 5
+
+
+class Repeated(io.RawIOBase):
+    """A log of one text over and over, between a beginning and an end."""
+
+    def __init__(self, text: bytes, size: int, *, start: bytes = b"", end: bytes = b"") -> None:
+        self.parts = itertools.chain([start], itertools.repeat(text, size // len(text)), [end])
+        self.rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.rest:
+            try:
+                self.rest = next(self.parts)
+            except StopIteration:
+                return 0
+        size = min(len(buffer), len(self.rest))
+        buffer[:size], self.rest = self.rest[:size], self.rest[size:]
+        return size
+
+
+def of_size(text: bytes, size: int, **more: bytes) -> tuple[Diagnosis, float]:
+    diagnosed("x")  # loads the knowledge base
+    before = time.process_time()
+    found = diagnose_log(io.BufferedReader(Repeated(text, size, **more), 1 << 18), "log")
+    return found, time.process_time() - before
+
+
+LINE = b"RuntimeError: No CUDA GPUs are available"
+
+
+@pytest.mark.requirement("R61")
+@pytest.mark.parametrize("part", [b"Error: x=1 ", b"\0" * 64, b"{'loss': 0.5, 'error': 2}, ", b"=" * 64, b"[rank0]: "])
+def test_a_line_without_end_is_read_at_both_ends(part: bytes) -> None:
+    found, seconds = of_size(
+        part * 1000, 64 << 20, start=LINE + b"\nx", end=b" ImportError: undefined symbol: ncclCommX\n"
+    )
+    assert [finding.id for finding in found.sections[0].findings] == ["no-cuda-device", "nccl-symbol"]
+    assert dict(found.sections[0].facts)["not read"].endswith("MB in the middle of very long lines")
+    assert seconds < 3  # 0.05 s per MB
+
+
+def test_the_redraws_of_a_progress_bar_are_no_line_without_end() -> None:
+    found, _ = of_size(b"loading 12%\r" * 1000 + LINE + b"\r", 4 << 20)
+    assert "not read" not in dict(found.sections[0].facts)
+    assert found.sections[0].findings[0].times == 1  # the number of its line is the same
+
+
+def test_lines_after_one_without_end_keep_their_numbers() -> None:
+    found, _ = of_size(b"x" * (1 << 16), 4 << 20, start=b"first\n", end=b"\n" + LINE + b"\n")
+    assert [evidence.line for evidence in found.sections[0].findings[0].evidence] == [3]
+
+
+@pytest.mark.requirement("R61")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"RuntimeError: it failed at step 12\n",
+        b"epoch 3 step 12 loss 0.123\n",
+        b"\n",
+        b"[rank1]: 2026-01-01 00:00:00 Collecting torch==2.1\n",
+        b"\x1b[31mError\x1b[0m: bad %\n",
+        b"a\r",
+    ],
+)
+def test_a_long_log_takes_little_time_for_each_mb(lines: bytes) -> None:
+    _, seconds = of_size(lines * 1000, 2 << 20)
+    assert seconds < 2  # a tenth of it on an idle machine
+
+
+def test_lines_that_differ_in_their_digits_alone_are_told_apart() -> None:
+    text = "error: exit code 1\nerror: exit code 137\nerror: exit code 2\n"
+    (finding,) = diagnosed(text).findings
+    assert [evidence.line for evidence in finding.evidence] == [2]

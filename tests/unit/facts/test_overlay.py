@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -152,6 +155,54 @@ def test_one_key_twice_is_a_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "text", "null"])
 def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
     assert faults(tmp_path, text) == ["the file must contain tables such as builds: and sources:"]
+
+
+@pytest.mark.requirement("R11")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "root:*:20228:0:99999:7:::\ndaemon:*:20228:0:99999:7:::\n",
+        "apiVersion: v1\nusers: [{name: me, user: {token: s3cret}}]\n",
+        "default:\n  aws_secret_access_key: s3cret\n",
+        "s3cret: 1\n",
+        '{"auths": {"registry.example": {"auth": "s3cret"}}}',
+        "token: s3cret\nsources: {s3cret: {kind: x}}\nbuilds: [s3cret]\n",
+    ],
+)
+def test_nothing_of_another_file_is_quoted(tmp_path: Path, text: str) -> None:
+    assert faults(tmp_path, text) == ["schema is missing; begin the file with 'schema: 1'"]
+
+
+def test_long_keys_and_values_are_cut(tmp_path: Path) -> None:
+    found = faults(tmp_path, f"schema: {'x' * 500}\n{'k' * 500}: 1\nsources: {{{'s' * 500}: 1}}\n")
+    assert all(len(fault) < 300 for fault in found)
+    assert len(found) == 3
+
+
+def two_gigabytes(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2 << 30)
+
+
+@pytest.mark.requirement("R4")
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, "is a pipe"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a device"),
+        (lambda path: path.symlink_to("/dev/tty"), "is a device"),
+        (lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), "is a socket"),
+        (two_gigabytes, "larger than 1048576 bytes"),
+        (lambda path: path.write_text("schema: 1\n" + "x" * (1 << 20)), "larger than 1048576 bytes"),
+        (lambda path: path.write_text("\n" * 200_000), "more than 100000 lines"),
+    ],
+)
+def test_a_file_that_cannot_be_one_of_rows_is_refused_at_once(
+    tmp_path: Path, make: Callable[[Path], None], what: str
+) -> None:
+    make(tmp_path / "own.yaml")
+    with pytest.raises(UsageError, match=what):
+        load(tmp_path / "own.yaml")
 
 
 def test_the_file_is_read_strictly(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -327,3 +329,52 @@ def test_config_shows_an_invalid_value(
     tree = json.loads(capsys.readouterr().out)["settings"]
     assert tree["engine"]["invalid"].startswith("ENVKIT_ENGINE 'dokcer' is not one of")
     assert tree["runner"]["invalid"] is None
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2 << 30)
+
+
+@pytest.mark.requirement("R4")
+@pytest.mark.parametrize("name", ["envkit.toml", "pyproject.toml"])
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (sparse, "larger than 1048576 bytes"),
+        (lambda path: path.symlink_to("/etc/passwd"), "is a link out of the folder"),
+        (lambda path: path.symlink_to("../mine.toml"), "is a link out of the folder"),
+        (lambda path: path.write_text("version = " + "9" * 5000), "an integer of more than 4300 digits"),
+        (lambda path: path.write_text("x = 0x" + "f" * 5000), "an integer of 20000 bits"),
+        (lambda path: path.write_text("x = nan"), "nan is not a finite number"),
+        (lambda path: path.write_text("[" + "a." * 100_000 + "a]"), "a key has more than 64 parts"),
+        (lambda path: path.write_text("x = " + "[" * 100_000), "nested deeper than 64 levels"),
+        (lambda path: path.write_bytes(b"\xff\xfex\0"), "UTF-16, not UTF-8"),
+        (lambda path: path.write_text("\n" * 200_000), "more than 100000 lines"),
+    ],
+)
+def test_settings_of_someone_else_are_read_through_the_door(
+    name: str, make: Callable[[Path], None], what: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.toml").write_text('registry = "mine.example"')
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    make(folder / name)
+    with pytest.raises(UsageError, match=what) as caught:
+        settings.load({}, {}, folder)
+    assert str(folder / name) in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_link_inside_the_folder_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "real.toml").write_text('registry = "mirror.example"')
+    (tmp_path / "envkit.toml").symlink_to("conf/real.toml")
+    assert value(tmp_path, "registry").text == "mirror.example"
+
+
+def test_the_users_own_settings_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles.toml").write_text('registry = "mine.example"')
+    (tmp_path / "home" / "envkit").mkdir(parents=True)
+    (tmp_path / "home" / "envkit" / "envkit.toml").symlink_to(tmp_path / "dotfiles.toml")
+    assert value(tmp_path, "registry", env={"XDG_CONFIG_HOME": str(tmp_path / "home")}).text == "mine.example"

@@ -1,4 +1,6 @@
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from envkit.ground.errors import LockError, UsageError
 from envkit.lock.model import Lock
 from envkit.lock.reading import lock_from_json
-from envkit.lock.store import digest_of, load_lock, read_lock, store_lock, to_text, write_lock
+from envkit.lock.store import check_write, digest_of, load_lock, read_lock, store_lock, to_text, write_lock
 from tests.unit.lock.samples import bootstrapped, lock, wheel
 
 TEXT = """\
@@ -119,5 +121,77 @@ def test_what_is_no_lock_is_refused_with_its_reason(data: bytes, message: str, t
 
 
 def test_a_folder_is_no_lock(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Is a directory"):
+    with pytest.raises(UsageError, match="is a directory"):
         read_lock(tmp_path)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which someone else made, beside a file of the user."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (tmp_path / "profile").write_text("ORIGINAL")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.requirement("R11")
+@pytest.mark.parametrize("target", ["../profile", "../new", "image.yaml", "/dev/stdout"])
+def test_the_lock_of_a_folder_is_not_written_through_a_link(checkout: Path, target: str) -> None:
+    (checkout / "image.yaml").write_text("title: t\n")
+    (checkout / "envkit.lock").symlink_to(target)
+    for attempt in (lambda: check_write(Path("envkit.lock")), lambda: write_lock(Path("envkit.lock"), lock())):
+        with pytest.raises(UsageError, match=r"^envkit\.lock is a symbolic link$") as caught:
+            attempt()
+        assert caught.value.hint == "envkit lock -o FILE"
+    assert (checkout.parent / "profile").read_text() == "ORIGINAL"
+    assert not (checkout.parent / "new").exists()
+    assert (checkout / "image.yaml").read_text() == "title: t\n"
+
+
+@pytest.mark.requirement("R11")
+@pytest.mark.usefixtures("checkout")
+def test_a_file_that_is_no_lock_is_not_replaced_by_one() -> None:
+    Path("envkit.lock").write_text("notes\n")
+    with pytest.raises(UsageError, match="was not written by envkit"):
+        write_lock(Path("envkit.lock"), lock())
+    assert Path("envkit.lock").read_text() == "notes\n"
+
+
+@pytest.mark.usefixtures("checkout")
+@pytest.mark.parametrize("text", ["", "\n", to_text(bootstrapped()), to_text(lock())[:900], "<<<<<<< a\n" + TEXT])
+def test_a_damaged_lock_is_replaced(text: str) -> None:
+    Path("envkit.lock").write_text(text)
+    assert write_lock(Path("envkit.lock"), lock())
+    assert read_lock(Path("envkit.lock")) == lock()
+
+
+def test_a_chosen_name_may_be_a_link(checkout: Path) -> None:
+    Path("mine.lock").symlink_to("../profile")
+    assert write_lock(Path("mine.lock"), lock())
+    assert read_lock(checkout.parent / "profile") == lock()
+
+
+def two_gigabytes(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2 << 30)
+
+
+@pytest.mark.requirement("R4")
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, "is a pipe"),
+        (lambda path: path.symlink_to("../profile"), "is a link out of the folder"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a link out of the folder"),
+        (two_gigabytes, "larger than 67108864 bytes"),
+        (lambda path: path.write_text('{"schema": "envkit.lock/2", "as_of": ' + "9" * 5000), "an integer of 5000"),
+        (lambda path: path.write_text('{"schema": "envkit.lock/2", "as_of": NaN}'), "NaN is not a JSON number"),
+        (lambda path: path.write_text('{"as_of": ' + "[" * 70 + "]" * 70 + "}"), "nested deeper than 64 levels"),
+    ],
+)
+@pytest.mark.usefixtures("checkout")
+def test_a_lock_of_someone_else_is_read_through_the_door(make: Callable[[Path], None], what: str) -> None:
+    make(Path("envkit.lock"))
+    with pytest.raises(UsageError, match=what):
+        read_lock(Path("envkit.lock"))

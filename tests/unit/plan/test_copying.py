@@ -1,6 +1,11 @@
 """Files that a definition copies: which, where to, and what a plan knows of them."""
 
+import contextlib
 import json
+import os
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +14,8 @@ import pytest
 from envkit.facts.load import load
 from envkit.ground.errors import UsageError
 from envkit.lock.request import request_of
-from envkit.plan.copying import files_of, is_secret, merged
+from envkit.plan import copying, ignoring
+from envkit.plan.copying import check_files, files_of, is_secret, merged
 from envkit.plan.definition import parse
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
@@ -179,3 +185,190 @@ def test_a_link_out_of_the_folder_is_refused(project: Path) -> None:
 def test_the_lock_is_not_copied(project: Path) -> None:
     (project / "src" / "envkit.lock").write_text("{}")
     assert "workspace/envkit.lock" not in merged(plan(project, "copy: [{from: src, to: .}]"))
+
+
+def sparse(path: Path, size: int) -> None:
+    path.touch()
+    os.truncate(path, size)
+
+
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "LIMIT_BYTES", 32 << 20)
+
+
+@contextlib.contextmanager
+def memory_below(limit: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.requirement("R61")
+@pytest.mark.usefixtures("small_limit")
+@pytest.mark.parametrize("pairs", [2, 30, 1000])
+def test_the_limit_of_bytes_is_one_for_all_pairs(project: Path, pairs: int) -> None:
+    sparse(project / "big", 24 << 20)
+    definition = "copy: [" + ", ".join(f"{{from: big, to: b{number}}}" for number in range(pairs)) + "]"
+    plan(project, "")  # loads the facts
+    with memory_below(12 << 20), pytest.raises(UsageError, match="big: more than 32 MiB of copied files"):
+        plan(project, definition)
+
+
+@pytest.mark.requirement("R61")
+@pytest.mark.usefixtures("small_limit")
+def test_a_plan_hashes_files_without_keeping_them(project: Path) -> None:
+    sparse(project / "big", 24 << 20)
+    plan(project, "")  # loads the facts
+    with memory_below(12 << 20):
+        made = plan(project, "copy: [{from: big, to: b}]")
+        check_files(made)
+    assert [len(file.data) for file in merged(made).values()] == [24 << 20]
+
+
+@pytest.mark.requirement("R61")
+def test_a_large_file_is_refused_before_it_is_read(project: Path) -> None:
+    sparse(project / "huge", 1 << 40)
+    with pytest.raises(UsageError, match="huge: more than 200 MiB"):
+        plan(project, "copy: [{from: huge, to: h}]")
+
+
+def test_the_limit_of_files_is_one_for_all_pairs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_LIMIT_FILES", 3)
+    assert len(merged(plan(project, "copy: [{from: src, to: a}, {from: train.py, to: b}]"))) == 3
+    with pytest.raises(UsageError, match="more than 3 copied files"):
+        plan(project, "copy: [{from: src, to: a}, {from: src, to: b}]")
+
+
+def test_what_is_only_looked_at_has_a_limit_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_LIMIT_SEEN", 20)
+    rows = ", ".join(f"{{from: src, to: a{number}}}" for number in range(10))
+    with pytest.raises(UsageError, match="more than 20 files and folders"):
+        plan(project, f"copy: [{rows}]")
+
+
+@pytest.mark.requirement("R61")
+@pytest.mark.parametrize(
+    "pattern",
+    ["**/" * 12 + "zzz", "*a" * 40 + "b", "**/*a" * 20 + "b", "*" * 2000 + "x", "?*" * 500 + "x", "[a-z]*" * 100 + "9"],
+)
+def test_a_pattern_with_many_wildcards_is_decided_at_once(project: Path, pattern: str) -> None:
+    deep = project / "data" / "/".join("a" * 28)
+    deep.mkdir(parents=True)
+    (deep / ("a" * 200)).touch()
+    (project / ".dockerignore").write_text(pattern)
+    before = time.process_time()
+    plan(project, "copy: [{from: data, to: .}]")
+    assert time.process_time() - before < 2
+
+
+@pytest.mark.requirement("R61")
+def test_many_patterns_and_many_files_have_one_limit(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ignoring, "_MOST_STEPS", 10_000)
+    (project / ".dockerignore").write_text("".join(f"x{number}\n" for number in range(4000)))
+    with pytest.raises(UsageError, match=r"\.dockerignore: more patterns and files") as caught:
+        plan(project, "copy: [{from: src, to: .}]")
+    assert caught.value.hint
+
+
+@pytest.mark.requirement("R4")
+@pytest.mark.parametrize(
+    "pattern", ["[z-a]", "a[", "[]", "[^]", "[]a]", "[a-]", "[-a]", "[a", "x\\", "[\\", "src/[b-a]/x", "![z-a]"]
+)
+def test_an_invalid_pattern_is_named_with_its_line(project: Path, pattern: str) -> None:
+    (project / ".dockerignore").write_text(f"# first\n{pattern}\n")
+    with pytest.raises(UsageError) as caught:
+        plan(project, "copy: [{from: src, to: .}]")
+    assert caught.value.message.startswith(f"{project / '.dockerignore'}:2: ")
+    assert "is not a valid pattern" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "ignored"),
+    [
+        ("a[[]b", "a[b", True), ("a[[]b", "ab", False), ("[^a]", "b", True), ("[^a]", "a", False),
+        ("x[^a]y", "x/y", False), ("*.py", "a/b.py", False),
+        ("\\*", "*", True), ("\\*", "a", False), ("[\\]]", "]", True), ("[a-c]?", "b", False), ("a/**", "a", False),
+        ("a/**", "a/b/c", True), ("a/**/c", "a/c", True), ("**", "a", True), ("a", "a/b", True),
+    ],
+)  # fmt: skip
+def test_patterns_match_part_by_part(project: Path, pattern: str, path: str, ignored: bool) -> None:
+    (project / ".dockerignore").write_text(pattern)
+    assert ignoring.Ignore.of(project).matches(path) is ignored
+
+
+@pytest.mark.requirement("R4")
+@pytest.mark.parametrize("name", [".dockerignore", ".envkitignore"])
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, "is a pipe"),
+        (lambda path: path.symlink_to("/etc/passwd"), "is a link out of the folder"),
+        (lambda path: path.symlink_to("gone"), "no such file"),
+        (lambda path: sparse(path, 2 << 30), "larger than 1048576 bytes"),
+        (lambda path: path.write_text("a" * 5000), "a pattern of 5000 characters"),
+        (lambda path: path.write_bytes(b"a\xff"), "is not UTF-8"),
+        (Path.mkdir, "is a directory"),
+    ],
+)
+def test_an_ignore_file_of_someone_else_is_read_through_the_door(
+    project: Path, name: str, make: Callable[[Path], None], what: str
+) -> None:
+    make(project / name)
+    with pytest.raises(UsageError, match=what):
+        plan(project, "copy: [{from: src, to: .}]")
+
+
+@pytest.mark.requirement("R11")
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("src/conf", "../.env"),
+        ("src/conf", "../.ssh/config"),
+        ("src/model.bin", "deep/server.key"),
+        ("src/notes", "../tls.pem"),
+        ("src/chain", "deep/hop"),
+        ("aws/config", "../.aws/config"),
+    ],
+)
+def test_a_secret_is_found_by_the_name_that_a_link_leads_to(project: Path, link: str, target: str) -> None:
+    for name in (".env", ".ssh/config", ".aws/config", "src/deep/server.key", "tls.pem"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("-----BEGIN RSA PRIVATE KEY-----")
+    (project / "src" / "deep" / "hop").symlink_to("../../.env")
+    (project / link).parent.mkdir(exist_ok=True)
+    (project / link).symlink_to(target)
+    with pytest.raises(UsageError, match=f"copy: {link} looks like a secret"):
+        plan(project, f"copy: [{{from: {link}, to: app/}}]")
+
+
+def test_a_folder_that_is_a_link_to_secrets_is_refused(project: Path) -> None:
+    (project / ".aws").mkdir()
+    (project / ".aws" / "plain").touch()
+    (project / "conf").symlink_to(".aws")
+    with pytest.raises(UsageError, match="looks like a secret"):
+        plan(project, "copy: [{from: conf, to: app}]")
+
+
+@pytest.mark.requirement("R11")
+@pytest.mark.parametrize("target", ["/", "..", "/proc", "src/out"])
+def test_a_link_out_of_the_folder_is_refused_before_it_is_listed(
+    project: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "src" / "out").symlink_to("../..")
+    (project / "link").symlink_to(target)
+    monkeypatch.setattr(os, "walk", lambda path: pytest.fail(f"{path} was listed"))
+    with pytest.raises(UsageError, match="link is a link out of the folder"):
+        plan(project, "copy: [{from: link, to: .}]")
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("loop"), lambda path: path.symlink_to("gone")]
+)
+def test_what_is_no_file_is_not_copied(project: Path, make: Callable[[Path], None]) -> None:
+    make(project / "src" / "loop")
+    with pytest.raises(UsageError, match=r"src/loop is a link out of the folder, or not a regular file"):
+        plan(project, "copy: [{from: src, to: .}]")

@@ -179,7 +179,7 @@ def test_a_link_out_of_the_folder_is_not_extended(tmp_path: Path) -> None:
     folder.mkdir()
     (tmp_path / "secret.yaml").write_text("-----BEGIN SECRET-----\n")
     (folder / "parent.yaml").symlink_to(tmp_path / "secret.yaml")
-    with pytest.raises(UsageError, match=r"extends: 'parent' is a link out of") as caught:
+    with pytest.raises(UsageError, match=r"extends: .*/parent.yaml is a link out of") as caught:
         read("extends: parent\n", folder)
     assert "SECRET" not in str(caught.value)
 

@@ -1,5 +1,8 @@
 """Requirements files: what each line is worth, and what a definition makes of them."""
 
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ from envkit.facts.load import load
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.plan.definition import Definition, parse
 from envkit.plan.planner import plan_of
-from envkit.plan.requirements import Line, read, sort
+from envkit.plan.requirements import Line, included, read, reading_once, sort
 
 HEAD = "schema: envkit.image/1\ntitle: x\nrequirements: [r.txt]\n"
 REQUEST = 'request: {os: debian12, python: "3.11"}\n'
@@ -236,3 +239,104 @@ def test_a_flag_against_a_requirements_file_is_a_conflict(
 ) -> None:
     with pytest.raises(ConflictError, match=message):
         plan_of(definition(tmp_path, text), given, load())
+
+
+@pytest.mark.requirement("R61")
+def test_files_that_include_one_another_many_times_are_read_once(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"r{number}.txt").write_text(f"-r r{number + 1}.txt\n" * 30)
+    (tmp_path / "r8.txt").write_text("einops\n")
+    before = time.process_time()
+    assert [line.text for line in read("r0.txt", tmp_path)] == ["einops"]
+    assert time.process_time() - before < 1
+
+
+def test_a_file_of_two_including_files_counts_once_in_each_role(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("-r a.txt\n-r b.txt\n-c base.txt\n")
+    (tmp_path / "a.txt").write_text("-r base.txt\n")
+    (tmp_path / "b.txt").write_text("-r base.txt\n-c base.txt\nrich\n")
+    (tmp_path / "base.txt").write_text("einops==0.7\n")
+    found = [(line.text, line.constraint) for line in read("r.txt", tmp_path)]
+    assert found == [("einops==0.7", False), ("einops==0.7", True), ("rich", False)]
+
+
+@pytest.mark.requirement("R61")
+def test_included_lines_share_the_files_that_were_read(tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("einops\n")
+    line = Line(where="Dockerfile:1", text="RUN pip install -r base.txt")
+    with reading_once():
+        found = [included(line, "base.txt", tmp_path) for _ in range(3)]
+    assert [(len(one.settings), len(one.packages)) for one in found] == [(1, 1), (0, 0), (0, 0)]
+    assert found[0].settings[0].value == "base.txt"
+
+
+def many_links(folder: Path) -> None:
+    (folder / "base.txt").write_text("# filler\n" * 100_000)
+    for number in range(100):
+        (folder / f"l{number}.txt").symlink_to("base.txt")
+    (folder / "r.txt").write_text("".join(f"-r l{number}.txt\n" for number in range(100)))
+
+
+def many_lines(folder: Path) -> None:
+    for number in range(3):
+        (folder / f"m{number}.txt").write_text("a\n" * 9_000)
+    (folder / "r.txt").write_text("-r m0.txt\n-r m1.txt\n-r m2.txt\n")
+
+
+def pipe_below(folder: Path) -> None:
+    os.mkfifo(folder / "p.txt")
+    (folder / "r.txt").write_text("-r p.txt\n")
+
+
+def two_gigabytes(folder: Path) -> None:
+    (folder / "r.txt").touch()
+    os.truncate(folder / "r.txt", 2 << 30)
+
+
+@pytest.mark.requirement("R61")
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (many_links, "more than 4 MiB of requirements files"),
+        (many_lines, "more than 20000 requirements in all files"),
+        (pipe_below, "is a pipe, not a regular file"),
+        (two_gigabytes, "larger than 1048576 bytes"),
+        (lambda folder: os.mkfifo(folder / "r.txt"), "is a pipe, not a regular file"),
+        (lambda folder: (folder / "r.txt").symlink_to("/dev/zero"), "is outside the folder"),
+        (lambda folder: (folder / "r.txt").mkdir(), "is a directory"),
+        (lambda folder: (folder / "r.txt").write_text("a==" + "1" * 200_000), "a requirement of 200003 characters"),
+        (lambda folder: (folder / "r.txt").write_text("a\\\n" * 99_000), "a requirement of 198000 characters"),
+        (lambda folder: (folder / "r.txt").write_text("\n" * 100_001), "more than 100000 lines"),
+    ],
+)
+def test_requirements_of_someone_else_end_within_a_limit(
+    make: Callable[[Path], None], what: str, tmp_path: Path
+) -> None:
+    make(tmp_path)
+    before = time.process_time()
+    with pytest.raises(UsageError, match=what):
+        read("r.txt", tmp_path)
+    assert time.process_time() - before < 2
+
+
+@pytest.mark.requirement("R4")
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"einops; python_version < '{'9' * 5000}'", "its marker cannot be evaluated"),
+        (f"einops=={'9' * 5000}", "longer than"),
+        (f"torch=={'9' * 5000}", "is not a version of torch"),
+        (f"einops; {'(' * 3000}python_version < '3'{')' * 3000}", "is not a requirement"),
+        (f"torch==2.1.0+cu{'1' * 5000}", "is neither a CUDA build nor the CPU build"),
+    ],
+)
+def test_numbers_and_nesting_without_end_are_left_out(text: str, why: str) -> None:
+    assert [why in one.why for one in sort(lines(text)).skipped] == [True]
+
+
+@pytest.mark.requirement("R61")
+@pytest.mark.parametrize("spec", ["einops>=0.7", "einops>=0.{}", "einops==0.{}"])
+def test_many_constraints_on_one_package_are_compared_in_time(spec: str) -> None:
+    before = time.process_time()
+    sort(lines(*(spec.format(number) for number in range(5000))))
+    assert time.process_time() - before < 4

@@ -91,7 +91,7 @@ def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"p\.json: No such file"):
+    with pytest.raises(UsageError, match=r"p\.json: no such file"):
         read_plan(tmp_path / "p.json")
 
 

@@ -1,5 +1,6 @@
 """The readers of a project's files: what each line becomes, and which lines are left with a reason."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -536,3 +537,35 @@ def test_constraints_are_kept_where_the_definition_lists_the_packages_itself(tmp
     definition, left = load(str(tmp_path / "requirements.txt"), load_facts())
     assert definition.constraints == ("numpy==1.26.4", "einops>=0.7")
     assert [one.line.where for one in left] == ["requirements.txt:4"]
+
+
+@pytest.mark.requirement("R61")
+@pytest.mark.parametrize(
+    ("name", "before", "line"),
+    [
+        ("Dockerfile", "FROM python:3.11\n", "RUN pip install -r r.txt\n"),
+        ("environment.yml", "dependencies:\n- python\n- pip:\n", "  - -r r.txt\n"),
+        ("requirements.txt", "", "-r r.txt\n"),
+    ],
+)
+def test_a_file_that_is_named_in_thousands_of_lines_is_read_once(
+    name: str, before: str, line: str, tmp_path: Path
+) -> None:
+    (tmp_path / "r.txt").write_text("einops\n" * 2000)
+    (tmp_path / name).write_text(before + line * 2000)
+    began = time.process_time()
+    assert '.txt"' in draft(name, tmp_path, load_facts()).text
+    assert time.process_time() - began < 5  # it took minutes
+
+
+@pytest.mark.requirement("R61")
+def test_many_files_that_include_a_large_one_end_in_time(tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("".join(f"package-{number}\n" for number in range(9000)))
+    for number in range(300):
+        (tmp_path / f"f{number}.txt").write_text("-r base.txt\n")
+    (tmp_path / "Dockerfile").write_text(
+        "FROM python:3.11\n" + "".join(f"RUN pip install -r f{number}.txt\n" for number in range(300))
+    )
+    began = time.process_time()
+    draft("Dockerfile", tmp_path, load_facts())
+    assert time.process_time() - began < 8

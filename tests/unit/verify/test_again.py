@@ -81,7 +81,7 @@ def test_what_is_no_record_is_told(tmp_path: Path, content: str, words: str) -> 
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="no such file"):
         read_record(tmp_path / "r.json")
 
 

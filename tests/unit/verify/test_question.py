@@ -79,7 +79,7 @@ def changed(**fields: Any) -> str:
         ('{"schema": "envkit.questions/9"}', UsageError, "schema is 'envkit.questions/9'"),
         ('{"schema": "envkit.questions/1", "questions": 5}', UsageError, "has no questions"),
         ('{"schema": "envkit.questions/1", "questions": [{}]}', UsageError, "has no questions"),
-        ("{", UsageError, "has no questions"),
+        ("{", UsageError, "is not JSON"),
         (changed(checks="C01"), UsageError, "a field has the wrong type"),
         (changed(spec=[]), UsageError, "a field has the wrong type"),
         (changed(image="registry.example.com/other:1"), IntegrityError, "about 'train' was changed"),

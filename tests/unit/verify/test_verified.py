@@ -113,7 +113,7 @@ def test_a_record_that_is_named(tmp_path: Path) -> None:
     assert caught.value.hint == "envkit verify train:1"
     with pytest.raises(NotVerifiedError, match="not verified: FAIL, exit code 6"):
         verified_by_file("train:1", (IMAGE,), record(tmp_path, "mine.json", 6, verdict="FAIL"))
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="no such file"):
         verified_by_file("train:1", (IMAGE,), tmp_path / "absent.json")
 
 

@@ -1,0 +1,96 @@
+"""The modules that open, parse or write files by themselves and not through the door, each with its reason.
+
+A file that someone else may have made is opened, parsed and written through the door. A module stands here because its
+files are envkit's own or the system's, or because another rule opens them (images, downloads). A new module needs a
+reason that a stranger accepts; one that now uses the door leaves the list.
+
+Not measured: the payload and what runs inside a training, which have no envkit, and runners, which set up sandboxes.
+"""
+
+from __future__ import annotations
+
+APART = ("envkit.smoke", "envkit.checks.c", "envkit.run", "envkit.watch")
+
+PENDING = {"envkit.project.conda_files", "envkit.project.definition", "envkit.project.toml_files"}
+"""Modules that still go around the door. No module is added."""
+
+OPENERS = {
+    "the door itself, and locks": {"envkit.ground.foreign", "envkit.ground.store"},
+    "files of this installation": {
+        "envkit.assemble.top_layer", "envkit.checks.thresholds", "envkit.cli.help", "envkit.cli.schema",
+        "envkit.facts.check_tables", "envkit.facts.evidence", "envkit.facts.load", "envkit.facts.snapshot",
+        "envkit.ground.plugins", "envkit.pipeline.updating", "envkit.render.contextfiles", "envkit.report.html.frame",
+        "envkit.verify.payload", "envkit.verify.record",
+    },
+    "the state and cache of this user, which no one else can write": {
+        "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.build.log",
+        "envkit.evidence.ranges", "envkit.fleet.state", "envkit.ground.json_cache", "envkit.ground.state",
+        "envkit.image.blobs", "envkit.lock.built", "envkit.pipeline.sources", "envkit.registry.documents",
+        "envkit.registry.download", "envkit.registry.push", "envkit.source.fetch", "envkit.source.look",
+        "envkit.source.sandbox", "envkit.verify.selftest", "envkit.verify.verified", "envkit.assemble.wheel",
+        "envkit.assemble.wheels", "envkit.lock.store",
+    },
+    "a folder that this run made": {
+        "envkit.assemble.conda_child", "envkit.assemble.conda_install", "envkit.assemble.conda_unpack",
+        "envkit.build.bootstrap", "envkit.build.buildkit", "envkit.build.podman", "envkit.source.inside",
+    },
+    "the system's files, and its open descriptors": {
+        "envkit.cli.main", "envkit.cli.stdio", "envkit.doctor.host.view", "envkit.fleet.concurrency",
+        "envkit.ground.host", "envkit.ground.identity", "envkit.ground.nvml_child",
+    },
+    "settings of the user, which a checkout cannot name": {
+        "envkit.build.host_environment", "envkit.cli.export", "envkit.cli.render", "envkit.engine.address",
+        "envkit.ground.settings", "envkit.lock.places", "envkit.pipeline.running", "envkit.registry.auth",
+    },
+    "what the user typed, and only writes or reads data that is not parsed": {
+        "envkit.attest.keys", "envkit.cli.record_output", "envkit.verify.user_data",
+    },
+    "images, whose files are checked by digest": {"envkit.image.archive", "envkit.image.layout"},
+}  # fmt: skip
+
+PARSERS = {
+    "the parsers themselves": {"envkit.ground.canonical", "envkit.ground.foreign", "envkit.ground.strictyaml"},
+    "files of this installation": {
+        "envkit.checks.thresholds", "envkit.cli.schema", "envkit.facts.evidence", "envkit.facts.load",
+        "envkit.facts.snapshot", "envkit.verify.record",
+    },
+    "the state and cache of this user, and what this run wrote": {
+        "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.fleet.build_task",
+        "envkit.fleet.cluster", "envkit.fleet.cluster_run", "envkit.fleet.state", "envkit.fleet.verify_task",
+        "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built", "envkit.plan.store",
+        "envkit.render.lint_model", "envkit.source.inside", "envkit.verify.selftest", "envkit.verify.verified",
+    },
+    "answers of programs of this machine": {
+        "envkit.assemble.conda_child", "envkit.assemble.conda_install", "envkit.build.podman",
+        "envkit.doctor.host.diagnose", "envkit.doctor.host.torch", "envkit.ground.nvidia", "envkit.lock.conda",
+        "envkit.lock.conda_solver", "envkit.render.confined", "envkit.source.sandbox",
+    },
+    "settings of the user": {"envkit.engine.address", "envkit.registry.auth"},
+    "documents of images and registries, which are validated field by field and whose errors are translated": {
+        "envkit.assemble.conda_package", "envkit.assemble.conda_unpack", "envkit.attest.dsse", "envkit.attest.keyless",
+        "envkit.attest.sbom", "envkit.attest.statement", "envkit.evidence.index", "envkit.fleet.existing_images",
+        "envkit.image.layout", "envkit.image.packages", "envkit.image.spec", "envkit.registry.documents",
+        "envkit.registry.registry", "envkit.registry.tagging", "envkit.render.dockerfile", "envkit.verify.launch",
+        "envkit.verify.trace",
+    },
+}  # fmt: skip
+
+WRITERS = {
+    "the door itself, and atomic files": {"envkit.ground.foreign", "envkit.ground.store"},
+    "what the user typed": {
+        "envkit.cli.cover", "envkit.cli.export", "envkit.cli.init", "envkit.cli.matrix_update", "envkit.cli.output",
+        "envkit.cli.record_output", "envkit.image.archive", "envkit.image.layout", "envkit.lock.store",
+        "envkit.verify.baseline", "envkit.verify.record", "envkit.verify.trace",
+    },
+    "the state and cache of this user": {
+        "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.build.log",
+        "envkit.fleet.state", "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built",
+        "envkit.plan.store", "envkit.registry.documents", "envkit.registry.download", "envkit.verify.selftest",
+    },
+    "a folder that this run made": {
+        "envkit.assemble.conda_child", "envkit.build.context", "envkit.lock.apt", "envkit.lock.uv",
+        "envkit.source.sandbox",
+    },
+    "the tables of this installation": {"envkit.facts.snapshot", "envkit.pipeline.updating"},
+    "no file: the formatter of click's help has such a method": {"envkit.cli.declare"},
+}  # fmt: skip
