@@ -82,7 +82,7 @@ def pixi(name: str, folder: Path) -> Contents:
     text = strictyaml.text_of(folder / name)
     try:
         tree: Mapping[str, Any] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # an integer of more than 4300 digits, too
         raise UsageError(
             f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init FILE to read another file"
         ) from error
@@ -91,7 +91,8 @@ def pixi(name: str, folder: Path) -> Contents:
     workspace = table(tree, "workspace") or table(tree, "project")
     channels = [
         channel if isinstance(channel, str) else str(channel.get("channel", ""))
-        for channel in workspace.get("channels", ())
+        for channel in _list(workspace.get("channels"))
+        if isinstance(channel, str | Mapping)
     ]
     requirements = of_channels([(channel, where(f"the channel {channel}", channel)) for channel in channels])
     requirements += _pixi_part(tree, where)
@@ -113,6 +114,10 @@ def pixi(name: str, folder: Path) -> Contents:
 def has_pixi(path: Path) -> bool:
     """Return whether a pyproject.toml, known to be valid TOML, has the table `tool.pixi`."""
     return bool(table(tomllib.loads(strictyaml.text_of(path)), "tool", "pixi"))
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 _PIXI_REASONS = {

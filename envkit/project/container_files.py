@@ -107,7 +107,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
         if item.keyword == "WORKDIR" and item.stage in image:
             build.last_workdir = posixpath.normpath(posixpath.join(build.last_workdir, item.text))
     for item, known in zip(items, variables, strict=True):
-        line = Line(where=f"{name}:{item.line}", text=f"{item.keyword} {' '.join(item.text.split())}")
+        line = Line(where=f"{name}:{item.line}", text=_shown(item))
         if item.keyword == "FROM" and item.stage in image and item.stage != min(image):
             continue  # based on a stage that is read
         if item.stage not in image and item.keyword != "ARG":
@@ -117,6 +117,14 @@ def dockerfile(name: str, folder: Path) -> Contents:
             step = _Step(item=item, line=line, build=build, variables=known)
             requirements += read(step) if read else skip(line, f"image definitions have no {item.keyword}")
     return _wheels_first(_last_of(requirements))
+
+
+def _shown(item: Instruction) -> str:
+    """Return an instruction as one line; the value of an ARG that may be a secret is left out."""
+    text = " ".join(item.text.split())
+    key, sign, value = text.partition("=")
+    is_secret = item.keyword == "ARG" and sign and names.is_secret(key, value)
+    return f"{item.keyword} {key if is_secret else text}"
 
 
 # Directives are comments before everything else.
@@ -325,6 +333,8 @@ def _shell(step: _Step) -> Contents:
 
 def _run(step: _Step) -> Contents:
     item, requirements = step.item, Contents()
+    if control := _CONTROL.search(item.script):
+        return skip(step.line, f"it contains the control character U+{ord(control.group()):04X}")
     if (exec_form := command(item.text)) is not None:
         steps: tuple[Command, ...] = (of_words(exec_form),)
     elif step.build.shell:
@@ -356,6 +366,7 @@ def _run(step: _Step) -> Contents:
     return requirements
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 # Commands that leave nothing in an image.
 _NOTHING = re.compile(
     r"set [-+]|rm -|(?:apt-get|apt) (?:-\S+ )*(?:update|clean|autoremove|autoclean)|(?:conda|mamba|micromamba) clean"

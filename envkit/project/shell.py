@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 _OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|\|&|[;&|()\n]")
 _REDIRECT = re.compile(r"(?:\d*(?:<<<|<<-?|<&|<>|<|>>|>\||>&|>)|&>>?)")
-_BLANKS = re.compile(r"(?:[ \t\r]|\\\n)+")
+_BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 # `${NAME}`, `${NAME-default}`, `${NAME:-default}`; a default with quotes or expansions is not read.
@@ -138,6 +138,8 @@ class _Frame:
     """A compound command that is open."""
 
     kind: str
+    start: int = 0  # its position in the code
+    commands: int = 0  # those before it
     doubt: str = ""  # of all its commands
     guard: str = ""  # of the rest of the list `a && b || c`
 
@@ -156,18 +158,28 @@ class _Parser:
         self._skips = ""  # 'header' of a loop, 'pattern' of a case
         self._was_test = self._negated = self._closed = False
         self._over = ""
+        self._at = 0  # the position of the current token
 
     def commands(self) -> list[Command]:
         position = 0
         try:
             for token in self._lexer.tokens():
                 position = self._pending[0].start if self._pending else token.start
+                self._at = token.start
                 self._take(token)
             self._finish()
+            self._check_end()
         except _UnreadableError as error:
+            if len(self._frames) > 1:  # a shell runs nothing of a compound command that it cannot read
+                position, first = self._frames[1].start, self._frames[1].commands
+                self._commands = self._commands[:first]
             rest = " ".join(self._text[position:].split())
             self._commands.append(Command(text=rest, doubt=f"envkit cannot read {error}"))
         return self._commands
+
+    def _check_end(self) -> None:
+        if len(self._frames) > 1:
+            raise _UnreadableError(f"a {self._frames[1].kind} without its end")
 
     def _take(self, token: _Token) -> None:
         if self._skips and not self._skipped(token):
@@ -199,7 +211,7 @@ class _Parser:
         if word in ("if", "while", "until", "for", "select", "case"):
             kind = word if word in ("if", "case") else "loop"
             doubt = "it is in a loop" if kind == "loop" else f"whether it runs depends on {_named(kind)}"
-            self._frames.append(_Frame(kind, doubt))
+            self._open(kind, doubt)
             self._skips = {"for": "header", "select": "header", "case": "pattern"}.get(word, "")
         elif word in _INNER:
             if frame.kind != _INNER[word]:
@@ -208,7 +220,7 @@ class _Parser:
         elif word in _CLOSING:
             self._close(_CLOSING[word], word)
         elif word == "{":
-            self._frames.append(_Frame("group"))
+            self._open("group")
         elif word in ("function", "coproc"):
             raise _UnreadableError("a function")
         elif word in ("!", "time"):
@@ -216,6 +228,9 @@ class _Parser:
         else:
             return False
         return True
+
+    def _open(self, kind: str, doubt: str = "") -> None:
+        self._frames.append(_Frame(kind, start=self._at, commands=len(self._commands), doubt=doubt))
 
     def _close(self, kind: str, word: str) -> None:
         if self._frames[-1].kind != kind or len(self._frames) == 1:
@@ -233,7 +248,7 @@ class _Parser:
         if operator == "(":
             if self._pending:
                 raise _UnreadableError("a function or a list")
-            self._frames.append(_Frame("subshell"))
+            self._open("subshell")
             return
         self._finish()
         self._closed = False
@@ -409,7 +424,7 @@ class _Lexer:
             if char in "<>" and text.startswith("(", at + 1) and at == start:
                 at, made.plain = self._closing(at + 2), False
                 made.parts.append((None, True))
-            elif char in " \t\r\n;&|()<>":
+            elif char in " \t\n;&|()<>":
                 break
             elif char == "\\":
                 if not text.startswith("\n", at + 1):
