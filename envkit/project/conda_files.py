@@ -141,9 +141,9 @@ def _pixi_part(tree: Mapping[str, Any], where: Any) -> Contents:
     for url in (*urls, *texts(options.get("extra-index-urls"))):
         lines.append(where(f"--extra-index-url {url}", url))
     requirements += sort(lines) + elsewhere
-    for platform, part in table(tree, "target").items():
+    for platform in table(tree, "target"):
         if platform in _LINUX:
-            requirements += _pixi_part(part, where)
+            requirements += _pixi_part(table(table(tree, "target"), platform), where)
         else:
             line = where(f"target.{platform}", f"target.{platform}")
             requirements += skip(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))

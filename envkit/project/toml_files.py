@@ -128,9 +128,9 @@ def lines_of(name: str, text: str) -> Where:
 def table(tree: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """Return a table by its keys; it is empty if there is none."""
     for key in keys:
-        value = tree.get(key) if isinstance(tree, Mapping) else None
+        value = tree.get(key)
         tree = value if isinstance(value, Mapping) else {}
-    return tree if isinstance(tree, Mapping) else {}
+    return tree
 
 
 def texts(value: object) -> list[str]:

@@ -50,7 +50,9 @@ def _add(command: str, name: str, options: Sequence[str], place: str) -> None:
         return [command, "oci:image", "--runner", "bubblewrap", *options, *end]
 
     make.__name__ = f"{command}-{name}"
-    archive("options", code=2, says=(place,), secret=("hunter2xyz",), writes=("home/.cache/envkit/*",))(make)
+    archive(
+        "options", code=2, says=(place,), secret=("hunter2xyz",), writes=("home/.cache/envkit/*",), command=command
+    )(make)
 
 
 for _command in ("run", "shell", "watch"):
