@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from benchmarks._report import Figure, finish
 from benchmarks._small import Small, small
+from envkit.ground import identity
 
 _RUN_AGAIN = 10  # kills between two complete runs
 _GONE_S = 20.0  # how long processes of a killed run may take to end
@@ -54,6 +56,7 @@ def main() -> int:
     """Kill the commands and print the table; return 0 if nothing was lost."""
     count, seed = (int(text) for text in (*sys.argv[1:3], *("10", "1")[len(sys.argv) - 1 :]))
     chance = random.Random(seed)  # noqa: S311 - moments, not secrets
+    before = frozenset(Path("/sys/fs/cgroup").rglob("envkit-*"))
     with small() as here:
         commands = (
             _Command("build", here.build(), 0, _image_is_whole, ("out", "cache")),
@@ -62,7 +65,7 @@ def main() -> int:
             _Command("verify", here.verify(), 6, _record_is_whole, ("record.json",)),
         )
         tallies = [_kill(here, command, count, chance) for command in commands]
-        left = _left(here)
+        left = _left(here, before)
     print(f"{'kill -9 in':<10} {'tried':>6} {'running':>8} {'lost':>5}")
     for tally in tallies:
         print(f"{tally.name:<10} {tally.tried:>6} {tally.running:>8} {len(tally.lost):>5}")
@@ -151,8 +154,11 @@ def _record_is_whole(here: Small) -> None:
             json.loads(path.read_bytes())
 
 
-def _left(here: Small) -> list[str]:
-    """Return what is left of the killed runs: processes, partial files, scratch and run folders, control groups."""
+def _left(here: Small, before: frozenset[Path]) -> list[str]:
+    """Return what is left of the killed runs: processes, partial files, scratch and run folders, control groups.
+
+    `before` has the control groups that are older than all of them.
+    """
     until = time.monotonic() + _GONE_S
     while (processes := here.left()) and time.monotonic() < until:
         time.sleep(0.1)
@@ -160,8 +166,21 @@ def _left(here: Small) -> list[str]:
     left += [str(path) for path in (here.folder / "tmp").iterdir()]
     left += [str(path) for path in (here.folder / "cache/envkit/runs").iterdir()]
     left += [str(path) for path in here.folder.glob(".*.tmp")]
-    groups = Path("/sys/fs/cgroup").rglob("envkit-*-*-*")
-    return left + [str(path) for path in groups if not (Path("/proc") / path.name.split("-")[1]).exists()]
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    groups = (path for path in Path("/sys/fs/cgroup").rglob("envkit-*") if path.is_dir() and path not in before)
+    return left + [str(path) for path in groups if is_leftover(path.name, namespace, identity.start_ticks)]
+
+
+def is_leftover(group: str, namespace: int, start_ticks: Callable[[int], str]) -> bool:
+    """Return whether a control group is that of a run that has ended; False if this process cannot tell.
+
+    Args:
+        group: its name, `envkit-NAMESPACE-PID-STARTED-RANDOM`.
+        namespace: the number of this process's PID namespace; process IDs of another mean nothing here.
+        start_ticks: when a process started; empty if it does not exist.
+    """
+    match = re.fullmatch(r"envkit-(\d+)-(\d+)-(\d+)-[0-9a-f]+", group)
+    return match is not None and int(match[1]) == namespace and start_ticks(int(match[2])) != match[3]
 
 
 if __name__ == "__main__":

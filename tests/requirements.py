@@ -6,24 +6,29 @@ covers by `@pytest.mark.requirement("R21")`. The marks are read from the sources
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from envkit.cli.main import COMMANDS
+from tests.hostile.load import archives, texts
+from tests.hostile.model import Case
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
 _DATA = Path(__file__).with_suffix(".yaml")
-_FIELDS = {"id", "group", "text", "figure", "missing"}
+_FIELDS = {"id", "group", "text", "figure", "missing", "commands"}
 _SHOWN = 4  # tests of one row; more are counted
 _HEAD = """# Reliability requirements and their tests
 
 `envkit` runs untrusted code and reads untrusted files. It has {count} requirements on hostile input and faults: {held}
 are met; {partly} are met in part, and the tables say what is missing. Tests have pytest's mark `requirement`;
 `python -m tests.requirements --update` writes this page from them. Figures are single measurements on a machine with
-two cores. [SECURITY.md](../SECURITY.md) describes who is trusted.
+two cores. `tried with` lists the commands with which hostile inputs or faults were tried; it is empty where only parts
+of the program were. [SECURITY.md](../SECURITY.md) describes who is trusted.
 """
 
 
@@ -36,13 +41,38 @@ class Requirement:
     text: str
     figure: str | None = None
     missing: str | None = None
+    commands: tuple[str, ...] = ()  # that were tried by benchmarks and by tests without a mark
 
 
 def read() -> tuple[Requirement, ...]:
     """Return the requirements in their order."""
     rows: list[dict[str, Any]] = yaml.safe_load(_DATA.read_text(encoding="utf-8"))
     assert all(set(row) <= _FIELDS for row in rows)
-    return tuple(Requirement(**row) for row in rows)
+    return tuple(Requirement(**{**row, "commands": tuple(row.get("commands", ()))}) for row in rows)
+
+
+def tried(cases: Iterable[Case]) -> dict[str, set[str]]:
+    """Return the commands with which hostile inputs were tried, by requirement.
+
+    Every input is one of R4 (no traceback); one with a link or a named pipe is also one of R11.
+    """
+    commands: dict[str, set[str]] = {"R4": set(), "R11": set()}
+    for case in cases:
+        if not case.run:
+            continue  # an archive, which says its command only when it is made
+        words = case.run
+        if words[0] not in {*COMMANDS, "--api"}:
+            continue  # a command that does not exist
+        name = f"API: {words[1]}" if words[0] == "--api" else words[0]
+        name = " ".join(words[:2]) if words[0] in ("matrix", "cache") else name
+        for requirement in ("R4", "R11") if case.links or case.pipes else ("R4",):
+            commands[requirement].add(name)
+    return commands
+
+
+def hostile() -> dict[str, set[str]]:
+    """Return `tried` for the inputs of tests/hostile."""
+    return tried((*texts(), *archives()))
 
 
 def marks(root: Path = ROOT) -> dict[str, list[str]]:
@@ -75,16 +105,24 @@ def _ids(mark: ast.expr) -> list[str]:
     return [str(argument.value) for argument in mark.args if isinstance(argument, ast.Constant)]
 
 
-def page(rows: Sequence[Requirement], tests: dict[str, list[str]]) -> str:
-    """Return the text of docs/reliability.md."""
+def page(
+    rows: Sequence[Requirement], tests: dict[str, list[str]], commands: Mapping[str, Collection[str]] | None = None
+) -> str:
+    """Return the text of docs/reliability.md; `commands` adds to those of the rows."""
     partly = sum(row.missing is not None for row in rows)
     lines = [_HEAD.format(count=len(rows), held=len(rows) - partly, partly=partly)]
     for group in dict.fromkeys(row.group for row in rows):
-        lines += [f"## {group}", "", "| | requirement | met | tests | figure |", "|---|---|---|---|---|"]
+        lines += [
+            f"## {group}",
+            "",
+            "| | requirement | met | tried with | tests | figure |",
+            "|---|---|---|---|---|---|",
+        ]
         for row in rows:
             if row.group == group:
                 met = "yes" if row.missing is None else f"partly: {row.missing}"
-                cells = (row.id, row.text, met, _links(tests.get(row.id, [])), row.figure or "")
+                names = sorted({*row.commands, *(commands or {}).get(row.id, ())})
+                cells = (row.id, row.text, met, ", ".join(names), _links(tests.get(row.id, [])), row.figure or "")
                 lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
@@ -112,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write or check the page; return 1 if there is an error."""
     rows, tests = read(), marks()
     wrong = faults(rows, tests)
-    text = page(rows, tests)
+    text = page(rows, tests, hostile())
     if arguments == ["--update"]:
         PAGE.write_text(text, encoding="utf-8")
     elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:

@@ -43,6 +43,21 @@ class Slice:
     size: int  # bytes when inflated
     crc: int  # CRC-32 of the inflated bytes
     deflated: bool  # False: stored without compression
+    recorded: tuple[str, bytes] | None = None  # algorithm and digest of the inflated bytes, if the package lists them
+
+    def digest(self) -> Digest | None:
+        """Return a new digest for the inflated bytes; None if there is nothing to compare it with."""
+        return None if self.recorded is None else hashlib.new(self.recorded[0])
+
+    def check(self, digest: Digest | None) -> None:
+        """Compare the digest of the inflated bytes with that of the package.
+
+        Raises:
+            DamagedError: they differ.
+        """
+        if digest is not None and self.recorded is not None and digest.hexdigest() != self.recorded[1].hex():
+            name, wanted = self.recorded
+            raise DamagedError(f"its {name} is {digest.hexdigest()}, not {wanted.hex()} as the package lists it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +153,10 @@ class LayerWriter:
     def add_parts(self, path: str, parts: tuple[bytes | Slice, ...], *, size: int, executable: bool = False) -> None:
         """Add a file made of consecutive parts; `size` is their total in bytes.
 
-        Deflated data of a zip file is copied unchanged while its length and CRC-32 are checked.
+        Deflated data of a zip file is copied unchanged while its length, its CRC-32 and its digest are checked.
 
         Raises:
-            IntegrityError: the data does not match the zip file's directory.
+            IntegrityError: the data does not match the zip file's directory or the package's own list.
         """
         self._start(path, self._file_header(path, size, executable=executable))
         for part in parts:
@@ -186,29 +201,35 @@ class LayerWriter:
         self._blob.plain(data)
 
     def _copy_deflated(self, part: Slice) -> None:
-        inflater, blob = Inflater(part.size), self._blob
+        inflater, blob, recorded = Inflater(part.size), self._blob, part.digest()
         blob.begin_stream()
         for data in read(part, PIECE):
             blob.stream(data)
             for piece in inflater.feed(data):
                 self._hash(piece)
                 blob.inflated(piece)
+                if recorded is not None:
+                    recorded.update(piece)
         inflater.finish(part.crc)
+        part.check(recorded)
         blob.end_stream(part.crc, part.size)
 
     def _copy_stored(self, part: Slice) -> None:
         """Copy the uncompressed bytes of a zip file as stored blocks of a deflate stream."""
-        blob, crc, left = self._blob, 0, part.size
+        blob, crc, left, recorded = self._blob, 0, part.size, part.digest()
         blob.begin_stream()
         for data in read(part, _STORED_READ):
             crc = crc32(data, crc)
             self._hash(data)
             blob.inflated(data)
+            if recorded is not None:
+                recorded.update(data)
             for at in range(0, len(data), STORED_MAX):
                 block = data[at : at + STORED_MAX]
                 left -= len(block)
                 blob.stream(stored_header(len(block), final=not left) + block)
         check_crc(crc, part.crc)
+        part.check(recorded)
         blob.end_stream(crc, part.size)
 
     def _hash_piece(self, piece: bytes) -> None:

@@ -7,11 +7,10 @@ single installation, do not exist; there is no bytecode; launchers have another 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -29,7 +28,7 @@ INSTALLER = b"envkit\n"
 _OF_ONE_INSTALLATION = ("INSTALLER", "REQUESTED", "direct_url.json")
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 _MAX_METADATA = 1 << 20  # bytes of WHEEL and entry_points.txt
-_MAX_RECORD = 16 << 20  # bytes; torch 2.7.1 has 11,502 rows in 1.5 MB
+_MAX_RECORD = 16 << 20  # bytes, of METADATA too; torch 2.7.1 has 11,502 rows in 1.5 MB
 _MORE_ROWS = 1000  # rows that RECORD may have in addition to one for each file
 _MAX_SCRIPT = 16 << 20  # bytes of a script whose first line is rewritten, which is done in memory
 
@@ -74,6 +73,8 @@ class _Building:
     folders: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)  # path in the wheel -> path in RECORD
     replaced: dict[str, bytes] = field(default_factory=dict)  # path in the wheel -> new contents
+    rows: list[wheel_files.Row] = field(default_factory=list)  # of the wheel's own RECORD
+    is_complete: bool = False  # RECORD ends with the end of a line
 
     def add(self, file: File) -> None:
         """Add a file; a path that is already there is refused."""
@@ -111,6 +112,8 @@ def _tree(descriptor: int, label: str, scheme: Scheme) -> Tree:
     name, version, info = _identity(label, members)
     _check_version(label, _text(label, members, f"{info}/WHEEL"))
     building = _Building(label, scheme)
+    _read_record(building, members, info)
+    _check_metadata(label, _text(label, members, f"{info}/METADATA", _MAX_RECORD), name, version)
     dropped = frozenset(f"{info}/{file}" for file in _OF_ONE_INSTALLATION)
     for entry in listed:
         if entry.name not in dropped and entry.name != f"{info}/RECORD":
@@ -156,6 +159,18 @@ def _check_version(label: str, text: str) -> None:
     version = HeaderParser().parsestr(text).get("Wheel-Version", "")
     if version.partition(".")[0].strip() != "1":
         refuse(label, f"its format version is {version!r:.40}, not 1.x")
+
+
+def _check_metadata(label: str, text: str, name: str, version: str) -> None:
+    """Compare the name and the version in METADATA, which is what programs in the image read, with the file name."""
+    headers = HeaderParser().parsestr(text)
+    own_name, own_version = headers.get("Name", "").strip(), headers.get("Version", "").strip()
+    try:
+        same = canonicalize_name(own_name) == name and Version(own_version) == Version(version)
+    except InvalidVersion:
+        same = False
+    if not same:
+        refuse(label, f"its METADATA is that of {f'{own_name} {own_version}'!r:.100}")
 
 
 def _place(building: _Building, entry: Entry, member: Slice | None, package: str, info: str) -> None:
@@ -224,6 +239,30 @@ def _generated(
     return tuple(rows)
 
 
+def _read_record(building: _Building, members: dict[str, Slice], info: str) -> None:
+    """Read the rows of RECORD, and give every member the digest that it has there."""
+    label = building.label
+    text = _text(label, members, f"{info}/RECORD", _MAX_RECORD)
+    rows: list[wheel_files.Row] = []
+    try:
+        for row in wheel_files.parse_record(text):
+            path, digest, size = row
+            if len(rows) == len(members) + _MORE_ROWS:
+                refuse(label, f"RECORD has more than {len(rows)} rows for {len(members)} files")
+            rows.append(row)
+            member = members.get(path)
+            if member is None:
+                if wheel_files.leads_out(path):
+                    refuse(label, f"RECORD: {path!r:.200} points out of site-packages")
+                continue
+            if size and size != str(member.size):
+                refuse(label, f"{path!r:.200} has {member.size} bytes, and {size:.30} in RECORD")
+            members[path] = replace(member, recorded=wheel_files.recorded(digest))
+    except ValueError as error:
+        refuse(label, f"RECORD: {error}")
+    building.rows, building.is_complete = rows, text.endswith("\n")
+
+
 def _add_record(
     building: _Building,
     members: Mapping[str, Slice],
@@ -233,36 +272,22 @@ def _add_record(
 ) -> None:
     """Add RECORD: the wheel's own data followed by the added rows, or a new file if one of its rows changes."""
     record = f"{info}/RECORD"
-    text = _text(building.label, members, record, _MAX_RECORD)
     # RECORD never lists the signatures, which are made after it ("Signed wheel files").
-    listed = {*dropped, *(f"{info}/{name}" for name in _SIGNATURES)}
-    rewritten = io.StringIO(newline="")
-    is_changed = False
-    try:
-        for number, old in enumerate(wheel_files.parse_record(text), 1):
-            if number > len(members) + _MORE_ROWS:
-                refuse(
-                    building.label,
-                    f"RECORD has more than {number - 1} rows for {len(members)} files",
-                )
-            if old[0] not in members and wheel_files.leads_out(old[0]):
-                refuse(building.label, f"RECORD: {old[0]!r:.200} points out of site-packages")
-            new = wheel_files.installed_row(old, moved=building.moved, replaced=building.replaced, dropped=dropped)
-            is_changed |= new != old
-            rewritten.write("" if new is None else wheel_files.render_record((new,)).decode())
-            listed.add(old[0])
-    except ValueError as error:
-        refuse(building.label, f"RECORD: {error}")
+    listed = {*dropped, *(f"{info}/{name}" for name in _SIGNATURES), *(row[0] for row in building.rows)}
+    new = [
+        wheel_files.installed_row(row, moved=building.moved, replaced=building.replaced, dropped=dropped)
+        for row in building.rows
+    ]
     # Uninstallers remove only the files in RECORD. A hash may be missing there.
     unlisted = [(building.moved.get(name, name), "", "") for name in sorted(members) if name not in listed]
     tail = wheel_files.render_record((*unlisted, *added))
     parts: tuple[bytes | Slice, ...]
     # Rows can be appended to the wheel's own data only if its last line is complete.
-    if not is_changed and text.endswith("\n"):
+    if new == building.rows and building.is_complete:
         parts = (members[record], tail)
         size = members[record].size + len(tail)
     else:
-        data = rewritten.getvalue().encode() + tail
+        data = wheel_files.render_record(row for row in new if row is not None) + tail
         parts, size = (data,), len(data)
     building.add(File(path=f"{building.scheme.site_packages}/{record}", size=size, executable=False, parts=parts))
 
@@ -280,12 +305,13 @@ def _text(label: str, members: Mapping[str, Slice], name: str, most: int = _MAX_
 
 
 def _contents(member: Slice, limit: int | None) -> bytes:
-    """Return the first `limit` bytes of a member, or all of them; in that case the CRC-32 is checked.
+    """Return the first `limit` bytes of a member, or all of them; in that case the CRC-32 and the digest are checked.
 
     Raises:
         IntegrityError: the data does not match the zip file's directory.
     """
     out = bytearray()
+    digest = member.digest()
     inflater = Inflater(member.size) if member.deflated else None
     try:
         for data in read(member, PIECE):
@@ -297,6 +323,9 @@ def _contents(member: Slice, limit: int | None) -> bytes:
             inflater.finish(member.crc)
         else:
             check_crc(crc32(out), member.crc)
+        if digest is not None:
+            digest.update(bytes(out))
+            member.check(digest)
     except DamagedError as error:
         raise IntegrityError(f"{member.origin} is damaged: {error}", hint=FETCH_AGAIN) from error
     return bytes(out)

@@ -26,6 +26,8 @@ _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 # `module:function [extra]`: extras are valid but no longer recommended, and readers may ignore them ("Entry points").
 _TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(?:\[[^\]\n]*\])?")
 _SHEBANG = re.compile(rb"#!pythonw?(?=[ \t\r\n]|$)")
+# "The hash algorithm must be sha256 or better"; the bytes of each.
+_DIGESTS = {"sha256": 32, "sha384": 48, "sha512": 64}
 _MOST = 4096  # launchers; the largest packages have a few hundred
 _MOST_LINES = 5000  # configparser's time grows with the square of the number of invalid lines
 PEEK = 10  # bytes that show whether the first line of a script has to be rewritten
@@ -46,6 +48,26 @@ def parse_record(text: str) -> Iterator[Row]:
             yield row[0], row[1], row[2]
     except csv.Error as error:
         raise ValueError(str(error)) from error
+
+
+def recorded(digest: str) -> tuple[str, bytes] | None:
+    """Return the algorithm and the digest of a row, `sha256=...`; None if the row has none.
+
+    Raises:
+        ValueError: it is not a digest of one of the algorithms that the specification allows.
+    """
+    if not digest:
+        return None
+    name, _, text = digest.partition("=")
+    if name not in _DIGESTS:
+        raise ValueError(f"{digest!r:.100} is not a digest of {', '.join(_DIGESTS)}")
+    try:
+        data = base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        data = b""
+    if len(data) != _DIGESTS[name]:
+        raise ValueError(f"{digest!r:.100} is not a {name}")
+    return name, data
 
 
 def record_row(path: str, data: bytes) -> Row:

@@ -61,6 +61,9 @@ def update_command(flags: UpdateFlags) -> None:
     if flags.torch and flags.since:
         raise click.UsageError("--torch and --since contradict each other")
     _check_day(flags.since)
+    _check_release(flags.torch)
+    if flags.into:
+        _check_target(Path(flags.into))
     facts = load_facts(None)
     reporter = flags.progress.reporter()
     with closing(reporter):
@@ -74,15 +77,46 @@ def update_command(flags: UpdateFlags) -> None:
 
 
 def _check_day(since: str | None) -> None:
-    from datetime import date
+    from datetime import UTC, date, datetime, timedelta
+
+    from envkit.ground.errors import UsageError
+
+    # It may be tomorrow already where the release was uploaded.
+    latest = datetime.now(UTC).date() + timedelta(days=1)
+    try:
+        if since is not None and date.fromisoformat(since) > latest:
+            raise UsageError(f"--since: {since} is in the future", hint="--since 2026-10-01")
+    except ValueError as error:
+        raise UsageError(f"--since: {since!r:.40} is not a date", hint="--since 2026-10-01") from error
+
+
+def _check_release(torch: str | None) -> None:
+    from packaging.version import InvalidVersion, Version
 
     from envkit.ground.errors import UsageError
 
     try:
-        if since is not None:
-            date.fromisoformat(since)
-    except ValueError as error:
-        raise UsageError(f"--since: {since!r:.40} is not a date", hint="--since 2026-10-01") from error
+        if torch is not None:
+            Version(torch)
+    except InvalidVersion as error:
+        raise UsageError(f"--torch: {torch!r:.40} is not a release", hint="--torch 2.7.1") from error
+
+
+def _check_target(path: Path) -> None:
+    """Refuse what cannot be written before anything is downloaded: a link, a pipe, a folder, a missing folder."""
+    from envkit.ground.errors import UsageError
+
+    why = (
+        "is a symbolic link"
+        if path.is_symlink()
+        else "is not a regular file"
+        if path.exists() and not path.is_file()
+        else f"cannot be written: {path.parent} is not a folder"
+        if not path.parent.is_dir()
+        else ""
+    )
+    if why:
+        raise UsageError(f"--into: {path} {why}", hint="name another file: --into new.yaml")
 
 
 def _write_overlay(update: Update, facts: Facts, path: Path) -> None:

@@ -14,7 +14,7 @@ from envkit.ground.platforms import PLATFORMS
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import similar
 from envkit.ground.versions import parse_constraint
-from envkit.plan import copying, features, names, source_spec
+from envkit.plan import conda_specs, copying, features, names, source_spec
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
 from envkit.plan.requirements import Listed, listed_in, with_listed
@@ -176,7 +176,8 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
         UsageError: as `load`.
     """
     faults: list[str] = []
-    values = _values(strictyaml.read(text, where), where, faults)
+    tree = strictyaml.read(text, where)
+    values = _values(tree, where, faults)
     parent = values.pop("extends", None)
     if parent is not None and not faults:
         path = shipped().get(parent, folder / f"{parent}.yaml" if not parent.endswith(".yaml") else folder / parent)
@@ -190,7 +191,7 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
                 f"{where}: extends: {parent!r} already extends {first['extends']!r}; only one level is allowed"
             )
         values = _merged(first, values)
-    if "title" not in values:
+    if "title" not in values and tree is not None:
         faults.append(f"{where}: title: missing; describe in one line what the image is for")
     listed = listed_in(
         values.get("requirements", ()),
@@ -199,6 +200,7 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
         faults=faults,
         at=f"{where}: requirements",
     )
+    listed = _with_conda(values, listed, where)
     values["request"] = with_listed(values.get("request", {}), listed, faults)
     if faults:
         raise UsageError(
@@ -208,6 +210,14 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
     for key in ("request", "env", "labels"):
         values[key] = tuple(sorted(values.get(key, {}).items()))
     return Definition(name=Path(where).stem, where=where, listed=listed, folder=str(folder), **values)
+
+
+def _with_conda(values: dict[str, Any], listed: Listed, where: str) -> Listed:
+    """Write conda specs in their plain form, and return `listed` with the constraints of the one for torch."""
+    if "conda" not in values:
+        return listed
+    values["conda"], of_torch = conda_specs.split(values["conda"], f"{where}: conda")
+    return replace(listed, settings=(*listed.settings, *of_torch))
 
 
 def _exact_python(request: Mapping[str, Any]) -> str | None:
@@ -236,6 +246,10 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
         raise UsageError(
             faults[0], details=shown(faults[1:]), hint="`envkit help images` lists every key and its meaning"
         )
+    of_torch = _with_conda(values, Listed(), where)
+    if of_torch.settings:
+        values["request"] = with_listed(values.get("request", {}), of_torch, faults)
+        values["listed"] = replace(definition.listed, settings=(*definition.listed.settings, *of_torch.settings))
     own = {key: dict(getattr(definition, key)) for key in ("request", "env", "labels")}
     own |= {key: getattr(definition, key) for key in _LISTS}
     merged = _merged({key: own[key] for key in values if key in own}, values)
@@ -278,7 +292,7 @@ def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
         "companions": (companions := top.choices("companions", COMPANIONS)),
         "asked_companions": companions,
         "features": top.choices("features", features.NAMES),
-        "conda": top.words("conda", names.conda_spec),
+        "conda": top.words("conda", conda_specs.check),
         "pip": top.words("pip", names.pip_spec),
         "constraints": top.words("constraints", names.constraint),
         "allow_source": top.words("allow_source", source_spec.fault),
@@ -320,7 +334,7 @@ def _request(under: Fields, faults: list[str]) -> dict[str, Any]:
         try:
             parse_constraint(value, under.at(key))
         except UsageError as error:
-            faults.append(error.message)
+            faults.append(f"{error.message}; {error.hint}")
         values[key] = value
     values |= {
         "driver": under.text("driver", lambda value: None if _DRIVER.fullmatch(value) else "is not a driver version"),

@@ -27,7 +27,10 @@ class Fields:
         self._known = known
         self._tree: Mapping[str, Any] = {}
         if not isinstance(tree, Mapping):
-            faults.append(f"{where}: {_shown(tree)} is not a mapping")
+            is_file = joint == ": "
+            faults.append(
+                f"{where} is empty" if tree is None and is_file else f"{where}: {_shown(tree)} is not a mapping"
+            )
             return
         self._tree = tree
         unknown = [key for key in tree if key not in known]

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
-from envkit.plan import names
+from envkit.plan import conda_specs, names
 from envkit.plan.requirements import Contents, Line, included, skip, sort, take
 from envkit.project.toml_files import lines_of, requirement_lines, table, texts
 
-# `conda-forge::numpy >=1.26`, `pytorch=2.1.0=py3.10_cuda12.1_cudnn8.9.2_0`
-_SPEC = re.compile(r"(?:(?P<channel>[^:\s]+(?::[^:\s]+)*)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
 _FILE = re.compile(r"(?:-r|--requirement|(-c|--constraint))[\s=]*(\S.*)")  # in a section `pip`
 _FIELDS = {
     "python": "python",
@@ -36,7 +35,6 @@ _UNNEEDED = dict.fromkeys(
 _UNNEEDED |= dict.fromkeys(("pip", "setuptools", "wheel"), "it is installed in every image that needs it")
 _FOR_TORCH = frozenset(["pytorch", "nvidia"])
 _DEFAULTS = frozenset(["defaults", "anaconda", "main", "r"])
-_FORGE = "conda-forge"
 
 
 def environment(name: str, folder: Path) -> Contents:
@@ -47,7 +45,8 @@ def environment(name: str, folder: Path) -> Contents:
     """
     tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name), name)
     if not isinstance(tree, dict):
-        raise UsageError(f"{name} is not an environment: it has no keys", hint="envkit init FILE to read another file")
+        why = "is empty" if tree is None else "is not an environment: it has no keys"
+        raise UsageError(f"{name} {why}", hint="envkit init FILE to read another file")
 
     def line(text: str, *keys: str | int) -> Line:
         return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)
@@ -83,7 +82,7 @@ def pixi(name: str, folder: Path) -> Contents:
     text = strictyaml.text_of(folder / name)
     try:
         tree: Mapping[str, Any] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # an integer of more than 4300 digits, too
         raise UsageError(
             f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init FILE to read another file"
         ) from error
@@ -92,7 +91,8 @@ def pixi(name: str, folder: Path) -> Contents:
     workspace = table(tree, "workspace") or table(tree, "project")
     channels = [
         channel if isinstance(channel, str) else str(channel.get("channel", ""))
-        for channel in workspace.get("channels", ())
+        for channel in _list(workspace.get("channels"))
+        if isinstance(channel, str | Mapping)
     ]
     requirements = of_channels([(channel, where(f"the channel {channel}", channel)) for channel in channels])
     requirements += _pixi_part(tree, where)
@@ -116,6 +116,10 @@ def has_pixi(path: Path) -> bool:
     return bool(table(tomllib.loads(strictyaml.text_of(path)), "tool", "pixi"))
 
 
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 _PIXI_REASONS = {
     "tasks": "tasks run with pixi; put one of them under command",
     "activation": "activation scripts are shell code, which definitions cannot contain; put variables under env",
@@ -137,9 +141,9 @@ def _pixi_part(tree: Mapping[str, Any], where: Any) -> Contents:
     for url in (*urls, *texts(options.get("extra-index-urls"))):
         lines.append(where(f"--extra-index-url {url}", url))
     requirements += sort(lines) + elsewhere
-    for platform, part in table(tree, "target").items():
+    for platform in table(tree, "target"):
         if platform in _LINUX:
-            requirements += _pixi_part(part, where)
+            requirements += _pixi_part(table(table(tree, "target"), platform), where)
         else:
             line = where(f"target.{platform}", f"target.{platform}")
             requirements += skip(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))
@@ -163,49 +167,32 @@ def _pixi_conda(name: str, row: Mapping[str, Any], where: Any) -> Contents:
 
 def conda(line: Line, spec: str) -> Contents:
     """Classify a conda spec."""
-    parts = _SPEC.fullmatch(spec.strip())
-    # `numpy[version='>=1.26']` has another syntax; a slash is that of a URL or a path.
-    if parts is None or "[" in spec or "/" in spec.rpartition("::")[2]:
+    parts = conda_specs.parse(spec)
+    if parts is None:
         return skip(line, "is not a conda spec with a name, a version and a build")
-    name, version, build = parts["name"].lower(), *_version(parts["rest"])
+    name, version = parts.name.lower(), parts.version
     if name in _FIELDS:
-        return _versioned(line, _FIELDS[name], version) + _variant(line, build)
+        found = conda_specs.device(parts.build)
+        return _versioned(line, _FIELDS[name], version) + (_versioned(line, *found) if found else Contents())
     if name in _CPU:
         return take(line, "cpu", "true") + (_versioned(line, "torch", version) if name in _CPU_TORCH else Contents())
     if name in _TOOLKIT:
         return take(line, "flavor", "devel")
     if name in _UNNEEDED:
         return skip(line, _UNNEEDED[name], harmless=True)
-    rest = f" {version}" if version[:1] in "<>=!~" and version else f"={version}" if version else ""
-    plain = f"{parts['name']}{rest}"
+    plain = replace(parts, build="").text
     why = names.conda_spec(plain)
-    if parts["channel"] and channel_name(parts["channel"]) != _FORGE:
-        why = f"packages from the channel {parts['channel']} cannot be installed; only {_FORGE} is used"
+    if parts.channel and channel_name(parts.channel) != conda_specs.FORGE:
+        why = f"packages from the channel {parts.channel} cannot be installed; only {conda_specs.FORGE} is used"
     return skip(line, why) if why else take(line, "conda", plain)
-
-
-def _variant(line: Line, build: str) -> Contents:
-    """Read the CUDA version from a build string of torch: `py3.10_cuda12.1_0`, `cuda126_py311`, `cpu_0`."""
-    match = re.search(r"cuda_?(\d+\.\d+|\d{3})", build)
-    if match:
-        return _versioned(line, "cuda", match[1] if "." in match[1] else f"{match[1][:-1]}.{match[1][-1]}")
-    return take(line, "cpu", "true") if "cpu" in build else Contents()
-
-
-def _version(rest: str) -> tuple[str, str]:
-    """Split the part of a spec after the name into version and build: `=2.1=py310_cuda12.1`, ` 2.1.* cuda*`."""
-    version, _, build = rest.strip().partition(" ")
-    # In `numpy >=1.26, <2` and `numpy < 2`, the second word is no build.
-    if not build or version.endswith(("=", ",", "<", ">")) or build.lstrip().startswith((",", "<", ">", "=", "!")):
-        version, build = "".join(rest.split()), ""
-    exact = re.fullmatch(r"={1,2}([^=<>!~,]+)(?:=(.*))?", version)
-    return (exact[1], exact[2] or build.strip()) if exact else (version, build.strip())
 
 
 def _versioned(line: Line, key: str, version: str) -> Contents:
     if version in ("", "*"):
         return take(line, key, "")
-    value = version.removesuffix(".*") if key == "cuda" else version
+    if key == "cpu":
+        return take(line, key, version)
+    value = version.removesuffix(".*") if key == "cuda" and version.count(".") > 1 else version
     try:
         parse_constraint(value, key)
     except UsageError:
@@ -219,11 +206,15 @@ def of_channels(channels: Iterable[tuple[str, Line]]) -> Contents:
     for text, line in channels:
         name = channel_name(text)
         if name in _DEFAULTS:
-            requirements += skip(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
+            requirements += skip(
+                line, f"Anaconda's default channels are never used; packages come from {conda_specs.FORGE}"
+            )
         elif name in _FOR_TORCH:
             requirements += skip(line, "added automatically if the source of torch needs it", harmless=True)
-        elif name not in (_FORGE, "nodefaults"):
-            requirements += skip(line, f"only {_FORGE} is used; packages that only this channel has will be missing")
+        elif name not in (conda_specs.FORGE, "nodefaults"):
+            requirements += skip(
+                line, f"only {conda_specs.FORGE} is used; packages that only this channel has will be missing"
+            )
     return requirements
 
 

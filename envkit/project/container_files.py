@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-import shlex
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
-from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, skip, sort, take
+from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, index, skip, sort, take
 from envkit.project.conda_files import conda, of_channels, variable, with_source
+from envkit.project.installers import Installation, Item, UndecidedError, installation, unwrapped
+from envkit.project.shell import Command, commands, is_shell, of_words
 from envkit.project.toml_files import texts
 from envkit.render import words
 from envkit.render.dockerfile import Instruction, Parsed, command, parse
@@ -33,13 +33,8 @@ _TORCH_IMAGE = re.compile(
 )
 # `python:3.12.4-slim-bookworm`
 _PYTHON_IMAGE = re.compile(r"(?:[^/\s]+/)*python:(?P<python>3\.\d+)(?:\.\d+)?(?:-\S+)?(?:@\S+)?")
-# `DEBIAN_FRONTEND=noninteractive` in front of a command.
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
+_OF_TEMPLATES = "envkit's templates set it"
 _SHELL_ONLY = "image definitions cannot contain shell commands"
-# Options of pip install whose value would otherwise look like a package.
-_VALUED = frozenset(["--target", "-t", "--prefix", "--root", "--timeout", "--retries", "--trusted-host"])
-_FILE, _CONSTRAINT = ("-r", "--requirement"), ("-c", "--constraint")
-_INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
 
 
 def cog(name: str, folder: Path) -> Contents:
@@ -95,7 +90,13 @@ def dockerfile(name: str, folder: Path) -> Contents:
     """
     # The parser reports carriage returns; at the end of a line they change nothing.
     parsed = parse(strictyaml.text_of(folder / name).replace("\r\n", "\n"))
-    items, image = _substituted(parsed)
+    for at, comment in parsed.comments:
+        if at <= _DIRECTIVES and (escape := _ESCAPE.fullmatch(comment)) and escape[1] != "\\":
+            raise UsageError(
+                f"{name}:{at}: the directive escape={escape[1]} is not supported",
+                hint="continue lines with a backslash",
+            )
+    items, image, variables = _substituted(parsed)
     resolved = {item.line for item in items if item.keyword == "FROM" and "$" not in item.text}
     requirements = Contents()
     for problem in parsed.problems:
@@ -105,40 +106,52 @@ def dockerfile(name: str, folder: Path) -> Contents:
     for item in items:
         if item.keyword == "WORKDIR" and item.stage in image:
             build.last_workdir = posixpath.normpath(posixpath.join(build.last_workdir, item.text))
-    for item in items:
-        line = Line(where=f"{name}:{item.line}", text=f"{item.keyword} {' '.join(item.text.split())}")
+    for item, known in zip(items, variables, strict=True):
+        line = Line(where=f"{name}:{item.line}", text=_shown(item))
         if item.keyword == "FROM" and item.stage in image and item.stage != min(image):
             continue  # based on a stage that is read
         if item.stage not in image and item.keyword != "ARG":
             requirements += skip(line, "it is in a stage that the image is not based on")
         else:
             read = _STEPS.get(item.keyword)
-            step = _Step(item=item, line=line, build=build)
+            step = _Step(item=item, line=line, build=build, variables=known)
             requirements += read(step) if read else skip(line, f"image definitions have no {item.keyword}")
     return _wheels_first(_last_of(requirements))
 
 
+def _shown(item: Instruction) -> str:
+    """Return an instruction as one line; the value of an ARG that may be a secret is left out."""
+    text = " ".join(item.text.split())
+    key, sign, value = text.partition("=")
+    is_secret = item.keyword == "ARG" and sign and names.is_secret(key, value)
+    return f"{item.keyword} {key if is_secret else text}"
+
+
+# Directives are comments before everything else.
+_DIRECTIVES = 3
+_ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S+)", re.IGNORECASE)
 # `$NAME`, `${NAME}`, `${NAME-default}`, `${NAME:-default}`
 _NAMED = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|(?P<plain>[A-Za-z_]\w*))", re.ASCII)
 
 
-def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
-    """Return the instructions with ARG and ENV variables expanded, and the stages that the image is based on.
+def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int], list[Mapping[str, str]]]:
+    """Return the instructions, the stages that the image is based on, and the variables of each instruction.
 
-    A variable with the name of a secret is not expanded, because its value must not be shown.
+    ARG and ENV variables are expanded in all instructions but RUN, whose shell expands them. A variable with the name
+    of a secret is not expanded, because its value must not be shown.
     """
     # Of each stage, the variables of ENV before those of ARG: Docker prefers an ENV even to a later ARG.
     stages: list[ChainMap[str, str]] = []
     first = ChainMap[str, str]({}, {})  # before the first FROM: for FROM lines, and for an ARG of the same name
     parents: list[int | None] = []
     names_of: dict[str, int] = {}
-    instructions = []
+    instructions: list[Instruction] = []
+    variables: list[Mapping[str, str]] = []
     for item in parsed.instructions:
         known = first if item.keyword == "FROM" or not stages else stages[-1]
         item = replace(  # noqa: PLW2901 - the instruction as Docker runs it
             item,
-            text=_expanded(item.text, known),
-            heredocs=tuple(_expanded(heredoc, known) for heredoc in item.heredocs),
+            text=item.text if item.keyword == "RUN" else _expanded(item.text, known),
             pairs=tuple((key, _expanded(value, known)) for key, value in item.pairs or _legacy(item)),
             fault="" if _legacy(item) else item.fault,
         )
@@ -159,11 +172,12 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int]]:
         elif item.keyword == "ENV":
             known.update({key: value for key, value in item.pairs if names.variable(key, value) is None})
         instructions.append(item)
+        variables.append(dict(known))
     chain, at = set[int](), parsed.last_stage if parents else None
     while at is not None and at >= 0:
         chain.add(at)
         at = parents[at]
-    return instructions, frozenset(chain)
+    return instructions, frozenset(chain), variables
 
 
 def _legacy(item: Instruction) -> tuple[tuple[str, str], ...]:
@@ -229,22 +243,23 @@ class _Build:
     folder: Path
     last_workdir: str  # the image's final working folder
     workdir: str = "/"
+    shell: bool = True  # whether a shell runs the instructions RUN
     copied: list[tuple[str, str]] = field(default_factory=list)  # source below `folder`, absolute target
 
     def target(self, path: str) -> str:
         """Return an absolute path in the image."""
         return posixpath.normpath(posixpath.join(self.workdir, path))
 
-    def source(self, path: str) -> str:
-        """Return the project's file that was copied to a path in the image; the path itself if there is none."""
-        absolute = self.target(path)
+    def source(self, path: str, folder: str) -> str:
+        """Return the project's file that was copied to a path below a folder of the image, otherwise the path."""
+        absolute = posixpath.normpath(posixpath.join(folder, path))
         # A later COPY overwrites an earlier one.
         for source, target in reversed(self.copied):
             below = posixpath.relpath(absolute, target)
             file = posixpath.normpath(posixpath.join(source, below))
             if not below.startswith("..") and (self.folder / file).exists():
                 return file
-        return path.removeprefix("./")
+        return path.removeprefix("./") if folder == self.workdir else absolute
 
     def to(self, target: str) -> str:
         """Return a target for the definition, whose only working folder is the last one of the Dockerfile."""
@@ -263,6 +278,7 @@ class _Step:
     item: Instruction
     line: Line
     build: _Build
+    variables: Mapping[str, str]  # of the environment
 
 
 def _env(step: _Step) -> Contents:
@@ -310,34 +326,51 @@ def _workdir(step: _Step) -> Contents:
     return _checked(step.line, "workdir", value, names.workdir(value))
 
 
+def _shell(step: _Step) -> Contents:
+    step.build.shell = is_shell(command(step.item.text) or ())
+    return skip(step.line, _OF_TEMPLATES, harmless=True)
+
+
 def _run(step: _Step) -> Contents:
-    requirements = Contents()
-    for part in re.split(r"&&|;|\|\|?|\n", step.item.script):
-        text = " ".join(part.split())
-        if not text or _NOTHING.match(text):
+    item, requirements = step.item, Contents()
+    if control := _CONTROL.search(item.script):
+        return skip(step.line, f"it contains the control character U+{ord(control.group()):04X}")
+    if (exec_form := command(item.text)) is not None:
+        steps: tuple[Command, ...] = (of_words(exec_form),)
+    elif step.build.shell:
+        steps = commands(item.text, step.variables, item.heredocs)
+    else:
+        return skip(step.line, "SHELL sets another program than a shell")
+    # `cd` has an effect up to the end of the instruction; None = the folder is not known.
+    folder: str | None = step.build.workdir
+    for part in steps:
+        own = Line(where=step.line.where, text=part.text)
+        values = tuple(word.value or "" for word in unwrapped(part.words))
+        if values[:1] in (("cd",), ("pushd",), ("popd",)):
+            is_known = folder is not None and not part.doubt and not part.nested and len(values) == 2 and values[1]  # noqa: PLR2004
+            folder = posixpath.normpath(posixpath.join(folder or "", values[1])) if is_known else None
+        if _NOTHING.match(" ".join(values)) or (not values and not part.doubt and part.document is None):
             continue
         try:
-            # A separator inside quotes leaves a part with an open quote, which shlex refuses.
-            words = list(dropwhile(_ASSIGNMENT.fullmatch, shlex.split(text)))
-        except ValueError:
-            words = []
-        own = Line(where=step.line.where, text=text)
-        program = " ".join(words[:2])
-        if (at := _pip_words(words)) is not None:
-            requirements += _pip(own, words[at:], step)
-        elif re.match(r"(?:apt-get|apt) ", text) and "install" in words:
-            requirements += _apt(own, words[words.index("install") + 1 :])
-        elif program in ("conda install", "mamba install", "conda create", "mamba create"):
-            requirements += _conda(own, words[2:])
+            found = installation(part)
+        except UndecidedError as error:
+            requirements += skip(own, str(error))
+            continue
+        if found is None:
+            # Code that cannot be read has no words.
+            requirements += skip(own, _SHELL_ONLY if part.words or not part.doubt else part.doubt)
+        elif part.doubt:
+            requirements += skip(own, part.doubt)
         else:
-            requirements += skip(own, _SHELL_ONLY)
+            requirements += _installed(own, part, found, step.build, folder)
     return requirements
 
 
-# Commands that leave nothing in an image, and the start of a heredoc.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# Commands that leave nothing in an image.
 _NOTHING = re.compile(
-    r"set -|rm -|(?:apt-get|apt) (?:-\S+ )*(?:update|clean|autoremove|autoclean)|conda clean|\S*pip3? cache"
-    r"|<<-?[\"']?\w+[\"']?$"
+    r"set [-+]|rm -|(?:apt-get|apt) (?:-\S+ )*(?:update|clean|autoremove|autoclean)|(?:conda|mamba|micromamba) clean"
+    r"|\S*pip3? cache|(?:true|:)$"
 )
 # Not needed: envkit's images have their own Python.
 _PYTHONS = frozenset(
@@ -352,60 +385,91 @@ _PYTHONS = frozenset(
     ]
 )
 _PYTHON = re.compile(r"python(3\.\d+)(?:-(?:dev|venv|distutils|full|minimal|lib2to3))?")
+# The variables that give pip and uv an index.
+_INDEX_VARIABLES = (
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL",
+    "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_TORCH_BACKEND",
+)  # fmt: skip
 
 
-def _apt(line: Line, words: list[str]) -> Contents:
-    requirements, rest = Contents(), iter(words)
-    for word in rest:
+def _installed(own: Line, part: Command, found: Installation, build: _Build, folder: str | None) -> Contents:
+    """Return the contents of a command that installs packages."""
+    void = next((item for item in found.items if item.role == "void"), None)
+    if void is not None:
+        return skip(own, f"with {void.option} it does not install the packages that it names")
+    read = {"pip": _pip, "conda": _conda, "apt": _apt}[found.kind]
+    requirements = read(own, found.items, build, folder)
+    for item in found.items:
+        if item.role == "lost":
+            requirements += skip(Line(where=own.where, text=item.text), f"the option {item.option} is not supported")
+        elif item.role == "unknown":
+            requirements += skip(Line(where=own.where, text=item.text), "its value is known only during the build")
+    for name, word in part.assignments:
+        if name in _INDEX_VARIABLES and found.kind == "pip":
+            line = Line(where=own.where, text=f"{name}={word.value or ''}")
+            requirements += (
+                index(line, word.value) if word.value else skip(line, "its value is known only during the build")
+            )
+    for redirect in part.redirects:
+        # The shell takes `torch>=2.1` without quotes for `torch` and a file.
+        if re.match(r"[<>]=?\s*\d", redirect):
+            requirements += skip(
+                Line(where=own.where, text=redirect), "a shell reads it as a file; quote the requirement"
+            )
+    return requirements
+
+
+def _apt(line: Line, items: Sequence[Item], _build: _Build, _folder: str | None) -> Contents:
+    requirements = Contents()
+    for word in (item.value for item in items if item.role == "package"):
         own = Line(where=line.where, text=word)
-        # These take a value: `-t bookworm-backports`.
-        if word in ("-t", "-o", "-c", "--target-release", "--option", "--config-file"):
-            next(rest, "")
-        elif python := _PYTHON.fullmatch(word):
+        if python := _PYTHON.fullmatch(word):
             requirements += take(own, "python", python[1])
-        elif not word.startswith("-") and word not in _PYTHONS:
+        elif word.endswith("-"):
+            requirements += skip(own, "apt removes it")
+        elif word not in _PYTHONS:
             requirements += _checked(own, "apt", word, names.deb_package(word))
     return requirements
 
 
-def _pip_words(words: list[str]) -> int | None:
-    """Return the index of the first argument of (`python -m`, `uv`) `pip install`; None for any other command."""
-    for at, word in enumerate(words[:5]):
-        if word == "install" and at and re.fullmatch(r"(?:\S*/)?pip3?(?:\.\d+)?", words[at - 1]):
-            return at + 1
-    return None
-
-
-def _pip(line: Line, words: list[str], step: _Step) -> Contents:
-    requirements, lines, rest = Contents(), [], iter(words)
-    for word in rest:
-        name, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if name in (*_FILE, *_CONSTRAINT):
-            file, is_constraint = value if sign else next(rest, ""), name in _CONSTRAINT
-            own = Line(where=line.where, text=f"{'-c' if is_constraint else '-r'} {file}")
-            requirements += included(own, step.build.source(file), step.build.folder, constraint=is_constraint)
-        elif name in _INDEX:
-            lines.append(Line(where=line.where, text=f"{name} {value if sign else next(rest, '')}"))
-        elif name in ("-e", "--editable"):
-            lines.append(Line(where=line.where, text=f"-e {next(rest, '')}"))
-        elif name in _VALUED:
-            value = value if sign else next(rest, "")
-            requirements += skip(Line(where=line.where, text=f"{name} {value}"), "the option is not supported")
-        elif not word.startswith("-") and word not in ("pip", "setuptools", "wheel"):
-            lines.append(Line(where=line.where, text=word))
+def _pip(line: Line, items: Sequence[Item], build: _Build, folder: str | None) -> Contents:
+    requirements, lines = Contents(), []
+    for item in items:
+        own = Line(where=line.where, text=item.text)
+        if item.role in ("file", "constraint"):
+            is_constraint = item.role == "constraint"
+            own = Line(where=line.where, text=f"{'-c' if is_constraint else '-r'} {item.value}")
+            if folder is None and not item.value.startswith("/"):
+                requirements += skip(own, "the folder that it is in is known only during the build")
+            else:
+                source = build.source(item.value, folder or "/")
+                requirements += included(own, source, build.folder, constraint=is_constraint)
+        elif item.role == "index" and item.option in _PIP_INDEXES:
+            lines.append(Line(where=line.where, text=f"{item.option} {item.value}"))
+        elif item.role == "index":
+            requirements += index(own, item.value)
+        elif item.role == "editable":
+            lines.append(Line(where=line.where, text=f"-e {item.value}"))
+        elif item.role == "package" and item.value not in ("pip", "setuptools", "wheel"):
+            lines.append(own)
     return requirements + sort(lines)
 
 
-def _conda(line: Line, words: list[str]) -> Contents:
-    requirements, channels, rest = Contents(), set(), iter(words)
-    for word in rest:
-        if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix"):
-            value = next(rest, "")
-            if word in ("-c", "--channel"):
-                channels.add(value)
-                requirements += of_channels([(value, Line(where=line.where, text=f"-c {value}"))])
-        elif not word.startswith("-"):
-            requirements += conda(Line(where=line.where, text=word), word)
+# Those that a line of a requirements file has, too.
+_PIP_INDEXES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
+
+
+def _conda(line: Line, items: Sequence[Item], _build: _Build, _folder: str | None) -> Contents:
+    requirements, channels = Contents(), set()
+    for item in items:
+        own = Line(where=line.where, text=item.text)
+        if item.role == "channel":
+            channels.add(item.value)
+            requirements += of_channels([(item.value, own)])
+        elif item.role == "file":
+            requirements += skip(own, "conda's files in commands are not read; envkit init FILE reads an environment")
+        elif item.role == "package":
+            requirements += conda(own, item.value)
     return with_source(requirements, channels)
 
 
@@ -455,6 +519,5 @@ _STEPS: dict[str, Callable[[_Step], Contents]] = {
     "CMD": _command,
     "ENTRYPOINT": _command,
     "LABEL": _labels,
-} | dict.fromkeys(
-    ("ARG", "SHELL", "STOPSIGNAL"), lambda step: skip(step.line, "envkit's templates set it", harmless=True)
-)
+    "SHELL": _shell,
+} | dict.fromkeys(("ARG", "STOPSIGNAL"), lambda step: skip(step.line, _OF_TEMPLATES, harmless=True))

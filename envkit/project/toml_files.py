@@ -67,7 +67,7 @@ def project_name(folder: Path) -> str | None:
 def _parsed(name: str, text: str) -> Mapping[str, Any]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # an integer of more than 4300 digits, too
         raise UsageError(
             f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init FILE to read another file"
         ) from error
@@ -153,7 +153,7 @@ def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line]
             if row.get("optional") is True:
                 rest += skip(where(f"{name}{_clauses(str(row.get('version', '*')))}", f"{name} ="), _OPTIONAL)
                 continue
-            extras = f"[{','.join(row['extras'])}]" if row.get("extras") else ""
+            extras = f"[{','.join(texts(row.get('extras')))}]" if texts(row.get("extras")) else ""
             line = where(f"{name}{extras}{_clauses(str(row.get('version', '*')))}{_marker_of(row)}", f"{name} =")
             lines.append(line)
             if isinstance(row.get("index"), str):

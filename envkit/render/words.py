@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_MOST = 128 << 10  # MAX_ARG_STRLEN, which includes variables of the environment (execve(2))
+
 
 class UnreadableError(ValueError):
     """A text that builders refuse or that this parser does not support; the message says why."""
@@ -102,6 +104,8 @@ def resolve(word: str, variables: Mapping[str, str] | None) -> str:
         elif char == "$":
             value, position = _variable(word, position, variables)
             result += value
+            if len(result) > _MOST:
+                raise UnreadableError(f"a value of more than {_MOST} characters, which Linux does not take")
         elif char == "\\":
             follows = word[position : position + 1]
             # In double quotes only these three can be escaped; before any other character the backslash is kept.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("wheel", "oci", "payload", "template")
+NAMES = ("wheel", "oci", "payload", "template", "dockerfile", "project", "ring")
 _HERE = Path(__file__).parent
 _KEPT = _HERE.parents[1] / ".fuzz"
 

@@ -18,8 +18,12 @@ def archive(
     writes: Sequence[str] = (),
     secret: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    command: str = "",
 ) -> Callable[[Make], Make]:
-    """Make a function a case: it writes into an empty folder and gives the command line."""
+    """Make a function a case: it writes into an empty folder and gives the command line.
+
+    `command` is the command that it begins with, for the table of requirements.
+    """
 
     def add(make: Make) -> Make:
         ARCHIVES.append(
@@ -27,6 +31,7 @@ def archive(
                 group=group,
                 name=make.__name__.replace("_", "-"),
                 make=make,
+                run=(command,) if command else (),
                 exit=code,
                 says=tuple(says),
                 gives=tuple(gives),

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tests.hostile import attestations, conda, images, layers, registries, wheels
+from tests.hostile import attestations, conda, images, layers, registries, sessions, wheels
 from tests.hostile.archives import ARCHIVES
 from tests.hostile.documents import DOCUMENTS
 from tests.hostile.model import Case
@@ -19,6 +19,7 @@ _MAKERS = (
     images,
     layers,
     registries,
+    sessions,
     wheels,
 )  # modules whose functions add themselves to ARCHIVES
 _CASES = Path(__file__).parent / "cases"
@@ -34,6 +35,8 @@ _KEYS = frozenset(
         "hex",
         "files",
         "links",
+        "pipes",
+        "sparse",
         "env",
         "run",
         "exit",
@@ -62,7 +65,8 @@ def _rows(path: Path) -> list[Case]:
 def _case(group: str, sheet: dict[str, Any], row: dict[str, Any]) -> Case:
     assert row.keys() <= _KEYS, f"{group}: {row.keys() - _KEYS}"
     name = sheet["file"]
-    files = {place: text.encode() for place, text in row.get("files", {}).items()}
+    texts = sheet.get("files", {}) | row.get("files", {})
+    files = {place: _joined(text).encode() for place, text in texts.items() if place not in row.get("links", {})}
     data = _data(sheet, row)
     if data is not None:
         files[name] = data
@@ -73,6 +77,8 @@ def _case(group: str, sheet: dict[str, Any], row: dict[str, Any]) -> Case:
         run=tuple(row.get("run", sheet["run"])),
         files=files,
         links=row.get("links", {}),
+        pipes=tuple(row.get("pipes", ())),
+        sparse=row.get("sparse", {}),
         env=sheet.get("env", {}) | row.get("env", {}),
         exit=0 if harmless else row.get("exit", sheet.get("exit", 2)),
         place=row.get("place", name),

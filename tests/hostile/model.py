@@ -1,5 +1,6 @@
 """One case: an input, the command line that reads it, and what has to come of it."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ class Case:
     run: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
+    pipes: tuple[str, ...] = ()  # named pipes, which nobody writes to
+    sparse: Mapping[str, int] = field(default_factory=dict)  # files of zeros that take no room, by their size
     env: Mapping[str, str] = field(default_factory=dict)
     exit: int = 2  # 0: harmless
     place: str = ""  # what the message has to name
@@ -36,6 +39,13 @@ class Case:
         for name, target in self.links.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).symlink_to(target)
+        for name in self.pipes:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.mkfifo(folder / name)
+        for name, size in self.sparse.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with (folder / name).open("wb") as file:
+                file.truncate(size)
         run = list(self.run) if self.make is None else self.make(folder)
         return [word.replace("{folder}", str(folder)) for word in run]
 

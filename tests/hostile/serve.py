@@ -18,10 +18,13 @@ from types import FrameType
 from typing import Any, Self
 
 import envkit as package
+from envkit import api
 from envkit.__main__ import main as envkit
+from envkit.ground.errors import EnvkitError
 from tests.hostile.model import Case, Outcome
 
 WALL = 60  # seconds, after which a case is ended: the machine may be busy
+API = "--api"  # in place of a command: a function of envkit.api, and its arguments as JSON
 _CPU = 30  # seconds of processor time, far above what the judge allows
 
 
@@ -99,6 +102,9 @@ def _case(task: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(task["env"])
     os.chdir(task["folder"])
+    sys.path[:0] = filter(None, task["env"].get("PYTHONPATH", "").split(":"))
+    if task["argv"][0] == API:
+        os._exit(_call(task["argv"][1], json.loads(task["argv"][2])))
     sys.argv = ["envkit", *task["argv"]]
     try:
         envkit()
@@ -110,6 +116,22 @@ def _case(task: dict[str, Any]) -> None:
         sys.excepthook(*sys.exc_info())
         os._exit(1)
     os._exit(0)
+
+
+def _call(name: str, arguments: dict[str, Any]) -> int:
+    """Call a function of the API; say its result, or its error as the command line does."""
+    try:
+        print(getattr(api, name)(**arguments))
+    except EnvkitError as error:
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except BaseException:  # noqa: BLE001 - as in _case
+        sys.excepthook(*sys.exc_info())
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from envkit.lock.store import write_lock
 from tests.hostile.archives import archive
 from tests.support.locks import lock_for
 from tests.support.plans import HEAD, plan_from
-from tests.support.wheels import Raw, raw_zip, wheel_entries
+from tests.support.wheels import Raw, raw_zip, record_line, wheel_entries
 
 BODY = "template: wheels\nrequest: {cpu: true}\npip: [demo]\n"
 PLACE = "demo-1.0-py3-none-any.whl"
@@ -171,3 +171,31 @@ def an_offset_of_64_bits(folder: Path) -> list[str]:
     far = (1 << 64) - 1
     whole = raw_zip([*wheel_entries({"demo/a.py": b"1\n"}), Raw(name="demo/b.py", data=b"1\n", zip64=True, offset=far)])
     return built(folder, whole)
+
+
+@refused()
+def other_bytes_than_record_lists(folder: Path) -> list[str]:
+    rows = record_line("demo/a.py", b"2\n") + "demo-1.0.dist-info/RECORD,,\n"
+    return built(folder, demo(record=rows))
+
+
+@refused()
+def another_size_than_record_lists(folder: Path) -> list[str]:
+    return built(folder, demo(record="demo/a.py,,3\ndemo-1.0.dist-info/RECORD,,\n"))
+
+
+@refused()
+def a_digest_that_is_none(folder: Path) -> list[str]:
+    return built(folder, demo(record="demo/a.py,md5=0,2\ndemo-1.0.dist-info/RECORD,,\n"))
+
+
+@refused()
+def metadata_of_another_package(folder: Path) -> list[str]:
+    entries = wheel_entries({"demo/a.py": b"1\n"}, record="demo-1.0.dist-info/RECORD,,\n")
+    other = b"Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n"
+    return built(folder, raw_zip([replace(x, data=other) if str(x.name).endswith("METADATA") else x for x in entries]))
+
+
+@accepted()
+def ok_record_without_digests(folder: Path) -> list[str]:
+    return built(folder, demo(record="demo/a.py,,\ndemo-1.0.dist-info/RECORD,,\n"))

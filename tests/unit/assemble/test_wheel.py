@@ -1,3 +1,4 @@
+import base64
 import csv
 import hashlib
 import io
@@ -201,10 +202,58 @@ def test_a_damaged_entry_is_found_while_it_is_written(tmp_path: Path, *, deflate
 
 @pytest.mark.parametrize(("size", "message"), [(299, "it is longer than stated"), (301, "it is cut short")])
 def test_a_wrong_length_is_found_while_it_is_written(tmp_path: Path, size: int, message: str) -> None:
-    entries = wheel_entries({"demo/a.py": b"a = 1\n" * 50})
+    entries = wheel_entries({"demo/a.py": b"a = 1\n" * 50}, record="demo-1.0.dist-info/RECORD,,\n")
     entries[0] = replace(entries[0], size=size)
     with pytest.raises(IntegrityError, match=f"demo/a.py is damaged: {message}"):
         _layer(write_wheel(tmp_path, entries))
+
+
+@pytest.mark.requirement("R15")
+@pytest.mark.parametrize("deflated", [True, False])
+@pytest.mark.parametrize("name", ["demo/a.py", "demo-1.0.data/scripts/run"])
+def test_other_bytes_than_record_lists_are_found(tmp_path: Path, name: str, *, deflated: bool) -> None:
+    body = b"#!python\nprint(1)\n"
+    info = "demo-1.0.dist-info/RECORD,,\n"
+    entries = wheel_entries({name: body}, record=record_line(name, body.replace(b"1", b"2")) + info, deflated=deflated)
+    with pytest.raises(
+        IntegrityError, match=rf"{name} is damaged: its sha256 is [0-9a-f]+, not [0-9a-f]+ as the package"
+    ):
+        _layer(write_wheel(tmp_path, entries))
+
+
+@pytest.mark.parametrize("algorithm", ["sha384", "sha512"])
+def test_every_digest_that_the_specification_allows_is_compared(tmp_path: Path, algorithm: str) -> None:
+    def wheel(data: bytes) -> Path:
+        text = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).decode().rstrip("=")
+        return write_wheel(tmp_path, wheel_entries({"demo/a.py": b"1\n"}, record=f"demo/a.py,{algorithm}={text},2\n"))
+
+    assert f"{SITE}/demo/a.py" in _layer(wheel(b"1\n"))[0]
+    with pytest.raises(IntegrityError, match=f"its {algorithm} is"):
+        _layer(wheel(b"2\n"))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("demo/a.py,,3", "'demo/a.py' has 2 bytes, and 3 in RECORD"),
+        ("demo/a.py,md5=xxx,2", "RECORD: 'md5=xxx' is not a digest of sha256, sha384, sha512"),
+        ("demo/a.py,sha256=xxx,2", "RECORD: 'sha256=xxx' is not a sha256"),
+        ("demo/a.py,sha256=ä,2", "RECORD: 'sha256=ä' is not a sha256"),
+    ],
+)
+def test_rows_that_contradict_their_files_are_refused(tmp_path: Path, row: str, message: str) -> None:
+    wheel = write_wheel(tmp_path, wheel_entries({"demo/a.py": b"1\n"}, record=f"{row}\n"))
+    assert _refused(wheel) == f"demo-1.0-py3-none-any.whl is refused: {message}"
+
+
+@pytest.mark.parametrize("text", ["Name: other\nVersion: 1.0\n", "Name: demo\nVersion: 1.1\n", "Name: demo\n", ""])
+def test_metadata_of_another_package_is_refused(tmp_path: Path, text: str) -> None:
+    info = "demo-1.0.dist-info"
+    entries = [
+        replace(e, data=text.encode()) if str(e.name).endswith("METADATA") else e
+        for e in wheel_entries({}, record=f"{info}/RECORD,,\n")
+    ]
+    assert "its METADATA is that of" in _refused(write_wheel(tmp_path, entries))
 
 
 def test_a_wheel_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ exclude: {python: "3.11"}
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "m.yaml: nothing (null) is not a mapping"),
+        ("", "m.yaml is empty"),
         ("image: cpu\n", "m.yaml: schema: missing; write `schema: envkit.matrix/1`"),
         (HEAD + "images: []\n", "m.yaml: images: the list is empty"),
         (HEAD + "axes: [python]\n", "m.yaml: axes: is not a mapping of fields to lists of values"),

@@ -78,6 +78,13 @@ smoke: {shm_mb: 64, pin_memory: false, compile: absent}
         ("schema: envkit.image/2\ntitle: x\n", "train.yaml: schema: 'envkit.image/2' is not one of envkit.image/1"),
         ("schema: envkit.image/1\n", "train.yaml: title: missing"),
         ("- a\n", "train.yaml: a list is not a mapping"),
+        ("", "train.yaml is empty"),
+        ("# only a comment\n", "train.yaml is empty"),
+        (HEAD + "request:\n", "train.yaml: request: nothing (null) is not a mapping"),
+        (
+            HEAD + "request: {torch: latest}\n",
+            "train.yaml: request.torch: 'latest' is not a version; write an exact version (11.8), a prefix (2.7.*)",
+        ),
         (HEAD + "chanels: [x]\n", "train.yaml: chanels: unknown key; did you mean labels?"),
         (HEAD + "reqest: {}\n", "train.yaml: reqest: unknown key; did you mean request?"),
         (HEAD + "request: {cdua: 1}\n", "train.yaml: request.cdua: unknown key; did you mean cuda?"),
