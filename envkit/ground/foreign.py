@@ -1,0 +1,558 @@
+"""The door to files and folders that someone else may have made: a checkout, a job, an image, an index.
+
+Such a file can be anything: a link to a private file, a pipe that nobody writes, a device, two gigabytes of one line,
+an integer of five thousand digits. One place opens them, one place limits and parses them, and one place writes into
+their folders, so that every reader refuses the same things in the same words.
+
+What a path may be depends on who chose it:
+
+- The user typed it (no `root`): links are followed, since the user may link files as they like. It is still a regular
+  file; a pipe is read only by a name of the shell (`/dev/stdin`, `/dev/fd/N`), which no checkout can give.
+- A file, a default or a listing named it (`root`): it is inside `root`, and so is the target of each link on the way,
+  relative or absolute. With `links=False`, nothing on the way may be a link. The path is opened part by part, so a link
+  that appears meanwhile is not followed.
+
+Texts are UTF-8, with or without a byte order mark. Messages name the file and the position, never its contents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envkit.ground.errors import EnvkitError, UsageError
+
+MAX_TEXT = 1 << 20
+"""Bytes of a text that people write: far more than anyone does."""
+MAX_LINES = 100_000
+"""Lines of such a text."""
+MAX_DEPTH = 64
+"""Levels of lists and tables in JSON and TOML, as in YAML: far below Python's recursion limit."""
+_MAX_DIGITS = 20  # of an integer: those of 64 bits, and a sign
+_MAX_LINKS = 40  # on the way to a file, as in Linux
+_MAX_DOTS = 64  # parts of one key of TOML; the parser needs the square of their number
+_CHUNK = 1 << 20
+# Names that a shell gives to what it opened for this process. Nobody else can give them a meaning.
+_OPENED_BY_SHELL = re.compile(r"/dev/(?:null|stdin|fd/\d+)|/proc/self/fd/\d+")
+_KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+# What TOML's dots are counted between: texts and comments whole, and each character that ends a key.
+_TOML = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:""")?|\'\'\'(?:[^\']|\'(?!\'\'))*+(?:\'\'\')?|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?'
+    r"|#[^\n]*+|(?P<dot>\.)|(?P<end>[,=\n\[\]{}])",
+    re.DOTALL,
+)
+_PATH = getattr(os, "O_PATH", os.O_RDONLY)
+_FOLDER = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a pipe must not wait for its writer. O_NOCTTY: nor may a terminal become this process's own.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A regular file that is open for reading."""
+
+    path: Path
+    descriptor: int
+
+    @property
+    def status(self) -> os.stat_result:
+        """The status now; the size may change while others write."""
+        return os.fstat(self.descriptor)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from an offset; fewer if the file ends before. A file that is cut is no danger."""
+        parts: list[bytes] = []
+        while size > 0 and (part := os.pread(self.descriptor, min(size, _CHUNK), offset)):
+            parts.append(part)
+            offset, size = offset + len(part), size - len(part)
+        return b"".join(parts)
+
+    def chunks(self, most: int) -> Iterator[bytes]:
+        """Yield the contents up to `most` bytes, in parts of at most 1 MiB."""
+        offset = 0
+        while offset < most and (part := os.pread(self.descriptor, min(most - offset, _CHUNK), offset)):
+            yield part
+            offset += len(part)
+
+
+class Budget:
+    """What one command may read, copy or count, summed over all files: a limit for each would be none for many."""
+
+    def __init__(self, most: int, what: str) -> None:
+        """Args: `most` is the limit, and `what` names it in the message: `200 MiB of copied files`."""
+        self.left = most
+        self._what = what
+
+    def spend(self, amount: int, where: str, *, hint: str | None = None) -> None:
+        """Take an amount off the budget.
+
+        Raises:
+            UsageError: the budget is used up; the message begins with `where`.
+        """
+        self.left -= amount
+        if self.left < 0:
+            raise UsageError(f"{where}: more than {self._what}", hint=hint)
+
+
+@contextlib.contextmanager
+def opened(
+    path: Path, *, root: Path | None = None, links: bool = True, error: type[EnvkitError] = UsageError
+) -> Iterator[File]:
+    """Open a regular file for the length of a `with`.
+
+    Args:
+        path: the file.
+        root: the folder that the file and the links on the way to it must not leave; None: the user typed the name.
+        links: whether links inside `root` are followed.
+        error: the class of the error for a refused file.
+
+    Raises:
+        EnvkitError: it is no regular file, or a link leads out of `root`.
+        OSError: it is missing or unreadable, or a folder.
+    """
+    if root is None:
+        _check_kind(path.stat(), path, error)
+        # A link is followed, and what it leads to may have changed since.
+        descriptor = os.open(path, _FILE & ~os.O_NOFOLLOW)
+    else:
+        with _parent(path, root, links=links, error=error) as (folder, name):
+            _check_kind(os.stat(name, dir_fd=folder, follow_symlinks=False), path, error)
+            descriptor = os.open(name, _FILE, dir_fd=folder)
+    try:
+        _check_kind(os.fstat(descriptor), path, error)
+        yield File(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(
+    path: Path,
+    most: int = MAX_TEXT,
+    *,
+    root: Path | None = None,
+    links: bool = True,
+    error: type[EnvkitError] = UsageError,
+    hint: str | None = None,
+) -> bytes:
+    """Return the bytes of a file of at most `most` bytes. `root`, `links` and `error` are as for `opened`.
+
+    Raises:
+        EnvkitError: it is missing, unreadable, no regular file, too large, or outside of `root`. The system's error is
+            the cause (`__cause__`).
+    """
+    try:
+        if root is None and _OPENED_BY_SHELL.fullmatch(os.fspath(path)):
+            with path.open("rb") as stream:
+                data = stream.read(most + 1)
+        else:
+            with opened(path, root=root, links=links, error=error) as file:
+                data = b"".join(file.chunks(most + 1))
+    except OSError as problem:
+        raise unreadable(path, problem, error=error, hint=hint) from problem
+    if len(data) > most:
+        raise error(f"{path}:1:1: larger than {most} bytes", hint=hint or f"envkit reads at most {_size(most)} of it")
+    return data
+
+
+def text(
+    path: Path,
+    most: int = MAX_TEXT,
+    *,
+    root: Path | None = None,
+    links: bool = True,
+    error: type[EnvkitError] = UsageError,
+) -> str:
+    """Return the text of a UTF-8 file without its byte order mark: at most `most` bytes and `MAX_LINES` lines.
+
+    Raises:
+        EnvkitError: as `read`; or it is not UTF-8, or has too many lines.
+    """
+    return decoded(read(path, most, root=root, links=links, error=error), str(path), error=error)
+
+
+def decoded(data: bytes, where: str, *, error: type[EnvkitError] = UsageError) -> str:
+    """Return bytes as text: UTF-8 without its byte order mark, and at most `MAX_LINES` lines.
+
+    Raises:
+        EnvkitError: they are not UTF-8, or have too many lines. The message begins with `where:line:column`.
+    """
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise error(f"{where}:1:1: the file is UTF-16, not UTF-8", hint=f"iconv -f UTF-16 -t UTF-8 {where}")
+    try:
+        whole = data.decode("utf-8").removeprefix("\ufeff")  # the byte order mark that editors on Windows write
+    except UnicodeDecodeError as problem:
+        before = data[: problem.start].decode("utf-8", "replace")
+        place = f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+        raise error(
+            f"{where}:{place}: byte 0x{data[problem.start]:02x} is not UTF-8", hint="save the file as UTF-8"
+        ) from problem
+    if whole.count("\n") > MAX_LINES:
+        raise error(f"{where}:{MAX_LINES + 1}:1: more than {MAX_LINES} lines", hint="split the file")
+    return whole
+
+
+def unreadable(
+    path: Path, problem: OSError, *, error: type[EnvkitError] = UsageError, hint: str | None = None
+) -> EnvkitError:
+    """Return the error for a file that the system cannot open or read."""
+    return error(f"{path}: {(problem.strerror or 'cannot be read').lower()}", hint=hint or f"ls -l {path}")
+
+
+def json_tree(
+    data: bytes | str,
+    where: str,
+    *,
+    unique: bool = False,
+    error: type[EnvkitError] = UsageError,
+    hint: str | None = None,
+) -> Any:
+    """Return the tree of a JSON text: numbers are finite, integers have 64 bits, texts are valid Unicode.
+
+    Args:
+        data: the text; bytes are UTF-8.
+        where: its name in errors.
+        unique: refuse a key that is given twice, of which parsers use the first or the last.
+        error: the class of the error.
+        hint: its hint.
+
+    Raises:
+        EnvkitError: it is not such a text, or deeper than `MAX_DEPTH`.
+    """
+    try:
+        source = data if isinstance(data, str) else data.decode("utf-8-sig")
+        tree = json.loads(
+            source,
+            parse_int=_integer,
+            parse_float=_finite,
+            parse_constant=_finite,
+            object_pairs_hook=_without_duplicates if unique else None,
+        )
+        _check_depth(tree)
+        if _SURROGATE.search(source):
+            _check_leaves(tree)
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{where} is not JSON: {_reason(problem)}", hint=hint) from problem
+    return tree
+
+
+def toml_tree(
+    source: str, where: str, *, error: type[EnvkitError] = UsageError, hint: str | None = None
+) -> dict[str, Any]:
+    """Return the tree of a TOML text: numbers are finite, integers have 64 bits, and it has at most `MAX_DEPTH` levels.
+
+    Raises:
+        EnvkitError: it is not such a text.
+    """
+    import tomllib  # noqa: PLC0415 - takes milliseconds, and most folders have no settings file
+
+    try:
+        _check_dots(source)
+        tree = tomllib.loads(source, parse_float=_finite)
+        _check_depth(tree)
+        _check_leaves(tree)
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{where}: {_reason(problem)}", hint=hint) from problem
+    return tree
+
+
+def write(
+    path: Path,
+    data: bytes,
+    *,
+    root: Path,
+    is_ours: Callable[[bytes], bool],
+    hint: str | None = None,
+) -> bool:
+    """Replace a file whose name the user did not type, below a folder that someone else may have made.
+
+    Nothing is written through a link: neither the file nor a folder between it and `root` may be one. A file is
+    replaced only if `is_ours` is true of its first MiB. A run that is killed leaves the old file or the new one.
+
+    Args:
+        path: the file, inside `root`; folders on the way are created.
+        data: its contents.
+        root: the folder that the user chose, itself or by a file in it.
+        is_ours: whether contents are those of a file that envkit wrote.
+        hint: the next step if the path is refused.
+
+    Returns:
+        whether the contents changed.
+
+    Raises:
+        UsageError: there is a link, something else than a file, or a file that envkit did not write.
+        OSError: a folder cannot be written, or the disk is full; the old file is unchanged.
+    """
+    with _parent(path, root, links=False, create=True, hint=hint) as (folder, name):
+        mode = None
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                raise UsageError(f"{path} is a symbolic link, and envkit writes through none", hint=hint)
+            if not stat.S_ISREG(status.st_mode):
+                raise UsageError(f"{path} is {_kind(status)}, not a file", hint=hint)
+            old = _contents(name, folder, max(len(data), _CHUNK) + 1)
+            if old == data:
+                return False
+            if not is_ours(old[:_CHUNK]):
+                raise UsageError(f"{path} was not written by envkit, so it is not replaced", hint=hint)
+            mode = stat.S_IMODE(status.st_mode)
+        try:
+            _replace(name, folder, data, mode)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error  # names the temporary file, or none
+    return True
+
+
+def _replace(name: str, folder: int, data: bytes, mode: int | None) -> None:
+    temporary = f".{name}.{secrets.token_hex(6)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666 if mode is None else mode, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            if mode is not None:
+                os.fchmod(stream.fileno(), mode)  # open(2) applied the umask
+            os.fsync(stream.fileno())
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+    with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.fsync(readable)
+        finally:
+            os.close(readable)
+
+
+def _contents(name: str, folder: int, most: int) -> bytes:
+    descriptor = os.open(name, _FILE, dir_fd=folder)
+    try:
+        return b"".join(File(Path(name), descriptor).chunks(most))
+    finally:
+        os.close(descriptor)
+
+
+class _Way:
+    """The way from a folder down to a file, one open folder after the other, so that nothing on it can be exchanged."""
+
+    def __init__(
+        self, path: Path, root: Path, *, links: bool, create: bool, error: type[EnvkitError], hint: str | None
+    ) -> None:
+        self._path, self._root, self._links, self._create = path, root, links, create
+        self._error, self._hint = error, hint
+        self._base = os.path.realpath(root)
+        parts = _below(os.path.abspath(path), os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
+        if parts is None:
+            raise error(f"{path} is outside of the folder {root}", hint=hint or "copy the file into the folder")
+        self._waiting = parts[::-1]
+        self._followed = 0
+        self._folders: list[int] = []
+
+    def close(self) -> None:
+        while self._folders:
+            os.close(self._folders.pop())
+
+    def descend(self) -> tuple[int, str]:
+        """Return the folder of the file and its name there."""
+        self._folders.append(os.open(self._base, _FOLDER))
+        while self._waiting:
+            part = self._waiting.pop()
+            if part == "..":
+                self._ascend()
+            elif part not in ("", ".") and (is_last := self._enter(part)):
+                return self._folders[-1], is_last
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self._path))
+
+    def _enter(self, part: str) -> str | None:
+        """Enter a folder or follow a link; return the part if it is the file."""
+        is_last = not any(rest not in ("", ".") for rest in self._waiting)
+        if is_last and self._create:
+            return part
+        mode = self._mode(part)
+        if stat.S_ISLNK(mode):
+            self._follow(part)
+        elif is_last and not stat.S_ISDIR(mode):
+            return part
+        else:
+            self._folders.append(os.open(part, _FOLDER, dir_fd=self._folders[-1]))
+        return None
+
+    def _mode(self, part: str) -> int:
+        try:
+            return os.stat(part, dir_fd=self._folders[-1], follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            if not self._create:
+                raise
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(part, dir_fd=self._folders[-1])
+        return os.stat(part, dir_fd=self._folders[-1], follow_symlinks=False).st_mode
+
+    def _follow(self, part: str) -> None:
+        if not self._links:
+            raise self._error(f"{self._path}: {part} is a symbolic link", hint=self._hint or f"ls -l {self._path}")
+        self._followed += 1
+        if self._followed > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(self._path))
+        target = os.readlink(part, dir_fd=self._folders[-1])
+        if not target.startswith("/"):
+            self._waiting += reversed(target.split("/"))
+            return
+        inside = _below(os.path.realpath(target), self._base)
+        if inside is None:
+            raise self._leaves()
+        while len(self._folders) > 1:
+            os.close(self._folders.pop())
+        self._waiting += reversed(inside)
+
+    def _ascend(self) -> None:
+        if len(self._folders) == 1:
+            raise self._leaves()
+        os.close(self._folders.pop())
+
+    def _leaves(self) -> EnvkitError:
+        return self._error(
+            f"{self._path} is a link out of the folder {self._root}", hint=self._hint or "copy the file into the folder"
+        )
+
+
+@contextlib.contextmanager
+def _parent(
+    path: Path,
+    root: Path,
+    *,
+    links: bool,
+    create: bool = False,
+    error: type[EnvkitError] = UsageError,
+    hint: str | None = None,
+) -> Iterator[tuple[int, str]]:
+    """Open the folder of a file below `root`, part by part; yield its descriptor and the file's name in it.
+
+    Raises:
+        EnvkitError: the path or a link on the way leaves `root`, or there is a link and `links` is False.
+        OSError: a folder is missing or unreadable, or the path is a folder.
+    """
+    way = _Way(path, root, links=links, create=create, error=error, hint=hint)
+    try:
+        yield way.descend()
+    finally:
+        way.close()
+
+
+def _below(path: str, base: str) -> list[str] | None:
+    """Return the parts of an absolute path below another one; None if it is not below it."""
+    if path == base:
+        return []
+    start = base.rstrip("/") + "/"
+    return path[len(start) :].split("/") if path.startswith(start) else None
+
+
+def _check_kind(status: os.stat_result, path: Path, error: type[EnvkitError]) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise error(f"{path}: is {_kind(status)}, not a regular file", hint=f"ls -l {path}")
+
+
+def _kind(status: os.stat_result) -> str:
+    if stat.S_ISDIR(status.st_mode):
+        return "a folder"
+    return next((name for fits, name in _KINDS if fits(status.st_mode)), "no file")
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count} bytes"
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
+
+
+def _finite(number: str) -> float:
+    value = float(number.replace("_", ""))
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:_MAX_DIGITS]} is not a finite number")
+    return value
+
+
+# JSON parsers use the first or the last of two equal keys, so what a reviewer reads might not be what is used.
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r:.80} is given twice")
+    return table
+
+
+def _check_depth(tree: Any) -> None:
+    """Raise ValueError if the lists and tables of a tree have more than `MAX_DEPTH` levels."""
+    level, depth = _inner([tree]), 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+        level = _inner([item for node in level for item in (node.values() if isinstance(node, dict) else node)])
+
+
+def _inner(values: Sequence[Any]) -> list[Any]:
+    return [value for value in values if isinstance(value, dict | list)]
+
+
+def _check_leaves(tree: Any) -> None:
+    """Raise ValueError for a text with half of a surrogate pair, and for an integer of more than 64 bits."""
+    waiting = [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+            raise ValueError("a text has half of a surrogate pair")
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise ValueError(f"an integer of {value.bit_length()} bits")
+
+
+def _check_dots(source: str) -> None:
+    if source.count(".") <= _MAX_DOTS:
+        return
+    dots = 0
+    for token in _TOML.finditer(source):
+        if token["dot"]:
+            dots += 1
+            if dots > _MAX_DOTS:
+                line = source.count("\n", 0, token.start()) + 1
+                raise ValueError(f"a key has more than {_MAX_DOTS} parts (at line {line})")
+        elif token["end"]:
+            dots = 0
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, RecursionError):
+        return f"nested deeper than {MAX_DEPTH} levels"
+    # Python's own message about long integers speaks of a function that a user cannot call.
+    if "integer string conversion" in str(problem):
+        return "an integer of more than 4300 digits"
+    if isinstance(problem, UnicodeDecodeError):
+        return f"byte 0x{problem.object[problem.start]:02x} at {problem.start} is not UTF-8"
+    return str(problem)
