@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from envkit.watch.advice import Advice
@@ -93,7 +94,7 @@ def bar(share: float) -> str:
 
 
 def _finding(finding: Finding, *, width: int) -> Iterator[str]:
-    yield f"  {finding.title} ({finding.share:.0%})"
+    yield f"  {finding.title}" + (f": {finding.headline}" if finding.share is None else f" ({finding.share:.0%})")
     room = max(40, width - _INDENT - _LABEL)
     yield from _labeled("seen", [line for text in finding.evidence for line in textwrap.wrap(text, room)])
     yield from _labeled("why", textwrap.wrap(finding.cause, room))
@@ -125,6 +126,13 @@ def _remarks(record: Record) -> Iterator[str]:
     )
     if aside >= _ASIDE:
         yield f"  note: {aside:.0%} of the time went to batches without a backward pass (evaluation); it is left out"
+    unseen = Counter(
+        str(fields.get("reason")) for process in record.processes for name, fields in process.facts.items() if name == "unseen"
+    )
+    for reason, count in sorted(unseen.items()):
+        yield f"  note: {count} process{'' if count == 1 else 'es'} not observed: {reason}"
+    for file, reason in record.unread:
+        yield f"  note: {file} of the job was not read: {reason}"
     if lost:
         yield f"  note: {lost} events came faster than they were read; the shares are computed from the others"
     if failed:

@@ -7,13 +7,13 @@ import sys
 import time
 
 import envkit_watch_stream as stream
+from envkit_watch_places import places
 
 clock = time.monotonic
 NEVER = float("-inf")
 PENDING_MOST = 64  # limit of event pairs whose times are not read yet
 EVENTS_MOST = 4 * PENDING_MOST  # limit of events: the pairs, and one of each thread that steps an optimizer
 ALLOCATOR_EVERY_S = 1.0  # torch collects its statistics for each call, which takes time
-LOADERS_MOST = 20  # a training may make a new loader for every epoch
 
 
 def keeper(ctypes):
@@ -263,7 +263,7 @@ class Loaders:
         self.known = {}
 
     def number(self, loader):
-        """Return the number of a loader, and write its settings if it is new; 0 beyond LOADERS_MOST."""
+        """Return the number of a loader, and write its settings if it is new; 0 beyond `stream.LOADERS_MOST`."""
         try:
             return self.known_number(loader)
         except Exception:  # a loader of another class, with attributes that raise
@@ -276,7 +276,7 @@ class Loaders:
         """
         facts = self.facts(loader)
         key = (id(loader.dataset), *map(str, facts.values()))
-        if key not in self.known and len(self.known) < LOADERS_MOST:
+        if key not in self.known and len(self.known) < stream.LOADERS_MOST:
             self.known[key] = len(self.known) + 1
             recorder.fact("loader.%d" % self.known[key], **facts)
         return self.known.get(key, 0)
@@ -285,7 +285,8 @@ class Loaders:
     def facts(loader):
         """Return the settings of a loader."""
         names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "batch_size")
-        settings = {name: getattr(loader, name, None) for name in names}
+        values = {name: getattr(loader, name, None) for name in names}
+        settings = {name: value if isinstance(value, int) else None for name, value in values.items()}
         context = getattr(loader, "multiprocessing_context", None)
         settings["start_method"] = context.get_start_method() if context is not None else None
         settings["dataset"] = type(loader.dataset).__name__
@@ -371,28 +372,6 @@ class Endings:
             recorder.fact("end", error=kind.__name__, **places(frames))
         except Exception:
             return
-
-
-def places(frames):
-    """Return where an error came from: the frame that raised it, the last one of the program, and if ours are in it."""
-    own = os.path.dirname(os.path.abspath(__file__))
-    ours = [frame for frame in frames if os.path.dirname(frame[0]) == own]
-    libraries = (own, os.path.dirname(os.__file__), "<frozen")
-    theirs = [
-        frame
-        for frame in frames
-        if not frame[0].startswith(libraries) and not any(name in frame[0] for name in ("/site-packages/", "/dist-packages/"))
-    ]
-    return {
-        "where": place(theirs[-1]) if theirs else None,
-        "raised": place(frames[-1]) if frames else None,
-        "probes": len(ours),
-    }
-
-
-def place(frame):
-    """Return a frame as text, with the file's name alone: paths may have names of people."""
-    return "%s:%d in %s" % (os.path.basename(frame[0])[:80], frame[1], frame[2][:80])
 
 
 device = Device()

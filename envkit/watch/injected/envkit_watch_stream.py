@@ -20,6 +20,7 @@ RECORD = struct.Struct("<QddfHBB")  # number from 1, begin s, duration s, amount
 NUMBER = struct.Struct("<Q")  # the first field
 CAPACITY = 16384  # records; the reader reads twice a second
 BYTES = RECORD.size * CAPACITY
+LOADERS_MOST = 20  # loaders with a number; a training may make a new loader for every epoch
 HIGH = 1024  # the usual limit of descriptors
 
 # Kinds; the meaning of the amount is in parentheses.
@@ -105,23 +106,25 @@ class Stream:
         append(self.name + ".facts", json.dumps(fields).encode() + b"\n")
 
 
-def read(memory, number):
+def read(first, second, number):
     """Return the complete records from ``number`` on, and how many were lost before them.
 
-    A record is ``(kind, flags, begin, seconds, amount, which)``. The writer may write at the same time.
+    A record is ``(kind, flags, begin, seconds, amount, which)``. ``first`` and ``second`` are two copies of a ring, made
+    one after the other: the writer may write at the same time, and takes a record's number away before it does.
     """
     records, lost = [], 0
-    newest = RECORD.unpack_from(memory, (number - 1) % CAPACITY * RECORD.size)[0]
+    newest = RECORD.unpack_from(first, (number - 1) % CAPACITY * RECORD.size)[0]
     if newest > number:  # it was overwritten: continue with the oldest record in the ring
-        first = oldest(memory)
-        lost, number = first - number, first
-    while True:
+        begin = oldest(first)
+        lost, number = max(0, begin - number), max(begin, number)
+    while len(records) < CAPACITY:
         offset = (number - 1) % CAPACITY * RECORD.size
-        complete, begin, seconds, amount, which, kind, flags = RECORD.unpack_from(memory, offset)
-        if complete != number or NUMBER.unpack_from(memory, offset)[0] != number:
-            return records, lost
+        complete, begin, seconds, amount, which, kind, flags = RECORD.unpack_from(first, offset)
+        if complete != number or NUMBER.unpack_from(second, offset)[0] != number:
+            break
         records.append((kind, flags, begin, seconds, amount, which))
         number += 1
+    return records, lost
 
 
 def oldest(memory):
