@@ -128,9 +128,9 @@ class Folder:
         return sorted(found)[:MOST_FILES]
 
     def lose(self, text: str, reason: str) -> None:
-        """Note a file that is lost; only the first `MOST_FILES` are kept."""
+        """Note a file that is lost, by a printable name; only the first `MOST_FILES` are kept."""
         if len(self.lost) < MOST_FILES:
-            self.lost.setdefault(text, reason)
+            self.lost.setdefault(ascii(text)[1:-1][:_LONGEST], reason)
 
     def remove(self, name: Name) -> None:
         """Remove a file that is read."""
