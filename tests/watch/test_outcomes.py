@@ -172,12 +172,13 @@ CHILDREN = {
     "of-a-thread": "thread = threading.Thread(target=forked, args=(gc.collect,)); thread.start(); thread.join()",
     "beside-a-thread-that-trains": (
         "ready, go = threading.Event(), threading.Event()\n"
-        "def other():\n"
-        "    train(list(DataLoader(Rows(), batch_size=8))[:2]); ready.set(); go.wait()\n"
-        "thread = threading.Thread(target=other); thread.start(); ready.wait()\n"
-        "forked(gc.collect); go.set(); thread.join()"
+        "hook = optimizer.register_step_pre_hook(lambda *_: (ready.set(), go.wait()) and None)\n"
+        "thread = threading.Thread(target=optimizer.step); thread.start(); ready.wait(60)\n"
+        "forked(gc.collect); go.set(); thread.join(); hook.remove()"
     ),
-    "in-a-step": "optimizer.register_step_pre_hook(lambda *_: forked(gc.collect)); step(*next(iter(data)))",
+    "in-a-step": (
+        "hook = optimizer.register_step_pre_hook(lambda *_: forked(gc.collect)); step(*next(iter(data))); hook.remove()"
+    ),
     "of-an-error": (
         "def fails():\n"
         "    mark = torch.randn(3).to(device); raise ValueError\n"

@@ -15,7 +15,7 @@ def _install():
     if not folder or not os.path.isdir(folder):
         return
     if sys.version_info < _OLDEST:
-        _note(folder, "Python %d.%d" % sys.version_info[:2])
+        _note(folder, "Python %d.%d; the probes need %d.%d or newer" % (sys.version_info[:2] + _OLDEST))
         return
     sys.path.insert(0, _HERE)
     try:
