@@ -52,15 +52,15 @@ class Ending:
         if len(self.deaths) > _SHOWN:
             shown.append(f"and {len(self.deaths) - _SHOWN} more")
         if not self.deaths:
-            return ("no process left a traceback, so it is not known where it died, or whether the probes had a part in it",)
+            return (
+                "no process left a traceback, so it is not known where it died, or whether the probes had a part in it",
+            )
         inside = sum(death.probes for death in self.deaths)
         if not inside:
             return (*shown, "no code of the probes is in the tracebacks")
-        return (
-            *shown,
-            f"code of the probes (envkit_watch_*) is in {inside} of {len(self.deaths)} tracebacks; they call what they "
-            "replace, so that alone does not make them the cause",
-        )
+        # Probes call what they replace, so they are in many tracebacks of other errors.
+        where = f"code of the probes (envkit_watch_*) is in {inside} of {len(self.deaths)} tracebacks"
+        return (*shown, f"{where}, which alone does not make it the cause")
 
 
 def ending(record: Record) -> Ending | None:

@@ -110,9 +110,7 @@ class Collector:
         OSError: the folder does not exist.
     """
 
-    def __init__(
-        self, path: Path, start: float, family: Family, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, path: Path, start: float, family: Family, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._start, self._family, self._clock = Folder(path), start, family, clock
         self._path = path
         self._sources: dict[str, Source] = {}  # by the stem of their files
@@ -122,7 +120,7 @@ class Collector:
         """Files that were not read, or not to their end, with the reason; how many more there are is the last."""
         every = sorted(self._folder.lost.items())
         more = [("others", f"{len(every) - _NAMED} files")] if len(every) > _NAMED else []
-        return tuple([*every[:_NAMED], *more])
+        return (*every[:_NAMED], *more)
 
     def finish(self, seconds: float) -> None:
         """Read what is left after the training's end, for at most `seconds`; what that leaves out is lost."""
@@ -130,7 +128,7 @@ class Collector:
             self._folder.lose(ring.text, "there was no time to read its end")
 
     def collect(self, seconds: float | None = None) -> list[Name]:
-        """Read new events, for at most `seconds`, and return the rings that are left; they come first in the next call."""
+        """Read new events, for at most `seconds`; return the rings that are left, which come first in the next call."""
         until = None if seconds is None else self._clock() + seconds
         for name in self._folder.names("ring"):
             self._sources.setdefault(name.stem, Source(name.pid, name))

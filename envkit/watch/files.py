@@ -74,7 +74,7 @@ _SIGNALS = {
 }
 
 
-class Damaged(EnvkitError):
+class DamagedFileError(EnvkitError):
     """A file of the job is not what the probes write."""
 
 
@@ -143,12 +143,12 @@ class Folder:
         """Return the events of a ring from a number on, and how many were overwritten before; None if it is not whole.
 
         Raises:
-            Damaged: it is no ring, or an event is impossible.
+            DamagedFileError: it is no ring, or an event is impossible.
         """
         with self._opened(name) as file:
             size = file.status.st_size
             if size > stream.BYTES:
-                raise Damaged(f"{size} bytes, a ring has {stream.BYTES}")
+                raise DamagedFileError(f"{size} bytes, a ring has {stream.BYTES}")
             slot = (number - 1) % stream.CAPACITY * stream.RECORD.size
             newest = file.read_at(slot, stream.NUMBER.size)
             if size < stream.BYTES or len(newest) < stream.NUMBER.size:
@@ -168,18 +168,18 @@ class Folder:
         """Return the facts of a process, the first of each kind. A last line without its end is left out.
 
         Raises:
-            Damaged: it is no file of facts.
+            DamagedFileError: it is no file of facts.
         """
         with self._opened(name) as file:
             if file.status.st_size > MOST_FACTS:
-                raise Damaged(f"larger than {MOST_FACTS} bytes")
+                raise DamagedFileError(f"larger than {MOST_FACTS} bytes")
             data = file.read_at(0, MOST_FACTS)
         lines = data.split(b"\n")[:-1]
         if len(lines) > _MOST_LINES:
-            raise Damaged(f"more than {_MOST_LINES} lines")
+            raise DamagedFileError(f"more than {_MOST_LINES} lines")
         found: dict[str, dict[str, Any]] = {}
         for number, line in enumerate(lines, 1):
-            fact, fields = _typed(foreign.json_tree(line, f"line {number}", error=Damaged), number)
+            fact, fields = _typed(foreign.json_tree(line, f"line {number}", error=DamagedFileError), number)
             found.setdefault(fact, fields)
         return found
 
@@ -187,7 +187,7 @@ class Folder:
         """Return at which signal a process, or one that it forked, died, and where; None if it did not.
 
         Raises:
-            Damaged: it is no file.
+            DamagedFileError: it is no file.
         """
         with self._opened(name) as file:
             text = file.read_at(0, _MOST_CRASH).decode("utf-8", "replace")
@@ -214,42 +214,42 @@ class Folder:
     def _opened(self, name: Name) -> Any:
         own, there = os.fstat(self._descriptor), self._path.lstat()
         if (own.st_dev, own.st_ino) != (there.st_dev, there.st_ino) or not stat.S_ISDIR(there.st_mode):
-            raise Damaged("the folder was replaced")
-        return foreign.opened(self._path / name.text, root=self._path, links=False, error=Damaged)
+            raise DamagedFileError("the folder was replaced")
+        return foreign.opened(self._path / name.text, root=self._path, links=False, error=DamagedFileError)
 
 
 def _check(event: Event) -> None:
-    """Raise Damaged for an event that the probes cannot have written."""
+    """Raise DamagedFileError for an event that the probes cannot have written."""
     kind, _, begin, seconds, amount, which = event
     longest = _MOST_AMOUNT if kind == stream.ALLOCATOR else _MOST_SECONDS  # it has bytes in place of a duration
     # A comparison with NaN is false.
     if not (0.0 <= begin <= _MOST_SECONDS and 0.0 <= seconds <= longest and 0.0 <= amount <= _MOST_AMOUNT):
-        raise Damaged("an event with impossible numbers")
+        raise DamagedFileError("an event with impossible numbers")
     if which > stream.LOADERS_MOST:
-        raise Damaged(f"an event of loader {which}; the probes number {stream.LOADERS_MOST}")
+        raise DamagedFileError(f"an event of loader {which}; the probes number {stream.LOADERS_MOST}")
 
 
 def _typed(tree: Any, number: int) -> tuple[str, dict[str, Any]]:
     """Return a fact's kind and its fields.
 
     Raises:
-        Damaged: it is not a fact that the probes write.
+        DamagedFileError: it is not a fact that the probes write.
     """
     kind = tree.get("fact") if isinstance(tree, Mapping) else None
     if not isinstance(kind, str):
-        raise Damaged(f"line {number} is not a fact")
+        raise DamagedFileError(f"line {number} is not a fact")
     fields: dict[str, Any] = {}
     types = _types(kind)
     if types is None:
-        raise Damaged(f"line {number}: unknown fact {kind[:40]!r}")
+        raise DamagedFileError(f"line {number}: unknown fact {kind[:40]!r}")
     for name, value in tree.items():
         if name == "fact":
             continue
         wanted = types.get(name)
         if wanted is None:
-            raise Damaged(f"line {number}: unknown field {name[:40]!r} of {kind}")
+            raise DamagedFileError(f"line {number}: unknown field {name[:40]!r} of {kind}")
         if value is not None and not _fits(value, wanted):
-            raise Damaged(f"line {number}: {kind}.{name} is not {wanted}")
+            raise DamagedFileError(f"line {number}: {kind}.{name} is not {wanted}")
         fields[name] = value[:_LONGEST] if isinstance(value, str) else value
     return kind, fields
 

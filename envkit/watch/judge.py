@@ -148,7 +148,7 @@ def _answer(record: Record, measures: Measures, symptoms: Symptoms, rules: tuple
 
 
 def _merged(findings: list[Finding]) -> list[Finding]:
-    """Return findings of which no two say the same: of two for one part of the step, the first gets the other's advice."""
+    """Return findings of which no two say the same: of two for one part, the first gets the advice of both."""
     kept: list[Finding] = []
     for finding in findings:
         at = next((at for at, one in enumerate(kept) if finding.part == one.part or finding.kind == one.kind), None)
@@ -305,9 +305,7 @@ def _memory(record: Record, measures: Measures, symptoms: Symptoms) -> Finding |
             f"the GPU's memory is read or written {cards.memory_util:.0f} % of the time, kernels run {cards.util:.0f} %"
         ]
         changes = advice.for_bandwidth(record, measures, symptoms)
-        return _finding(
-            "memory-bound", measures.computing, measures, evidence=seen, changes=changes, part=_COMPUTING
-        )
+        return _finding("memory-bound", measures.computing, measures, evidence=seen, changes=changes, part=_COMPUTING)
     return None
 
 

@@ -1,4 +1,4 @@
-"""`watch` ends on signals at any time: while the job runs they are the job's, and after its end they are for `watch`."""
+"""`watch` ends on signals at any time: while the job runs they are for the job, after its end for `watch`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_pipe_of_the_job_is_not_waited_for(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.long
-def test_a_ring_that_is_cut_ends_nothing(tmp_path: Path) -> None:
+def test_a_ring_that_is_cut_ends_nothing() -> None:
     """A reader with a mapping of it would end with SIGBUS."""
     code = (
         "import os, time\n"

@@ -163,7 +163,7 @@ class Device:
         return cuda.is_initialized() and not cuda.is_current_stream_capturing()
 
     def failed(self, error):
-        """Turn the timing off after an error. CUDA reports errors of earlier work anywhere, so the training meets it."""
+        """Turn the timing off after an error. It may be of earlier work; then the training's next call gets it, too."""
         self.off = True
         recorder.fact("probe-failed", module="torch.cuda", error=type(error).__name__)
 
@@ -335,8 +335,8 @@ class Finder:
 class Endings:
     """How a process dies, for the report: by an exception that nobody caught, or by a signal.
 
-    Nothing of Python's is replaced. An exception is read from `sys` when the interpreter ends, and the traceback at a
-    signal is written by `faulthandler`, unless the training has it on already; the signal then does what it always does.
+    Nothing of Python's is replaced. An exception is read from `sys` when the interpreter ends. The traceback at a
+    signal is written by `faulthandler`, unless it is on already; the signal then does what it always does.
     """
 
     def __init__(self):

@@ -224,7 +224,7 @@ def probe_copies(torch):
             except BaseException:
                 device.give(first)
                 raise
-            quietly(moved_to, moved, self, first, begin, args, kwargs)
+            quietly(moved_to, moved, self, first, begin, (args, kwargs))
             return moved
 
         return call
@@ -246,7 +246,7 @@ def probe_copies(torch):
         except BaseException:
             device.give(first)
             raise
-        quietly(copied, source, first, begin, args, kwargs)
+        quietly(copied, source, first, begin, (args, kwargs))
         return result
 
     torch.Tensor.to = moving(torch.Tensor.to, names_device)
@@ -254,16 +254,17 @@ def probe_copies(torch):
     torch.Tensor.copy_ = copy
 
 
-def moved_to(moved, source, first, begin, args, kwargs):
+def moved_to(moved, source, first, begin, options):
     """Write the copy of a tensor, if it was one to a device."""
     if moved.device.type in ("cpu", "meta"):
         device.give(first)
     else:
-        copied(source, first, begin, args, kwargs)
+        copied(source, first, begin, options)
 
 
-def copied(source, first, begin, args, kwargs):
-    """Write a copy of a tensor to a device."""
+def copied(source, first, begin, options):
+    """Write a copy of a tensor to a device. `options` are the other arguments of the call, by position and by name."""
+    args, kwargs = options
     amount = float(source.numel() * source.element_size())
     # `to` takes non_blocking as its first boolean: to(device, dtype, non_blocking, copy).
     switches = [value for value in args if isinstance(value, bool)]

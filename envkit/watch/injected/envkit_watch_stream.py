@@ -49,9 +49,18 @@ def name(folder):
     return os.path.join(folder, "%d-%d" % (os.getpid(), time.monotonic_ns()))
 
 
+def fill(descriptor):
+    """Write a whole ring without records.
+
+    Raises OSError if there is no room for it.
+    """
+    if os.write(descriptor, bytes(BYTES)) < BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def append(path, line):
     """Append a line to a file."""
-    # Opened for each line: a training may close descriptors that it does not know and use their numbers for its own files.
+    # Opened for each line: a training may close descriptors that it does not know, and its own files get their numbers.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         # A single write to a file that is open for appending: lines of several threads do not mix (write(2)).
@@ -82,9 +91,8 @@ class Stream:
         # Close-on-exec, so that programs that the training starts do not keep the files open.
         descriptor = os.open(self.name + ".ring", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            # On a full disk this fails here. In a file without blocks, the first event would end the training with SIGBUS.
-            if os.write(descriptor, bytes(BYTES)) < BYTES:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # On a full disk this fails here. In a file without blocks, the first event would end the process by SIGBUS.
+            fill(descriptor)
             self.memory = mmap.mmap(descriptor, BYTES)
         except OSError:
             os.unlink(self.name + ".ring")
@@ -109,8 +117,8 @@ class Stream:
 def read(first, second, number):
     """Return the complete records from ``number`` on, and how many were lost before them.
 
-    A record is ``(kind, flags, begin, seconds, amount, which)``. ``first`` and ``second`` are two copies of a ring, made
-    one after the other: the writer may write at the same time, and takes a record's number away before it does.
+    A record is ``(kind, flags, begin, seconds, amount, which)``. ``first`` and ``second`` are copies of a ring, made one
+    after the other: the writer may write at the same time, and takes a record's number away before it does.
     """
     records, lost = [], 0
     newest = RECORD.unpack_from(first, (number - 1) % CAPACITY * RECORD.size)[0]

@@ -37,8 +37,8 @@ def _note(folder, reason):
 
         path = os.path.join(folder, "%d-%d.facts" % (os.getpid(), int(time.time() * 1e9)))
         with open(path, "a") as file:
-            for fact in ({"fact": "process", "pid": os.getpid()}, {"fact": "unseen", "reason": reason}):
-                file.write(json.dumps(fact) + "\n")
+            facts = {"fact": "process", "pid": os.getpid()}, {"fact": "unseen", "reason": reason}
+            file.writelines(json.dumps(fact) + "\n" for fact in facts)
     except Exception:
         return
 

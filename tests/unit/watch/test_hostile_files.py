@@ -25,6 +25,7 @@ from envkit.watch.model import WARM_UP, Process
 stream: Any = import_module("envkit.watch.injected.envkit_watch_stream")
 RING, FACTS, CRASH = "9-1.ring", "9-1.facts", "9-1.crash"
 STEPS = 25
+pytestmark = pytest.mark.usefixtures("training")
 Row = tuple[float, float, float, int, int, int]
 
 
@@ -136,9 +137,7 @@ LOST: dict[str, tuple[Callable[[Path], None], str, str]] = {
 
 
 @pytest.mark.parametrize("kind", LOST)
-def test_a_file_that_the_probes_did_not_write_is_lost_by_name_and_no_other(
-    training: Any, tmp_path: Path, kind: str
-) -> None:
+def test_a_file_that_the_probes_did_not_write_is_lost_by_name_and_no_other(tmp_path: Path, kind: str) -> None:
     make, name, reason = LOST[kind]
     make(tmp_path)
     found, lost = read(tmp_path)
@@ -158,9 +157,7 @@ def test_a_ring_that_is_cut_while_the_job_runs_keeps_what_was_read(training: Any
     assert collector.unread == ((f"{Path(training.name).name}.ring", "its end is missing; 50 events were read before"),)
 
 
-def test_more_files_than_any_training_has_are_not_all_read(
-    training: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_files_than_any_training_has_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MOST_FILES", 20)
     for number in range(2, 70):
         (tmp_path / f"9999999{number}-1.ring").write_bytes(b"x" * 600)
@@ -169,7 +166,7 @@ def test_more_files_than_any_training_has_are_not_all_read(
     assert ("*.ring", "more than 20 files") in collector.unread
 
 
-def test_a_folder_that_the_job_removes_ends_nothing(training: Any, tmp_path: Path) -> None:
+def test_a_folder_that_the_job_removes_ends_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     collector = Collector(folder, 90.0, Tree(os.getpid()))
@@ -178,7 +175,7 @@ def test_a_folder_that_the_job_removes_ends_nothing(training: Any, tmp_path: Pat
     assert (collector.processes(60.0), collector.unread) == ((), ())
 
 
-def test_a_folder_that_a_link_replaces_is_not_followed(training: Any, tmp_path: Path) -> None:
+def test_a_folder_that_a_link_replaces_is_not_followed(tmp_path: Path) -> None:
     """The process of the ring is gone, so that a ring that was read would be removed."""
     folder, victim = tmp_path / "own", tmp_path / "victim"
     for one in (folder, victim):
@@ -193,7 +190,7 @@ def test_a_folder_that_a_link_replaces_is_not_followed(training: Any, tmp_path: 
     assert len(list(victim.iterdir())) == 1
 
 
-def test_a_ring_whose_numbers_are_impossible_has_no_events(training: Any, tmp_path: Path) -> None:
+def test_a_ring_whose_numbers_are_impossible_has_no_events(tmp_path: Path) -> None:
     ring = bytearray(rows(step()))
     struct.pack_into("<Q", ring, 0, 2**64 - 1)
     (tmp_path / RING).write_bytes(ring)
@@ -201,7 +198,7 @@ def test_a_ring_whose_numbers_are_impossible_has_no_events(training: Any, tmp_pa
     assert found.steps == STEPS - WARM_UP
 
 
-def test_a_hard_link_to_a_file_of_the_user_shows_nothing_of_it(training: Any, tmp_path: Path) -> None:
+def test_a_hard_link_to_a_file_of_the_user_shows_nothing_of_it(tmp_path: Path) -> None:
     secret = tmp_path.parent / "secret"
     secret.write_text("token: hunter2\n")
     (tmp_path / FACTS).hardlink_to(secret)
@@ -210,7 +207,7 @@ def test_a_hard_link_to_a_file_of_the_user_shows_nothing_of_it(training: Any, tm
     assert "hunter2" not in lost[FACTS]
 
 
-def test_the_time_for_reading_at_the_end_is_limited(training: Any, tmp_path: Path) -> None:
+def test_the_time_for_reading_at_the_end_is_limited(tmp_path: Path) -> None:
     moments = iter(range(0, 10_000, 100))
     collector = Collector(tmp_path, 90.0, Tree(os.getpid()), clock=lambda: float(next(moments)))
     collector.finish(50.0)
@@ -228,7 +225,7 @@ Extension modules: numpy
 """
 
 
-def test_the_traceback_at_a_fatal_signal_is_read(training: Any, tmp_path: Path) -> None:
+def test_the_traceback_at_a_fatal_signal_is_read(tmp_path: Path) -> None:
     (tmp_path / f"{os.getpid()}-7.crash").write_text(CRASHED * 2)
     found, lost = read(tmp_path)
     assert lost == {}

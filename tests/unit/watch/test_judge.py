@@ -77,9 +77,7 @@ def died(code: int, **told: dict[str, Any]) -> Record:
 def test_a_job_that_failed_says_so_and_where_it_died() -> None:
     found = judge(died(1, end=END, crash=CRASH))
     assert found.answer is Answer.FAILED
-    assert found.headline == (
-        "the job failed: exit code 1, SIGABRT in process 100 (train.py), or one that it forked"
-    )
+    assert found.headline == ("the job failed: exit code 1, SIGABRT in process 100 (train.py), or one that it forked")
     assert found.findings[0].evidence[:2] == (
         "process 100 (train.py), or one that it forked: SIGABRT, raised at threading.py:9 in wait",
         "process 100 (train.py): RuntimeError at train.py:20 in <module>, raised at loader.py:7 in get",
@@ -100,7 +98,7 @@ def test_a_job_that_failed_says_what_the_probes_have_to_do_with_it(told: dict[st
 
 def test_a_job_that_failed_says_how_to_run_it_without_the_probes() -> None:
     found = judge(died(1))
-    assert advice(found, "without_probes").text == "to run it without the probes: python train.py"
+    assert advice(found, "without_probes").text == "run it without the probes: python train.py"
     inside = judge(replace(died(1), image="train:1"))
     assert advice(inside, "without_probes").text.endswith("envkit run train:1 -- python train.py")
 
