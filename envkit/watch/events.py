@@ -221,7 +221,9 @@ class Collector:
     def _lose(self, name: Name, error: EnvkitError | OSError) -> None:
         reason = error.message if isinstance(error, EnvkitError) else (error.strerror or "cannot be read").lower()
         # The path is that of a private folder, which is gone when this is read.
-        self._folder.lose(name.text, reason.replace(f"{self._path / name.text}", "").lstrip(": "))
+        for place in (f"{self._path / name.text}", name.text):
+            reason = reason.removeprefix(place).lstrip(": ")
+        self._folder.lose(name.text, reason)
 
     def _cut(self, source: Source, ring: Name) -> None:
         self._folder.lose(ring.text, f"its end is missing; {source.number - 1} events were read before")

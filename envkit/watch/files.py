@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ MOST_FILES = 10_000
 MOST_FACTS = 1 << 20
 """Bytes of one file of facts; a process writes a few thousand."""
 _MOST_LINES = 1000
+_REPLACED = "the job replaced or removed the folder of its events"
 _MOST_CRASH = 1 << 16  # a traceback has at most 100 frames
 _MOST_SECONDS = 1e9
 _MOST_AMOUNT = 1e18  # bytes; sums of these stay finite
@@ -117,6 +117,8 @@ class Folder:
     def names(self, kind: str) -> list[Name]:
         """Return the files of one kind, at most `MOST_FILES`; others are lost."""
         found: list[Name] = []
+        if not self._is_there():
+            self.lose("*", _REPLACED)
         for text in self._listed():
             match = _NAME.fullmatch(text)
             if match is None:
@@ -211,10 +213,17 @@ class Folder:
         except OSError:  # the job removed it
             return
 
+    def _is_there(self) -> bool:
+        """Whether the path still is this folder."""
+        try:
+            own, there = os.fstat(self._descriptor), self._path.lstat()
+        except OSError:
+            return False
+        return os.path.samestat(own, there)
+
     def _opened(self, name: Name) -> Any:
-        own, there = os.fstat(self._descriptor), self._path.lstat()
-        if (own.st_dev, own.st_ino) != (there.st_dev, there.st_ino) or not stat.S_ISDIR(there.st_mode):
-            raise DamagedFileError("the folder was replaced")
+        if not self._is_there():
+            raise DamagedFileError(_REPLACED)
         return foreign.opened(self._path / name.text, root=self._path, links=False, error=DamagedFileError)
 
 

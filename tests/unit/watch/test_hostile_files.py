@@ -24,6 +24,7 @@ from envkit.watch.model import WARM_UP, Process
 
 stream: Any = import_module("envkit.watch.injected.envkit_watch_stream")
 RING, FACTS, CRASH = "9-1.ring", "9-1.facts", "9-1.crash"
+REPLACED = "the job replaced or removed the folder of its events"
 STEPS = 25
 pytestmark = pytest.mark.usefixtures("training")
 Row = tuple[float, float, float, int, int, int]
@@ -71,7 +72,10 @@ def sparse(name: str, size: int) -> Callable[[Path], None]:
 
 
 def written(name: str, data: bytes | str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes(data.encode() if isinstance(data, str) else data) and None
+    def make(folder: Path) -> None:
+        (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
+
+    return make
 
 
 def fact(**fields: Any) -> Callable[[Path], None]:
@@ -143,6 +147,7 @@ def test_a_file_that_the_probes_did_not_write_is_lost_by_name_and_no_other(tmp_p
     found, lost = read(tmp_path)
     assert list(lost) == [name]
     assert reason in lost[name]
+    assert str(tmp_path) not in lost[name]
     assert (found.steps, found.fact("training", "threads")) == (STEPS - WARM_UP, 4)
 
 
@@ -172,7 +177,7 @@ def test_a_folder_that_the_job_removes_ends_nothing(tmp_path: Path) -> None:
     collector = Collector(folder, 90.0, Tree(os.getpid()))
     shutil.rmtree(folder)
     collector.collect()
-    assert (collector.processes(60.0), collector.unread) == ((), ())
+    assert (collector.processes(60.0), collector.unread) == ((), (("*", REPLACED),))
 
 
 def test_a_folder_that_a_link_replaces_is_not_followed(tmp_path: Path) -> None:
@@ -186,7 +191,7 @@ def test_a_folder_that_a_link_replaces_is_not_followed(tmp_path: Path) -> None:
     folder.symlink_to(victim)
     collector.collect()
     collector.finish(60.0)
-    assert collector.processes(60.0) == ()
+    assert (collector.processes(60.0), collector.unread) == ((), (("*", REPLACED),))
     assert len(list(victim.iterdir())) == 1
 
 

@@ -7,6 +7,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,10 +26,9 @@ NAMES = ("envkit_watch_hooks", "envkit_watch_stream", "envkit_watch_places")
 def hooks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The module as a training imports it, which records into a folder."""
     monkeypatch.syspath_prepend(str(INJECTED))
-    import envkit_watch_hooks  # noqa: PLC0415 - only found with the path above
-
-    envkit_watch_hooks.recorder.folder = str(tmp_path)
-    yield envkit_watch_hooks
+    found: Any = import_module("envkit_watch_hooks")
+    found.recorder.folder = str(tmp_path)
+    yield found
     for name in NAMES:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
