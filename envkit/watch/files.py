@@ -15,7 +15,7 @@ from typing import Any
 
 from envkit.ground import foreign
 from envkit.ground.errors import EnvkitError
-from envkit.watch.injected import envkit_watch_places as where
+from envkit.watch.injected import envkit_watch_endings as endings
 from envkit.watch.injected import envkit_watch_stream as stream
 
 _NAME = re.compile(r"([1-9]\d{0,9})-\d{1,20}\.(ring|facts|crash)", re.ASCII)
@@ -200,7 +200,7 @@ class Folder:
         rows = list(_FRAME.finditer(text, died[0].end(), end))
         # The innermost frame is the first here, and the last in Python's other tracebacks.
         frames = [(row[1], int(row[2]), row[3]) for row in reversed(rows)]
-        return {"error": _SIGNALS.get(died[0][1], died[0][1]), **where.places(frames)}
+        return {"error": _SIGNALS.get(died[0][1], died[0][1]), **endings.places(frames)}
 
     def _listed(self) -> Iterator[str]:
         try:

@@ -171,7 +171,8 @@ CHILDREN = {
     "that only ends": ("forked(lambda: None)", 7),
     "that ends at once": ("forked(lambda: os._exit(0))", 0),
     "of another thread": (
-        "thread = threading.Thread(target=forked, args=(gc.collect,)); thread.start(); thread.join()", 7,
+        ("thread = threading.Thread(target=forked, args=(lambda: (gc.collect(), os._exit(0)),))\n"
+        "thread.start(); thread.join()"), 0,
     ),
     "beside a thread that steps": (
         ("ready, go = threading.Event(), threading.Event()\n"

@@ -1,13 +1,11 @@
 """The base of the probes: this process's recorder, device timing and loader numbers, and the import hook."""
 
-import atexit
 import collections
 import os
 import sys
 import time
 
 import envkit_watch_stream as stream
-from envkit_watch_places import places
 
 clock = time.monotonic
 NEVER = float("-inf")
@@ -73,6 +71,13 @@ class Recorder:
             self.stream.fact(fact=what, **fields)
         except Exception:
             return
+
+    def crash_file(self):
+        """Return the descriptor of a new file for the traceback at a fatal signal.
+
+        Raises OSError if the folder is gone.
+        """
+        return stream.crash_file(self.folder)
 
     def open(self):
         """Open the stream and return whether that succeeded."""
@@ -332,48 +337,5 @@ class Finder:
                 return
 
 
-class Endings:
-    """How a process dies, for the report: by an exception that nobody caught, or by a signal.
-
-    Nothing of Python's is replaced. An exception is read from `sys` when the interpreter ends. The traceback at a
-    signal is written by `faulthandler`, unless it is on already; the signal then does what it always does.
-    """
-
-    def __init__(self):
-        self.pid = os.getpid()
-
-    def install(self):
-        """Look at the end of this interpreter and of those that are forked from it."""
-        atexit.register(self.note)
-
-    def trace_signals(self):
-        """Let `faulthandler` write the traceback at a fatal signal to a file; called when torch is imported."""
-        try:
-            import faulthandler
-
-            if not faulthandler.is_enabled():
-                faulthandler.enable(stream.crash_file(recorder.folder), all_threads=False)
-        except Exception:  # a Python without faulthandler, or a folder that is gone
-            return
-
-    def note(self):
-        """Write which exception ended this process, and where."""
-        try:
-            if "torch" in sys.modules and not device.probed:
-                recorder.fact("unseen", reason="another import hook loaded torch")
-            trace = getattr(sys, "last_traceback", None)
-            kind = getattr(sys, "last_type", None)
-            if trace is None or kind is None:
-                return
-            frames = []
-            while trace is not None:
-                frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
-                trace = trace.tb_next
-            recorder.fact("end", error=kind.__name__, **places(frames))
-        except Exception:
-            return
-
-
 device = Device()
 recorder = Recorder("")
-endings = Endings()

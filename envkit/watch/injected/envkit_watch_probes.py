@@ -13,8 +13,10 @@ import weakref
 from contextlib import suppress
 
 import envkit_watch_stream as stream
-from envkit_watch_hooks import Finder, Loaders, clock, device, endings, recorder
+from envkit_watch_endings import Endings
+from envkit_watch_hooks import Finder, Loaders, clock, device, recorder
 
+endings = Endings(recorder, device)
 state = threading.local()  # per thread: the calls that are being timed, the current step, autocast
 
 

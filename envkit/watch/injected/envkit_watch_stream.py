@@ -117,8 +117,8 @@ class Stream:
 def read(first, second, number):
     """Return the complete records from ``number`` on, and how many were lost before them.
 
-    A record is ``(kind, flags, begin, seconds, amount, which)``. ``first`` and ``second`` are copies of a ring, the second
-    made after the first: the writer may write at the same time, and takes a record's number away before it does.
+    A record is ``(kind, flags, begin, seconds, amount, which)``. ``first`` and ``second`` are copies of a ring, in the
+    order in which they were made: the writer may write meanwhile, and takes a record's number away before it does.
     """
     records, lost = [], 0
     newest = RECORD.unpack_from(first, (number - 1) % CAPACITY * RECORD.size)[0]

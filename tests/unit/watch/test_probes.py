@@ -17,9 +17,10 @@ import pytest
 
 from envkit.watch.events import Collector
 from envkit.watch.family import Tree
+from envkit.watch.injected.envkit_watch_endings import places
 from envkit.watch.running import INJECTED
 
-NAMES = ("envkit_watch_hooks", "envkit_watch_stream", "envkit_watch_places")
+NAMES = ("envkit_watch_hooks", "envkit_watch_stream")
 
 
 @pytest.fixture
@@ -181,13 +182,13 @@ def test_a_full_disk_leaves_the_training_unrecorded(
     assert (recorder.dead, list(tmp_path.glob("*.ring"))) == (True, [])
 
 
-def test_where_an_error_came_from(hooks: Any) -> None:
+def test_where_an_error_came_from() -> None:
     frames = [
         ("/home/ada/train.py", 20, "<module>"),
         (str(INJECTED / "envkit_watch_probes.py"), 7, "next_batch"),
         ("/venv/lib/python3.11/site-packages/torch/loader.py", 9, "get"),
     ]
-    assert hooks.places(frames) == {"where": "train.py:20 in <module>", "raised": "loader.py:9 in get", "probes": 1}
+    assert places(frames) == {"where": "train.py:20 in <module>", "raised": "loader.py:9 in get", "probes": 1}
 
 
 @pytest.mark.parametrize(
