@@ -315,7 +315,7 @@ def test_a_training_that_does_odd_things(place: Place, odd: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("switch", ["-S", "-I", "-E"])
+@pytest.mark.parametrize("switch", ["-I", "-E"])
 def test_a_python_that_imports_no_start_up_module(place: Place, switch: str) -> None:
     place.run("result()", cuda=False, python=(sys.executable, switch))
     assert "python -S, -I and -E" in judge(place.record).headline
