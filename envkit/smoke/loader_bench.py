@@ -148,8 +148,7 @@ def _epoch(ctx, loader):
     """Copy all batches to the device; return (total milliseconds, milliseconds to the first batch)."""
     first = None
     begin = time.perf_counter()
-    with loaders.quiet():
-        iterator = iter(loader)
+    iterator = loaders.iterate(loader)
     try:
         for item in iterator:
             _bring(item, ctx.device)

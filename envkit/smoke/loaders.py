@@ -148,10 +148,22 @@ def loader(torch_module, data, num_workers, **options):
 
 
 def batches(torch_module, data, **options):
-    """Return an iterator over a new loader; its workers start without warnings."""
-    source = loader(torch_module, data, **options)
-    with quiet():
-        return iter(source)
+    """Return an iterator over a new loader, as ``iterate`` does."""
+    return iterate(loader(torch_module, data, **options))
+
+
+def iterate(source):
+    """Return an iterator over a loader. Its workers start without warnings, and collect no garbage of this process.
+
+    Garbage that is freed in a forked worker can end it: the destructor of a CUDA event calls CUDA, which a forked
+    process cannot use. A measurement that raised leaves its events in a cycle with the frames of its error.
+    """
+    gc.freeze()
+    try:
+        with quiet():
+            return iter(source)
+    finally:
+        gc.unfreeze()
 
 
 def stop(iterator):

@@ -162,9 +162,18 @@ def wait(child: Child, seconds: float) -> bool:
     return False
 
 
+def drain() -> None:
+    """Take the signals that came while the child ran. They were for it, and it has ended."""
+    while signal.sigtimedwait(_PASSED, 0) is not None:
+        pass
+
+
 @contextlib.contextmanager
 def blocked() -> Iterator[Mask]:
-    """Block signals inside the block, so that `wait` receives them with their sender; yields the previous mask."""
+    """Block signals inside the block, so that `wait` receives them with their sender; yields the previous mask.
+
+    The block is for the time in which the child runs: without a child to receive them, signals have to end the command.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED, signal.SIGCHLD))
     handler = signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not reach sigtimedwait
     try:

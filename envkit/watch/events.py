@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import mmap
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envkit.ground.errors import EnvkitError
 from envkit.watch.family import Family
+from envkit.watch.files import Event, Folder, Name
 from envkit.watch.injected import envkit_watch_stream as stream
-from envkit.watch.model import Process, Total, gpu_id
+from envkit.watch.model import WARM_UP, Process, Total, gpu_id
 
 _WAIT = "wait."  # prefix of names; the number of a loader follows
 _HIDDEN = stream.PINNED | stream.NON_BLOCKING | stream.SIDE
 _READ_AHEAD = 1  # batches
-WARM_UP = 5  # steps, for lazy modules, the search for algorithms and the workers' first batches
+_NAMED = 20  # files that are named because they were not read
+_DIGITS = 6  # of a rank
 _KINDS = {
     stream.NEXT: "next",
     stream.ITER: "iter",
@@ -78,11 +79,12 @@ class Pass:
 
 @dataclass(slots=True)
 class Source:
-    """The stream of one process."""
+    """The files of one process."""
 
-    name: Path
-    memory: mmap.mmap | None  # None: its process is gone and all events are read
+    pid: int
+    ring: Name | None = None  # None: its process is gone and all events are read, it is damaged, or there never was one
     number: int = 1
+    is_cut: bool = False  # at the last look, its ring was not whole
     lost: int = 0
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_step: Steady = field(default_factory=Steady)
@@ -96,35 +98,55 @@ class Source:
 
 
 class Collector:
-    """Reader of the streams in a folder; `collect` has to be called before a ring is full."""
+    """Reader of the streams in a folder; `collect` has to be called before a ring is full.
 
-    def __init__(self, folder: Path, start: float, family: Family) -> None:
-        self._folder, self._start, self._family = folder, start, family
-        self._sources: dict[Path, Source] = {}
+    Args:
+        path: the folder.
+        start: when the training began, on the clock.
+        family: the processes of the training.
+        clock: a monotonic clock in seconds.
 
-    def collect(self) -> None:
-        """Read new events."""
-        for path in self._folder.glob("*.ring"):
-            if path not in self._sources:
-                self._open(path)
+    Raises:
+        OSError: the folder does not exist.
+    """
+
+    def __init__(self, path: Path, start: float, family: Family, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._start, self._family, self._clock = Folder(path), start, family, clock
+        self._path = path
+        self._sources: dict[str, Source] = {}  # by the stem of their files
+
+    @property
+    def unread(self) -> tuple[tuple[str, str], ...]:
+        """Files that were not read, or not to their end, with the reason; how many more there are is the last."""
+        every = sorted(self._folder.lost.items())
+        more = [("others", f"{len(every) - _NAMED} files")] if len(every) > _NAMED else []
+        return (*every[:_NAMED], *more)
+
+    def finish(self, seconds: float) -> None:
+        """Read what is left after the training's end, for at most `seconds`; what that leaves out is lost."""
+        for ring in self.collect(seconds):
+            self._folder.lose(ring.text, "there was no time to read its end")
+
+    def collect(self, seconds: float | None = None) -> list[Name]:
+        """Read new events, for at most `seconds`; return the rings that are left, which come first in the next call."""
+        until = None if seconds is None else self._clock() + seconds
+        for name in self._folder.names("ring"):
+            self._sources.setdefault(name.stem, Source(name.pid, name))
         self._family.update()  # after the streams were listed, so that every writer that still runs is known
-        for path, source in self._sources.items():
-            if source.memory is None:
+        left = []
+        for stem, source in list(self._sources.items()):
+            if source.ring is None:
                 continue
-            is_gone = self._family.is_gone(_pid(source))  # checked before the last read, which then gets all events
-            events, lost = stream.read(source.memory, source.number)
-            source.number += lost + len(events)
-            source.lost += lost
-            for event in events:
-                _count(source, event)
-            if is_gone:  # freed early: loaders may start workers in every epoch, thousands in total
-                source.memory.close()
-                source.memory = None
-                path.unlink(missing_ok=True)
+            if until is not None and self._clock() >= until:
+                left.append(source.ring)
+                continue
+            self._read(source, source.ring)
+            self._sources[stem] = self._sources.pop(stem)
+        return left
 
     def since_last(self, seconds: float) -> tuple[float | None, float | None]:
         """Return means over the ranks since the last call: share of the time waiting for batches, and steps."""
-        alive = [source for source in self._sources.values() if source.memory is not None]
+        alive = [source for source in self._sources.values() if source.ring is not None]
         ranks = [source for source in alive if source.by_step.steps or source.by_batch.steps]
         if not ranks:
             return None, None
@@ -142,27 +164,73 @@ class Collector:
         """Return the process IDs, on this machine, of the processes that wrote events."""
         return self._here(self._sources.values())
 
-    def processes(self) -> tuple[Process, ...]:
-        """Return the totals and facts of every process, in the order of their streams."""
+    def processes(self, seconds: float | None = None) -> tuple[Process, ...]:
+        """Return the totals and facts of every process, in the order of their streams.
+
+        Args:
+            seconds: the limit for reading facts; files that are left are not read.
+        """
+        until = None if seconds is None else self._clock() + seconds
         for source in self._sources.values():
-            _read_facts(source)
-        return tuple(self._process(ring) for _, ring in sorted(self._sources.items()))
+            if source.ring is not None and source.is_cut:
+                self._cut(source, source.ring)
+        for kind in ("facts", "crash"):
+            for name in self._folder.names(kind):
+                if until is not None and self._clock() >= until:
+                    self._folder.lose(name.text, "there was no time to read it")
+                else:
+                    self._note(name)
+        return tuple(self._process(source) for _, source in sorted(self._sources.items()))
 
     def close(self) -> None:
-        """Close the files."""
-        for source in self._sources.values():
-            if source.memory is not None:
-                source.memory.close()
+        """Close the folder."""
+        self._folder.close()
+
+    def _read(self, source: Source, ring: Name) -> None:
+        is_gone = self._family.is_gone(source.pid)  # checked before the last read, which then gets all events
+        try:
+            read = self._folder.events(ring, source.number)
+        except (EnvkitError, OSError) as error:
+            self._lose(ring, error)
+            source.ring = None
+            return
+        source.is_cut, (events, lost) = read is None, read or ([], 0)
+        source.number += lost + len(events)
+        source.lost += lost
+        for event in events:
+            _count(source, event)
+        if is_gone:  # freed early: loaders may start workers in every epoch, thousands in total
+            if source.is_cut:
+                self._cut(source, ring)
+            source.ring = None
+            self._folder.remove(ring)
+
+    def _note(self, name: Name) -> None:
+        """Read the facts or the traceback of a process."""
+        try:
+            if name.kind == "facts":
+                found = self._folder.facts(name)
+                self._sources.setdefault(name.stem, Source(name.pid)).facts = found
+            elif died := self._folder.crash(name):
+                own = (source for source in self._sources.values() if source.pid == name.pid)
+                source = next(own, None) or self._sources.setdefault(name.stem, Source(name.pid))
+                source.facts["crash"] = died
+        except (EnvkitError, OSError) as error:
+            self._lose(name, error)
+
+    def _lose(self, name: Name, error: EnvkitError | OSError) -> None:
+        reason = error.message if isinstance(error, EnvkitError) else (error.strerror or "cannot be read").lower()
+        # The path is that of a private folder, which is gone when this is read.
+        for place in (f"{self._path / name.text}", name.text):
+            reason = reason.removeprefix(place).lstrip(": ")
+        self._folder.lose(name.text, reason)
+
+    def _cut(self, source: Source, ring: Name) -> None:
+        self._folder.lose(ring.text, f"its end is missing; {source.number - 1} events were read before")
 
     def _here(self, sources: Iterable[Source]) -> list[int]:
-        pids = (self._family.here(_pid(source)) for source in sources if source.memory is not None)
+        pids = (self._family.here(source.pid) for source in sources if source.ring is not None)
         return [pid for pid in pids if pid is not None]
-
-    def _open(self, path: Path) -> None:
-        # A file that does not have its full size yet is opened in the next call.
-        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
-            memory = mmap.mmap(file.fileno(), stream.BYTES, access=mmap.ACCESS_READ)
-            self._sources[path] = Source(name=path.with_suffix(""), memory=memory)
 
     def _process(self, source: Source) -> Process:
         own = source.facts.get("process", {})
@@ -180,14 +248,14 @@ class Collector:
             facts["training"] = facts["training"] | {"gpu": gpu_id(facts["training"].get("gpu"))}
         slowest = facts.get(f"loader.{_slowest(totals)}")
         return Process(
-            pid=int(own.get("pid") or _pid(source)),
-            parent=int(own.get("ppid") or 0),
-            program=str(own.get("program") or ""),
+            pid=own.get("pid") or source.pid,
+            parent=own.get("ppid") or 0,
+            program=own.get("program") or "",
             rank=_whole(own.get("RANK")),
             world_size=_whole(own.get("WORLD_SIZE")) or _whole(source.facts.get("ddp", {}).get("world_size")) or 1,
             facts=facts | ({} if slowest is None else {"loader": slowest | {"number": _slowest(totals)}}),
             steps=counted,
-            seconds=seconds,
+            seconds=max(0.0, seconds),
             begin_s=None if not counted or steady.begin is None else steady.begin - self._start,
             end_s=None if not counted or steady.end is None else steady.end - self._start,
             unit=unit,
@@ -198,7 +266,7 @@ class Collector:
         )
 
 
-def _count(source: Source, event: tuple[int, int, float, float, float, int]) -> None:
+def _count(source: Source, event: Event) -> None:
     kind, flags, begin, seconds, amount, which = event
     name = _KINDS.get(kind)
     if name is None:
@@ -226,7 +294,7 @@ def _count(source: Source, event: tuple[int, int, float, float, float, int]) -> 
         source.by_batch.step(begin + seconds)
 
 
-def _set_aside(source: Source, event: tuple[int, int, float, float, float, int]) -> bool:
+def _set_aside(source: Source, event: Event) -> bool:
     """Leave batches that are not for training (an evaluation) out of the step; return whether the event is left out.
 
     These are batches of one loader without a backward pass between them. A training may read one batch ahead, so
@@ -279,23 +347,7 @@ def _names(name: str, kind: int, flags: int) -> list[str]:
     return names
 
 
-def _read_facts(source: Source) -> None:
-    """Read the facts of a process; an incomplete last line is skipped."""
-    with contextlib.suppress(OSError):
-        for line in source.name.with_suffix(".facts").read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                tree = json.loads(line)
-                if isinstance(tree, Mapping) and isinstance(tree.get("fact"), str):
-                    fields = {name: value for name, value in tree.items() if name != "fact"}
-                    source.facts.setdefault(tree["fact"], fields)
-
-
-def _pid(source: Source) -> int:
-    return int(source.name.name.partition("-")[0])
-
-
-def _whole(value: Any) -> int | None:
-    try:
-        return None if value is None else int(value)
-    except (TypeError, ValueError):
-        return None
+def _whole(value: str | int | None) -> int | None:
+    """Return a rank or a number of ranks, None if it is none."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None

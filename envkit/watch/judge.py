@@ -7,7 +7,7 @@ could be gained. The findings are ordered by that share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 from envkit.ground.errors import UsageError
 from envkit.watch import advice
 from envkit.watch.advice import Advice
+from envkit.watch.ending import Ending, ending
 from envkit.watch.measures import Measures, measure
-from envkit.watch.model import Record, read
+from envkit.watch.model import WARM_UP, Record, read
 from envkit.watch.symptoms import Symptoms, load
 
 
@@ -27,6 +28,7 @@ class Answer(StrEnum):
     NOTHING = "nothing found"
     TOO_SHORT = "too short to say"
     NO_STEPS = "no training seen"
+    FAILED = "the job failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,8 @@ class Finding:
     kind: str
     title: str
     headline: str
-    share: float
+    share: float | None  # None: it is not a part of a step
+    part: str  # of the step; two limits of the same part are one
     cause: str
     evidence: tuple[str, ...]
     advice: tuple[Advice, ...]
@@ -66,6 +69,7 @@ class Judgment:
         }
 
 
+_COMPUTING = "computing"  # a part of a step
 Rule = Callable[[Record, Measures, Symptoms], Finding | None]
 
 
@@ -92,25 +96,44 @@ def judge(record: Record) -> Judgment:
     least_steps, least_s = symptoms.limit("least_steps"), symptoms.limit("least_seconds")
     if not record.injected:
         return _answer(record, measures, symptoms, _FROM_OUTSIDE)
-    if not measures.steps:
-        text = "no process imported torch, or there were no optimizer steps and no DataLoader batches"
-        answer = Answer.NO_STEPS
-        if record.seconds < least_s and record.processes:
-            answer, text = Answer.TOO_SHORT, f"the training ended after {record.seconds:.1f} s"
-        return Judgment(answer=answer, headline=f"{answer}: {text}", findings=(), measures=measures)
+    failed = ending(record)
     if measures.steps < least_steps or measures.seconds < least_s:
-        text = (
+        answer, text = _too_few(record, measures, symptoms)
+        if failed is None:
+            return Judgment(answer=answer, headline=f"{answer}: {text}", findings=(), measures=measures)
+        finding = _failed(failed, measures, symptoms)
+        headline = f"{finding.title}: {finding.headline}"
+        return Judgment(answer=Answer.FAILED, headline=headline, findings=(finding,), measures=measures)
+    judgment = _answer(record, measures, symptoms, _FROM_INSIDE)
+    if failed is None:
+        return judgment
+    return replace(judgment, findings=(*judgment.findings, _failed(failed, measures, symptoms)))
+
+
+def _too_few(record: Record, measures: Measures, symptoms: Symptoms) -> tuple[Answer, str]:
+    """Return the answer for too few steps."""
+    least_steps, least_s = symptoms.limit("least_steps"), symptoms.limit("least_seconds")
+    if measures.steps:
+        return Answer.TOO_SHORT, (
             f"{measures.steps} {measures.unit}s in {measures.seconds:.1f} s after the warm-up; "
             f"at least {least_steps:.0f} and {least_s:.0f} s are needed"
         )
-        return Judgment(answer=Answer.TOO_SHORT, headline=f"{Answer.TOO_SHORT}: {text}", findings=(), measures=measures)
-    return _answer(record, measures, symptoms, _FROM_INSIDE)
+    for units, kind in (("optimizer steps", "optimizer"), ("batches", "next")):
+        if seen := max((process.total(kind).count for process in record.processes), default=0):
+            return Answer.TOO_SHORT, f"{units}: {seen}; the first {WARM_UP} are the warm-up"
+    if record.seconds < least_s and record.processes:
+        return Answer.TOO_SHORT, f"the training ended after {record.seconds:.1f} s"
+    return Answer.NO_STEPS, (
+        "no process imported torch with the probes (python -S, -I and -E leave them out), or there were no optimizer "
+        "steps and no DataLoader batches"
+    )
 
 
 def _answer(record: Record, measures: Measures, symptoms: Symptoms, rules: tuple[Rule, ...]) -> Judgment:
     findings = [outcome for rule in rules if (outcome := rule(record, measures, symptoms)) is not None]
     # Computing is the rest when nothing waits, so it comes last, however large it is.
-    findings.sort(key=lambda finding: (finding.kind == "compute-bound", -finding.share))
+    findings.sort(key=lambda finding: (finding.kind == "compute-bound", -(finding.share or 0.0)))
+    findings = _merged(findings)
     if not record.injected and not record.samples:
         text = f"{Answer.TOO_SHORT}: the process was observed for {record.seconds:.1f} s"
         return Judgment(answer=Answer.TOO_SHORT, headline=text, findings=(), measures=measures)
@@ -124,13 +147,49 @@ def _answer(record: Record, measures: Measures, symptoms: Symptoms, rules: tuple
     )
 
 
-def _finding(kind: str, share: float, measures: Measures, *, evidence: list[str], changes: list[Advice]) -> Finding:
+def _merged(findings: list[Finding]) -> list[Finding]:
+    """Return findings of which no two say the same: of two for one part, the first gets the advice of both."""
+    kept: list[Finding] = []
+    for finding in findings:
+        at = next((at for at, one in enumerate(kept) if finding.part == one.part or finding.kind == one.kind), None)
+        if at is None:
+            kept.append(finding)
+            continue
+        one = kept[at]
+        known = {change.id for change in one.advice}
+        kept[at] = replace(
+            one,
+            evidence=tuple(dict.fromkeys((*one.evidence, *finding.evidence))),
+            advice=(*one.advice, *(change for change in finding.advice if change.id not in known)),
+        )
+    return kept
+
+
+def _failed(failed: Ending, measures: Measures, symptoms: Symptoms) -> Finding:
+    changes = [
+        Advice(id="without_probes", text=symptoms.text("without_probes", command=failed.without)),
+        Advice(id="from_outside", text=symptoms.text("from_outside")),
+    ]
+    finding = _finding("failed", 0.0, measures, evidence=list(failed.evidence), changes=changes)
+    return replace(finding, headline=failed.headline, share=None)
+
+
+def _finding(
+    kind: str,
+    share: float,
+    measures: Measures,
+    *,
+    evidence: list[str],
+    changes: list[Advice],
+    part: str | None = None,
+) -> Finding:
     row = load().kinds[kind]
     return Finding(
         kind=kind,
         title=row.title,
         headline=row.headline.format(share=f"{share:.0%}", unit=measures.unit),
         share=share,
+        part=part or kind,
         cause=row.cause,
         evidence=tuple(evidence),
         advice=tuple(changes),
@@ -231,6 +290,7 @@ def _memory(record: Record, measures: Measures, symptoms: Symptoms) -> Finding |
             measures,
             evidence=seen,
             changes=advice.for_full_memory(measures, symptoms),
+            part=_COMPUTING,
         )
     stalled = measures.pressure_memory or 0.0
     if stalled >= symptoms.limit("pressure"):
@@ -245,7 +305,7 @@ def _memory(record: Record, measures: Measures, symptoms: Symptoms) -> Finding |
             f"the GPU's memory is read or written {cards.memory_util:.0f} % of the time, kernels run {cards.util:.0f} %"
         ]
         changes = advice.for_bandwidth(record, measures, symptoms)
-        return _finding("memory-bound", measures.computing, measures, evidence=seen, changes=changes)
+        return _finding("memory-bound", measures.computing, measures, evidence=seen, changes=changes, part=_COMPUTING)
     return None
 
 
@@ -287,7 +347,7 @@ def _computing(record: Record, measures: Measures, symptoms: Symptoms) -> Findin
         seen.append(f"{measures.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
     precision = "autocast is on" if measures.autocast else "autocast is not used"
     seen.append(f"{precision}, torch.compile is {'used' if measures.compiled else 'not used'}")
-    return _finding("compute-bound", measures.computing, measures, evidence=seen, changes=changes)
+    return _finding("compute-bound", measures.computing, measures, evidence=seen, changes=changes, part=_COMPUTING)
 
 
 def _is_ahead(measures: Measures, symptoms: Symptoms) -> bool:

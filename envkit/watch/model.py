@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import canonical
+from envkit.ground import canonical, foreign
 from envkit.ground.errors import UsageError
 
 SCHEMA = "envkit.watch/1"
+WARM_UP = 5  # steps, for lazy modules, the search for algorithms and the workers' first batches
 _LARGEST = 256 << 20  # limit in bytes for reading; the record of a week has a few MB
 
 
@@ -135,6 +136,7 @@ class Record:
     samples: tuple[Sample, ...] = ()
     version: str = ""
     image: str | None = None  # the image that it ran in; process IDs are then those of the container
+    unread: tuple[tuple[str, str], ...] = ()  # files of the job that were not read, or not to their end, and why
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree."""
@@ -169,11 +171,7 @@ def read(path: Path) -> Record:
     Raises:
         UsageError: the file cannot be read or is not a record.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}", hint=f"ls -l {path}") from error
+    raw = foreign.read(path, _LARGEST)
     hint = "envkit watch -o FILE -- COMMAND writes a record"
     try:
         tree = canonical.parse(raw)
@@ -197,6 +195,7 @@ def _record(tree: Mapping[str, Any]) -> Record:
         samples=tuple(map(_sample, tree["samples"])),
         version=str(tree["version"]),
         image=tree.get("image"),
+        unread=tuple((str(file), str(reason)) for file, reason in tree.get("unread", ())),
     )
 
 

@@ -37,7 +37,9 @@ def render_html(record: Record, judgment: Judgment) -> bytes:
         brand="envkit watch report",
         sections={name: title for name, title in _SECTIONS.items() if shown.get(name, True)},
         document=without_identifiers({**record.to_json(), "judgment": judgment.to_json()}),
-        verdict={Answer.FOUND: "warn", Answer.NOTHING: "pass"}.get(judgment.answer, "inconclusive"),
+        verdict={Answer.FOUND: "warn", Answer.NOTHING: "pass", Answer.FAILED: "fail"}.get(
+            judgment.answer, "inconclusive"
+        ),
         headline=judgment.headline,
         command=" ".join(record.command),
         facts=_facts(record, judgment),

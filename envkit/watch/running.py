@@ -31,6 +31,7 @@ MODULE = "/run/envkit-watch"
 """The path of `INJECTED` in a container."""
 _FOLDER = "ENVKIT_WATCH_DIR"
 _PERIOD_S = 0.5  # shorter than the time in which a ring of events fills
+_READ_S = 30.0  # limit for reading what is left after the end; a training's own events take less than a second
 # Samples may take at most a fiftieth of the time: with thousands of processes they are taken less often.
 _SAMPLE_SPACING = 50
 
@@ -45,10 +46,9 @@ def run(command: Sequence[str], *, stdout: int | None = None, clock: Callable[[]
         UsageError: the program does not exist.
         EnvironmentProblem: no folder for temporary files is writable.
     """
-    with _folder() as folder, child.blocked() as before:
+    with _folder() as folder:
 
-        def start() -> tuple[child.Child, Family]:
-            # The signals that are blocked here must not be blocked in the training.
+        def start(before: child.Mask) -> tuple[child.Child, Family]:
             process = child.start(command, _environment(os.environ, folder), stdout, before)
             return process, Tree(process.pid)
 
@@ -76,12 +76,12 @@ def run_inside(
         EnvkitError: the container cannot be created.
         EnvironmentProblem: no folder for temporary files is writable.
     """
-    with _folder() as folder, child.blocked() as before:
+    with _folder() as folder:
         session, path = with_probes(ready, folder)
         family = Container(path)
         forked: list[child.Forked] = []
 
-        def start() -> tuple[child.Child, Family]:
+        def start(before: child.Mask) -> tuple[child.Child, Family]:
             forked.append(child.Forked(lambda: attach(session), stdout, before))
             return forked[0], family
 
@@ -108,24 +108,38 @@ def with_probes(ready: Ready, folder: Path) -> tuple[Session, str]:
 
 
 def _recorded(
-    start: Callable[[], tuple[child.Child, Family]], folder: Path, command: Sequence[str], clock: Callable[[], float]
+    start: Callable[[child.Mask], tuple[child.Child, Family]],
+    folder: Path,
+    command: Sequence[str],
+    clock: Callable[[], float],
 ) -> Record:
-    """Start a training, observe it to its end, and return its record."""
+    """Start a training, observe it to its end, and return its record.
+
+    While the training runs, signals are for it. Before and after, they end the command.
+
+    Args:
+        start: starts it; its argument is the mask of signals that the training gets.
+        folder: the folder into which it writes.
+        command: the command, for the record.
+        clock: a monotonic clock in seconds.
+    """
     started, begin = datetime.now(UTC), clock()
     session = sampling.open_nvml()
-    process, family = start()
-    collector = Collector(folder, begin, family)
-    sampler = sampling.Sampler(family, begin, session, clock)
-    due = begin
-    while child.wait(process, _PERIOD_S):
-        collector.collect()
-        now = clock()
-        if now >= due:
-            waiting, steps = collector.since_last(sampler.since())
-            sampler.take(collector.ranks(), collector.pids(), waiting, steps)
-            due = now + (clock() - now) * _SAMPLE_SPACING
+    with child.blocked() as before:
+        process, family = start(before)
+        collector = Collector(folder, begin, family, clock)
+        sampler = sampling.Sampler(family, begin, session, clock)
+        due = begin
+        while child.wait(process, _PERIOD_S):
+            collector.collect(_PERIOD_S)
+            now = clock()
+            if now >= due:
+                waiting, steps = collector.since_last(sampler.since())
+                sampler.take(collector.ranks(), collector.pids(), waiting, steps)
+                due = now + (clock() - now) * _SAMPLE_SPACING
+        child.drain()
     seconds = clock() - begin
-    collector.collect()
+    collector.finish(_READ_S)
     code = process.returncode or 0
     record = Record(
         command=tuple(command),
@@ -134,9 +148,10 @@ def _recorded(
         exit_code=code if code >= 0 else 128 - code,  # of a signal as shells report it
         injected=True,
         machine=sampling.machine(session),
-        processes=collector.processes(),
+        processes=collector.processes(_READ_S),
         samples=tuple(sampler.taken),
         version=envkit.__version__,
+        unread=collector.unread,
     )
     collector.close()
     return record

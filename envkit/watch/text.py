@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from envkit.watch.advice import Advice
@@ -27,6 +28,7 @@ def lines(record: Record, judgment: Judgment, *, width: int) -> Iterator[str]:
         yield from _parts(judgment)
     for finding in judgment.findings:
         yield ""
+        yield f"  {finding.title}{_share_of(finding, judgment)}"
         yield from _finding(finding, width=width)
     if judgment.is_past:
         late = judgment.measures.loading.late or 0.0
@@ -92,8 +94,14 @@ def bar(share: float) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
+def _share_of(finding: Finding, judgment: Judgment) -> str:
+    """Return what follows a title: the share of a step, or, without one, the headline, if that is not the answer."""
+    if finding.share is not None:
+        return f" ({finding.share:.0%})"
+    return "" if finding is judgment.findings[0] else f": {finding.headline}"
+
+
 def _finding(finding: Finding, *, width: int) -> Iterator[str]:
-    yield f"  {finding.title} ({finding.share:.0%})"
     room = max(40, width - _INDENT - _LABEL)
     yield from _labeled("seen", [line for text in finding.evidence for line in textwrap.wrap(text, room)])
     yield from _labeled("why", textwrap.wrap(finding.cause, room))
@@ -125,6 +133,16 @@ def _remarks(record: Record) -> Iterator[str]:
     )
     if aside >= _ASIDE:
         yield f"  note: {aside:.0%} of the time went to batches without a backward pass (evaluation); it is left out"
+    unseen = Counter(
+        str(fields.get("reason"))
+        for process in record.processes
+        for name, fields in process.facts.items()
+        if name == "unseen"
+    )
+    for reason, count in sorted(unseen.items()):
+        yield f"  note: {count} process{'' if count == 1 else 'es'} not observed: {reason}"
+    for file, reason in record.unread:
+        yield f"  note: {file} of the job was not read: {reason}"
     if lost:
         yield f"  note: {lost} events came faster than they were read; the shares are computed from the others"
     if failed:

@@ -15,6 +15,10 @@ STANDIN_CC is the compute capability times ten. STANDIN_FAULT names what goes wr
 of the rate), `bits` (a word of memory loses a bit), `hangs` (it never answers), `lost` (each use raises), `broken` (the
 first convolution ends with an error after which nothing works), `full` (no convolution gets its memory). There are
 STANDIN_COUNT devices, and where STANDIN_SICK is given, the fault is that device's alone.
+
+Only the process that first used CUDA can use it, as with the real one: in a process that it forks, each use raises, and
+an event that is freed there ends that process with SIGABRT. STANDIN_CUDA is the version of CUDA that torch names; with
+it, tensors that `to` and `cuda` return say that they are on the device.
 """
 
 import contextlib
@@ -48,6 +52,25 @@ LARGE_COPY = 1 << 16
 libc = ctypes.CDLL(None, use_errno=True)
 locked: set[int] = set()
 filled: set[int] = set()
+PLACED = os.environ.get("STANDIN_CUDA")
+
+
+class Context:
+    """The process that uses CUDA. Forked processes inherit it and cannot use it."""
+
+    owner: int | None = None
+
+    @classmethod
+    def use(cls) -> None:
+        """Initialize CUDA in this process, which raises in a process that was forked after that."""
+        cls.owner = cls.owner or os.getpid()
+        if not cls.is_own():
+            raise RuntimeError("CUDA error: initialization error: cannot re-initialize CUDA in forked subprocess")
+
+    @classmethod
+    def is_own(cls) -> bool:
+        """Whether CUDA is initialized in this process."""
+        return cls.owner == os.getpid()
 
 
 class Device:
@@ -59,6 +82,7 @@ class Device:
         self.index, self.before = index, 0
 
     def __enter__(self) -> None:
+        Context.use()
         self.before, Device.current = Device.current, self.index
         if faulty("hangs"):
             time.sleep(3600)
@@ -90,21 +114,30 @@ class Stream:
 
 
 class Event:
-    """A point in a stream's time."""
+    """A point in a stream's time. The driver's part of it is made when it is first recorded."""
 
     def __init__(self, *, enable_timing: bool = False) -> None:
         self.timing, self.at = enable_timing, 0.0
+        self.maker: int | None = None
+
+    def __del__(self, here: Any = os.getpid, abort: Any = os.abort) -> None:
+        if self.maker is not None and self.maker != here():  # CUDA's destructor throws, which ends the process
+            abort()
 
     def record(self, stream: Stream | None = None) -> None:
         """Record when all queued work is done."""
+        Context.use()
+        self.maker = self.maker or os.getpid()
         self.at = max(clock.now(), (stream or clock.current).at)
 
     def elapsed_time(self, later: "Event") -> float:
         """Return the milliseconds to a later event."""
+        Context.use()
         return (later.at - self.at) * 1e3
 
     def query(self) -> bool:
         """Return whether the work before the event is done. Each query takes some time."""
+        Context.use()
         clock.wait(clock.host + QUERY_S)
         return clock.now() >= self.at
 
@@ -145,10 +178,12 @@ class Clock:
 
     def synchronize(self, *_: Any) -> None:
         """Let the host wait for every stream."""
+        Context.use()
         self.wait(max(stream.at for stream in self.streams))
 
     def stream(self) -> Stream:
         """Return a new stream."""
+        Context.use()
         self.streams.append(Stream())
         return self.streams[-1]
 
@@ -168,8 +203,35 @@ time.perf_counter = clock.now  # the payload's, in this process
 
 def place(value: Any) -> Any:
     """Return the CPU for a CUDA device, and other values unchanged."""
+    if not is_device(value):
+        return value
+    Context.use()
+    return "cpu"
+
+
+def is_device(value: Any) -> bool:
+    """Return whether a value names a CUDA device."""
     kind = value.type if isinstance(value, torch.device) else value
-    return "cpu" if isinstance(kind, str) and kind.partition(":")[0] == "cuda" else value
+    return isinstance(kind, str) and kind.partition(":")[0] == "cuda"
+
+
+def placed(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a function's result for tensors that say that they are on the device, None for all other functions."""
+    name, on_device = getattr(func, "__name__", ""), [one for one in args if hasattr(one, "placed")]
+    if func is torch.device or name == "_parse_to":  # they only name one
+        return func(*args, **kwargs)
+    if on_device and not Context.is_own():
+        Context.use()
+    if name == "__get__" and on_device:
+        answers = {"is_cpu": False, "is_cuda": True, "device": torch.device("cuda", 0)}
+        return answers.get(getattr(func.__self__, "__name__", ""))
+    if name not in ("to", "cuda") or not (name == "cuda" or any(map(is_device, (*args[1:], *kwargs.values())))):
+        return None
+    Context.use()
+    made = args[0].clone()
+    made.placed = True
+    clock.queue("up", made.numel() * made.element_size() / COPY_RATE)
+    return made
 
 
 class Memory:
@@ -261,7 +323,7 @@ def fail(name: str, values: Any) -> None:
     first = name == "conv2d" and faulty("broken") and not broken
     if first:
         broken.append(name)
-    if first or (broken and any(place(value) is not value for value in values)):
+    if first or (broken and any(map(is_device, values))):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA")
 
 
@@ -287,6 +349,8 @@ class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a function as the device would."""
+        if PLACED is not None and (made := placed(func, args, kwargs or {})) is not None:
+            return made
         fail(getattr(func, "__name__", ""), (*args, *(kwargs or {}).values()))
         options = {name: place(value) for name, value in (kwargs or {}).items()}
         pinned = options.pop("pin_memory", False)
@@ -332,7 +396,11 @@ for name, value in {
     "is_bf16_supported": lambda including_emulation=True: CAPABILITY >= (8, 0) or including_emulation,
     "device_count": lambda: COUNT,
     "device": Device,
-    "init": lambda: None,
+    "init": Context.use,
+    "is_initialized": Context.is_own,
+    "is_current_stream_capturing": lambda: False,
+    "default_stream": lambda *_: clock.main,
+    "memory_stats": lambda *_: {"reserved_bytes.all.current": memory.taken, "num_alloc_retries": 0},
     "synchronize": clock.synchronize,
     "get_device_properties": properties,
     "get_device_capability": lambda *_: CAPABILITY,
@@ -352,6 +420,8 @@ for name, value in {
     "_sleep": lambda cycles: clock.queue("compute", cycles / CYCLE_RATE),
 }.items():
     setattr(torch.cuda, name, value)
+if PLACED is not None:
+    torch.version.cuda = PLACED
 autocast, loading = torch.autocast, import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
 begin, read = loading.__init__, loading.__next__
 

@@ -54,7 +54,8 @@ class AfterTorch:
             spec.loader.exec_module = lambda module: (run(module), runpy.run_path({device!r}))
         return spec
 
-sys.meta_path.insert(0, AfterTorch())
+# Before the finder that it asks, and after those that other start-up modules put first.
+sys.meta_path.insert(sys.meta_path.index(PathFinder), AfterTorch())
 """
 
 
@@ -63,6 +64,11 @@ def build_driver(compiler: str, folder: Path) -> Path:
     library = folder / "driver.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-O1", "-o", str(library), str(DRIVER)], check=True)
     return library
+
+
+def write_site(folder: Path) -> None:
+    """Write the start-up module with which processes see the simulated GPU, if the folder is in their PYTHONPATH."""
+    (folder / "sitecustomize.py").write_text(_SITE.format(device=str(DEVICE)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class StandIn:
     def prepare(cls, folder: Path) -> StandIn:
         """Write the payload and its files, with NVIDIA's libraries if this machine has a C compiler."""
         (folder / "payload.pyz").write_bytes(payload_archive())
-        (folder / "sitecustomize.py").write_text(_SITE.format(device=str(DEVICE)))
+        write_site(folder)
         if compiler := shutil.which("gcc"):
             library = build_driver(compiler, folder)
             for name in LIBRARIES:

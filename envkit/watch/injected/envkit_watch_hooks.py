@@ -10,41 +10,74 @@ import envkit_watch_stream as stream
 clock = time.monotonic
 NEVER = float("-inf")
 PENDING_MOST = 64  # limit of event pairs whose times are not read yet
+EVENTS_MOST = 4 * PENDING_MOST  # limit of events: the pairs, and one of each thread that steps an optimizer
 ALLOCATOR_EVERY_S = 1.0  # torch collects its statistics for each call, which takes time
-LOADERS_MOST = 20  # a training may make a new loader for every epoch
+
+
+def keeper(ctypes):
+    """Return a function that gives an object a reference that nobody drops, None if this Python has none.
+
+    A list would be emptied at the end of the interpreter, which is where a forked process frees what it inherited.
+    """
+    try:
+        keep = ctypes.pythonapi["Py_IncRef"]  # an own function object: its types are not shared with the training
+        keep.argtypes, keep.restype = (ctypes.py_object,), None
+    except Exception:  # a Python without ctypes or without CPython's functions
+        return None
+    return keep
 
 
 class Recorder:
-    """The writer of this process's stream. It opens with the first event; a forked child opens its own."""
+    """The writer of this process's stream. It opens with the first event; a forked child opens its own.
+
+    No method raises: a training must go on if it cannot be recorded.
+    """
 
     def __init__(self, folder):
         self.folder = folder
         self.stream = None
+        self.pid = os.getpid()
+        self.inherited = []  # streams of the processes that this one was forked from; freeing one closes a descriptor
         self.dead = False
         self.known = set()
         self.loader = 0  # the number of the loader whose workers are being started
 
     def forget(self):
         """Start without a stream: this is a forked child, and the open stream is its parent's."""
-        self.stream = None
-        self.known = set()
-        device.forget()
+        if self.stream is not None:
+            self.inherited.append(self.stream)
+        self.pid, self.stream, self.known = os.getpid(), None, set()
 
     def event(self, *fields, which=0):
         """Write an event. Without a stream, nothing is recorded and the training goes on."""
+        # Checked here too: a fork by a library in C, or by an os.fork that the training replaced, calls no handler.
+        if self.pid != os.getpid():
+            self.forget()
         if self.stream is None and not self.open():
             return
-        self.stream.event(*fields, which=which)
+        try:
+            self.stream.event(*fields, which=which)
+        except Exception:
+            self.dead, self.stream = True, None
 
     def fact(self, what, **fields):
         """Write a fact; only the first one of each kind."""
+        if self.pid != os.getpid():
+            self.forget()
         if what in self.known or (self.stream is None and not self.open()):
             return
         self.known.add(what)
         try:
             self.stream.fact(fact=what, **fields)
-        except (OSError, TypeError, ValueError):
-            self.dead = True
+        except Exception:
+            return
+
+    def crash_file(self):
+        """Return the descriptor of a new file for the traceback at a fatal signal.
+
+        Raises OSError if the folder is gone.
+        """
+        return stream.crash_file(self.folder)
 
     def open(self):
         """Open the stream and return whether that succeeded."""
@@ -52,7 +85,9 @@ class Recorder:
             return False
         try:
             self.stream = stream.Stream(self.folder)
-        except OSError:
+            if device.keep is not None:
+                device.keep(self.stream)
+        except Exception:
             self.dead = True
             return False
         ranks = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
@@ -76,62 +111,154 @@ def program():
     return os.path.basename(words[0])
 
 
+class Mark:
+    """A CUDA event and the device that it belongs to."""
+
+    __slots__ = ("event", "index")
+
+    def __init__(self, event, index):
+        self.event = event
+        self.index = index
+
+
 class Device:
-    """Times on the GPU from pairs of events, which are read after they are done, so that nothing waits for them."""
+    """Times on the GPU from pairs of events, which are read after they are done, so that nothing waits for them.
+
+    Events are made once, used again, and never freed: the destructor of an event calls CUDA, and in a process that was
+    forked that ends the process. So nothing in a forked process can free one: not a handler, a thread's state that
+    Python clears, the garbage collector or the end of the interpreter. A process that inherited events times nothing
+    on the GPU. A method that fails turns the timing off, and the training goes on.
+    """
 
     def __init__(self):
         self.cuda = None
-        self.forget()
-
-    def forget(self):
-        """Start without events: a forked child cannot use its parent's."""
+        self.make = None
+        self.keep = None
+        self.off = False
+        self.probed = False  # torch was imported through our finder
+        self.pid = os.getpid()
+        self.made = 0
+        self.free = {}
         self.pending = collections.deque()
         self.allocator_at = NEVER
 
-    def begin(self):
-        """Return an event recorded now on the device, None if nothing can be timed."""
+    def use(self, cuda, ctypes):
+        """Time work on this device, which is `torch.cuda`, from now on."""
+        self.keep, self.probed = keeper(ctypes), True
+        if cuda is None:
+            return
+        if self.keep is None:
+            recorder.fact("probe-failed", module="torch.cuda", error="this Python cannot keep events (no ctypes)")
+            return
+        # A training may replace torch.cuda.Event later.
+        self.cuda, self.make = cuda, cuda.Event
+
+    def is_ready(self):
+        """Whether work of this process on the device can be timed now."""
         cuda = self.cuda
-        # Before CUDA is initialized, an event would create its context, earlier than the training does.
-        if cuda is None or len(self.pending) >= PENDING_MOST or not cuda.is_initialized():
+        if cuda is None or self.off:
+            return False
+        if self.pid != os.getpid():
+            if self.made:  # inherited, and CUDA cannot be used here
+                self.off = True
+                return False
+            self.pid = os.getpid()
+        # Before CUDA is initialized, an event would create its context, earlier than the training does. While a CUDA
+        # graph is captured, timing events must not be recorded, and a query would end the capture.
+        return cuda.is_initialized() and not cuda.is_current_stream_capturing()
+
+    def failed(self, error):
+        """Turn the timing off after an error. It may be of earlier work; then the training's next call gets it, too."""
+        self.off = True
+        recorder.fact("probe-failed", module="torch.cuda", error=type(error).__name__)
+
+    def mark(self):
+        """Return an event recorded now on the device, None if nothing can be timed."""
+        try:
+            if not self.is_ready():
+                return None
+            mark = self.take(self.cuda.current_device())
+            if mark is not None:
+                mark.event.record()
+        except Exception as error:
+            self.failed(error)
             return None
-        if cuda.is_current_stream_capturing():  # timing events must not be recorded in a CUDA graph
+        return mark
+
+    def take(self, index):
+        """Return a mark that is not in use, None if there are too many already."""
+        try:
+            return self.free.setdefault(index, []).pop()
+        except IndexError:
+            if self.made >= EVENTS_MOST:
+                return None
+        mark = Mark(self.make(enable_timing=True), index)
+        self.keep(mark.event)
+        self.made += 1
+        return mark
+
+    def give(self, *marks):
+        """Take back marks, which are then used again."""
+        for mark in marks:
+            if mark is not None:
+                self.free.setdefault(mark.index, []).append(mark)
+
+    def is_done(self, mark):
+        """Return whether the device has reached a mark; None without one, or if that cannot be asked now."""
+        try:
+            return mark.event.query() if mark is not None and self.is_ready() else None
+        except Exception as error:
+            self.failed(error)
             return None
-        event = cuda.Event(enable_timing=True)
-        event.record()
-        return event
+
+    def begin(self):
+        """Return a mark for the begin of something, None if it cannot be timed."""
+        return self.mark() if len(self.pending) < PENDING_MOST else None
 
     def is_aside(self):
         """Whether the current stream is not the default one."""
-        cuda = self.cuda
-        return cuda is not None and cuda.is_initialized() and cuda.current_stream() != cuda.default_stream()
+        try:
+            return self.is_ready() and self.cuda.current_stream() != self.cuda.default_stream()
+        except Exception as error:
+            self.failed(error)
+            return False
 
     def end(self, first, kind, at, amount, flags):
-        """Record the end event for `first`; `collect` writes the event once both are done."""
-        if first is None or self.cuda.is_current_stream_capturing():
+        """Mark the end for `first`; `collect` writes the event once both are done."""
+        if first is None:
             return
-        last = self.cuda.Event(enable_timing=True)
-        last.record()
-        self.pending.append((first, last, kind, at, amount, flags))
+        last = self.mark()
+        if last is None:
+            self.give(first)
+        else:
+            self.pending.append((first, last, kind, at, amount, flags))
 
     def collect(self):
         """Write the events that the device has finished."""
         # Only the oldest pair is asked: a stream finishes its events in their order, and `query` does not wait.
-        while self.pending and self.pending[0][1].query():
+        while self.pending and self.is_done(self.pending[0][1]):
             first, last, kind, at, amount, flags = self.pending.popleft()
             try:
-                seconds = first.elapsed_time(last) / 1e3
-            except RuntimeError:  # the two events are of different devices
-                continue
-            recorder.event(kind, at, seconds, amount, flags)
+                seconds = first.event.elapsed_time(last.event) / 1e3
+            except Exception:  # the two events are of different devices
+                seconds = None
+            self.give(first, last)
+            if seconds is not None:
+                recorder.event(kind, at, seconds, amount, flags)
 
     def allocator(self, now):
         """Write the state of the caching allocator, at most once a second."""
-        if self.cuda is None or now - self.allocator_at < ALLOCATOR_EVERY_S or not self.cuda.is_initialized():
+        if now - self.allocator_at < ALLOCATOR_EVERY_S:
             return
-        self.allocator_at = now
-        stats = self.cuda.memory_stats()
-        reserved = float(stats.get("reserved_bytes.all.current", 0))
-        recorder.event(stream.ALLOCATOR, now, reserved, float(stats.get("num_alloc_retries", 0)))
+        try:
+            if not self.is_ready():
+                return
+            self.allocator_at = now
+            stats = self.cuda.memory_stats()
+            reserved = float(stats.get("reserved_bytes.all.current", 0))
+            recorder.event(stream.ALLOCATOR, now, reserved, float(stats.get("num_alloc_retries", 0)))
+        except Exception as error:
+            self.failed(error)
 
 
 class Loaders:
@@ -141,10 +268,20 @@ class Loaders:
         self.known = {}
 
     def number(self, loader):
-        """Return the number of a loader, and write its settings if it is new; 0 beyond LOADERS_MOST."""
+        """Return the number of a loader, and write its settings if it is new; 0 beyond `stream.LOADERS_MOST`."""
+        try:
+            return self.known_number(loader)
+        except Exception:  # a loader of another class, with attributes that raise
+            return 0
+
+    def known_number(self, loader):
+        """Return the number of a loader.
+
+        Raises what a loader's own attributes raise.
+        """
         facts = self.facts(loader)
         key = (id(loader.dataset), *map(str, facts.values()))
-        if key not in self.known and len(self.known) < LOADERS_MOST:
+        if key not in self.known and len(self.known) < stream.LOADERS_MOST:
             self.known[key] = len(self.known) + 1
             recorder.fact("loader.%d" % self.known[key], **facts)
         return self.known.get(key, 0)
@@ -153,7 +290,8 @@ class Loaders:
     def facts(loader):
         """Return the settings of a loader."""
         names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "batch_size")
-        settings = {name: getattr(loader, name, None) for name in names}
+        values = {name: getattr(loader, name, None) for name in names}
+        settings = {name: value if isinstance(value, int) else None for name, value in values.items()}
         context = getattr(loader, "multiprocessing_context", None)
         settings["start_method"] = context.get_start_method() if context is not None else None
         settings["dataset"] = type(loader.dataset).__name__
@@ -190,7 +328,7 @@ class Finder:
                 probe(module)
             # A failing probe must not fail the import of torch.
             except Exception as error:
-                recorder.fact("probe-failed", module=spec.name, error=repr(error)[:200])
+                recorder.fact("probe-failed", module=spec.name, error=type(error).__name__)
 
         if load is not None:
             try:

@@ -10,19 +10,32 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import suppress
 
 import envkit_watch_stream as stream
+from envkit_watch_endings import Endings
 from envkit_watch_hooks import Finder, Loaders, clock, device, recorder
 
+endings = Endings(recorder, device)
 state = threading.local()  # per thread: the calls that are being timed, the current step, autocast
 
 
 def install(folder):
     """Install the import hook, which installs the probes when torch is imported."""
     recorder.folder = folder
+    endings.install()
     sys.meta_path.insert(0, Finder({"torch": probe_torch, "torch._dynamo.callback": probe_compile}))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=recorder.forget)
+
+
+def quietly(probe, *args):
+    """Run a part of a probe. An error in it is written, and the training goes on."""
+    try:
+        return probe(*args)
+    except Exception as error:
+        recorder.fact("probe-failed", module=probe.__name__, error=type(error).__name__)
+        return None
 
 
 def timed(owner, name, kind):
@@ -54,13 +67,14 @@ def inside():
 
 def probe_torch(torch):
     """Install every probe that this torch supports."""
-    device.cuda = torch.cuda if torch.version.cuda else None
+    device.use(torch.cuda if torch.version.cuda else None, sys.modules.get("ctypes"))
+    endings.trace_signals()
     for probe in (probe_loader, probe_optimizer, probe_copies, probe_syncs, probe_backward, probe_autocast,
                   probe_collectives, probe_ddp):  # fmt: skip
         try:
             probe(torch)
         except Exception as error:
-            recorder.fact(probe.__name__, failed=repr(error)[:200])
+            recorder.fact(probe.__name__, failed=type(error).__name__)
 
 
 def probe_loader(torch):
@@ -80,11 +94,17 @@ def probe_loader(torch):
             flags = stream.EDGE | stream.END
             raise
         finally:
-            recorder.event(stream.NEXT, begin, clock() - begin, 0.0, flags, which=numbers.get(self, 0))
+            recorder.event(stream.NEXT, begin, clock() - begin, 0.0, flags, which=number_of(self))
 
     loaders._BaseDataLoaderIter.__next__ = next_batch
     iterate = loaders.DataLoader.__iter__
     numbers, known = weakref.WeakKeyDictionary(), Loaders()
+
+    def number_of(iterator):
+        try:
+            return numbers.get(iterator, 0)
+        except TypeError:  # of a class without a hash
+            return 0
 
     @functools.wraps(iterate)
     def begin_epoch(self):
@@ -97,7 +117,8 @@ def probe_loader(torch):
             recorder.loader = 0
             recorder.event(stream.ITER, begin, clock() - begin, which=number)
         if isinstance(iterator, loaders._BaseDataLoaderIter):
-            numbers[iterator] = number
+            with suppress(TypeError):
+                numbers[iterator] = number
         return iterator
 
     loaders.DataLoader.__iter__ = begin_epoch
@@ -127,11 +148,11 @@ def probe_optimizer(torch):
     # An optimizer that is compiled is not timed: the unit is a batch then.
     def before(optimizer, args, kwargs):
         if not tracing():
-            before_step()
+            quietly(before_step)
 
     def after(optimizer, args, kwargs):
         if not tracing():
-            after_step(torch, optimizer)
+            quietly(after_step, torch, optimizer)
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
@@ -140,21 +161,20 @@ def probe_optimizer(torch):
 def before_step():
     """Note the start of a step, and mark it on the device."""
     state.step_began = clock()
-    state.step_mark = None
-    cuda = device.cuda
-    if cuda is not None and cuda.is_initialized() and not cuda.is_current_stream_capturing():
-        state.step_mark = cuda.Event()
-        state.step_mark.record()
+    device.give(getattr(state, "step_mark", None))  # of a step that raised
+    state.step_mark = device.mark()
 
 
 def after_step(torch, optimizer):
     """Write a step. If the device has already reached its start, the device waits for the host, not the reverse."""
     now = clock()
     begin = getattr(state, "step_began", now)
-    mark = getattr(state, "step_mark", None)
+    mark, state.step_mark = getattr(state, "step_mark", None), None
     flags = stream.AUTOCAST if getattr(state, "autocast", None) else 0
-    if mark is not None:
-        flags |= stream.DRAIN_KNOWN | (stream.DRAINED if mark.query() else 0)
+    done = device.is_done(mark)
+    if done is not None:
+        flags |= stream.DRAIN_KNOWN | (stream.DRAINED if done else 0)
+    device.give(mark)
     recorder.event(stream.STEP, begin, now - begin, 0.0, flags)
     if "training" not in recorder.known:
         recorder.fact("training", **training_facts(torch, optimizer))
@@ -201,9 +221,12 @@ def probe_copies(torch):
             if tracing() or not self.is_cpu or not takes_device(args, kwargs):
                 return original(self, *args, **kwargs)
             first, begin = device.begin(), clock()
-            moved = original(self, *args, **kwargs)
-            if moved.device.type not in ("cpu", "meta"):
-                copied(self, first, begin, args, kwargs)
+            try:
+                moved = original(self, *args, **kwargs)
+            except BaseException:
+                device.give(first)
+                raise
+            quietly(moved_to, moved, self, first, begin, (args, kwargs))
             return moved
 
         return call
@@ -220,8 +243,12 @@ def probe_copies(torch):
         if tracing() or self.is_cpu or self.is_meta or not getattr(source, "is_cpu", False):
             return copy_to(self, source, *args, **kwargs)
         first, begin = device.begin(), clock()
-        result = copy_to(self, source, *args, **kwargs)
-        copied(source, first, begin, args, kwargs)
+        try:
+            result = copy_to(self, source, *args, **kwargs)
+        except BaseException:
+            device.give(first)
+            raise
+        quietly(copied, source, first, begin, (args, kwargs))
         return result
 
     torch.Tensor.to = moving(torch.Tensor.to, names_device)
@@ -229,8 +256,17 @@ def probe_copies(torch):
     torch.Tensor.copy_ = copy
 
 
-def copied(source, first, begin, args, kwargs):
-    """Write a copy of a tensor to a device."""
+def moved_to(moved, source, first, begin, options):
+    """Write the copy of a tensor, if it was one to a device."""
+    if moved.device.type in ("cpu", "meta"):
+        device.give(first)
+    else:
+        copied(source, first, begin, options)
+
+
+def copied(source, first, begin, options):
+    """Write a copy of a tensor to a device. `options` are the other arguments of the call, by position and by name."""
+    args, kwargs = options
     amount = float(source.numel() * source.element_size())
     # `to` takes non_blocking as its first boolean: to(device, dtype, non_blocking, copy).
     switches = [value for value in args if isinstance(value, bool)]
@@ -317,9 +353,7 @@ def probe_collectives(torch):
                 return original(*args, **kwargs)
             finally:
                 inside().discard(stream.COLLECTIVE)
-                amount = tensor_bytes(args)
-                recorder.event(stream.COLLECTIVE, begin, clock() - begin, amount)
-                device.end(first, stream.COLLECTIVE_DEVICE, begin, amount, 0)
+                quietly(communicated, args, first, begin)
 
         return call
 
@@ -331,6 +365,13 @@ def probe_collectives(torch):
             for module in (inner, torch.distributed):
                 if getattr(module, name, None) is original:
                     setattr(module, name, replaced)
+
+
+def communicated(args, first, begin):
+    """Write a collective."""
+    spent, amount = clock() - begin, tensor_bytes(args)
+    recorder.event(stream.COLLECTIVE, begin, spent, amount)
+    device.end(first, stream.COLLECTIVE_DEVICE, begin, amount, 0)
 
 
 def tensor_bytes(values):
@@ -383,7 +424,8 @@ def probe_ddp(torch):
     @functools.wraps(make)
     def begin(self, *args, **kwargs):
         make(self, *args, **kwargs)
-        ddps.append(Ddp(self))
+        with suppress(TypeError):  # a subclass that takes no weak references
+            ddps.append(Ddp(self))
 
     kind.__init__ = begin
 

@@ -5,10 +5,13 @@ a reader whether the record is complete, new or overwritten. Times are of CLOCK_
 machine share.
 """
 
+import errno
+import fcntl
 import itertools
 import json
 import mmap
 import os
+import resource
 import struct
 import time
 
@@ -17,6 +20,8 @@ RECORD = struct.Struct("<QddfHBB")  # number from 1, begin s, duration s, amount
 NUMBER = struct.Struct("<Q")  # the first field
 CAPACITY = 16384  # records; the reader reads twice a second
 BYTES = RECORD.size * CAPACITY
+LOADERS_MOST = 20  # loaders with a number; a training may make a new loader for every epoch
+HIGH = 1024  # the usual limit of descriptors
 
 # Kinds; the meaning of the amount is in parentheses.
 NEXT = 1  # a batch was requested
@@ -39,22 +44,61 @@ PINNED, NON_BLOCKING, SIDE = 1, 2, 4  # of COPY and COPY_DEVICE; SIDE: not on th
 AUTOCAST, DRAIN_KNOWN, DRAINED = 1, 2, 4  # of STEP; DRAINED: the device had finished all work before the step
 
 
+def name(folder):
+    """Return a name for files of this process. The time is in it because the kernel reuses process IDs."""
+    return os.path.join(folder, "%d-%d" % (os.getpid(), time.monotonic_ns()))
+
+
+def fill(descriptor):
+    """Write a whole ring without records.
+
+    Raises OSError if there is no room for it.
+    """
+    if os.write(descriptor, bytes(BYTES)) < BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def append(path, line):
+    """Append a line to a file."""
+    # Opened for each line: a training may close descriptors that it does not know, and its own files get their numbers.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        # A single write to a file that is open for appending: lines of several threads do not mix (write(2)).
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def crash_file(folder):
+    """Return the descriptor of a new file for the traceback at a fatal signal.
+
+    Its number is high, because a training that closes every descriptor gets the lowest numbers for its own files.
+    """
+    low = os.open(name(folder) + ".crash", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, max(3, min(limit if limit > 0 else HIGH, HIGH) - 16))
+    finally:
+        os.close(low)
+
+
 class Stream:
     """The files of this process: NAME.ring with events, and NAME.facts with one JSON object per line."""
 
     def __init__(self, folder):
-        self.folder = folder
-        # The time is in the name because the kernel reuses process IDs.
-        self.name = os.path.join(folder, "%d-%d" % (os.getpid(), time.monotonic_ns()))
+        self.name = name(folder)
         self.numbers = itertools.count(1)  # `next` on it is atomic, so threads need no lock
         # Close-on-exec, so that programs that the training starts do not keep the files open.
         descriptor = os.open(self.name + ".ring", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(descriptor, BYTES)
+            # On a full disk this fails here. In a file without blocks, the first event would end the process by SIGBUS.
+            fill(descriptor)
             self.memory = mmap.mmap(descriptor, BYTES)
+        except OSError:
+            os.unlink(self.name + ".ring")
+            raise
         finally:
             os.close(descriptor)
-        self.facts = os.open(self.name + ".facts", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def event(self, kind, begin, seconds, amount=0.0, flags=0, *, which=0):
         """Write an event; `which` is the number of the loader, for NEXT and ITER."""
@@ -67,27 +111,28 @@ class Stream:
 
     def fact(self, **fields):
         """Write a fact about the process as one JSON object."""
-        # A single write to a file that is open for appending: lines of several threads do not mix (write(2)).
-        os.write(self.facts, json.dumps(fields).encode() + b"\n")
+        append(self.name + ".facts", json.dumps(fields).encode() + b"\n")
 
 
-def read(memory, number):
+def read(first, second, number):
     """Return the complete records from ``number`` on, and how many were lost before them.
 
-    A record is ``(kind, flags, begin, seconds, amount, which)``. The writer may write at the same time.
+    A record is ``(kind, flags, begin, seconds, amount, which)``. ``first`` and ``second`` are copies of a ring, in the
+    order in which they were made: the writer may write meanwhile, and takes a record's number away before it does.
     """
     records, lost = [], 0
-    newest = RECORD.unpack_from(memory, (number - 1) % CAPACITY * RECORD.size)[0]
+    newest = RECORD.unpack_from(first, (number - 1) % CAPACITY * RECORD.size)[0]
     if newest > number:  # it was overwritten: continue with the oldest record in the ring
-        first = oldest(memory)
-        lost, number = first - number, first
-    while True:
+        begin = oldest(first)
+        lost, number = max(0, begin - number), max(begin, number)
+    while len(records) < CAPACITY:
         offset = (number - 1) % CAPACITY * RECORD.size
-        complete, begin, seconds, amount, which, kind, flags = RECORD.unpack_from(memory, offset)
-        if complete != number or NUMBER.unpack_from(memory, offset)[0] != number:
-            return records, lost
+        complete, begin, seconds, amount, which, kind, flags = RECORD.unpack_from(first, offset)
+        if complete != number or NUMBER.unpack_from(second, offset)[0] != number:
+            break
         records.append((kind, flags, begin, seconds, amount, which))
         number += 1
+    return records, lost
 
 
 def oldest(memory):

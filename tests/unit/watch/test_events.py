@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 from importlib import import_module
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from envkit.watch.events import WARM_UP, Collector
+from envkit.watch.events import Collector
 from envkit.watch.family import Container, Tree
-from envkit.watch.model import Process, gpu_id
+from envkit.watch.model import WARM_UP, Process, gpu_id
 
 stream: Any = import_module("envkit.watch.injected.envkit_watch_stream")
 
@@ -23,39 +22,44 @@ def writer(tmp_path: Path) -> Any:
     return stream.Stream(str(tmp_path))
 
 
-def memory(writer: Any) -> mmap.mmap:
-    with Path(f"{writer.name}.ring").open("rb") as file:
-        return mmap.mmap(file.fileno(), stream.BYTES, access=mmap.ACCESS_READ)
+def read(writer: Any, number: int) -> Any:
+    copy = Path(f"{writer.name}.ring").read_bytes()
+    return stream.read(copy, copy, number)
 
 
 def test_what_is_written_is_read_once(writer: Any) -> None:
-    ring = memory(writer)
     writer.event(stream.COPY, 1.5, 0.25, 1024.0, stream.PINNED)
-    assert stream.read(ring, 1) == ([(stream.COPY, stream.PINNED, 1.5, 0.25, 1024.0, 0)], 0)
-    assert stream.read(ring, 2) == ([], 0)
+    assert read(writer, 1) == ([(stream.COPY, stream.PINNED, 1.5, 0.25, 1024.0, 0)], 0)
+    assert read(writer, 2) == ([], 0)
 
 
 def test_a_reader_that_is_too_slow_goes_on_with_the_oldest_and_says_what_it_lost(writer: Any) -> None:
-    ring = memory(writer)
     for number in range(stream.CAPACITY + 10):
         writer.event(stream.STEP, float(number), 0.0)
-    found, lost = stream.read(ring, 1)
+    found, lost = read(writer, 1)
     assert lost == 10
     assert [one[2] for one in found] == [float(number) for number in range(10, stream.CAPACITY + 10)]
 
 
 def test_a_record_that_is_being_written_is_not_read(writer: Any) -> None:
-    ring = memory(writer)
     for number in range(stream.CAPACITY + 2):
         writer.event(stream.STEP, float(number), 0.0)
     stream.NUMBER.pack_into(writer.memory, 2 * stream.RECORD.size, 0)
-    assert stream.read(ring, stream.CAPACITY + 1)[0] == [
+    assert read(writer, stream.CAPACITY + 1)[0] == [
         (stream.STEP, 0, float(number), 0.0, 0.0, 0) for number in (stream.CAPACITY, stream.CAPACITY + 1)
     ]
-    assert stream.oldest(ring) == 4
+    assert stream.oldest(Path(f"{writer.name}.ring").read_bytes()) == 4
+
+
+def test_a_record_that_is_overwritten_while_the_ring_is_copied_is_not_read(writer: Any) -> None:
+    writer.event(stream.STEP, 1.0, 0.0)
+    first = Path(f"{writer.name}.ring").read_bytes()
+    stream.NUMBER.pack_into(writer.memory, 0, 0)
+    assert stream.read(first, Path(f"{writer.name}.ring").read_bytes(), 1) == ([], 0)
 
 
 def test_files_are_the_users_own(writer: Any) -> None:
+    writer.fact(fact="compile", used=True)
     assert Path(f"{writer.name}.ring").stat().st_mode & 0o077 == 0
     assert Path(f"{writer.name}.facts").stat().st_mode & 0o077 == 0
 
@@ -121,14 +125,14 @@ def test_of_the_allocators_counter_only_its_growth_counts(writer: Any, tmp_path:
 
 def test_facts_are_read_and_a_line_that_was_cut_is_left_out(writer: Any, tmp_path: Path) -> None:
     writer.fact(fact="process", pid=7, ppid=3, program="train.py", RANK="1", WORLD_SIZE="2")
-    writer.fact(fact="loader", num_workers=4)
+    writer.fact(fact="loader.1", num_workers=4)
     with Path(f"{writer.name}.facts").open("a") as file:
         file.write(json.dumps({"fact": "training"})[:-4])
     collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
     collector.collect()
     (found,) = collector.processes()
     assert (found.pid, found.parent, found.rank, found.world_size) == (7, 3, 1, 2)
-    assert found.fact("loader", "num_workers") == 4
+    assert found.fact("loader.1", "num_workers") == 4
     assert found.fact("training", "threads") is None
 
 

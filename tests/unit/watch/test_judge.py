@@ -12,7 +12,7 @@ import pytest
 from envkit.ground.errors import UsageError
 from envkit.watch.advice import Advice
 from envkit.watch.judge import Answer, Judgment, judge, judge_file
-from envkit.watch.model import Record, Sample, Total, gpu_id
+from envkit.watch.model import Process, Record, Sample, Total, gpu_id
 from envkit.watch.text import lines
 from tests.support import watched
 from tests.support.watched import H100, card, facts, gpu_steps, on_cpu, process, record, sample, short, total
@@ -51,8 +51,68 @@ def test_few_steps_or_seconds_are_too_short_whatever_they_show(steps: int, secon
     assert (found.answer, found.findings) == (Answer.TOO_SHORT, ())
 
 
+def unseen() -> Process:
+    return replace(process(steps=0), totals={})
+
+
 def test_a_record_without_steps_says_so() -> None:
-    assert judge(record(process(steps=0))).answer is Answer.NO_STEPS
+    assert judge(record(unseen())).answer is Answer.NO_STEPS
+
+
+@pytest.mark.parametrize(("kind", "unit"), [("optimizer", "optimizer steps"), ("next", "batches")])
+def test_a_training_that_ends_within_the_warm_up_was_seen(kind: str, unit: str) -> None:
+    found = judge(record(replace(unseen(), totals={kind: Total(count=3, seconds=1.0)})))
+    assert (found.answer, found.headline.split("; ")[0]) == (Answer.TOO_SHORT, f"too short to say: {unit}: 3")
+
+
+END = {"error": "RuntimeError", "where": "train.py:20 in <module>", "raised": "loader.py:7 in get", "probes": 1}
+CRASH = {"error": "SIGABRT", "where": None, "raised": "threading.py:9 in wait", "probes": 0}
+
+
+def died(code: int, **told: dict[str, Any]) -> Record:
+    """A job that ended with a code within its warm-up."""
+    return replace(record(replace(unseen(), facts=told)), exit_code=code)
+
+
+def test_a_job_that_failed_says_so_and_where_it_died() -> None:
+    found = judge(died(1, end=END, crash=CRASH))
+    assert found.answer is Answer.FAILED
+    assert found.headline == ("the job failed: exit code 1, SIGABRT in process 100 (train.py), or one that it forked")
+    assert found.findings[0].evidence[:2] == (
+        "process 100 (train.py), or one that it forked: SIGABRT, raised at threading.py:9 in wait",
+        "process 100 (train.py): RuntimeError at train.py:20 in <module>, raised at loader.py:7 in get",
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"end": END}, "is in 1 of 1 tracebacks"),
+        ({"crash": CRASH}, "no code of the probes is in the tracebacks"),
+        ({}, "no process left a traceback"),
+    ],
+)
+def test_a_job_that_failed_says_what_the_probes_have_to_do_with_it(told: dict[str, Any], says: str) -> None:
+    assert says in judge(died(134, **told)).findings[0].evidence[-1]
+
+
+def test_a_job_that_failed_says_how_to_run_it_without_the_probes() -> None:
+    found = judge(died(1))
+    assert advice(found, "without_probes").text == "run it without the probes: python train.py"
+    inside = judge(replace(died(1), image="train:1"))
+    assert advice(inside, "without_probes").text.endswith("envkit run train:1 -- python train.py")
+
+
+@pytest.mark.parametrize("code", [129, 130, 143])
+def test_a_job_that_was_stopped_on_purpose_did_not_fail(code: int) -> None:
+    assert judge(died(code)).answer is Answer.NO_STEPS
+
+
+def test_a_training_that_fails_later_has_its_limit_and_its_end() -> None:
+    found = judge(replace(record(process({"next": total(0.5)}, facts=facts(end=END))), exit_code=1))
+    assert (found.findings[0].kind, found.findings[-1].kind) == ("data-bound", "failed")
+    shown = "\n".join(lines(record(), found, width=100))
+    assert "the job failed: exit code 1, RuntimeError in process 100 (train.py)" in shown
 
 
 def test_waiting_for_batches_is_data_bound_and_workers_are_counted_from_the_time_of_a_batch() -> None:
@@ -241,6 +301,23 @@ def test_allocations_that_are_tried_again_are_memory_bound() -> None:
 def test_memory_of_the_gpu_that_is_always_busy_is_memory_bound() -> None:
     found = judge(record(HEALTHY, samples=(sample(gpus=(card(memory_util=80.0),)),)))
     assert (first(found), found.findings[0].advice[0].id) == ("memory-bound", "fuse")
+
+
+@pytest.mark.parametrize("how", [{"memory_util": 80.0}, {}])
+def test_memory_and_computing_that_are_one_part_of_the_step_are_one_limit(how: dict[str, float]) -> None:
+    """Without autocast and torch.compile, computing has advice of its own, which the limit keeps."""
+    retries = {} if how else {"allocator": Total(count=10, amount=400.0)}
+    found = judge(record(process(gpu_steps(0.0) | retries), samples=(sample(gpus=(card(**how),)),)))
+    assert [one.kind for one in found.findings] == ["memory-bound"]
+    given = [change.id for change in found.findings[0].advice]
+    assert {"amp", "compile"} < set(given)
+    assert len(given) == len(set(given))
+
+
+def test_from_outside_a_training_without_cpus_is_told_once() -> None:
+    seen = (sample(cpus=15.9, main_queued=0.5, gpus=(card(util=40.0),)),) * 20
+    found = judge(replace(record(samples=seen), injected=False))
+    assert [one.kind for one in found.findings] == ["cpu-starved"]
 
 
 def test_a_machine_that_reads_pages_back_is_memory_bound() -> None:
