@@ -58,10 +58,11 @@ sys.meta_path.insert(0, AfterTorch())
 """
 
 
-def build_driver(compiler: str, folder: Path) -> Path:
+def build_driver(compiler: str, folder: Path, *, soname: str | None = None) -> Path:
     """Build the driver's library and return its path."""
     library = folder / "driver.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-O1", "-o", str(library), str(DRIVER)], check=True)
+    options = ["-shared", "-fPIC", "-nostdlib", "-O1", *([f"-Wl,-soname,{soname}"] if soname else [])]
+    subprocess.run([compiler, *options, "-o", str(library), str(DRIVER)], check=True)
     return library
 
 

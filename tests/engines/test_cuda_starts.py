@@ -1,0 +1,257 @@
+"""CUDA starts in an image: every runner gives a run what the driver asks of the system, and no GPU that was not given.
+
+The driver is a stand-in that opens the nodes, names its threads and reads what real ones read (`driver_standin.c`), on
+a machine with two simulated GPUs (`gpu_machine.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import pwd
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envkit.watch.model import read
+from tests.engines.conftest import IMAGE, OF_FILES
+from tests.engines.test_run import read_until, type_until
+from tests.support.another_user import another_user, words_for
+from tests.support.file_images import Packed, entry, packed, write_archive, write_layout
+from tests.support.gpu_machine import STARTED, GpuMachine, python, require_compiler, variables
+from tests.support.kernel_files import OWN_ENTRIES, SCRIPT, writable_paths
+from tests.world import apt, base, engine, processes
+from tests.world.world import World, up
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.long,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes"),
+]
+_USER = "envkit-gpus"
+_SETTINGS = {**IMAGE, "Env": [f"PATH={base.PATH}", *IMAGE["Env"]]}
+_ROOT_AND_USER = ("bubblewrap", "proot")
+# What verification calls: `Runner.run` of the runner that is chosen for an image.
+# Without a PID namespace, proot's runs see the machine's processes. The kernel lets everyone open these entries of any
+# process and refuses writing; a run of the caller's own user may open all entries of that user's processes but `mem`.
+_OPEN_TO_ALL = {f"other /proc/OWN/{name}" for name in (
+    "attr/apparmor/current", "attr/apparmor/exec", "attr/current", "attr/exec", "attr/fscreate", "attr/keycreate",
+    "attr/smack/current", "attr/sockcreate", "timerslack_ns",
+)}  # fmt: skip
+_OF_SAME_USER = {f"other {path}" for path in OWN_ENTRIES} - {"other /proc/OWN/mem"}
+_WRITES = r"""
+use strict; use Fcntl; my ($pid) = @ARGV;
+my %values = ('mem' => 'x', 'attr/current' => 'x', 'attr/exec' => 'x', 'timerslack_ns' => '60000', 'comm' => 'x',
+    'uid_map' => '0 0 1', 'loginuid' => '1', 'oom_score_adj' => '500');
+for my $name (sort keys %values) {
+  my $file;
+  print "$name\n" if sysopen($file, "/proc/$pid/$name", O_WRONLY) && defined syswrite($file, $values{$name});
+}
+"""
+_VERIFY = """
+import sys
+from envkit.ground.progress import Silent
+from envkit.run.model import RunLimits
+from envkit.run.runners import choose_for
+name, image, gpus, *argv = sys.argv[1:]
+runner, image = choose_for(image, name, Silent())
+gpus = None if gpus == "none" else gpus
+ended = runner.run(image, argv, {"/run/envkit/f": b""}, gpus=gpus, limits=RunLimits(timeout_s=60), reporter=Silent())
+sys.stdout.buffer.write(ended.stdout)
+sys.stderr.buffer.write(ended.stderr)
+sys.exit(ended.exit_code)
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A runner on the machine with GPUs: its name, who calls it, and where the machine's GPUs are named."""
+
+    machine: GpuMachine
+    runner: str
+    user: pwd.struct_passwd | None
+    source: str
+    image: str
+
+    def verify(self, gpus: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as verification does."""
+        words = [python(self.user), "-c", _VERIFY, self.runner, self.image, gpus, *argv]
+        return self.machine.run(self.source, words, user=self.user)
+
+    def envkit(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of envkit."""
+        return self.machine.run(self.source, [python(self.user), "-m", "envkit", *argv], user=self.user)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder that every user may enter, and no run of proot may write to."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="envkit-gpus-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def machine(folder: Path) -> GpuMachine:
+    (folder / "machine").mkdir()
+    return GpuMachine.prepare(folder / "machine", require_compiler())
+
+
+@pytest.fixture(scope="module")
+def layers(machine: GpuMachine) -> list[Packed]:
+    """The Debian base and a program that starts CUDA."""
+    layer = base.layer()
+    program = packed([(entry("usr/bin/cuda-start", mode=0o755), (machine.folder / "cuda-start").read_bytes())])
+    return [Packed(layer.path.read_bytes(), layer.diff_id), program]
+
+
+@pytest.fixture(scope="module")
+def image(folder: Path, layers: list[Packed]) -> str:
+    """The usual image with that program, in a file."""
+    return f"oci:{write_layout(folder / 'layout', layers, _SETTINGS)}"
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Podman with its settings in the environment."""
+    found = up(("podman", "registry"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in found.env().items():
+            patch.setenv(name, value)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def image_in_docker(folder: Path, machine: GpuMachine, layers: list[Packed]) -> Iterator[str]:
+    """The image in a Docker engine of its own, which found NVIDIA's hook when it started."""
+    command = apt.require("dockerd", "docker.io")
+    address = f"unix://{folder}/docker.sock"
+    path = [str(machine.hook()), os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"]
+    options = ["--data-root", f"{folder}/docker", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/docker.pid"]
+    options += ["--host", address, "--iptables=false", "--ip6tables=false", "--bridge=none"]
+    processes.start(
+        "dockerd-gpus", [command, *options], port=0, keep=False, seconds=60,
+        env={"PATH": os.pathsep.join(path)}, answers=lambda: engine.answers(address),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", address)
+        archive = write_archive(folder / "image.tar", layers, _SETTINGS, tag="cuda-starts:1")
+        subprocess.run(["docker", "load", "--quiet", "--input", str(archive)], check=True, capture_output=True)
+        yield "cuda-starts:1"
+    processes.stop("dockerd-gpus")
+
+
+@pytest.fixture(scope="module")
+def nobody() -> Iterator[pwd.struct_passwd]:
+    with another_user(_USER) as user:
+        yield user
+
+
+_OF_FILES = [(name, who, source) for name in OF_FILES for who in ("root", "user") for source in ("cdi", "loader")]
+# The machine's engine gives GPUs by NVIDIA's hook, Podman by CDI.
+_PLACES = [*_OF_FILES, ("docker", "root", "none"), ("podman", "root", "cdi")]
+_SESSIONS = [place for place in _PLACES if place[0] != "proot"]
+
+
+@pytest.fixture(params=_PLACES, ids="-".join)
+def place(request: pytest.FixtureRequest, machine: GpuMachine, image: str, nobody: pwd.struct_passwd) -> Place:
+    """A runner, its caller, and the source of the machine's GPUs."""
+    name, who, source = request.param
+    if name == "docker":
+        image = request.getfixturevalue("image_in_docker")
+    elif name == "podman":
+        world = request.getfixturevalue("world")
+        world.require("podman")
+        apt.require("catatonit", "catatonit")
+    else:
+        apt.require(OF_FILES[name], name)
+    return Place(machine, name, nobody if who == "user" else None, source, image)
+
+
+@pytest.mark.parametrize(("gpus", "count"), [("all", 2), ("0", 1), ("1,0", 2)])
+def test_cuda_starts_in_a_verification(place: Place, gpus: str, count: int) -> None:
+    done = place.verify(gpus, "cuda-start")
+    assert (done.stdout.strip(), done.returncode) == (STARTED.format(count), 0), done.stderr
+
+
+def test_without_gpus_none_is_there(place: Place) -> None:
+    done = place.verify("none", "sh", "-c", "ls /dev | grep nvidia; cuda-start")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "libcuda.so.1" in done.stderr
+
+
+def test_with_gpus_no_kernel_file_can_be_opened_for_writing(place: Place) -> None:
+    done = place.verify("all", "perl", "-e", SCRIPT)
+    assert done.returncode == 0, done.stderr
+    found, tried = writable_paths(done.stdout)
+    tried_as = {"runner": place.runner, "user": place.user is not None, "tried": tried}
+    print(json.dumps({**tried_as, "writable": sorted(found)}))
+    assert tried > 500  # otherwise the test has looked at nothing
+    others = {path for path in found if path.startswith("other ")}
+    expected = set() if place.runner != "proot" else _OPEN_TO_ALL if place.user is None else _OF_SAME_USER
+    assert others <= expected
+    assert found - others <= OWN_ENTRIES
+    assert "/proc/OWN/comm" in found
+
+
+@pytest.mark.parametrize("place", [("proot", "root", "cdi"), ("proot", "user", "cdi")], ids="-".join, indirect=True)
+def test_a_run_of_proot_writes_to_no_other_process(place: Place) -> None:
+    words = [*words_for(place.user), "sleep", "60"] if place.user else ["sleep", "60"]
+    with subprocess.Popen(words) as other:
+        try:
+            done = place.verify("all", "perl", "-e", _WRITES, str(other.pid))
+        finally:
+            other.kill()
+    assert done.returncode == 0, done.stderr
+    # A user's own processes: whether the kernel ends them first when memory is short. No limit is lowered.
+    assert done.stdout.split() == ([] if place.user is None else ["oom_score_adj"])
+
+
+@pytest.mark.parametrize("place", _SESSIONS, ids="-".join, indirect=True)
+def test_cuda_starts_in_a_session(place: Place) -> None:
+    options = [place.image, "--runner", place.runner, "--workspace", "none", "-q"]
+    for gpus, count in (("all", 2), ("1", 1)):
+        done = place.envkit("run", *options, "--gpus", gpus, "--", "cuda-start")
+        assert (done.stdout.strip(), done.returncode) == (STARTED.format(count), 0), done.stderr
+    done = place.envkit("run", *options, "--gpus", "none", "--", "cuda-start")
+    assert (done.stdout, done.returncode) == ("", 127)
+
+
+@pytest.mark.parametrize("place", _SESSIONS, ids="-".join, indirect=True)
+def test_cuda_starts_below_watch(place: Place, tmp_path: Path) -> None:
+    record = Path(place.user.pw_dir if place.user else tmp_path, "record.json")
+    options = ["--runner", place.runner, "--workspace", "none", "-q", "--gpus", "all", "-o", str(record)]
+    done = place.envkit("watch", place.image, *options, "--", "cuda-start")
+    assert STARTED.format(2) in done.stdout, done.stderr
+    assert done.returncode == 0
+    assert read(record).exit_code == 0
+
+
+@pytest.mark.parametrize("place", _SESSIONS, ids="-".join, indirect=True)
+def test_cuda_starts_in_a_shell(place: Place) -> None:
+    options = ["--runner", place.runner, "--workspace", "none", "-q", "--gpus", "all"]
+    command = [python(place.user), "-m", "envkit", "shell", place.image, *options]
+    words = [*place.machine.words(place.source, place.user), *command]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvpe(words[0], words, {**os.environ, **variables(place.user)})
+    try:
+        type_until(terminal, "cuda-start; echo ended-$((40 + $?))\n", "ended-40")
+        os.write(terminal, b"exit 5\n")
+        read_until(terminal, None)
+        _, status = os.waitpid(child, 0)
+    finally:
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 5
+
+
+def test_proot_runs_no_sessions_and_says_so(machine: GpuMachine, image: str) -> None:
+    done = Place(machine, "proot", None, "cdi", image).envkit("run", image, "--runner", "proot", "--", "cuda-start")
+    assert done.returncode == 2
+    assert "'proot' is not one of" in done.stderr
