@@ -23,7 +23,7 @@ from tests.engines.conftest import IMAGE, OF_FILES
 from tests.engines.test_run import read_until, type_until
 from tests.support.another_user import another_user, words_for
 from tests.support.file_images import Packed, entry, packed, write_archive, write_layout
-from tests.support.gpu_machine import STARTED, GpuMachine, python, require_compiler, variables
+from tests.support.gpu_machine import NODES, STARTED, GpuMachine, python, require_compiler, variables
 from tests.support.kernel_files import OWN_ENTRIES, SCRIPT, writable_paths
 from tests.world import apt, base, engine, processes
 from tests.world.world import World, up
@@ -52,6 +52,13 @@ for my $name (sort keys %values) {
   my $file;
   print "$name\n" if sysopen($file, "/proc/$pid/$name", O_WRONLY) && defined syswrite($file, $values{$name});
 }
+"""
+_ALONE = """
+import sys
+from envkit.cli.main import run
+from envkit.run.bubblewrap import BubblewrapRunner
+from envkit.run.rootless.cell import Means
+BubblewrapRunner._find_means = lambda self: Means(entered=False, overlay=False, sysfs=False)
 """
 _VERIFY = """
 import sys
@@ -255,3 +262,86 @@ def test_proot_runs_no_sessions_and_says_so(machine: GpuMachine, image: str) -> 
     done = Place(machine, "proot", None, "cdi", image).envkit("run", image, "--runner", "proot", "--", "cuda-start")
     assert done.returncode == 2
     assert "'proot' is not one of" in done.stderr
+
+
+@pytest.fixture
+def damaged(machine: GpuMachine) -> Iterator[GpuMachine]:
+    """The machine, whose CDI specification and nodes a test may change."""
+    yield machine
+    machine.specify(machine.cdi())
+    machine.list_nodes(NODES)
+
+
+@pytest.mark.parametrize("runner", OF_FILES)
+def test_a_specification_with_a_device_that_does_not_exist_is_named(
+    runner: str, damaged: GpuMachine, image: str
+) -> None:
+    tree = damaged.cdi()
+    tree["containerEdits"]["deviceNodes"].append({"path": "/dev/nvidia-modeset", "hostPath": "/dev/nvidia-none"})
+    damaged.specify(tree)
+    done = Place(damaged, runner, None, "cdi", image).verify("all", "cuda-start")
+    assert "/etc/cdi/nvidia.yaml lists /dev/nvidia-none, which this machine does not have" in done.stderr
+
+
+@pytest.mark.parametrize("source", ["cdi", "loader"])
+def test_a_missing_nvidia_uvm_is_named_with_the_command(source: str, damaged: GpuMachine, image: str) -> None:
+    damaged.list_nodes([name for name in NODES if name != "nvidia-uvm"])
+    tree = damaged.cdi()
+    tree["containerEdits"]["deviceNodes"] = [{"path": "/dev/nvidia-uvm"}]
+    damaged.specify(tree)
+    options = ["--runner", "bubblewrap", "--workspace", "none", "--gpus", "all"]
+    done = Place(damaged, "bubblewrap", None, source, image).envkit("run", image, *options, "--", "cuda-start")
+    assert done.returncode == 9
+    assert "error: /dev/nvidia-uvm is missing, and CUDA does not start without it" in done.stderr
+    assert "hint: nvidia-modprobe -u -c 0   # as root" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "gpus", "ended"),
+    [
+        ("loader", "MIG-5f3a", (9, "the MIG device MIG-5f3a can be given to a container only by a CDI specification")),
+        ("loader", "GPU-5f3a", (9, "which GPU GPU-5f3a is cannot be found out: /proc/driver/nvidia/gpus is missing")),
+        ("loader", "7", (2, "there is no GPU 7 here")),
+        ("cdi", "0:1", (2, "there is no GPU 0:1 in /etc/cdi/nvidia.yaml")),
+        ("cdi", "GPU-5f3a", (2, "there is no GPU GPU-5f3a in /etc/cdi/nvidia.yaml")),
+    ],
+)
+def test_a_gpu_that_cannot_be_given_is_named(
+    source: str, gpus: str, ended: tuple[int, str], machine: GpuMachine, image: str
+) -> None:
+    code, said = ended
+    options = ["--runner", "bubblewrap", "--workspace", "none", "--gpus", gpus]
+    done = Place(machine, "bubblewrap", None, source, image).envkit("run", image, *options, "--", "cuda-start")
+    assert said in " ".join(done.stderr.split())
+    assert done.returncode == code
+
+
+_HERE = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--setenv", "LD_LIBRARY_PATH"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [("", 0), ("comm", 304), ("sys", 304), ("nodes", 100), ("nvidiactl", 100), ("nvidia0", 100), ("nvidia-uvm", 999)],
+)
+def test_the_stand_in_answers_refusals_as_drivers_do(refused: str, code: int, machine: GpuMachine) -> None:
+    """With what people measured in sandboxes: NVIDIA/OpenShell#710, truefoundry/trueforge#466."""
+    words = [*_HERE, str(machine.folder / "lib")]
+    for name in ("nvidiactl", "nvidia0", "nvidia-uvm"):
+        bind = "--ro-bind" if refused == "nodes" else "--dev-bind"
+        words += [] if name == refused else [bind, str(machine.folder / "nodes.d" / name), f"/dev/{name}"]
+    words += ["--remount-ro", "/proc"] if refused == "comm" else []
+    words += ["--tmpfs", "/sys"] if refused == "sys" else []
+    done = subprocess.run([*words, machine.folder / "cuda-start"], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(f"cuInit {code}, "), done.stderr
+
+
+@pytest.mark.parametrize("network", [True, False], ids=["own network", "host network"])
+def test_where_nothing_can_be_mounted_a_run_with_gpus_has_sys(network: bool, machine: GpuMachine, image: str) -> None:
+    # What bubblewrap does alone, without `enter.py`. CUDA fails with 304 in a container that has no /sys.
+    session = ("--network", "none" if network else "host")
+    code = _ALONE + "sys.exit(run(sys.argv[1:]))"
+    words = [python(None), "-c", code, "run", image, "--runner", "bubblewrap", "--workspace", "none", "-q", *session]
+    done = machine.run("cdi", [*words, "--gpus", "all", "--", "sh", "-c", "cuda-start; ls /sys/class/net | wc -l"])
+    started, interfaces = done.stdout.splitlines()
+    assert started == STARTED.format(2)
+    assert (interfaces == "0") == network

@@ -11,7 +11,8 @@
  * succeeds.
  *
  * cuInit and the first context ask of the system what drivers from 570 on ask of it, and answer a refusal with the same
- * code: 304 if the name of a thread cannot be written to /proc/PID/task/TID/comm or /sys cannot be read, 100 if
+ * code: 304 if the name of a thread cannot be written to /proc/PID/task/TID/comm, /sys cannot be read or there is no
+ * memory file, 100 if
  * /dev/nvidiactl or every /dev/nvidiaN cannot be opened for reading and writing or refuses an ioctl, 999 if that is
  * /dev/nvidia-uvm. /proc/driver/nvidia/params is read and may be missing. In a child after fork, which inherits a driver
  * that it cannot use, everything answers 3. STANDIN_DEV is another folder for /dev.
@@ -36,9 +37,9 @@ enum { FUNCTION_NOT_FOUND = 13, FIRST_SLICE = 1000 };
 enum { NO_DEVICE = 100, INVALID_DEVICE = 101, OS_CALL_FAILED = 304, UNKNOWN = 999, NOT_INITIALIZED = 3 };
 enum { READ_ONLY = 0, READ_WRITE = 2, NOT_PERMITTED = 1, NO_ACCESS = 13, MOST_NODES = 16 };
 #ifdef __aarch64__
-enum { GETTID = 178 };
+enum { GETTID = 178, MEMFD_CREATE = 279 };
 #else
-enum { GETTID = 186 };
+enum { GETTID = 186, MEMFD_CREATE = 319 };
 #endif
 
 /* Return the start of a variable's value for one GPU, 0 if it is not set. It ends at a '|' or at the end. */
@@ -212,12 +213,13 @@ static void *wait_for_ever(void *unused)
 
 int cuInit(unsigned flags)
 {
-    int number, code = refusal("cuInit", 0);
+    int number, memory, code = refusal("cuInit", 0);
     if (inherited())
         return NOT_INITIALIZED;
     if (code || visible_devices)
         return code;
-    if (name_thread(syscall(GETTID)))
+    memory = syscall(MEMFD_CREATE, "standin", 1);
+    if (memory < 0 || name_thread(syscall(GETTID)))
         return OS_CALL_FAILED;
     readable("/proc/driver/nvidia/params");
     if (!usable("nvidiactl", -1))
