@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import pty
 import pwd
+import shutil
 import subprocess
+import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +22,11 @@ from pathlib import Path
 
 import pytest
 
+from envkit.run.model import DATA
 from envkit.watch.model import read
 from tests.engines.conftest import IMAGE, OF_FILES
-from tests.engines.test_run import read_until, type_until
+from tests.engines.test_run import GLIBC, read_until, type_until
+from tests.support import standin
 from tests.support.another_user import another_user, words_for
 from tests.support.file_images import Packed, entry, packed, write_archive, write_layout
 from tests.support.gpu_machine import NODES, STARTED, GpuMachine, python, require_compiler, variables
@@ -262,6 +268,59 @@ def test_proot_runs_no_sessions_and_says_so(machine: GpuMachine, image: str) -> 
     done = Place(machine, "proot", None, "cdi", image).envkit("run", image, "--runner", "proot", "--", "cuda-start")
     assert done.returncode == 2
     assert "'proot' is not one of" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def torch_folder(folder: Path) -> Path:
+    """A folder with this Python and its torch, whose CUDA is that of `cuda_standin.py`."""
+    torch = pytest.importorskip("torch")
+    if tuple(map(int, platform.libc_ver()[1].split("."))) > GLIBC:
+        pytest.skip("this machine's Python needs a newer glibc than that of the image")
+    site = Path(torch.__file__).parents[1]
+    made = folder / "torch"
+    (made / "standin").mkdir(parents=True)
+    shutil.copytree(sys.base_prefix, made / "python", symlinks=True, copy_function=_linked, ignore=_unneeded)
+    shutil.copytree(site, made / "site", symlinks=True, copy_function=_linked)
+    device = made / "standin" / "device.py"
+    device.write_bytes(standin.DEVICE.read_bytes())
+    (made / "standin" / "sitecustomize.py").write_text(standin.SITE.format(device=f"{DATA}/standin/device.py"))
+    return made
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def _unneeded(_: str, names: list[str]) -> set[str]:
+    return {name for name in names if name in ("site-packages", "test", "__pycache__") or name.startswith("config-")}
+
+
+@pytest.fixture(scope="module")
+def torch_image(folder: Path, layers: list[Packed]) -> str:
+    """The image whose Python and torch are in the user's folder of a verification."""
+    link = packed([(entry("opt/env", tarfile.SYMTYPE, target=f"{DATA}/python"), b"")])
+    paths = {
+        "PYTHONPATH": f"{DATA}/standin:{DATA}/site",
+        "LD_LIBRARY_PATH": f"{DATA}/python/lib",
+        "STANDIN_STARTS": "1",
+    }
+    settings = {**_SETTINGS, "Env": [*_SETTINGS["Env"], *map("=".join, paths.items())], "Entrypoint": []}
+    return f"oci:{write_layout(folder / 'torch-layout', [*layers, link], settings)}"
+
+
+@pytest.mark.parametrize("place", [(name, "root", "cdi") for name in OF_FILES], ids="-".join, indirect=True)
+def test_the_kernel_check_of_a_verification_passes(
+    place: Place, torch_folder: Path, torch_image: str, tmp_path: Path
+) -> None:
+    record = tmp_path / "record.json"
+    options = ["--runner", place.runner, "--gpus", "all", "--only", "C04", "--data", str(torch_folder)]
+    done = place.envkit("verify", torch_image, *options, "-o", str(record))
+    assert record.exists(), done.stderr
+    verdicts = {one["id"]: one["verdict"] for one in json.loads(record.read_text())["checks"]}
+    assert verdicts["C04.kernel"] == "PASS", done.stdout
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ sys.path.insert(0, "payload.pyz")
 from envkit.smoke.__main__ import main
 sys.exit(main())
 """
-_SITE = """
+SITE = """
 import runpy, sys
 from importlib.machinery import PathFinder
 
@@ -76,7 +76,7 @@ class StandIn:
     def prepare(cls, folder: Path) -> StandIn:
         """Write the payload and its files, with NVIDIA's libraries if this machine has a C compiler."""
         (folder / "payload.pyz").write_bytes(payload_archive())
-        (folder / "sitecustomize.py").write_text(_SITE.format(device=str(DEVICE)))
+        (folder / "sitecustomize.py").write_text(SITE.format(device=str(DEVICE)))
         if compiler := shutil.which("gcc"):
             library = build_driver(compiler, folder)
             for name in LIBRARIES:
