@@ -11,11 +11,11 @@ import os
 import platform
 import pty
 import pwd
+import secrets
 import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,9 +104,13 @@ class Place:
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """A folder that every user may enter, and no run of proot may write to."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="envkit-gpus-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
+    # Podman makes a name of an image's path, in which `-_` is not allowed, as in names that tempfile makes.
+    path = Path(f"/var/tmp/envkit-gpus-{secrets.token_hex(4)}")
+    path.mkdir(mode=0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,14 @@ class GpuEdits:
     libraries: tuple[str, ...] = ()  # paths in the container that the image's loader has to find
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFiles:
+    """What the driver's files below /proc/driver/nvidia say about GPUs; both empty where they are missing."""
+
+    minors: Mapping[str, int]  # UUID -> number in /dev
+    slices: Mapping[int, Sequence[str]]  # number in /dev -> device files of the MIG devices of this GPU
+
+
 def from_cdi(tree: Any, gpus: str, *, minors: Mapping[str, int], path: str = "the CDI specification") -> GpuEdits:
     """Return the edits of a CDI specification for `gpus` (`all`, or names joined by commas).
 
@@ -107,9 +115,8 @@ def from_loader(
     gpus: str,
     *,
     machine: str,
-    minors: Mapping[str, int],
+    driver: DriverFiles,
     folder: str,
-    slices: Mapping[int, Sequence[str]] | None = None,
     tool: str | None = None,
 ) -> GpuEdits:
     """Return the edits for a host without a CDI specification.
@@ -119,9 +126,8 @@ def from_loader(
         dev: names in /dev.
         gpus: `all`, or numbers and UUIDs joined by commas.
         machine: the value of `platform.machine()`.
-        minors: UUID -> number in /dev.
+        driver: what the driver says about the GPUs.
         folder: the folder for libraries in the container.
-        slices: number in /dev -> device files of the MIG devices of this GPU.
         tool: path of nvidia-smi, None if it is not installed.
 
     Raises:
@@ -135,7 +141,7 @@ def from_loader(
             "this machine cannot give GPUs to containers: it has no /dev/nvidia0 and no CDI specification",
             hint=_HINT,
         )
-    requested = gpus.split(",")
+    requested, minors = gpus.split(","), driver.minors
     wanted = present if gpus == "all" else [minors.get(gpu, int(gpu) if gpu.isdigit() else -1) for gpu in requested]
     # Not strict: `all` is one request for several numbers, which are all present.
     missing = [gpu for gpu, number in zip(requested, wanted, strict=False) if number not in present]
@@ -149,7 +155,7 @@ def from_loader(
         )
     devices = [f"/dev/nvidia{number}" for number in dict.fromkeys(wanted)]
     devices += [f"/dev/{name}" for name in _CONTROL if name in names or f"/dev/{name}" in _REQUIRED]
-    devices += [path for number in dict.fromkeys(wanted) for path in (slices or {}).get(number, ())]
+    devices += [path for number in dict.fromkeys(wanted) for path in driver.slices.get(number, ())]
     mounts = [(path, f"{folder}/{name}") for name, path in sorted(libraries.items())]
     mounts += [(tool, "/usr/bin/nvidia-smi")] if tool else []
     return GpuEdits(devices=tuple((path, path) for path in devices), mounts=tuple(mounts), links={}, env={})

@@ -15,6 +15,7 @@ from envkit.ground import strictyaml
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import ask
 from envkit.run.rootless.gpu_devices import (
+    DriverFiles,
     GpuEdits,
     check_present,
     from_cdi,
@@ -51,14 +52,14 @@ def host_gpus(gpus: str, stack: Stack) -> GpuEdits:
         names = [(path, _soname(host) or "") for host, path in edits.mounts if path in edits.libraries]
         edits = replace(edits, links={**loader_links(names, folder), **edits.links})
     else:
+        slices = {number: _texts(f"capabilities/gpu{number}/mig/**/access") for number in minors.values()}
         edits = from_loader(
             _listing(),
             os.listdir("/dev"),  # noqa: PTH208 - names alone
             gpus,
             machine=platform.machine(),
-            minors=minors,
+            driver=DriverFiles(minors=minors, slices=mig_nodes(slices)),
             folder=folder,
-            slices=mig_nodes({number: _texts(f"capabilities/gpu{number}/mig/**/access") for number in minors.values()}),
             tool=shutil.which("nvidia-smi"),
         )
     check_present(edits, lambda path: Path(path).exists(), None if specification is None else str(specification))

@@ -1,13 +1,14 @@
 """What a container gets of the host's GPUs, from a CDI specification or from the loader's cache."""
 
 import re
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from envkit.ground import strictyaml
 from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.run.rootless.gpu_devices import (
+    DriverFiles,
     GpuEdits,
     check_present,
     driver_libraries,
@@ -72,9 +73,18 @@ UUIDS = {"GPU-1": 1}
 SPECIFICATION = "/etc/cdi/nvidia.yaml"
 
 
-def loader(gpus: str, *, listing: str = LISTING, dev: tuple[str, ...] = DEV, **more: Any) -> GpuEdits:
-    given = {"machine": "x86_64", "minors": UUIDS, "folder": "/usr/lib64", "tool": "/usr/bin/nvidia-smi", **more}
-    return from_loader(listing, dev, gpus, **given)
+def loader(
+    gpus: str,
+    *,
+    listing: str = LISTING,
+    dev: tuple[str, ...] = DEV,
+    minors: Mapping[str, int] = UUIDS,
+    slices: Mapping[int, Sequence[str]] | None = None,
+) -> GpuEdits:
+    driver = DriverFiles(minors=minors, slices=slices or {})
+    return from_loader(
+        listing, dev, gpus, machine="x86_64", driver=driver, folder="/usr/lib64", tool="/usr/bin/nvidia-smi"
+    )
 
 
 def cdi(gpus: str, text: str = CDI) -> GpuEdits:
@@ -157,11 +167,7 @@ def test_a_gpu_that_is_named_twice_is_given_once() -> None:
 @pytest.mark.parametrize(
     ("missing", "said", "hint"),
     [
-        (
-            "/dev/nvidia-uvm",
-            r"/dev/nvidia-uvm is missing \(the module nvidia-uvm is not loaded\)",
-            "nvidia-modprobe -u",
-        ),
+        ("/dev/nvidia-uvm", "/dev/nvidia-uvm is missing, and CUDA does not start", "nvidia-modprobe -u"),
         ("/dev/nvidiactl", "/dev/nvidiactl is missing, and CUDA does not start", "nvidia-modprobe -c 0"),
         ("/dev/nvidia1", "/dev/nvidia1 is missing", "nvidia-modprobe -c 0"),
     ],
