@@ -86,7 +86,7 @@ class BubblewrapRunner(FileRunner):
                 network=session.network != "host",
                 terminal=session.terminal,
             )
-            cell = furnish(folder, stack, means, inside, RunLimits(shm_mb=session.shm_mb))
+            cell = furnish(folder, stack, means, inside, session_limits(session))
             with contextlib.ExitStack() as open_terminal:
                 terminal = open_terminal.enter_context(new_terminal()) if session.terminal else None
                 return self._attach(cell, means, words, terminal, first=session.has_init)
@@ -187,6 +187,13 @@ def _through_shell(argv: Sequence[str], stack: Stack) -> tuple[str, ...]:
     """
     has_shell = any(stack.find(path) is not None for path in ("bin/sh", "usr/bin/sh"))
     return ("/bin/sh", "-c", 'exec "$@"', "sh", *argv) if has_shell else tuple(argv)
+
+
+def session_limits(session: Session) -> RunLimits:
+    """Return the limits of a session. As with `docker run`, its memory is not limited: it is the user's own command."""
+    memory = cage.memory_here()
+    # The kernel's default for a tmpfs is half of the machine's memory, which may be more than this process's own limit.
+    return RunLimits(shm_mb=session.shm_mb, tmp_mb=None if memory is None else max(1, memory // 2 >> 20))
 
 
 def _network_files() -> dict[str, bytes]:

@@ -160,3 +160,11 @@ def test_a_printed_line_can_be_run_later(layout: Path) -> None:
     line = run(*words).strip()
     assert run("sh", "-c", line) == "later\n"
     assert layout.name in " ".join(name for names in storage().values() for name in names)
+
+
+def test_a_folder_whose_path_is_no_image_name_is_loaded(layout: Path) -> None:
+    folder, before = layout.with_name("My-_Image"), storage()
+    made(folder)
+    words = [sys.executable, "-m", "envkit", "run", f"oci:{folder}", "--runner", "podman", "--workspace", "none", "-q"]
+    assert run(*words, "--", "echo", "in") == "in\n"
+    assert storage() == before

@@ -284,7 +284,7 @@ def read_until(terminal: int, wanted: str | None) -> str:
     return shown
 
 
-_GLIBC = (2, 36)  # of the image
+GLIBC = (2, 36)  # of the image
 _TRAINING = """
 import sys, time, torch
 
@@ -316,7 +316,7 @@ def watched(words: Sequence[str], *command: str, options: Sequence[str] = ()) ->
 def test_a_training_in_an_image_is_watched(words: list[str]) -> None:
     """It runs on the Python and the torch of this machine, as the image has none."""
     torch = pytest.importorskip("torch")
-    if tuple(map(int, platform.libc_ver()[1].split("."))) > _GLIBC:
+    if tuple(map(int, platform.libc_ver()[1].split("."))) > GLIBC:
         pytest.skip("this machine's Python needs a newer glibc than that of the image")
     Path("train.py").write_text(_TRAINING)
     mounts = {sys.base_prefix: "/opt/python", str(Path(torch.__file__).parents[1]): "/opt/site"}

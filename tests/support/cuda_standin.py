@@ -14,7 +14,8 @@ STANDIN_CC is the compute capability times ten. STANDIN_FAULT names what goes wr
 (copies of both directions share one engine), `cores` (every precision at float32's rate), `slow` (products at a tenth
 of the rate), `bits` (a word of memory loses a bit), `hangs` (it never answers), `lost` (each use raises), `broken` (the
 first convolution ends with an error after which nothing works), `full` (no convolution gets its memory). There are
-STANDIN_COUNT devices, and where STANDIN_SICK is given, the fault is that device's alone.
+STANDIN_COUNT devices, and where STANDIN_SICK is given, the fault is that device's alone. With STANDIN_STARTS, CUDA is
+started by the driver's library, and the device is there only if that succeeds.
 
 Only the process that first used CUDA can use it, as with the real one: in a process that it forks, each use raises, and
 an event that is freed there ends that process with SIGABRT. STANDIN_CUDA is the version of CUDA that torch names; with
@@ -46,6 +47,7 @@ KERNEL_S = 5e-3
 QUERY_S = 1e-3
 TOTAL_BYTES = 1 << 34
 ON_HOST = ("__get__", "to", "cpu")
+ERRORS = {100: "no CUDA-capable device is detected", 304: "OS call failed or operation not supported on this OS"}
 WIDENED = ("layer_norm", "softmax")  # by autocast to 16 bits on a GPU, and not on the CPU
 LARGE, COMPUTED = 2048, 64
 LARGE_COPY = 1 << 16
@@ -377,6 +379,28 @@ class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
         return result
 
 
+def driver_answer(*, context: bool = True) -> int:
+    """Return what the driver's library answers when CUDA starts, 0 without STANDIN_STARTS."""
+    if not os.environ.get("STANDIN_STARTS"):
+        return 0
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 35  # cudaErrorInsufficientDriver
+    made = ctypes.c_void_p()
+    return int(driver.cuInit(0) or (context and driver.cuDevicePrimaryCtxRetain(ctypes.byref(made), 0)))
+
+
+def initialize() -> None:
+    """Start CUDA as torch does; raises RuntimeError if the driver cannot."""
+    if code := driver_answer():
+        raise RuntimeError(
+            "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+            f"NumCudaDevices() that might have already set an error? Error {code}: {ERRORS.get(code, 'unknown error')}"
+        )
+    Context.use()
+
+
 def properties(index: Any = 0) -> SimpleNamespace:
     """Return torch's properties of a device."""
     number = 0 if index is None else torch.device("cuda", index).index if isinstance(index, int) else index.index or 0
@@ -392,11 +416,11 @@ def properties(index: Any = 0) -> SimpleNamespace:
 
 
 for name, value in {
-    "is_available": lambda: True,
+    "is_available": lambda: driver_answer(context=False) == 0,
     "is_bf16_supported": lambda including_emulation=True: CAPABILITY >= (8, 0) or including_emulation,
     "device_count": lambda: COUNT,
     "device": Device,
-    "init": Context.use,
+    "init": initialize,
     "is_initialized": Context.is_own,
     "is_current_stream_capturing": lambda: False,
     "default_stream": lambda *_: clock.main,

@@ -10,13 +10,37 @@
  * second GPU only. Instead of a number, "crash" ends the process, "hang" never returns, and "talk" prints a line and
  * succeeds.
  *
- * Built without a C library, so that it loads into any image.
+ * cuInit and the first context ask of the system what drivers from 570 on ask of it, and answer a refusal with the same
+ * code: 304 if the name of a thread cannot be written to /proc/PID/task/TID/comm, /sys cannot be read or there is no
+ * memory file, 100 if
+ * /dev/nvidiactl or every /dev/nvidiaN cannot be opened for reading and writing or refuses an ioctl, 999 if that is
+ * /dev/nvidia-uvm. /proc/driver/nvidia/params is read and may be missing. In a child after fork, which inherits a driver
+ * that it cannot use, everything answers 3. STANDIN_DEV is another folder for /dev.
+ *
+ * Built without a C library, so that it loads into any image: its functions are those of the process.
  */
 extern char *getenv(const char *name);
 extern int puts(const char *text);
 extern int pause(void);
+extern int open(const char *path, int flags, ...);
+extern long read(int file, void *to, unsigned long room);
+extern long write(int file, const void *from, unsigned long size);
+extern int close(int file);
+extern int ioctl(int file, unsigned long request, ...);
+extern int getpid(void);
+extern long syscall(long number, ...);
+extern int *__errno_location(void);
+/* Weak: without threads in the C library (glibc before 2.34 without libpthread) there is no helper thread. */
+extern int pthread_create(unsigned long *, const void *, void *(*)(void *), void *) __attribute__((weak));
 
 enum { FUNCTION_NOT_FOUND = 13, FIRST_SLICE = 1000 };
+enum { NO_DEVICE = 100, INVALID_DEVICE = 101, OS_CALL_FAILED = 304, UNKNOWN = 999, NOT_INITIALIZED = 3 };
+enum { READ_ONLY = 0, READ_WRITE = 2, NOT_PERMITTED = 1, NO_ACCESS = 13, MOST_NODES = 16 };
+#ifdef __aarch64__
+enum { GETTID = 178, MEMFD_CREATE = 279 };
+#else
+enum { GETTID = 186, MEMFD_CREATE = 319 };
+#endif
 
 /* Return the start of a variable's value for one GPU, 0 if it is not set. It ends at a '|' or at the end. */
 static const char *value_of(const char *name, unsigned device)
@@ -107,6 +131,135 @@ int cuDriverGetVersion(int *version)
 {
     *version = number("STANDIN_CUDA", 12080);
     return 0;
+}
+
+static char *append(char *to, const char *text)
+{
+    while (*text)
+        *to++ = *text++;
+    *to = 0;
+    return to;
+}
+
+static char *append_number(char *to, unsigned value)
+{
+    char digits[12], *at = digits + sizeof digits;
+    *--at = 0;
+    do
+        *--at = '0' + value % 10;
+    while (value /= 10);
+    return append(to, at);
+}
+
+/* Write the name of a thread as pthread_setname_np does, and return 0 or OS_CALL_FAILED. Its name stays the same. */
+static int name_thread(int thread)
+{
+    char path[64], name[16];
+    long size;
+    int file, written = 0;
+    append(append_number(append(append_number(append(path, "/proc/"), getpid()), "/task/"), thread), "/comm");
+    file = open(path, READ_WRITE);
+    if (file < 0)
+        return OS_CALL_FAILED;
+    size = read(file, name, sizeof name);
+    written = size > 0 && write(file, name, size - 1) == size - 1;
+    close(file);
+    return written ? 0 : OS_CALL_FAILED;
+}
+
+/* Open a node and issue an ioctl. Return whether both are allowed; a node that knows no such request allows it. */
+static int usable(const char *name, int number)
+{
+    char path[256], *end;
+    unsigned version[18] = {0};
+    const char *folder = getenv("STANDIN_DEV");
+    int file;
+    end = append(append(append(path, folder ? folder : "/dev"), "/"), name);
+    if (number >= 0)
+        append_number(end, number);
+    file = open(path, READ_WRITE);
+    if (file < 0)
+        return 0;
+    /* NV_ESC_CHECK_VERSION_STR of 72 bytes. The file stays open, as with a driver. */
+    if (ioctl(file, 0xC04846D2, version) < 0)
+        return *__errno_location() != NOT_PERMITTED && *__errno_location() != NO_ACCESS;
+    return 1;
+}
+
+static int readable(const char *path)
+{
+    int file = open(path, READ_ONLY);
+    if (file >= 0)
+        close(file);
+    return file >= 0;
+}
+
+static int visible_devices, owner;
+static volatile int helper;
+
+/* Return whether this process is a child of the one that started CUDA. */
+static int inherited(void)
+{
+    return owner && owner != getpid();
+}
+
+static void *wait_for_ever(void *unused)
+{
+    helper = syscall(GETTID);
+    for (;;)
+        pause();
+    return unused;
+}
+
+int cuInit(unsigned flags)
+{
+    int number, memory, code = refusal("cuInit", 0);
+    if (inherited())
+        return NOT_INITIALIZED;
+    if (code || visible_devices)
+        return code;
+    memory = syscall(MEMFD_CREATE, "standin", 1);
+    if (memory < 0 || name_thread(syscall(GETTID)))
+        return OS_CALL_FAILED;
+    readable("/proc/driver/nvidia/params");
+    if (!usable("nvidiactl", -1))
+        return NO_DEVICE;
+    for (number = 0; number < MOST_NODES; number++)
+        visible_devices += usable("nvidia", number);
+    if (!visible_devices)
+        return NO_DEVICE;
+    if (!usable("nvidia-uvm", -1))
+        code = UNKNOWN;
+    else if (!readable("/sys/devices/system/node") || !readable("/sys/bus/pci/devices"))
+        code = OS_CALL_FAILED;
+    if (code)
+        visible_devices = 0;
+    else
+        owner = getpid();
+    return code;
+}
+
+int cuDeviceGetCount(int *count)
+{
+    *count = visible_devices;
+    return visible_devices && !inherited() ? 0 : NOT_INITIALIZED;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    unsigned long thread;
+    if (!visible_devices || inherited())
+        return NOT_INITIALIZED;
+    if (device < 0 || device >= visible_devices)
+        return INVALID_DEVICE;
+    *context = (void *)1;
+    if (helper || !pthread_create)
+        return 0;
+    if (pthread_create(&thread, 0, wait_for_ever, 0))
+        return OS_CALL_FAILED;
+    while (!helper)
+        ;
+    return name_thread(helper);
 }
 
 int nvmlInit_v2(void)

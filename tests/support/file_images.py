@@ -79,6 +79,25 @@ def write_layout(
     return folder
 
 
+def write_archive(path: Path, layers: Iterable[Packed], config: Mapping[str, Any], *, tag: str) -> Path:
+    """Write an image as `docker save` did before its files were OCI layouts, and return the path."""
+    rows = list(layers)
+    rootfs = {"type": "layers", "diff_ids": [layer.diff_id for layer in rows]}
+    configuration = {"architecture": "amd64", "os": "linux", "config": dict(config), "rootfs": rootfs}
+    files = {f"{number}.tar": layer.data for number, layer in enumerate(rows)}
+    manifest = [{"Config": "config.json", "RepoTags": [tag], "Layers": list(files)}]
+    with tarfile.open(path, "w") as tar:
+        for name, data in {
+            **files,
+            "config.json": json.dumps(configuration).encode(),
+            "manifest.json": json.dumps(manifest).encode(),
+        }.items():
+            info = entry(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
 def read_folder(folder: Path, tag: str | None = None) -> Image:
     """Return the image of a layout's folder."""
     return layout.read_layout(FileReference(kind=LAYOUT, path=folder, tag=tag))

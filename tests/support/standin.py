@@ -42,7 +42,7 @@ sys.path.insert(0, "payload.pyz")
 from envkit.smoke.__main__ import main
 sys.exit(main())
 """
-_SITE = """
+SITE = """
 import runpy, sys
 from importlib.machinery import PathFinder
 
@@ -59,16 +59,17 @@ sys.meta_path.insert(sys.meta_path.index(PathFinder), AfterTorch())
 """
 
 
-def build_driver(compiler: str, folder: Path) -> Path:
+def build_driver(compiler: str, folder: Path, *, soname: str | None = None) -> Path:
     """Build the driver's library and return its path."""
     library = folder / "driver.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-O1", "-o", str(library), str(DRIVER)], check=True)
+    options = ["-shared", "-fPIC", "-nostdlib", "-O1", *([f"-Wl,-soname,{soname}"] if soname else [])]
+    subprocess.run([compiler, *options, "-o", str(library), str(DRIVER)], check=True)
     return library
 
 
 def write_site(folder: Path) -> None:
     """Write the start-up module with which processes see the simulated GPU, if the folder is in their PYTHONPATH."""
-    (folder / "sitecustomize.py").write_text(_SITE.format(device=str(DEVICE)))
+    (folder / "sitecustomize.py").write_text(SITE.format(device=str(DEVICE)))
 
 
 @dataclass(frozen=True, slots=True)

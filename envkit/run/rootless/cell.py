@@ -17,6 +17,7 @@ from pathlib import Path
 from envkit.ground.errors import EnvironmentProblem
 from envkit.run.model import DATA, RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
+from envkit.run.rootless.kernel_files import empty, proc_words, sys_words
 from envkit.run.rootless.stack import Stack, Top, inside, link_stack, make_top
 from envkit.run.rootless.user import User
 from envkit.run.session import Mount
@@ -83,7 +84,7 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
         lowers = _link_layers(folder, stack)
     else:
         merge(folder, stack)
-    words = [*_isolation(means, run), *_mounts(folder, means, limits)]
+    words = [*_isolation(means, run), *_mounts(folder, limits)]
     for volume in run.volumes:
         # For any user, because the image's USER may be any.
         words += ["--perms", "1777", "--tmpfs", inside(volume)]
@@ -98,10 +99,7 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
         words += ["--dev-bind", host, path]
     for host, path in mounts:
         words += ["--ro-bind", host, path]
-    if not run.network and not means.sysfs:
-        words += ["--ro-bind", "/sys", "/sys"]  # it shows the machine's network, which the container shares
-    # /proc as well: the kernel allows opening a sysctl by user ID alone, whatever the capabilities.
-    words += ["--remount-ro", "/dev", "--remount-ro", "/proc"]
+    words += [*proc_words(), *_sys(folder, means, run), "--remount-ro", "/dev"]
     for key, value in environment(run.user, run.env, gpus).items():
         words += ["--setenv", key, value]
     return Cell(
@@ -208,9 +206,18 @@ def _isolation(means: Means, run: Inside) -> list[str]:
     return [*words, "--uid", str(run.user.uid), "--gid", str(run.user.gid)]
 
 
-def _mounts(folder: Path, means: Means, limits: RunLimits) -> list[str]:
+def _mounts(folder: Path, limits: RunLimits) -> list[str]:
     words = ["--ro-bind", str(folder / "merged"), "/", "--proc", "/proc", "--dev", "/dev"]
     words += ["--perms", "1777", "--size", str(limits.shm_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108
     size = [] if limits.tmp_mb is None else ["--size", str(limits.tmp_mb << 20)]
-    words += ["--perms", "1777", *size, "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
-    return [*words, "--ro-bind", str(folder / "sys"), "/sys"] if means.sysfs else words
+    return [*words, "--perms", "1777", *size, "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
+
+
+def _sys(folder: Path, means: Means, run: Inside) -> list[str]:
+    """Return the arguments for /sys: the container's own, else the machine's where a run needs it, else none."""
+    if means.sysfs:
+        return ["--ro-bind", str(folder / "sys"), "/sys", *sys_words()]
+    if run.network and run.gpus is None:
+        return []  # the machine's shows the names of its network devices, which the container does not have
+    # CUDA fails with error 304 if it cannot read /sys/devices/system/node and /sys/bus/pci/devices.
+    return ["--ro-bind", "/sys", "/sys", *sys_words(), *(empty("/sys/class/net") if run.network else ())]

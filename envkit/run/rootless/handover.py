@@ -10,17 +10,19 @@ import contextlib
 import json
 import re
 import secrets
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.engine.failures import EngineInfo, translate
 from envkit.ground import identity, store
 from envkit.ground.errors import EnvkitError, UsageError
-from envkit.ground.paths import cache_dir
+from envkit.ground.paths import cache_dir, scratch
 from envkit.ground.process import ask
-from envkit.image.reference import ARCHIVE, FileReference
+from envkit.image.reference import ARCHIVE, LAYOUT, FileReference
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from envkit.ground.progress import Reporter
     from envkit.image.reference import Reference
@@ -29,6 +31,10 @@ _LOAD_S = 1800.0  # gigabytes, copied into the engine's storage
 _ASK_S = 120.0  # Podman's storage is slow when it has many images
 # "Loaded image: docker.io/library/app:1", or for an image without a name "Loaded image ID: sha256:..."
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
+# Podman makes an image's name of a folder's path, and refuses one that is no name (capital letters, spaces, `-_`).
+# Source: distribution/reference, the grammar of path components; a name has at most 255 characters with its domain.
+_COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_PLAIN_PATH = re.compile(rf"(?=.{{1,240}}$)/?{_COMPONENT}(?:/{_COMPONENT})*")
 _OWN = "localhost/envkit-session/"  # localhost is Podman's registry of local names
 # The labels that identify a process. Their values are the tag of a session's own name.
 _LABELS = (f"{identity.PREFIX}.host", f"{identity.PREFIX}.boot", f"{identity.PREFIX}.pid", f"{identity.PREFIX}.started")
@@ -61,8 +67,8 @@ def hand_over(
         return _lend(program, reference, until)
     reporter.note(f"loading {reference} into {engine}, where it stays")
     if engine == "podman":
-        argv = [program, "pull", "--quiet", str(reference)]
-    elif reference.kind == ARCHIVE:
+        return _pulled(program, reference)
+    if reference.kind == ARCHIVE:
         argv = [program, "load", "--quiet", "--input", str(reference.path)]
     else:
         raise UsageError(
@@ -85,7 +91,7 @@ def _lend(program: str, reference: FileReference, until: contextlib.ExitStack) -
     # back below. Without the lock, a second session could see it before that and take it for the user's.
     with store.locked(folder):
         before = _swept(program)
-        ident = _ask([program, "pull", "--quiet", str(reference)], f"loading {reference}", "podman").split()[-1]
+        ident = _pulled(program, reference)
         owners = {name: owner for owner, names in before.items() for name in names}
         new = [name for name in _names_of(program, ident) if owners.get(name) != ident]
         own = f"{_OWN}{secrets.token_hex(4)}:{'_'.join(map(identity.current().labels().__getitem__, _LABELS))}"
@@ -97,6 +103,23 @@ def _lend(program: str, reference: FileReference, until: contextlib.ExitStack) -
             words = ["untag", ident, name] if owner is None else ["tag", owner, name]
             _ask([program, *words], f"naming {reference}", "podman")
     return ident
+
+
+def _pulled(program: str, reference: FileReference) -> str:
+    """Load an image into podman's storage and return its ID there."""
+    with _plainly_named(reference) as named:
+        return _ask([program, "pull", "--quiet", str(named)], f"loading {reference}", "podman").split()[-1]
+
+
+@contextmanager
+def _plainly_named(reference: FileReference) -> Iterator[FileReference]:
+    """Yield the reference, or one to the same folder by another path if Podman cannot make a name of its own."""
+    if reference.kind != LAYOUT or _PLAIN_PATH.fullmatch(str(reference.path)):
+        yield reference
+        return
+    with scratch() as folder:
+        (folder / "image").symlink_to(reference.path.absolute(), target_is_directory=True)
+        yield replace(reference, path=folder / "image")
 
 
 def _remove(program: str, name: str) -> None:

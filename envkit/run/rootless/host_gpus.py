@@ -14,11 +14,21 @@ from typing import IO
 from envkit.ground import strictyaml
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import ask
-from envkit.run.rootless.gpu_devices import GpuEdits, from_cdi, from_loader, gpu_minors, loader_links
+from envkit.run.rootless.gpu_devices import (
+    DriverFiles,
+    GpuEdits,
+    check_present,
+    from_cdi,
+    from_loader,
+    gpu_minors,
+    loader_links,
+    mig_nodes,
+)
 from envkit.run.rootless.stack import Stack
 
 # The two folders of the CDI specification; nvidia-ctk writes YAML unless JSON is requested.
 _CDI = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml", "/etc/cdi/nvidia.json", "/var/run/cdi/nvidia.json")
+_DRIVER = Path("/proc/driver/nvidia")
 _PATIENCE_S = 10.0  # for ldconfig to print its cache
 _HEADER = 64  # bytes of a 64-bit ELF header
 _LOAD, _DYNAMIC = 1, 2  # PT_LOAD, PT_DYNAMIC of elf(5)
@@ -31,31 +41,39 @@ def host_gpus(gpus: str, stack: Stack) -> GpuEdits:
     """Return the edits that make these GPUs available in a container.
 
     Raises:
-        EnvironmentProblem: this machine has no GPU, or its driver's libraries are missing.
+        EnvironmentProblem: this machine has no GPU, or its driver's libraries or device files are missing.
         UsageError: there is no GPU of this name.
     """
     folder = library_folder(stack, platform.machine())
     specification = next((Path(candidate) for candidate in _CDI if Path(candidate).is_file()), None)
+    minors = gpu_minors(_texts("gpus/*/information"))
     if specification is not None:
-        edits = from_cdi(strictyaml.read_file(specification), gpus)
+        edits = from_cdi(strictyaml.read_file(specification), gpus, minors=minors, path=str(specification))
         names = [(path, _soname(host) or "") for host, path in edits.mounts if path in edits.libraries]
         edits = replace(edits, links={**loader_links(names, folder), **edits.links})
     else:
-        information = []
-        for path in Path("/proc/driver/nvidia/gpus").glob("*/information"):
-            with contextlib.suppress(OSError):
-                information.append(path.read_text(errors="replace"))
+        slices = {number: _texts(f"capabilities/gpu{number}/mig/**/access") for number in minors.values()}
         edits = from_loader(
             _listing(),
             os.listdir("/dev"),  # noqa: PTH208 - names alone
             gpus,
             machine=platform.machine(),
-            minors=gpu_minors(information),
+            driver=DriverFiles(minors=minors, slices=mig_nodes(slices)),
             folder=folder,
             tool=shutil.which("nvidia-smi"),
         )
+    check_present(edits, lambda path: Path(path).exists(), None if specification is None else str(specification))
     # By default Triton looks for libcuda in the image's loader cache, to which nothing can be added.
     return replace(edits, env={"TRITON_LIBCUDA_PATH": folder, **edits.env})
+
+
+def _texts(pattern: str) -> list[str]:
+    """Return the driver's files below /proc/driver/nvidia, none where it is missing."""
+    texts = []
+    for path in sorted(_DRIVER.glob(pattern)):
+        with contextlib.suppress(OSError):
+            texts.append(path.read_text(errors="replace"))
+    return texts
 
 
 def library_folder(stack: Stack, machine: str) -> str:

@@ -42,6 +42,15 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0", "/dev/stdout": "fd/1", "/dev/stderr": "fd/2"}
 _FOLDERS = ("/proc", "/sys", "/tmp", _SHARED_MEMORY)  # noqa: S108 - of the container
 _OF_ALL_RUNS = (_OWN_FILES, _SHARED_MEMORY)  # where every run may write
+# CUDA names its threads in /proc/PID/task/TID/comm and fails with error 304 if it cannot. Landlock's rules are about
+# files that exist, so none can name the processes that a run will have. Of all other files below /proc, the kernel lets
+# a user who is not root write `_OPEN_TO_ALL`. If a user runs envkit, a run may also change settings of that user's
+# other processes, such as oom_score_adj; memory and signals stay out of reach.
+_OF_PROCESSES = ("/proc",)
+# Proot shows /dev/null there. Otherwise a run might wait for pressure of the machine, which is harmless; writing to
+# ns_last_pid needs a capability.
+_OPEN_TO_ALL = ("/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/irq", "/proc/pressure/memory",
+                "/proc/sys/kernel/ns_last_pid")  # fmt: skip
 # What is needed to load proot itself.
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 # Variables of the image that proot and its loader would obey. The shell in the image sets them instead.
@@ -71,6 +80,7 @@ class Prepared:
     outside: Outside
     writable: tuple[str, ...] | None  # None: the kernel has no Landlock
     readable: tuple[str, ...] | None
+    updatable: tuple[str, ...] = ()  # folders in which the run may write to existing files, as far as its user may
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,8 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     (folder / "tmp").mkdir()
     (folder / "tmp").chmod(0o1777)
     shared = [(target, target) for target in ("/proc", "/sys", _SHARED_MEMORY)]
-    binds = [*devices, *mounts, (str(folder / "tmp"), "/tmp"), *shared]  # noqa: S108 - the container's
+    masks = [("/dev/null", path) for path in _OPEN_TO_ALL if gpus and Path(path).exists()]
+    binds = [*devices, *mounts, (str(folder / "tmp"), "/tmp"), *shared, *masks]  # noqa: S108 - the container's
     # -v -1: without proot's warnings, which would be taken for the run's stderr. -i: the IDs that the run sees.
     words = [program(), "-v", "-1", "-r", str(root), "-w", workdir, "-i", f"{user.uid}:{user.gid}"]
     for host, path in binds:
@@ -151,6 +162,7 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
         if landlock
         else None,
         readable=(str(root), *_PROGRAMS, "/proc", "/sys", *(host for host, _ in mounts)) if landlock else None,
+        updatable=_OF_PROCESSES if gpus else (),
     )  # fmt: skip
 
 
@@ -202,6 +214,7 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
                 "rules": None if rules is None else passed[-1],
                 "writable": ready.writable,
                 "readable": ready.readable,
+                "updatable": ready.updatable,
                 "control": control,
                 "status": writer,
                 "report": _REPORT,

@@ -10,6 +10,7 @@ Argument: one JSON object
     uid, gid  the machine's user for the run; null: the caller
     rules     a descriptor from which the system call filter is read; null: none
     writable, readable    the only files and folders that the run may use; both null: no limit
+    updatable    folders in which it may also write to the files that exist; no ioctls
     control   a descriptor: START starts the run; STOP, or end of file, ends it
     status    a descriptor to which the process ID of the run's first process is written as JSON
     report    the number of the descriptor to which the run writes its exit code
@@ -41,12 +42,13 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same number on
 _BELOW_PATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 KEEPS_CONTENTS = 3
 """The first version of Landlock (Linux 6.2) that also forbids truncation: before, a run can empty any file it owns."""
-# Version 1 forbids every rename between folders. Version 6 adds signals and abstract sockets.
-_LEAST, _SCOPES = 2, 6
-_EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE = 1, 2, 4, 8, 1 << 14
+# Version 1 forbids every rename between folders. Version 5 (Linux 6.10) adds the ioctls of devices that a run opens,
+# version 6 signals and abstract sockets.
+_LEAST, _IOCTLS, _SCOPES = 2, 5, 6
+_EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE, _IOCTL = 1, 2, 4, 8, 1 << 14, 1 << 15
 _EVERYTHING = (1 << 14) - 1  # of version 2
 _DEVICE_NODES = (1 << 6) | (1 << 11)  # LANDLOCK_ACCESS_FS_MAKE_CHAR, LANDLOCK_ACCESS_FS_MAKE_BLOCK
-_OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE
+_OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _SIGNALS_AND_SOCKETS = 3  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET and LANDLOCK_SCOPE_SIGNAL
 _KILLED = 137  # 128 + SIGKILL
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # only `control` ends this process
@@ -130,7 +132,7 @@ def _become(task: dict[str, Any], gate: int, report: int) -> None:
     # Without CAP_SYS_ADMIN, Landlock and seccomp both require it.
     _call("prctl", _NO_NEW_PRIVILEGES, *(ctypes.c_ulong(argument) for argument in (1, 0, 0, 0)))
     if task["readable"] is not None:
-        _limit_files(task["writable"], task["readable"])
+        _limit_files(task["writable"], task["readable"], task["updatable"])
     os.dup2(report, task["report"], inheritable=True)
     os.chdir("/")
     if rules is not None:
@@ -153,17 +155,21 @@ def _be_user(uid: int, gid: int) -> None:
         raise PermissionError(error.errno, message) from error
 
 
-def _limit_files(writable: list[str], readable: list[str]) -> None:
+def _limit_files(writable: list[str], readable: list[str], updatable: list[str]) -> None:
     """Restrict this process and all of its children to these files."""
     version = landlock_version()
-    handled = _EVERYTHING | (_TRUNCATE if version >= KEEPS_CONTENTS else 0)
+    handled = _EVERYTHING | (_TRUNCATE if version >= KEEPS_CONTENTS else 0) | (_IOCTL if version >= _IOCTLS else 0)
     # An older kernel has a shorter structure, and accepts this one if the rest is zero.
     scoped = _SIGNALS_AND_SOCKETS if version >= _SCOPES else 0
     attributes = struct.pack("=QQQ", handled, 0, scoped)
     rules = int(_LIBC.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0)))
     if rules < 0:
         _fail("landlock_create_ruleset")
-    for paths, rights in ((readable, _EXECUTE | _READ | _LIST), (writable, handled & ~_DEVICE_NODES)):
+    for paths, rights in (
+        (readable, _EXECUTE | _READ | _LIST),
+        (updatable, _WRITE | _TRUNCATE),
+        (writable, handled & ~_DEVICE_NODES),
+    ):
         for path in paths:
             _allow(rules, path, rights & handled)
     if _LIBC.syscall(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint(0)):

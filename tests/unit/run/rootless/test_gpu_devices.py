@@ -1,13 +1,23 @@
 """What a container gets of the host's GPUs, from a CDI specification or from the loader's cache."""
 
 import re
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from envkit.ground import strictyaml
 from envkit.ground.errors import EnvironmentProblem, UsageError
-from envkit.run.rootless.gpu_devices import driver_libraries, from_cdi, from_loader, gpu_minors, loader_links
+from envkit.run.rootless.gpu_devices import (
+    DriverFiles,
+    GpuEdits,
+    check_present,
+    driver_libraries,
+    from_cdi,
+    from_loader,
+    gpu_minors,
+    loader_links,
+    mig_nodes,
+)
 
 CDI = """
 ---
@@ -59,14 +69,30 @@ LISTING = """3 libs found in cache `/etc/ld.so.cache'
 DEV = ("null", "nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps")
 
 
-def loader(gpus: str, *, listing: str = LISTING, dev: tuple[str, ...] = DEV) -> Any:
+UUIDS = {"GPU-1": 1}
+SPECIFICATION = "/etc/cdi/nvidia.yaml"
+
+
+def loader(
+    gpus: str,
+    *,
+    listing: str = LISTING,
+    dev: tuple[str, ...] = DEV,
+    minors: Mapping[str, int] = UUIDS,
+    slices: Mapping[int, Sequence[str]] | None = None,
+) -> GpuEdits:
+    driver = DriverFiles(minors=minors, slices=slices or {})
     return from_loader(
-        listing, dev, gpus, machine="x86_64", minors={"GPU-1": 1}, folder="/usr/lib64", tool="/usr/bin/nvidia-smi"
+        listing, dev, gpus, machine="x86_64", driver=driver, folder="/usr/lib64", tool="/usr/bin/nvidia-smi"
     )
 
 
+def cdi(gpus: str, text: str = CDI) -> GpuEdits:
+    return from_cdi(strictyaml.read(text, "nvidia.yaml"), gpus, minors=UUIDS, path=SPECIFICATION)
+
+
 def test_a_cdi_specification_is_followed() -> None:
-    edits = from_cdi(strictyaml.read(CDI, "nvidia.yaml"), "all")
+    edits = cdi("all")
     assert edits.devices == (
         ("/dev/nvidia0", "/dev/nvidia0"), ("/dev/nvidia1", "/dev/nvidia1"), ("/dev/nvidiactl", "/dev/nvidiactl"),
     )  # fmt: skip
@@ -77,7 +103,7 @@ def test_a_cdi_specification_is_followed() -> None:
 
 
 def test_single_gpus_can_be_asked_for() -> None:
-    edits = from_cdi(strictyaml.read(CDI, "nvidia.yaml"), "1")
+    edits = cdi("1")
     assert ("/dev/other1", "/dev/nvidia1") in edits.devices
     assert not [path for _, path in edits.devices if path == "/dev/nvidia0"]
 
@@ -94,15 +120,74 @@ def test_single_gpus_can_be_asked_for() -> None:
 )
 def test_odd_specifications_are_refused(text: str, said: str) -> None:
     with pytest.raises(EnvironmentProblem, match=said):
-        from_cdi(strictyaml.read(text, "nvidia.yaml"), "all")
+        cdi("all", text)
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
-    with pytest.raises(UsageError, match="there is no GPU 7 here") as caught:
-        from_cdi(strictyaml.read(CDI, "nvidia.yaml"), "0,7")
+    with pytest.raises(UsageError, match=r"there is no GPU 7 in /etc/cdi/nvidia\.yaml") as caught:
+        cdi("0,7")
     assert caught.value.hint == "--gpus all, or any of 0, 1, all"
     with pytest.raises(UsageError, match="there is no GPU GPU-9 here"):
         loader("GPU-9")
+
+
+def test_a_uuid_that_a_specification_does_not_list_is_looked_up() -> None:
+    assert cdi("GPU-1") == cdi("1")
+    with pytest.raises(UsageError, match="there is no GPU GPU-9 in /etc/cdi/nvidia") as caught:
+        cdi("0,GPU-9")
+    assert "--device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("name", ["MIG-a1b2", "0:1"])
+def test_a_mig_device_needs_a_specification(name: str) -> None:
+    with pytest.raises(
+        EnvironmentProblem, match=f"the MIG device {name} can be given to a container only by"
+    ) as caught:
+        loader(name)
+    assert "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml" in str(caught.value.hint)
+
+
+def test_without_the_drivers_folder_a_uuid_is_not_said_to_be_missing() -> None:
+    with pytest.raises(EnvironmentProblem, match="which GPU GPU-9 is cannot be found out: /proc/driver/nvidia/gpus"):
+        loader("GPU-9", minors={})
+    assert loader("1", minors={}) == loader("1")
+
+
+def test_the_mig_devices_of_a_gpu_are_given_with_it() -> None:
+    slices = mig_nodes({0: ["DeviceFileMinor: 30\nDeviceFileMode: 292\nDeviceFileModify: 1\n", ""], 1: ["x"]})
+    assert slices == {0: ("/dev/nvidia-caps/nvidia-cap30",), 1: ()}
+    assert [path for path, _ in loader("0", slices=slices).devices if "caps" in path] == list(slices[0])
+    assert [path for path, _ in loader("1", slices=slices).devices if "caps" in path] == []
+
+
+def test_a_gpu_that_is_named_twice_is_given_once() -> None:
+    assert loader("1,1,GPU-1") == loader("1")
+
+
+@pytest.mark.parametrize(
+    ("missing", "said", "hint"),
+    [
+        ("/dev/nvidia-uvm", "/dev/nvidia-uvm is missing, and CUDA does not start", "nvidia-modprobe -u"),
+        ("/dev/nvidiactl", "/dev/nvidiactl is missing, and CUDA does not start", "nvidia-modprobe -c 0"),
+        ("/dev/nvidia1", "/dev/nvidia1 is missing", "nvidia-modprobe -c 0"),
+    ],
+)
+def test_a_missing_device_file_is_named(missing: str, said: str, hint: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=said) as caught:
+        check_present(loader("all", dev=tuple(name for name in DEV if f"/dev/{name}" != missing or name == "nvidia1")),
+                      lambda path: path != missing, None)  # fmt: skip
+    assert str(caught.value.hint).startswith(hint)
+
+
+@pytest.mark.parametrize("missing", ["/dev/other1", "/usr/lib64/libcuda.so.550.54.14"])
+def test_a_specification_that_is_older_than_the_machine_is_named(missing: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=f"{SPECIFICATION} lists {missing}, which this machine") as caught:
+        check_present(cdi("all" if "lib" in missing else "1"), lambda path: path != missing, SPECIFICATION)
+    assert caught.value.hint == f"nvidia-ctk cdi generate --output={SPECIFICATION}   # as root"
+
+
+def test_a_library_that_not_every_program_needs_may_be_missing() -> None:
+    check_present(cdi("all"), lambda path: "nvidia-smi" not in path, SPECIFICATION)
 
 
 def test_without_a_specification_the_loaders_cache_tells() -> None:
