@@ -1,8 +1,8 @@
 """How long work waited for a CPU, and time limits that stretch while it does.
 
-A limit is made for a machine that has its CPUs free. On a busy one the same work takes several times as long, so a second
-in which something waited for a CPU counts only in part. A limit stretches to at most STRETCH times its length: a check
-that hangs has to end on a busy machine, too.
+A limit is made for a machine that has its CPUs free. On a busy one the same work takes several times as long, so a
+second in which something waited for a CPU counts only in part. A limit stretches to at most STRETCH times its length: a
+check that hangs has to end on a busy machine, too.
 
 The reading is the best that this machine has: pressure stall information (PSI), else how long the threads of this run
 waited in the scheduler's queues, else the load average. Containers often hide the first one, never the second.
@@ -179,8 +179,8 @@ class Limit:
     def readings(self):
         """Return ``{psi_cpu_some, own_cpu, window_s, source, gate}`` of the time since the limit began.
 
-        ``psi_cpu_some`` is the share of it in which work waited, ``own_cpu`` the run's share of the CPU time that it may
-        use. ``gate`` is "clean", or says that other work kept the CPUs busy.
+        ``psi_cpu_some`` is the share of it in which work waited, ``own_cpu`` the run's share of the CPU time that it
+        may use. ``gate`` is "clean", or says that other work kept the CPUs busy.
         """
         window = max(1e-6, self.passed())
         share = min(1.0, (self._waits.read() - self._before) / window)

@@ -40,19 +40,17 @@ def finish(process, limit_s):
     """Wait for a process and return ``{outcome, wall_s, text, ...}``.
 
     ``outcome`` is ``answered`` (exit code 0; a JSON object on the last line is merged in), ``failed``, or ``timeout``,
-    for which ``said`` has the output so far and ``waits`` says whether the machine was busy. The limit stretches on a
-    busy machine.
+    for which ``said`` has the output so far. The limit stretches on a busy machine.
     """
     begin, limit = time.monotonic(), pressure.Limit(limit_s)
     try:
         out, errors = _communicated(process, limit)
     except subprocess.TimeoutExpired as over:
         # A process that hangs in the driver may survive SIGKILL; it is left behind rather than waited for.
-        noise = limit.readings()
         kill(process)
         out = (over.output or b"").decode("utf-8", "replace")[-TEXT_CHARS:].strip()
         text = f"no answer in {limit.passed():.0f} s"
-        return {"outcome": "timeout", "wall_s": time.monotonic() - begin, "text": text, "said": out, "waits": noise}
+        return {"outcome": "timeout", "wall_s": time.monotonic() - begin, "text": text, "said": out}
     except BaseException:
         kill(process)
         raise

@@ -74,7 +74,8 @@ def run_suite(ctx, checks, send, with_trace=False):
     """Run ``checks`` and pass each observation to ``send(kind, value)`` at once; see ``supervisor``.
 
     A check that exceeds TIME_FACTOR times its budget, stretched on a busy machine, is interrupted, and the next one
-    starts. If it cannot be interrupted (a call into the driver never returns), the supervisor ends it, which got the limit from ``send``.
+    starts. If it cannot be interrupted (a call into the driver never returns), the supervisor ends it, which got the
+    limit from ``send``.
     ``with_trace`` adds a profile of the small training job.
     """
     send("env", observation.finite(env.collect(ctx, first=True)))
@@ -118,6 +119,9 @@ def run_check(ctx, check, limit=None, send=None):
     def take(item):
         if item["duration_s"] is None:
             item["duration_s"] = round(time.monotonic() - begin, 4)
+        # A process that gave no answer may hang, or it had no CPU.
+        if item["noise"] is None and item["observed"].get("outcome") == "timeout":
+            item["noise"] = limit.readings()
         items.append(item)
         if send is not None:
             send(item)
@@ -187,9 +191,10 @@ def _subject(ctx, check):
 
 @contextlib.contextmanager
 def interrupted_after(limit):
-    """Raise TimeLimit in the block at ``limit`` (seconds, or a ``pressure.Limit``); an enclosing block's continues after.
+    """Raise TimeLimit in the block at ``limit``: seconds, or a ``pressure.Limit``.
 
-    An import gets a little longer to finish: a module that is imported in part would break every later check.
+    The limit of an enclosing block continues afterwards. An import gets a little longer to finish: a module that is
+    imported in part would break every later check.
     """
     limit = limit if isinstance(limit, pressure.Limit) else pressure.Limit(limit)
     more = min(limit.seconds, IMPORT_MORE_S)

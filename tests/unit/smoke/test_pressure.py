@@ -1,4 +1,4 @@
-"""Time limits that stretch with the time in which work waited for a CPU, on a machine of files and a clock of numbers."""
+"""Time limits that stretch while work waits for a CPU, on a machine of files and with a clock of numbers."""
 
 from __future__ import annotations
 
