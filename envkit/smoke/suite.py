@@ -120,7 +120,8 @@ def run_check(ctx, check, limit=None, send=None):
         if item["duration_s"] is None:
             item["duration_s"] = round(time.monotonic() - begin, 4)
         # A process that gave no answer may hang, or it had no CPU.
-        if item["noise"] is None and item["observed"].get("outcome") == "timeout":
+        outcomes = (item["observed"].get(name) for name in ("outcome", "control_outcome"))
+        if item["noise"] is None and "timeout" in outcomes:
             item["noise"] = limit.readings()
         items.append(item)
         if send is not None:

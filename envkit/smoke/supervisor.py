@@ -142,7 +142,7 @@ def _be_child(work, writer, close):
     # Ctrl-C reaches every process of the terminal's foreground group. Only the parent handles it and ends the child.
     os.setsid()
     # An engine may kill the parent with SIGKILL; a child that hangs would then stay and occupy the GPU.
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     for descriptor in close:
         os.close(descriptor)
 
@@ -254,6 +254,11 @@ def descendants(child):
         new = {pid for pid, parent in parents.items() if parent in new}
         below.extend(new)
     return [pid for pid in below if pid != child]
+
+
+def die_with_parent():
+    """Have the kernel kill this process when its parent ends."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _prctl(option, value):
