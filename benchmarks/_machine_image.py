@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from envkit.plan.model import PREFIX
 from envkit.plan.names import LABEL_PREFIX
@@ -43,7 +43,7 @@ _MULTIARCH = f"/usr/lib/{platform.machine()}-linux-gnu"
 _MERGED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")  # links into /usr on merged systems
 _DRIVER = ("libcuda.so", "libcudadebugger.so", "libnvidia-", "libnvcuvid.so", "libnvoptix.so")
 _TOP = ("torch", "torchvision", "torchaudio", "numpy", "pillow", "triton", "pytorch-triton", "setuptools")
-_PIECE = 1 << 20  # bytes that are read, hashed and written at a time
+_PIECE = 1 << 20  # bytes that are hashed and written at a time
 _USER = "1000:1000"
 _FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n",
@@ -239,8 +239,7 @@ def _layer(blobs: Path, paths: Iterable[str], own: Mapping[str, str | bytes]) ->
     temporary = blobs / "layer"
     with temporary.open("wb") as stream:
         sink = _Hashing(stream)
-        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_PIECE) as tar:
-            tar.copybufsize = _PIECE  # tarfile's own default is 16 KiB
+        with tarfile.open(fileobj=cast("BinaryIO", sink), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_PIECE) as tar:
             names = {path.lstrip("/"): path for path in paths}
             folders = {str(parent) for name in (*names, *own, "tmp/x", "var/x") for parent in Path(name).parents} - {
                 "."

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -174,3 +178,34 @@ def test_the_mps_server_is_looked_for_in_the_probe() -> None:
     tree = ast.parse(Path(check.__file__).read_text())
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not names & {"open_session", "nvml_index"}
+
+
+@pytest.mark.long
+def test_on_a_gpu_both_answers_come_from_forks_and_the_driver_starts_only_there(tmp_path: Path) -> None:
+    """On the model of a GPU, with the node and the build of a real one, in the order of the suite."""
+    StandIn.prepare(tmp_path)
+    code = """
+        import sys
+        sys.path.insert(0, "payload.pyz")
+        import torch
+        torch.version.cuda = "12.6"
+        from envkit.checks import c04_kernel as check
+        from envkit.smoke import hostfacts
+        from envkit.smoke.context import Ctx
+        hostfacts.device_nodes = lambda names: ["nvidia0"]
+        ctx = Ctx({"nonce": "n"})
+        (item,) = check.run(ctx)
+        assert not ctx.looked_for_cuda
+        print(json.dumps(item))
+    """
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, "-c", "import json\n" + textwrap.dedent(code)],
+        cwd=tmp_path, capture_output=True, check=False, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    item = json.loads(done.stdout)
+    assert (item["observed"]["forked"], item["observed"]["outcome"]) == (True, "answered")
+    # The model has no assertion that destroys its context: nothing is raised, and the control says so.
+    assert item["observed"]["control_outcome"] == "answered"
+    assert item["controls"][0]["held"]

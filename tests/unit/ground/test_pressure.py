@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from envkit.ground import pressure
 from envkit.ground.pressure import BUSY, STRETCH, Pressure
 from envkit.smoke import pressure as inside
 
@@ -29,7 +29,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(pressure.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     return Machine(tmp_path)
 
 
