@@ -123,8 +123,9 @@ def by_part(table: Mapping[str, Judge], observation: Observation, spec: Spec, en
 def settle(observation: Observation) -> Finding | None:
     """Return the finding for an observation that no rule may judge, or None if the rule decides.
 
-    A check that could not run is ERROR, one that does not apply is SKIP, and one whose negative control did not fail
-    is ERROR whatever its numbers say: a check that cannot fail verifies nothing.
+    A check that could not run is ERROR, or INCONCLUSIVE if it reached its time limit on a busy machine. One that does
+    not apply is SKIP. One whose negative control did not fail is ERROR whatever its numbers say: a check that cannot
+    fail verifies nothing.
     """
     reason = observation.get("reason") or {}
     code, message = str(reason.get("code") or "UNKNOWN"), str(reason.get("message") or "no reason given")
@@ -132,7 +133,7 @@ def settle(observation: Observation) -> Finding | None:
     if status == "skip":
         return Finding(Verdict.SKIP, message, code)
     if status == "error":
-        return Finding(Verdict.ERROR, message, code)
+        return at_its_limit(Finding(Verdict.ERROR, message, code), observation)
     if status != "ran":
         return Finding(Verdict.ERROR, f"unknown status {status!r}", "MALFORMED_OBSERVATION")
     controls = observation.get("controls")
@@ -156,9 +157,30 @@ def timed(finding: Finding, observation: Observation) -> Finding:
     passed_anyway = finding.verdict is Verdict.PASS and _noise_only_lowers(finding, observation)
     if gate == "clean" or passed_anyway or finding.verdict in (Verdict.SKIP, Verdict.ERROR):
         return finding
+    return _inconclusive(finding, gate, "NOISY")
+
+
+def at_its_limit(finding: Finding, observation: Observation) -> Finding:
+    """Return ``finding`` as INCONCLUSIVE if the check reached a time limit on a busy machine, else unchanged.
+
+    Limits stretch with the pressure on the CPUs. Where even that was too little, only a quiet machine can tell whether
+    something hangs.
+    """
+    ended = finding.reason_code in _LIMITS or (observation.get("observed") or {}).get("outcome") == "timeout"
+    gate = _gate(observation)
+    if not ended or finding.verdict not in (Verdict.FAIL, Verdict.ERROR) or gate is None or gate == "clean":
+        return finding
+    code = "SUITE_STOPPED" if finding.reason_code == "SUITE_STOPPED" else "TIME_LIMIT"
+    return _inconclusive(finding, gate, code)
+
+
+_LIMITS = ("TIME_LIMIT", "GPU_HANGS", "SUITE_STOPPED")
+
+
+def _inconclusive(finding: Finding, gate: str | None, code: str) -> Finding:
     message = f"{finding.message}; the machine was busy ({gate or 'no noise reading'})"
     advice = ("Run it again while nothing else uses this machine.",)
-    return replace(finding, verdict=Verdict.INCONCLUSIVE, reason_code="NOISY", message=message, advice=advice)
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, reason_code=code, message=message, advice=advice)
 
 
 def _noise_only_lowers(finding: Finding, observation: Observation) -> bool:

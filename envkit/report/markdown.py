@@ -20,6 +20,7 @@ from envkit.report.reading import (
     not_checked,
     ran_by,
     title_of,
+    unseen,
     worst,
     wrong,
 )
@@ -103,7 +104,7 @@ def _numbers(record: Tree) -> list[str]:
 
 def _checks(record: Tree) -> list[str]:
     rows = []
-    for check, group in by_check(record["checks"]).items():
+    for check, group in by_check(item for item in record["checks"] if not unseen(item)).items():
         verdict = worst(group)
         text = "; ".join(str(item["message"]) for item in group if item["verdict"] != "SKIP" and not neutral(item))
         short = text if len(text) <= _CELL else text[:_CELL] + "…"

@@ -68,9 +68,16 @@ def worst(group: Iterable[Tree]) -> str:
     return next(verdict for verdict in VERDICTS if verdict in verdicts)
 
 
+def unseen(item: Tree) -> bool:
+    """Return whether a check did not run because the suite ended before it; one line says so for all of them."""
+    return item["reason_code"] in ("NOT_OBSERVED", "SUITE_STOPPED")
+
+
 def wrong(group: Sequence[Tree]) -> list[Tree]:
-    """Return the findings of a check other than PASS and SKIP, most severe first."""
-    findings = (item for item in group if item["verdict"] not in ("PASS", "SKIP") and not neutral(item))
+    """Return the findings of a check other than PASS and SKIP, most severe first; without those that were not seen."""
+    findings = (
+        item for item in group if item["verdict"] not in ("PASS", "SKIP") and not neutral(item) and not unseen(item)
+    )
     return sorted(findings, key=lambda item: VERDICTS.index(weight(item)))
 
 
@@ -116,7 +123,7 @@ def not_checked(checks: Iterable[Tree]) -> dict[tuple[str, str], list[str]]:
     """Return the IDs of findings that are missing or were skipped, by reason code and message."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for check in checks:
-        if check["verdict"] == "SKIP" or check["reason_code"] == "NOT_OBSERVED":
+        if check["verdict"] == "SKIP" or unseen(check):
             code = str(check["reason_code"])
             message = NOT_PROMISED if code == "NOT_PROMISED" else str(check["message"])
             by_reason.setdefault((code, message), []).append(str(check["id"]))

@@ -24,6 +24,7 @@ from envkit.report.reading import (
     not_checked,
     ran_by,
     title_of,
+    unseen,
     worst,
     wrong,
 )
@@ -124,7 +125,7 @@ def _reasons(summary: Tree, width: int) -> list[Line]:
 
 def _checks(checks: Sequence[Tree], width: int) -> list[Line]:
     """Return one line per check, followed by its findings other than PASS with their advice."""
-    groups = by_check(check for check in checks if check["reason_code"] != "NOT_OBSERVED")
+    groups = by_check(check for check in checks if not unseen(check))
     word_width = max((cells(worst(group)) for group in groups.values()), default=4)
     lines: list[Line] = [(), (Span("Checks", "bold"),)]
     for check_id, group in groups.items():

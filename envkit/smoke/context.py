@@ -1,7 +1,6 @@
-"""The context of a check: the spec, the device, a seed, its deadline and torch, imported on first use."""
+"""The context of a check: the spec, the device, a seed, its time limit and torch, imported on first use."""
 
 import os
-import time
 
 from . import hostfacts, noise
 
@@ -22,7 +21,7 @@ class Ctx:
         self.seed = seed
         self.tier = tier
         self.notes = {}  # results of earlier checks that later ones use, by name
-        self.deadline = None
+        self.limit = None  # the running check's, a pressure.Limit
         self.torch_error = None
         self.cuda_usable = True
         self.lost_in = None  # the check whose CUDA error made the device unusable
@@ -102,7 +101,7 @@ class Ctx:
 
     def remaining(self):
         """Return the seconds left to the running check."""
-        return float("inf") if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        return float("inf") if self.limit is None else max(0.0, self.limit.left())
 
     def seeded(self):
         """Seed torch and return it: each check starts from the same random numbers, whichever checks ran before."""

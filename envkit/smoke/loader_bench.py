@@ -12,7 +12,7 @@ TIMED_EPOCHS = 2  # after one that starts the workers
 # Time limits of the cells of one workload in seconds; the observation lists cells that are left out. The first CERTAIN
 # cells are always measured: without workers, and with one per CPU.
 CERTAIN = 2
-SWEEP_S = 2.0
+SWEEP_S = 1.5
 MATRIX_S = 12.0
 # Limit for the user's own data, whose samples may be slow.
 OWN_S = 10.0

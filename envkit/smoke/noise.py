@@ -21,10 +21,9 @@ import sys
 import time
 
 from . import gpus, hostfacts, nvml
+from .pressure import PSI_CPU, PSI_LIMIT, psi_total_us
 from .timing import EVENT_CLOCK
 
-PSI_CPU = "/proc/pressure/cpu"
-PSI_LIMIT = 0.10  # share of the time in which something waited for a CPU
 NVIDIA_SMI_TIMEOUT_S = 5  # it answers within a second, or hangs
 # The normal state of a 70 W card, not a sign of a disturbance.
 POWER_CAP = "sw_power_cap"
@@ -44,17 +43,6 @@ IDLE_AGREEING = 3
 
 _nvidia_smi = {"usable": True}
 _before_context = {}
-
-
-def psi_total_us(text):
-    """Return the total stall time in microseconds of the ``some`` line in a PSI file's text, or None."""
-    for line in (text or "").splitlines():
-        if line.startswith("some"):
-            for field in line.split()[1:]:
-                key, _, value = field.partition("=")
-                if key == "total" and value.isdigit():
-                    return int(value)
-    return None
 
 
 def cpu_stat_paths(proc_self_cgroup, root="/sys/fs/cgroup"):

@@ -34,10 +34,15 @@ def skipped(check_id, subject, code, message):
     return _observation(check_id, subject, "skip", {"code": code, "message": message}, {})
 
 
-def failed(check_id, subject, code, message, observed=None):
-    """Return the observation of a check that could not run, with the reason."""
+def failed(check_id, subject, code, message, observed=None, *, noise=None):
+    """Return the observation of a check that could not run, with the reason.
+
+    ``noise`` is what ``pressure.Limit.readings`` returned, if it reached a time limit.
+    """
     reason = {"code": code, "message": message[:TEXT_CHARS]}
-    return _observation(check_id, subject, "error", reason, observed or {})
+    item = _observation(check_id, subject, "error", reason, observed or {})
+    item["noise"] = finite(noise, "noise", item["nonfinite"])
+    return item
 
 
 def raised(check_id, subject, error):

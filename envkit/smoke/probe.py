@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 
+from . import pressure
+
 TEXT_CHARS = 2000  # kept from the end of its output
 
 
@@ -38,16 +40,16 @@ def finish(process, limit_s):
     """Wait for a process and return ``{outcome, wall_s, text, ...}``.
 
     ``outcome`` is ``answered`` (exit code 0; a JSON object on the last line is merged in), ``failed``, or ``timeout``,
-    for which ``said`` has the output so far.
+    for which ``said`` has the output so far. The limit stretches on a busy machine.
     """
-    begin = time.monotonic()
+    begin, limit = time.monotonic(), pressure.Limit(limit_s)
     try:
-        out, errors = process.communicate(timeout=limit_s)
+        out, errors = _communicated(process, limit)
     except subprocess.TimeoutExpired as over:
         # A process that hangs in the driver may survive SIGKILL; it is left behind rather than waited for.
         kill(process)
         out = (over.output or b"").decode("utf-8", "replace")[-TEXT_CHARS:].strip()
-        text = f"no answer in {limit_s:g} s"
+        text = f"no answer in {limit.passed():.0f} s"
         return {"outcome": "timeout", "wall_s": time.monotonic() - begin, "text": text, "said": out}
     except BaseException:
         kill(process)
@@ -62,14 +64,24 @@ def finish(process, limit_s):
     return observed
 
 
+def _communicated(process, limit):
+    """Return the process's output; raises subprocess.TimeoutExpired at the limit, which has the output so far."""
+    while True:
+        try:
+            return process.communicate(timeout=limit.pause())
+        except subprocess.TimeoutExpired:
+            if limit.left() <= 0:
+                raise
+
+
 def finish_all(processes, limit_s):
     """Wait at most ``limit_s`` for parallel processes and return the result of ``finish`` for each, in their order.
 
     All of them are killed in the end, also if something raises.
     """
-    begin = time.monotonic()
+    limit = pressure.Limit(limit_s)
     try:
-        return [finish(item, max(1.0, limit_s - (time.monotonic() - begin))) for item in processes]
+        return [finish(item, max(1.0, limit.left())) for item in processes]
     finally:
         for process in processes:
             kill(process)

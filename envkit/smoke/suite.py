@@ -9,13 +9,15 @@ import sys
 import time
 import traceback
 
-from . import compat, env, mini_train, observation, timing
+from . import compat, env, mini_train, observation, pressure, timing
 
 TIERS = ("quick", "standard", "deep")
 CATALOG = "catalog.json"
 TIME_FACTOR = 4  # limit / budget of a check, for slow and busy machines
 # Extra seconds for the first check that imports torch: half a minute from a cold disk on a busy machine.
 IMPORT_S = 30.0
+# Seconds that an import may exceed the limit of its check; then the supervisor ends the check.
+IMPORT_MORE_S = 4.0
 # Seconds for one reading of the environment, which calls NVML for every GPU.
 ENV_S = 20.0
 # Extra time for the first check that starts CUDA in this process, as a multiple of the measured start.
@@ -71,8 +73,9 @@ class TimeLimit(BaseException):
 def run_suite(ctx, checks, send, with_trace=False):
     """Run ``checks`` and pass each observation to ``send(kind, value)`` at once; see ``supervisor``.
 
-    A check that exceeds TIME_FACTOR times its budget is interrupted, and the next one starts. If it cannot be
-    interrupted (a call into the driver never returns), the supervisor ends it, which got the limit from ``send``.
+    A check that exceeds TIME_FACTOR times its budget, stretched on a busy machine, is interrupted, and the next one
+    starts. If it cannot be interrupted (a call into the driver never returns), the supervisor ends it, which got the
+    limit from ``send``.
     ``with_trace`` adds a profile of the small training job.
     """
     send("env", observation.finite(env.collect(ctx, first=True)))
@@ -110,13 +113,16 @@ def run_check(ctx, check, limit=None, send=None):
     checks that need the device are skipped.
     """
     begin = time.monotonic()
-    limit = _limit(ctx, check) if limit is None else limit
-    ctx.deadline = begin + limit
+    ctx.limit = limit = pressure.Limit(_limit(ctx, check) if limit is None else limit)
     items = []
 
     def take(item):
         if item["duration_s"] is None:
             item["duration_s"] = round(time.monotonic() - begin, 4)
+        # A process that gave no answer may hang, or it had no CPU.
+        outcomes = (item["observed"].get(name) for name in ("outcome", "control_outcome"))
+        if item["noise"] is None and "timeout" in outcomes:
+            item["noise"] = limit.readings()
         items.append(item)
         if send is not None:
             send(item)
@@ -132,7 +138,7 @@ def run_check(ctx, check, limit=None, send=None):
     except Exception as error:
         take(_raised(ctx, check, error))
     finally:
-        ctx.deadline = None
+        ctx.limit = None
     if not items:
         take(observation.failed(check.id, "host", "NOTHING_OBSERVED", "the check returned no observation"))
     return items
@@ -192,29 +198,34 @@ def _subject(ctx, check):
 
 
 @contextlib.contextmanager
-def interrupted_after(seconds):
-    """Raise TimeLimit in the block after ``seconds``; the limit of an enclosing block continues afterwards.
+def interrupted_after(limit):
+    """Raise TimeLimit in the block at ``limit``: seconds, or a ``pressure.Limit``.
 
-    An import gets as many seconds again to finish: a module that is imported in part would break every later check.
+    The limit of an enclosing block continues afterwards. An import gets a little longer to finish: a module that is
+    imported in part would break every later check.
     """
+    limit = limit if isinstance(limit, pressure.Limit) else pressure.Limit(limit)
+    more = min(limit.seconds, IMPORT_MORE_S)
 
     def interrupt(_signum, frame):
+        left = limit.left()
         imports = any("importlib" in caller.f_code.co_filename for caller, _ in traceback.walk_stack(frame))
-        if not imports or time.monotonic() > begin + 2 * seconds:
+        if left <= 0 and (not imports or left <= -more):
             raise TimeLimit
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        signal.setitimer(signal.ITIMER_REAL, limit.pause() if left > 0 else 0.1)
 
     previous = signal.signal(signal.SIGALRM, interrupt)
-    begin, left = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, seconds)[0]
+    begin, outer = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, limit.seconds)[0]
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left and max(0.001, left - time.monotonic() + begin))
+        signal.setitimer(signal.ITIMER_REAL, outer and max(0.001, outer - time.monotonic() + begin))
         signal.signal(signal.SIGALRM, previous)
 
 
 def _limit(ctx, check):
-    first = 0.0 if ctx.tried_torch or check.needs == "host" else IMPORT_S
+    # C01 imports torch, too, but also runs where that fails.
+    first = IMPORT_S if not ctx.tried_torch and (check.needs != "host" or check.id == "C01") else 0.0
     # With many GPUs, or without persistence mode, the first context of a process takes long.
     start = 0.0 if ctx.looked_for_cuda or check.needs == "host" else START_FACTOR * ctx.notes.get("cuda_start_s", 0.0)
     own = (ctx.spec.get("data") or {}).get("limit_s", 0.0) if check.id == "C12" else 0.0
@@ -222,9 +233,8 @@ def _limit(ctx, check):
 
 
 def _over_time(check, limit):
-    return observation.failed(
-        check.id, "host", "TIME_LIMIT", f"{check.id} ran longer than {limit:g} s: it was interrupted"
-    )
+    text = f"{check.id} ran longer than {limit.passed():.0f} s: it was interrupted"
+    return observation.failed(check.id, "host", "TIME_LIMIT", text, noise=limit.readings())
 
 
 def _guarded_trace(ctx):

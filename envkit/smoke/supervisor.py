@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from . import SCHEMA, SUITE_VERSION, hostfacts, observation
+from . import SCHEMA, SUITE_VERSION, hostfacts, observation, pressure
 
 # Extra seconds on top of the child's own limit: the child interrupts itself first, which loses less.
 GRACE_S = 5.0
@@ -60,18 +60,21 @@ class Run:
         elif kind == "end":
             self.doing = None
 
-    def stopped(self, code, what):
-        """Add the observations for a child that stopped early; ``code`` and ``what`` are the reason."""
+    def stopped(self, code, what, noise=None):
+        """Add the observations for a child that stopped early; ``code`` and ``what`` are the reason.
+
+        ``noise`` says whether the machine was busy, if the child was stopped at a time limit.
+        """
         doing = self.doing
         where = doing.get("check") or doing["doing"]
         if "check" in doing:
             subject = "gpu:0" if doing["gpu"] else "host"
-            self.observations.append(observation.failed(doing["check"], subject, code, f"{where} {what}"))
+            self.observations.append(observation.failed(doing["check"], subject, code, f"{where} {what}", noise=noise))
         else:
             self.environment = dict(self.environment, errors={"payload": f"{where} {what}"})
         left = [name for name in self.checks if name not in self.order]
         self.observations.extend(
-            observation.failed(name, "host", "SUITE_STOPPED", f"{where} {what}; the suite stopped there")
+            observation.failed(name, "host", "SUITE_STOPPED", f"{where} {what}; the suite stopped there", noise=noise)
             for name in left
         )
 
@@ -121,11 +124,12 @@ def supervise(run, work, emit, close=()):
     if run.doing is not None:
         if inbox.signal is not None:
             code = SIGNALLED + inbox.signal
-            run.stopped("TIME_LIMIT", "was running when the payload was told to end")
+            run.stopped("TIME_LIMIT", "was running when the payload was told to end", inbox.readings())
         elif not in_time:
             code = 0
-            limit = f"did not end within {run.doing['limit_s']:g} s and could not be interrupted"
-            run.stopped("GPU_HANGS" if run.doing["gpu"] else "TIME_LIMIT", limit)
+            noise = inbox.readings()
+            limit = f"did not end within {noise['window_s']:.0f} s and could not be interrupted"
+            run.stopped("GPU_HANGS" if run.doing["gpu"] else "TIME_LIMIT", limit, noise)
         else:
             code = code or 1
             run.stopped("CRASHED", f"was running when its process ended ({_named(code)})")
@@ -138,7 +142,7 @@ def _be_child(work, writer, close):
     # Ctrl-C reaches every process of the terminal's foreground group. Only the parent handles it and ends the child.
     os.setsid()
     # An engine may kill the parent with SIGKILL; a child that hangs would then stay and occupy the GPU.
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     for descriptor in close:
         os.close(descriptor)
 
@@ -158,6 +162,7 @@ class Inbox:
 
     def __init__(self, run, reader):
         self._run, self._reader, self._buffer = run, reader, b""
+        self._limit = None  # until the child's next message
         # The signal that ends this process. Its handler wakes poll through a pipe instead of raising, because an
         # exception could come after a message was read and before it was added.
         self.signal = None
@@ -175,22 +180,24 @@ class Inbox:
 
     def listen(self):
         """Add messages until the child is done or gone; return False if it exceeded its limit, or after a signal."""
-        deadline = None
         while self._run.doing is not None:
-            if deadline is None:
-                deadline = time.monotonic() + self._run.doing["limit_s"] + GRACE_S
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if self._limit is None:
+                self._limit = pressure.Limit(self._run.doing["limit_s"] + GRACE_S)
+            if self._limit.left() <= 0:
                 return False
-            ready = {descriptor for descriptor, _ in self._poll.poll(left * 1e3)}
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._limit.pause() * 1e3)}
             if self._woken in ready:
                 return False
             if ready:
                 taken = self._take()
                 if taken is None:
                     return True
-                deadline = None if taken else deadline
+                self._limit = None if taken else self._limit
         return True
+
+    def readings(self):
+        """Return whether the machine was busy since the child's last message, as ``pressure.Limit.readings`` does."""
+        return (self._limit or pressure.Limit(0.0)).readings()
 
     def drain(self):
         """Add the remaining messages of a child that is gone. Its own children may still have the pipe open."""
@@ -247,6 +254,11 @@ def descendants(child):
         new = {pid for pid, parent in parents.items() if parent in new}
         below.extend(new)
     return [pid for pid in below if pid != child]
+
+
+def die_with_parent():
+    """Have the kernel kill this process when its parent ends."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _prctl(option, value):

@@ -19,15 +19,17 @@ from envkit.ground.errors import (
     EngineError,
     EnvironmentProblem,
     EnvkitError,
+    NotVerifiedError,
     PayloadError,
     TimeLimitError,
 )
+from envkit.ground.pressure import Pressure
 from envkit.ground.progress import Forwarding, counted
 from envkit.run.model import DATA, RunLimits
 from envkit.verify.baseline import held_to
 from envkit.verify.exit_status import trouble_of
 from envkit.verify.exitcode import Reason, Trouble, summarize
-from envkit.verify.judge import Judged, judge, not_selected
+from envkit.verify.judge import NOT_OBSERVED, Judged, judge, not_selected
 from envkit.verify.launch import launch_checks
 from envkit.verify.normalize import normalized
 from envkit.verify.payload import last_line, parse_document, payload_archive, suite_digest
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from envkit.checks.catalog import CheckEntry
+    from envkit.checks.model import Finding
     from envkit.ground.progress import Reporter
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner, RunResult
@@ -144,13 +147,15 @@ def verify_image(
     argv = (*_python(plan, on_host=on_host), *_arguments(asked, selected))
     files = {f"{FOLDER}/payload.pyz": archive, f"{FOLDER}/spec.json": json.dumps(spec).encode()}
     files |= {f"{FOLDER}/code/{name}": source for name, source in (asked.data.code if asked.data else {}).items()}
-    limits = _limits(asked, selected, spec)
+    pressure = Pressure()
+    limits = _limits(asked, selected, spec, pressure)
     counting = CountingChecks(reporter, selected, notes=_NOTES if asked.data else 0)
     # By ID, because the tag may move meanwhile.
     target = image if on_host else facts.id or image
     ended = _ended(
         lambda: _public(runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=counting), asked.data),
         spec["nonce"],
+        pressure,
     )
     if asked.on_trace is not None:
         asked.on_trace(ended.document)
@@ -228,9 +233,16 @@ def verify_image(
     )
 
 
-def absent_because(trouble: Trouble | None) -> str:
-    """Return the message for checks without an observation; `trouble` is set if the whole document is missing."""
-    return f"not reported: {trouble.reason.code}" if trouble else "the payload reported nothing for this check"
+def absent_because(trouble: Trouble | None) -> Finding:
+    """Return the finding for checks without an observation; `trouble` is set if the whole document is missing."""
+    if trouble is None:
+        return NOT_OBSERVED
+    busy = trouble.verdict is Verdict.INCONCLUSIVE
+    return replace(
+        NOT_OBSERVED,
+        verdict=Verdict.INCONCLUSIVE if busy else Verdict.ERROR,
+        message=f"not reported: {trouble.reason.code}",
+    )
 
 
 _TOO_MUCH = Trouble(
@@ -240,12 +252,13 @@ _TOO_MUCH = Trouble(
 )
 
 
-def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
-    """Run the payload and return the outcome."""
+def _ended(run: Callable[[], RunResult], nonce: str, pressure: Pressure) -> _Ended:
+    """Run the payload and return the outcome; `pressure` began with the run."""
     try:
         return _read(run(), nonce)
     except TimeLimitError as error:
-        return _Ended(trouble=_trouble("TIME_LIMIT", error, RAISE_TIMEOUT))
+        busy = pressure.busy()
+        return _Ended(trouble=_trouble("TIME_LIMIT", error, RAISE_TIMEOUT) if busy is None else _late(error, busy))
     except EngineError as error:
         return _Ended(trouble=_trouble("ENGINE", error, error.hint))
     except EnvironmentProblem as error:
@@ -287,12 +300,12 @@ def _spec(plan: BuildPlan | None, labels: Mapping[str, str], asked: Options, *, 
     return spec
 
 
-def _limits(asked: Options, selected: Sequence[CheckEntry], spec: Mapping[str, Any]) -> RunLimits:
+def _limits(asked: Options, selected: Sequence[CheckEntry], spec: Mapping[str, Any], pressure: Pressure) -> RunLimits:
     effort = float((asked.launch or {}).get("effort", 1))
     budget_s = catalog.budget_s(selected, asked.tier) * effort * _TIME_FACTOR + _START_S
     more_s = (0.0 if asked.on_trace is None else _TRACE_S) + (0.0 if asked.data is None else LIMIT_S)
     limits = RunLimits(
-        timeout_s=asked.timeout_s or budget_s + more_s,
+        timeout_s=asked.timeout_s or pressure.stretched(budget_s + more_s),
         memory_mb=asked.memory_mb,
         last_line=last_line(spec["nonce"]),
         data=asked.data.folder if asked.data else None,
@@ -313,6 +326,16 @@ def _arguments(asked: Options, selected: Sequence[CheckEntry]) -> tuple[str, ...
     traced = () if asked.on_trace is None else ("--trace",)
     data = () if asked.data is None or asked.data.folder is None else ("--data", DATA)
     return (*arguments, *narrowed, *traced, *data)
+
+
+def _late(error: TimeLimitError, busy: str) -> Trouble:
+    """Return the trouble of a run that reached its limit on a busy machine, which says nothing about the image."""
+    reason = Reason(
+        code="TIME_LIMIT",
+        message=f"{error.message}; the machine was busy ({busy})",
+        advice=f"run it again while nothing else uses this machine, or {RAISE_TIMEOUT}",
+    )
+    return Trouble(verdict=Verdict.INCONCLUSIVE, exit_code=NotVerifiedError.exit_code, reason=reason)
 
 
 def _trouble(code: str, error: EnvkitError, advice: str | None) -> Trouble:

@@ -41,9 +41,9 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A run that failed: the payload died, printed something else, or never started."""
+    """A run that failed: the payload died, printed something else, never started, or reached its time limit."""
 
-    verdict: Verdict  # FAIL | ERROR
+    verdict: Verdict  # FAIL | ERROR | INCONCLUSIVE
     exit_code: int
     reason: Reason
 
@@ -100,7 +100,8 @@ def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
     verdicts: list[str] = [] if trouble is None else [trouble.verdict]
     verdicts += [_weight(item) for item in judged]
     gpu = _gpu(judged, spec)
-    if gpu == "absent":
+    # Whether there is a GPU is unknown if the suite was stopped before it looked for one.
+    if gpu == "absent" and not _stopped(judged):
         verdicts.append(NOT_VERIFIED)
         reasons.append(_no_gpu(spec))
     if spec.get("launch"):
@@ -109,7 +110,7 @@ def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
     if not promises(spec):
         verdicts.append(NOT_VERIFIED)
         reasons.append(_NO_PLAN)
-    if trouble is None and not any(_counts(item) for item in judged):
+    if trouble is None and not any(_counts(item) for item in judged) and not _stopped(judged):
         # Without a GPU, the required checks of a GPU image are skipped; otherwise a run without any check is a fault.
         verdicts.append(NOT_VERIFIED if gpu == "absent" else Verdict.ERROR)
         reasons.append(_NOTHING)
@@ -124,7 +125,7 @@ def summarize(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
         reasons.append(Reason(code="PARTIAL", message=f"{left_out} checks of the tier were left out on request"))
     verdict = next(rank for rank in _RANK if rank in verdicts)
     if verdict == Verdict.INCONCLUSIVE:
-        reasons.append(_INCONCLUSIVE)
+        reasons += [_LATE if _stopped(judged) else _INCONCLUSIVE] if trouble is None else []
     machine = [item for item in judged if item.blames == "machine"]
     image = [item for item in judged if item.blames == "image"]
     image_faults = [item for item in image if not _doubted(item, machine)]
@@ -180,6 +181,12 @@ def _weight(item: Judged) -> str:
     if item.gates:
         return verdict
     return _INFORMING.get(verdict, verdict)
+
+
+def _stopped(judged: Sequence[Judged]) -> bool:
+    """Return whether a busy machine kept a check from ending within its time limit."""
+    codes = {item.finding.reason_code for item in judged if item.finding.verdict is Verdict.INCONCLUSIVE and item.gates}
+    return bool(codes & _TIME_LIMIT)
 
 
 def _gpu(judged: Sequence[Judged], spec: Spec) -> str:
@@ -239,6 +246,11 @@ _NOTHING = Reason(
     code="NOTHING_EXECUTED",
     message="no required check was run",
     advice="run without --only and --skip",
+)
+_LATE = Reason(
+    code="INCONCLUSIVE",
+    message="the machine is busy: a check reached its time limit, although the limit was stretched",
+    advice="run it again while nothing else uses this machine",
 )
 _INCONCLUSIVE = Reason(
     code="INCONCLUSIVE",

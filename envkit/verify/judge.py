@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks.catalog import machine_codes
-from envkit.checks.fields import MalformedError, settle, timed
+from envkit.checks.fields import MalformedError, at_its_limit, settle, timed
 from envkit.checks.model import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _TIMED_RULES = ("min_frac_of_limit", "min_ratio", "max_ratio", "not_worse_than_baseline")
 # What a rule raises on an observation with missing fields, other types or a division by zero.
 _UNTRUSTED = (MalformedError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+NOT_OBSERVED = Finding(Verdict.ERROR, "the payload reported nothing for this check", "NOT_OBSERVED")
+"""The finding for a selected check of which a complete document has no observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +59,13 @@ def judge(
     selected: Sequence[CheckEntry],
     rules: Mapping[str, Judge],
     *,
-    absent: str = "the payload reported nothing for this check",
+    absent: Finding = NOT_OBSERVED,
     trust_timing: bool = True,
     missing: Collection[str] = (),
 ) -> tuple[Judged, ...]:
     """Judge every observation, and every selected check that has none.
 
-    `document` is None if the payload returned none. `absent` is the message for checks without an observation. The
+    `document` is None if the payload returned none. `absent` is the finding for checks without an observation. The
     order is that of `selected`, and within a check that of the document; observations of other checks come last.
     Without `trust_timing`, rules on times and rates only inform. `missing` are the guarantees that the runner could not
     give (`envkit.run.model.GUARANTEES`); rules find them in their `env`.
@@ -75,7 +79,7 @@ def judge(
         by_check.setdefault(check, []).append(item if trust_timing else _informing(item))
     judged: list[Judged] = []
     for check, items in by_check.items():
-        judged.extend(items or [_missing(check, titles[check], absent)])
+        judged.extend(items or [Judged(id=check, title=titles[check], subject="image", finding=absent)])
     return tuple(judged)
 
 
@@ -133,6 +137,7 @@ def _applied(rule: Judge, observation: Observation, spec: Spec, env: Env) -> Fin
         return Finding(Verdict.ERROR, f"malformed observation: {error}", "MALFORMED_OBSERVATION")
     if _on_a_clock(observation) and finding.rule.get("type") in _TIMED_RULES:
         finding = timed(finding, observation)
+    finding = at_its_limit(finding, observation)
     if finding.verdict is not Verdict.PASS and not finding.reason_code:
         return Finding(Verdict.ERROR, f"a verdict without a reason: {finding.message}", "NO_REASON", rule=finding.rule)
     return finding
@@ -159,7 +164,3 @@ def _unclear(failed: Finding, applied: Finding) -> Finding:
         message=message,
         advice=("Run it again while nothing else uses this machine.",),
     )
-
-
-def _missing(check: str, title: str, absent: str) -> Judged:
-    return Judged(id=check, title=title, subject="image", finding=Finding(Verdict.ERROR, absent, "NOT_OBSERVED"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.checks.model import Finding, Verdict
 from envkit.ground.errors import EngineError, EnvironmentProblem, TimeLimitError
+from envkit.ground.pressure import Pressure
 from envkit.plan.planner import ENTRY
 from envkit.run.model import RunLimits
 from envkit.verify.judge import Judged
@@ -54,9 +55,13 @@ def _launched(
     if entrypoint and entrypoint[-1] != ENTRY:
         return skipped_again(check, title, "OWN_ENTRYPOINT", "the image's own entry point takes no command")
     # If Python does not start or does not end, the image is at fault; if the engine is gone, it is not.
+    pressure = Pressure()
+    limits = RunLimits(timeout_s=pressure.stretched(_LIMIT_S), user=user)
     try:
-        result = run(("python", "-c", _PROGRAM, nonce, what), RunLimits(timeout_s=_LIMIT_S, user=user))
-    except (EngineError, TimeLimitError) as error:
+        result = run(("python", "-c", _PROGRAM, nonce, what), limits)
+    except TimeLimitError as error:
+        return launched_again(check, title, {"failure": error.message, "busy": pressure.busy()}, prefix, None)
+    except EngineError as error:
         return launched_again(check, title, {"failure": error.message}, prefix, None)
     except EnvironmentProblem as error:
         return failed_again(check, title, error.message, error.hint)
@@ -72,9 +77,15 @@ def _launched(
 def launched_again(
     check: str, title: str, observed: Mapping[str, Any], prefix: str, duration_s: float | None
 ) -> Judged:
-    """Judge S05 or S06 by what was observed: `exit_code`, `told` and `last_line`, or the `failure` to start."""
+    """Judge S05 or S06 by what was observed: `exit_code`, `told` and `last_line`, or the `failure` to start.
+
+    `busy` says what kept a start from ending in time, if the machine was busy.
+    """
     if "failure" in observed:
         finding = Finding(Verdict.FAIL, str(observed["failure"]), "ENTRYPOINT_BROKEN", (_ADVICE,), {"type": "equals"})
+        if observed.get("busy") is not None:
+            message = f"{finding.message}; the machine was busy ({observed['busy']})"
+            finding = Finding(Verdict.INCONCLUSIVE, message, "TIME_LIMIT", (_QUIET,), {"type": "equals"})
         observation: dict[str, Any] = {"status": "ran", "observed": dict(observed), "controls": []}
         return Judged(id=check, title=title, subject="image", finding=finding, observation=observation)
     finding = _finding(check, observed, prefix)
@@ -143,5 +154,6 @@ def _finding(check: str, observed: Mapping[str, Any], prefix: str) -> Finding:
     return Finding(Verdict.PASS, f"python in {prefix}{torch}, as uid {str(answer.get('uid'))[:10]}", rule=rule)
 
 
+_QUIET = "Run it again while nothing else uses this machine."
 _ADVICE = "Start it by hand: docker run --rm IMAGE python -c 'import sys; print(sys.prefix)'"
 _USER_ADVICE = "Make the environment readable for everyone: chmod -R a+rX in the build, or umask 022."

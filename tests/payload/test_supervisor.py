@@ -120,3 +120,31 @@ def test_a_payload_that_is_told_to_end_says_what_it_knows(folder: Path) -> None:
     exit_code, document = ended(start(folder, script))
     assert exit_code == 128 + signal.SIGTERM
     assert codes(document) == {"C90": None, "C91": "TIME_LIMIT", "C92": "SUITE_STOPPED"}
+
+
+WAITING = "lambda text: int(time.monotonic() * 1e6)"
+QUIET = "lambda text: 0"
+
+
+@pytest.mark.parametrize(
+    ("psi", "gate", "least_s"),
+    [(WAITING, "CPU pressure 1.00 above 0.10", 1.5), (QUIET, "clean", 0.3)],
+    ids=["busy", "quiet"],
+)
+@pytest.mark.parametrize("run", ["hang", "lambda ctx: time.sleep(3600)"], ids=["not interruptible", "interruptible"])
+def test_at_a_limit_the_document_says_whether_the_machine_was_busy(
+    folder: Path, run: str, psi: str, gate: str, least_s: float
+) -> None:
+    """The limit is four times as long where something waits for a CPU all the time."""
+    script = f"""
+        from envkit.smoke import pressure
+        pressure.psi_total_us = {psi}
+        supervised(check("C91", {run}), check("C92", {run}))
+    """
+    exit_code, document = ended(start(folder, script))
+    assert exit_code == 0
+    late = document["checks"]
+    assert late[0]["reason"]["code"] == "TIME_LIMIT"
+    assert late[1]["reason"]["code"] == ("SUITE_STOPPED" if run == "hang" else "TIME_LIMIT")
+    assert [item["noise"]["gate"] for item in late] == [gate] * 2
+    assert late[0]["noise"]["window_s"] >= least_s * (1 if run == "hang" else 0.5)

@@ -133,6 +133,20 @@ def verdict_rule(verdict: Verdict, code: str | None = "SOME_CODE", **rule: Any) 
     return lambda *_: Finding(verdict, "a message", code, ("do this",), {"type": "max_rel_err", **rule})
 
 
+class Load:
+    """A `Pressure` of a quiet machine, for runs whose time limits are compared."""
+
+    text: str | None = None
+
+    def busy(self) -> str | None:
+        """Return what keeps the CPUs busy."""
+        return self.text
+
+    def stretched(self, seconds: float) -> float:
+        """Return the limit, four times as long on a busy machine."""
+        return seconds * (4.0 if self.text else 1.0)
+
+
 class Replay:
     """A runner whose runs print prepared bytes, computed from the spec."""
 

@@ -1,51 +1,23 @@
-"""C04: a CUDA context, memory, a real kernel, and an error that must surface, each in a process that can be killed."""
+"""C04: a CUDA context, memory, a real kernel, and an error that must surface, each in a process that can be killed.
+
+The process has to be separate, because a driver that hangs cannot be interrupted and a failed assertion destroys the
+context. It need not be new: it is a fork of this one, which has imported torch and not started CUDA. If a fork does not
+answer, a new interpreter is asked, so that no failure comes from the fork itself. An answer counts, also a wrong one.
+"""
 
 import os
 
-from envkit.smoke import gpus, hostfacts, nvml, observation
+from envkit.smoke import first_kernel, forked, hostfacts, observation
 from envkit.smoke.probe import code_of, probe
 
+FORK_LIMIT_S = 15.0  # CUDA starts within a second, except on machines with many GPUs and without persistence mode
 PROBE_LIMIT_S = 40.0  # a context on a machine with many GPUs; a driver that hangs takes forever
 CONTROL_LIMIT_S = 20.0  # at least
 # The control starts CUDA as the probe did, which takes long on a machine with many GPUs.
 CONTROL_FACTOR = 3.0
 DRIVER_LIMIT_S = 10.0  # NVML answers in milliseconds, or hangs
 ELEMENTS = 16 * 1024 * 1024  # 128 MiB of int64, twice
-
-# The sum of the first n odd numbers is n squared: every element counts, and the answer is exact.
-PROBE = """
-import json, sys, time
-import torch
-begin = time.perf_counter()
-torch.cuda.init()
-torch.zeros(1, device="cuda:0")
-torch.cuda.synchronize()
-ready = time.perf_counter()
-print("ready", flush=True)
-n = int(sys.argv[1])
-odd = torch.arange(n, dtype=torch.int64, device="cuda:0") * 2 + 1
-total = int(odd.sum().item())
-last = odd[-3:].cpu().tolist()
-work = time.perf_counter() - ready
-odd[n // 3] += 1
-planted = int(odd.sum().item())
-print(json.dumps({"init_s": ready - begin, "work_s": work, "total": total, "last": last, "planted": planted}))
-"""
-CONTROL = """
-import sys
-import torch
-zero = torch.zeros(1, device="cuda:0")
-try:
-    if hasattr(torch, "_assert_async"):
-        torch._assert_async(zero[0])
-    else:
-        zero[torch.tensor([9], device="cuda:0")]
-    torch.cuda.synchronize()
-except RuntimeError as error:
-    print("raised " + str(error).splitlines()[0])
-    sys.exit(0)
-print("silent")
-"""
+TOTAL, LAST = ELEMENTS**2, [2 * ELEMENTS - 5, 2 * ELEMENTS - 3, 2 * ELEMENTS - 1]
 
 
 def run(ctx):
@@ -56,16 +28,14 @@ def run(ctx):
     if not nodes and not ctx.has_cuda:
         raise observation.Skip("NO_GPU", "there is no GPU device node in this container")
     # The probe runs even if torch does not see the GPU: its error says why.
-    observed = probe(PROBE, [str(ELEMENTS)], PROBE_LIMIT_S)
+    observed = _asked(ctx, ["kernel", str(ELEMENTS)], PROBE_LIMIT_S)
     # Later processes start CUDA as slowly as this one, so their time limits depend on it.
     ctx.notes["cuda_start_s"] = observed.get("init_s", 0.0)
     if observed["outcome"] == "timeout":
         observed["started"] = observed["said"].startswith("ready")
         observed["driver_answers"] = probe(code_of("nvml"), [], DRIVER_LIMIT_S)["outcome"] == "answered"
-    observed["expected_total"] = ELEMENTS**2
-    observed["expected_last"] = [2 * ELEMENTS - 5, 2 * ELEMENTS - 3, 2 * ELEMENTS - 1]
-    right = observed.get("total") == observed["expected_total"] and observed.get("last") == observed["expected_last"]
-    if observed["outcome"] != "answered" or not right:
+    observed.update(expected_total=TOTAL, expected_last=LAST)
+    if not _right(observed):
         ctx.cuda_usable = False
         detail = "the kernel itself failed, so failures do surface"
         return [
@@ -74,6 +44,28 @@ def run(ctx):
             )
         ]
     return [observation.ran("C04.kernel", "gpu:0", observed, controls=_controls(ctx, observed))]
+
+
+def _asked(ctx, arguments, limit_s):
+    """Return what ``first_kernel`` answers in a fork of this process, else in a new interpreter.
+
+    ``looked_for_cuda``: this process has started the driver, so a fork could not use it.
+    """
+    if not ctx.looked_for_cuda:
+        found = forked.run(lambda: first_kernel.main(arguments), min(limit_s, FORK_LIMIT_S))
+        if found is not None and found["outcome"] == "answered":
+            return dict(found, forked=True)
+    return dict(probe(code_of("first_kernel"), arguments, limit_s), forked=False)
+
+
+def _right(found):
+    return found["outcome"] == "answered" and found.get("total") == TOTAL and found.get("last") == LAST
+
+
+def _raised(found):
+    # A device-side assertion may also abort the process at exit, which surfaces just as well.
+    aborted = found["outcome"] == "failed" and "assert" in found["text"].lower()
+    return aborted or (found["outcome"] != "timeout" and found["text"].startswith("raised"))
 
 
 def _controls(ctx, observed):
@@ -87,13 +79,9 @@ def _controls(ctx, observed):
     controls = [
         observation.control("changed_element_is_noticed", noticed, f"the sum with one element changed: {planted}")
     ]
-    session = nvml.open_session()
-    index = gpus.nvml_index(ctx.torch, session) if session is not None and ctx.has_cuda else None
-    observed["mps"] = gpus.uses_mps(session, index)
     if observed["mps"]:
         return controls
-    end = probe(CONTROL, [], max(CONTROL_LIMIT_S, CONTROL_FACTOR * observed["wall_s"]))
-    surfaced = end["outcome"] != "timeout" and end["text"].startswith("raised")
-    # A device-side assertion may also abort the process at exit, which surfaces just as well.
-    surfaced = surfaced or (end["outcome"] == "failed" and "assert" in end["text"].lower())
-    return [*controls, observation.control("errors_surface", surfaced, end["text"] or end["outcome"])]
+    limit = max(CONTROL_LIMIT_S, CONTROL_FACTOR * observed["wall_s"])
+    end = _asked(ctx, ["assertion"], limit)
+    observed["control_outcome"] = end["outcome"]
+    return [*controls, observation.control("errors_surface", _raised(end), end["text"] or end["outcome"])]

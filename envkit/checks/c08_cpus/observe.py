@@ -7,7 +7,7 @@ import time
 
 from envkit.smoke import hostfacts, libraries, noise, observation
 
-SPIN_S = 1.0  # ten periods of a quota
+SPIN_S = 0.5  # five periods of a quota
 MAX_SPIN_THREADS = 16  # enough to exceed a quota, without stopping a large machine
 BLOCK = bytes(1 << 20)
 

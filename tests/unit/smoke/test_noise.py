@@ -12,7 +12,6 @@ from tests.support.nvml import UUID, session
 noise: Any = import_module("envkit.smoke.noise")
 observation: Any = import_module("envkit.smoke.observation")
 
-PSI = "some avg10=1.53 avg60=0.31 avg300=0.34 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
 V2_STAT = "usage_usec 93\nuser_usec 40\nsystem_usec 53\nnr_periods 69\nnr_throttled 17\nthrottled_usec 812\n"
 V1_STAT = "nr_periods 69\nnr_throttled 17\nthrottled_time 812000\n"
 
@@ -25,15 +24,6 @@ def snapshot(**changed: Any) -> dict[str, Any]:
 def gpu(pstate: str = "P0", events: tuple[str, ...] = (), pids: Any = (11,), **others: Any) -> dict[str, Any]:
     told = {"pstate": pstate, "clock_events": list(events), "pids": None if pids is None else list(pids)}
     return {**told, "busy": None, "foreign_bytes": None, **others}
-
-
-def test_psi_reads_the_some_line() -> None:
-    assert noise.psi_total_us(PSI.format(4692495)) == 4692495
-
-
-@pytest.mark.parametrize("text", [None, "", "full avg10=0.00 total=7\n", "some avg10=0.00 total=x\n"])
-def test_psi_absent_or_odd_is_none(text: str | None) -> None:
-    assert noise.psi_total_us(text) is None
 
 
 @pytest.mark.parametrize("text", [V1_STAT, V2_STAT])

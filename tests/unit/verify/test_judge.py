@@ -35,7 +35,7 @@ def test_a_check_the_payload_left_out_is_an_error() -> None:
 
 
 def test_without_a_document_every_check_is_an_error_that_says_why() -> None:
-    judged = judge(None, {}, SELECTED, RULES, absent="not reported: OUT_OF_MEMORY")
+    judged = judge(None, {}, SELECTED, RULES, absent=Finding(Verdict.ERROR, "not reported: OUT_OF_MEMORY", "X"))
     assert [(item.finding.verdict, item.finding.message) for item in judged] == [
         (Verdict.ERROR, "not reported: OUT_OF_MEMORY")
     ] * 2

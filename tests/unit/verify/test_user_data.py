@@ -13,12 +13,13 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
 from envkit.ground.progress import Silent
 from envkit.run.model import DATA
 from envkit.smoke import user_data as inside
+from envkit.verify import driver
 from envkit.verify import user_data as module
 from envkit.verify.driver import FOLDER, Options, verify_image
 from envkit.verify.user_data import UserData, user_data, without_folder
 from tests.support.again import assert_same_again
 from tests.support.heard import Heard
-from tests.support.judging import Replay, document, inspected, observation, plan, printed
+from tests.support.judging import Load, Replay, document, inspected, observation, plan, printed
 
 PLAN = plan(cuda=None)
 SUMMARY: dict[str, Any] = {
@@ -95,7 +96,8 @@ def test_what_is_for_the_user_is_noted_and_kept_nowhere(tmp_path: Path) -> None:
     assert b"secret" not in record.to_bytes()
 
 
-def test_the_users_code_and_folder_get_time_of_their_own() -> None:
+def test_the_users_code_and_folder_get_time_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "Pressure", Load)
     runner = Replay(answer, image=inspected(PLAN))
     verify_image("img", PLAN, runner, Silent(), Options())
     without = runner.limits.timeout_s
