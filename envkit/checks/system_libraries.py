@@ -27,14 +27,24 @@ _SAYINGS = (
 
 
 @cache
+def _table() -> Any:
+    text = (resources.files(__package__) / "system_libraries.yaml").read_text(encoding="utf-8")
+    return strictyaml.read(text, "checks/system_libraries.yaml")
+
+
+def missing_program(text: str) -> str | None:
+    """Return the system package of the program that an error message says is missing; None if it names none."""
+    return next((str(row["package"]) for row in _table()["programs"] if str(row["says"]) in text), None)
+
+
+@cache
 def debian_packages() -> Mapping[str, str]:
     """Return the Debian package of each library by its soname.
 
     Raises:
-        UsageError: the table is invalid.
+        UsageError: the table has a library twice.
     """
-    text = (resources.files(__package__) / "system_libraries.yaml").read_text(encoding="utf-8")
-    tree: Any = strictyaml.read(text, "checks/system_libraries.yaml")
+    tree = _table()
     rows = {str(row["library"]): str(row["deb"]) for row in tree["rows"]}
     if len(rows) != len(tree["rows"]):
         raise UsageError("checks/system_libraries.yaml: a library is listed twice")
@@ -62,21 +72,27 @@ def _stem(soname: str) -> str:
     return soname.partition(".so")[0]
 
 
-def advice(sonames: Iterable[str], system: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return how to install libraries on a distribution, which is `{id, version, like}` of its os-release."""
-    wanted = list(dict.fromkeys(sonames))
+def advice(sonames: Iterable[str], programs: Iterable[str], system: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return how to install what is missing on a distribution.
+
+    Args:
+        sonames: libraries.
+        programs: packages from `missing_program`.
+        system: `{id, version, like}` of the distribution's os-release.
+    """
+    wanted, packages = list(dict.fromkeys(sonames)), list(dict.fromkeys(programs))
     kinds = {str(system.get("id")), *map(str, system.get("like") or ())}
     if kinds & _DEB_LIKE:
         known = debian_packages()
-        packages = list(dict.fromkeys(known[name] for name in wanted if name in known))
+        packages = list(dict.fromkeys([*(known[name] for name in wanted if name in known), *packages]))
         unknown = [name for name in wanted if name not in known]
-        lines = (f"Add to the definition: apt: [{', '.join(packages)}]",) if packages else ()
-        search = (f"Find the package of {', '.join(unknown)}: apt-file search {unknown[0]}",) if unknown else ()
-        return (*lines, *search)
+        lines = [f"Add to the definition: apt: [{', '.join(packages)}]"] if packages else []
+        lines += [f"Find the package of {', '.join(unknown)}: apt-file search {unknown[0]}"] if unknown else []
+        return tuple(lines)
     if kinds & _RPM_LIKE:
-        name = wanted[0]
-        return (
-            f"Find the package: dnf provides '{name}()(64bit)', and add it to the definition: rpm: [PACKAGE]",
-            *(f"The same for {other}." for other in wanted[1:]),
-        )
-    return (f"Install the system package that has {', '.join(wanted)}.",)
+        lines = [f"Add to the definition: rpm: [{', '.join(packages)}]"] if packages else []
+        lines += [
+            f"Find the package of {name}, and list it under rpm: dnf provides '{name}()(64bit)'" for name in wanted
+        ]
+        return tuple(lines)
+    return (f"Install the system packages that have {', '.join([*wanted, *packages])}.",) if wanted or packages else ()

@@ -276,8 +276,9 @@ def _read(result: RunResult, nonce: str) -> _Ended:
 def _spec(plan: BuildPlan | None, facts: ImageFacts, asked: Options, *, on_host: bool) -> dict[str, Any]:
     """Return the spec for the payload and the judges."""
     spec = {**(spec_of_plan(plan) if plan else spec_of_labels(facts.labels)), "allow_cpu": asked.allow_cpu}
+    volumes = plan.volumes if plan is not None else ()
     # What the image really starts: a later step of a Dockerfile may have changed what the plan says.
-    spec["start"] = None if on_host else start_of(facts.entrypoint, facts.cmd, facts.workdir)
+    spec["start"] = None if on_host else start_of(facts.entrypoint, facts.cmd, facts.workdir, volumes)
     if on_host:
         spec["prefix"] = None  # a plan's prefix is a path inside its image
     if asked.require_gpu:

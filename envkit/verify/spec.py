@@ -77,7 +77,7 @@ def spec_of_plan(plan: BuildPlan, *, allow_cpu: bool = False) -> dict[str, Any]:
         "torchvision": made.torchvision,
         "torchaudio": made.torchaudio,
         "packages": _packages(plan),
-        "start": start_of(plan.entrypoint, plan.cmd, plan.workdir),
+        "start": start_of(plan.entrypoint, plan.cmd, plan.workdir, plan.volumes),
         "driver": None if made.driver is None else {"native": made.driver.native, "minimum": made.driver.minimum},
         "gpu_archs": None if made.gpu_archs is None else list(made.gpu_archs),
         "ptx": list(made.ptx),
@@ -93,11 +93,14 @@ def spec_of_plan(plan: BuildPlan, *, allow_cpu: bool = False) -> dict[str, Any]:
     }
 
 
-def start_of(entrypoint: Sequence[str], command: Sequence[str], workdir: str) -> dict[str, Any] | None:
+def start_of(
+    entrypoint: Sequence[str], command: Sequence[str], workdir: str, volumes: Sequence[str] = ()
+) -> dict[str, Any] | None:
     """Return what an image starts, for its check; None if it starts nothing by itself."""
     if not entrypoint and not command:
         return None
-    return {"entrypoint": list(entrypoint), "command": list(command), "workdir": workdir or "/"}
+    words = {"entrypoint": list(entrypoint), "command": list(command)}
+    return {**words, "workdir": workdir or "/", "volumes": list(volumes)}
 
 
 def _packages(plan: BuildPlan) -> list[dict[str, Any]]:

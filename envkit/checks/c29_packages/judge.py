@@ -80,6 +80,8 @@ class _Problem:
     code: str
     message: str
     advice: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()  # sonames that the system lacks
+    programs: tuple[str, ...] = ()  # packages of programs that it lacks
 
 
 def _imports(observation: Observation, spec: Spec, env: Env) -> Finding:
@@ -90,13 +92,15 @@ def _imports(observation: Observation, spec: Spec, env: Env) -> Finding:
     rule = {"type": "equals", "packages": len(promised)}
     if seen != promised:
         raise MalformedError(f"packages are {seen!r:.200}, the plan names {promised!r:.200}")
-    problems = [problem for row in rows if (problem := _problem(row, system, spec, env)) is not None]
+    problems = [problem for row in rows if (problem := _problem(row, spec, env)) is not None]
     imported = [row for row in rows if row["outcome"] == "imported"]
     empty = [text(row, "name") for row in rows if row["outcome"] == "no modules"]
     elsewhere = [text(row, "name") for row in rows if row["outcome"] == "not conda"]
     derived = {"imported": len(imported), "without_modules": empty, "not_conda": elsewhere}
     if problems:
-        return _worst(problems, rule, derived)
+        libraries = [soname for problem in problems for soname in problem.libraries]
+        programs = [package for problem in problems for package in problem.programs]
+        return _worst(problems, rule, derived, system_libraries.advice(libraries, programs, system))
     message = f"{_counted(len(imported), 'package')} of the plan imported"
     message += f"; without modules, so not tried: {', '.join(empty)}" if empty else ""
     message += f"; not a conda environment, so not looked for: {', '.join(elsewhere)}" if elsewhere else ""
@@ -116,18 +120,24 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _worst(problems: Sequence[_Problem], rule: Mapping[str, Any], derived: Mapping[str, Any]) -> Finding:
-    """Return one finding with the most severe verdict; problems of that verdict come first."""
+def _worst(
+    problems: Sequence[_Problem],
+    rule: Mapping[str, Any],
+    derived: Mapping[str, Any],
+    first: tuple[str, ...] = (),
+) -> Finding:
+    """Return one finding with the most severe verdict, whose problems come first; `first` is the first advice."""
     verdict = next(rank for rank in _RANK if any(problem.verdict is rank for problem in problems))
     ordered = sorted(problems, key=lambda problem: _RANK.index(problem.verdict))
     message = "; ".join(problem.message for problem in ordered[:_SHOWN])
     message += f"; and {len(ordered) - _SHOWN} more, which are in the record" if len(ordered) > _SHOWN else ""
-    advice = tuple(dict.fromkeys(line for problem in ordered for line in problem.advice))[:_ADVICE_LINES]
+    lines = (*first, *(line for problem in ordered for line in problem.advice))
+    advice = tuple(dict.fromkeys(lines))[:_ADVICE_LINES]
     codes = sorted({problem.code for problem in problems})
     return Finding(verdict, message, ordered[0].code, advice, rule, derived={**derived, "problems": codes})
 
 
-def _problem(row: Mapping[str, Any], system: Mapping[str, Any], spec: Spec, env: Env) -> _Problem | None:
+def _problem(row: Mapping[str, Any], spec: Spec, env: Env) -> _Problem | None:
     name, outcome = text(row, "name"), text(row, "outcome")
     called = f"{name} {row['version']}" if row.get("version") else name
     modules = strings(row, "modules")
@@ -138,7 +148,7 @@ def _problem(row: Mapping[str, Any], system: Mapping[str, Any], spec: Spec, env:
         advice = ("Build the image again from its plan: envkit build",)
         return _Problem(Verdict.FAIL, "PACKAGE_MISSING", f"{name} is planned, but not installed", advice)
     if outcome == "failed":
-        return _failed(row, called, system, spec, env)
+        return _failed(row, called, spec, env)
     if outcome == "crashed":
         number = row.get("signal")
         ending = _SIGNALS.get(number, f"signal {number}") if isinstance(number, int) else "a signal"
@@ -158,7 +168,7 @@ def _printed(row: Mapping[str, Any]) -> str:
     return f" ({line:.160})" if isinstance(line, str) and line else ""
 
 
-def _failed(row: Mapping[str, Any], called: str, system: Mapping[str, Any], spec: Spec, env: Env) -> _Problem:
+def _failed(row: Mapping[str, Any], called: str, spec: Spec, env: Env) -> _Problem:
     failures, modules = _rows(row, "failed"), strings(row, "modules")
     # The module with the package's own name comes first. If only others fail, the package can be used.
     first = next((item for item in failures if item.get("module") == modules[0]), failures[0] if failures else {})
@@ -168,24 +178,40 @@ def _failed(row: Mapping[str, Any], called: str, system: Mapping[str, Any], spec
     partial = len(modules) > 1 and module != modules[0]
     name = text(row, "name")
     library = system_libraries.missing_library(words)
-    if library is not None and _DRIVER.match(library):
-        return _without_driver(called, message, env)
-    if library is not None and _CUDA_LIBRARY.match(library):
-        advice = (f"Install the build of {name} for CUDA {spec['cuda']}." if spec.get("cuda") else
-                  f"Install the CPU build of {name}, or add CUDA's libraries to the image.",)  # fmt: skip
-        return _Problem(Verdict.FAIL, "CUDA_LIBRARY_MISSING", message, advice)
     if library is not None:
-        every = list(dict.fromkeys((library, *_needed(row, library))))
-        more = f" (and {', '.join(every[1:])})" if every[1:] else ""
-        advice = system_libraries.advice(every, system)
-        return _Problem(_verdict(partial), "SYSTEM_LIBRARY_MISSING", f"{message}{more}", advice)
-    for needles, code, lacking in _ELSEWHERE:
-        if any(needle in words for needle in needles):
-            advice = (f"Try it where it is used: python -c 'import {module}'",)
-            return _Problem(Verdict.WARN, code, f"{called} is not verified: {lacking} ({kind}: {line:.160})", advice)
+        return _without_library(row, called, message, library, verdict=_verdict(partial), spec=spec, env=env)
+    program = system_libraries.missing_program(words)
+    if program is not None:
+        return _Problem(_verdict(partial), "PROGRAM_MISSING", message, programs=(program,))
+    elsewhere = _elsewhere(called, module, f"{kind}: {line:.160}", words)
+    if elsewhere is not None:
+        return elsewhere
     if any(needle in words for needle in _NO_GPU_WORDS):
         return _without_driver(called, message, env)
     return _Problem(_verdict(partial), "IMPORT_FAILED", message, (_hint(name, module, words, spec),))
+
+
+def _without_library(
+    row: Mapping[str, Any], called: str, message: str, library: str, *, verdict: Verdict, spec: Spec, env: Env
+) -> _Problem:
+    name = text(row, "name")
+    if _DRIVER.match(library):
+        return _without_driver(called, message, env)
+    if _CUDA_LIBRARY.match(library):
+        what = f"the build of {name} for CUDA {spec['cuda']}" if spec.get("cuda") else f"the CPU build of {name}"
+        return _Problem(Verdict.FAIL, "CUDA_LIBRARY_MISSING", message, (f"Install {what}.",))
+    others = _needed(row, library)
+    more = f" (and {', '.join(others)})" if others else ""
+    return _Problem(verdict, "SYSTEM_LIBRARY_MISSING", f"{message}{more}", libraries=(library, *others))
+
+
+def _elsewhere(called: str, module: str, error: str, words: str) -> _Problem | None:
+    """Return the warning for an import that only the sandbox or the machine keeps from working."""
+    for needles, code, lacking in _ELSEWHERE:
+        if any(needle in words for needle in needles):
+            advice = (f"Try it where it is used: python -c 'import {module}'",)
+            return _Problem(Verdict.WARN, code, f"{called} is not verified: {lacking} ({error})", advice)
+    return None
 
 
 def _verdict(partial: bool) -> Verdict:

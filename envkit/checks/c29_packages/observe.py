@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 import tempfile
+from importlib.util import cache_from_source, find_spec
 
 from envkit.smoke import elf, hostfacts, observation, packages
 from envkit.smoke.probe import code_of, finish_all, start
@@ -101,7 +102,7 @@ def _answers(ctx, with_torch, alone):
             job.update(limit_s=limit, deadline_s=max(LEAST_S, limit - 1.0), memory_bytes=memory)
             path = pathlib.Path(folder) / f"job{number}.json"
             path.write_text(json.dumps(job), encoding="utf-8")
-            started.append(start(code_of("importing"), [str(path)], _home(folder)))
+            started.append(start(code_of("importing"), [str(path)], _variables(folder)))
         for ended in finish_all(started, max(LEAST_S, limit)):
             for name, answer in ended.get("imports", {}).items():
                 answers[name] = dict(answer, outcome=_outcome(answer))
@@ -114,14 +115,29 @@ def _outcome(answer):
     return "failed" if answer["failed"] else "imported"
 
 
-def _home(folder):
-    """Return variables that make the home folder a writable one: packages keep caches and settings there."""
+def _variables(folder):
+    """Return variables for the imports, whose files are to be in ``folder``.
+
+    Packages keep caches and settings in the home folder, so it has to be writable. Images without compiled modules get
+    a folder for them: otherwise every package would compile NumPy again.
+    """
     home = os.environ.get("HOME") or ""
     try:
         pathlib.Path(home).mkdir(parents=True, exist_ok=True)
     except OSError:
         home = ""
-    return {} if home and os.access(home, os.W_OK) else {"HOME": folder}
+    more = {} if home and os.access(home, os.W_OK) else {"HOME": folder}
+    if not any(
+        pathlib.Path(cache_from_source(file)).exists() for file in map(_source, ("torch", "numpy", "pip")) if file
+    ):
+        more.update(PYTHONPYCACHEPREFIX=folder, PYTHONDONTWRITEBYTECODE="")
+    return more
+
+
+def _source(name):
+    """Return the file of a module, None if it is not installed; nothing is imported."""
+    spec = find_spec(name)
+    return spec.origin if spec is not None and str(spec.origin).endswith(".py") else None
 
 
 def _absent_library(names):
