@@ -61,7 +61,7 @@ def missing_library(text: str) -> str | None:
         if ".so." in name:
             return name
         # `sndfile`, `libsndfile.so` and `libgobject-2.0-0` name a library without the version that a soname has.
-        stem = "lib" + name.removeprefix("lib").partition(".so")[0]
+        stem = "lib" + name.removeprefix("lib").partition(".so")[0].lower()
         known = [soname for soname in debian_packages() if _stem(soname) in (stem, re.sub(r"-\d+$", "", stem))]
         if known or name.startswith("lib"):
             return known[0] if known else name
@@ -69,7 +69,7 @@ def missing_library(text: str) -> str | None:
 
 
 def _stem(soname: str) -> str:
-    return soname.partition(".so")[0]
+    return soname.partition(".so")[0].lower()
 
 
 def advice(sonames: Iterable[str], programs: Iterable[str], system: Mapping[str, Any]) -> tuple[str, ...]:

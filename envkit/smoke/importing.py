@@ -134,7 +134,7 @@ class _Started:
         if status is not None and os.WIFSIGNALED(status):
             return {"outcome": "crashed", "seconds": seconds, "signal": os.WTERMSIG(status), "printed": tail}
         try:
-            return dict(json.loads(told.decode("ascii")), outcome="ended", seconds=seconds)
+            return dict(json.loads(told.decode("ascii")), outcome="ended", seconds=seconds, printed=tail)
         except ValueError:
             code = None if status is None else os.WEXITSTATUS(status)
             return {"outcome": "exited", "seconds": seconds, "code": code, "printed": tail}
@@ -170,10 +170,13 @@ def _attempt(module):
 def described(error):
     """Return ``{type, line, text}``: the first meaningful line of an exception, and the messages of its causes.
 
-    A cause that names a library which the loader does not find is more exact than what was made of it.
+    A cause that names a library which the loader does not find is more exact than what was made of it, and so is the
+    cause of a SystemExit.
     """
     chain = _chain(error)
     first = next((item for item in reversed(chain) if _LOADER in str(item)), error)
+    if isinstance(first, SystemExit) and len(chain) > 1:
+        first = chain[1]  # why the package ended the process
     text = " | ".join(meaningful(str(item)) for item in chain)
     return {"type": type(first).__name__, "line": meaningful(str(first))[:LINE_CHARS], "text": text[:TEXT_CHARS]}
 

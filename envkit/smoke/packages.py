@@ -51,10 +51,12 @@ def normal(name):
 class Package:
     """One installed package: ``files`` are paths relative to ``root``."""
 
-    def __init__(self, name, version, root, read, requires=()):
+    def __init__(self, name, version, root, read, *, requires=(), site=()):
         self.name, self.version, self.root, self.requires = name, version, root, requires
+        self._site = site  # folders below root that have the modules; () for root itself
         self._read = read
         self._files = None
+        self._needs = None
 
     @property
     def files(self):
@@ -69,16 +71,18 @@ class Package:
         A namespace package such as ``google`` belongs to many distributions, so the first module below it that is this
         package's own counts: ``google.cloud.storage``.
         """
-        names = modules_of(self.files)
+        names = modules_of([_below(name, self._site) for name in self.files])
         public = [
             name for name in names if not name.startswith("_") and "._" not in name and name not in NOT_THE_PACKAGE
         ]
         return sorted(public or names, key=lambda name: (normal(name) != normal(self.name), name))
 
-    def shared_objects(self):
-        """Return the paths of the package's shared objects."""
-        paths = [name for name in self.files if _SHARED_OBJECT.search(name)][:LIBRARIES_MAX]
-        return [f"{self.root}/{path}" for path in paths]
+    def needs(self):
+        """Return ``{path: sonames}`` of the package's shared objects, by their paths relative to its root."""
+        if self._needs is None:
+            paths = [name for name in self.files if _SHARED_OBJECT.search(name)][:LIBRARIES_MAX]
+            self._needs = {path: elf.needed(f"{self.root}/{path}") for path in paths}
+        return self._needs
 
 
 def modules_of(files):
@@ -123,7 +127,9 @@ def installed():
             continue
         if name:
             root = str(pathlib.Path(str(item.locate_file(""))).resolve())
-            found.setdefault(normal(name), Package(name, str(version), root, _reader(item), tuple(item.requires or ())))
+            found.setdefault(
+                normal(name), Package(name, str(version), root, _reader(item), requires=tuple(item.requires or ()))
+            )
     return found
 
 
@@ -142,23 +148,21 @@ def _reader(item):
 def of_conda(prefix):
     """Return ``{name: Package}`` of the conda packages in an environment, empty if it is not one."""
     found = {}
+    # Packages for every Python list site-packages/ without its folder.
+    site = ("site-packages/", "lib/python{}.{}/site-packages/".format(*sys.version_info[:2]))
     for path in pathlib.Path(prefix).glob("conda-meta/*.json"):
         parts = path.name[: -len(".json")].rsplit("-", 2)  # only the name may contain hyphens
         if len(parts) == 3:
-            found[parts[0].lower()] = Package(parts[0], parts[1], prefix, _conda_reader(path))
+            found[parts[0].lower()] = Package(parts[0], parts[1], prefix, _conda_reader(path), site=site)
     return found
 
 
 def _conda_reader(path):
-    site = "lib/python{}.{}/site-packages/".format(*sys.version_info[:2])
-
     def read():
         try:
-            files = json.loads(path.read_text(encoding="utf-8")).get("files") or []
-        except (OSError, ValueError, AttributeError):
+            return [str(name) for name in json.loads(path.read_text(encoding="utf-8")).get("files") or []]
+        except (OSError, ValueError, AttributeError, TypeError):
             return []
-        # Packages for every Python list site-packages/ without its folder.
-        return [_below(str(name), ("site-packages/", site)) for name in files]
 
     return read
 
@@ -211,9 +215,22 @@ def available(packages, folders):
 
 
 def missing(package, names):
-    """Return the sonames that the package's own shared objects need and that are not among ``names``, sorted."""
-    wanted = {soname for path in package.shared_objects() for soname in elf.needed(path)}
-    return sorted(soname for soname in wanted if soname not in names)
+    """Return ``{soname: path}`` of what the package's shared objects need and ``names`` lacks; a module's path first.
+
+    A wheel may contain a library that nobody loads, so what one of its modules needs is the more certain fault.
+    """
+    found = {}
+    for path, sonames in sorted(package.needs().items(), key=lambda item: (not is_module(item[0]), item[0])):
+        for soname in sonames:
+            if soname not in names:
+                found.setdefault(soname, path)
+    return dict(sorted(found.items()))
+
+
+def is_module(path):
+    """Whether a shared object is a module by its name: ``QtWidgets.abi3.so``, not ``libqxcb.so``."""
+    name = path.rsplit("/", 1)[-1]
+    return any(name.endswith(suffix) for suffix in machinery.EXTENSION_SUFFIXES if suffix != ".so")
 
 
 def cuda_needs(package):
@@ -222,11 +239,9 @@ def cuda_needs(package):
     ``path`` is one file that needs it, relative to the package's root: ``{"libcublas": {"12": "cupy/…/cublas.so"}}``.
     """
     needs = {}
-    for path in package.shared_objects():
-        for soname in elf.needed(path):
-            match = _CUDA.fullmatch(soname)
-            if match:
-                needs.setdefault(match.group(1), {}).setdefault(match.group(2), os.path.relpath(path, package.root))
+    for path, sonames in package.needs().items():
+        for match in filter(None, map(_CUDA.fullmatch, sonames)):
+            needs.setdefault(match.group(1), {}).setdefault(match.group(2), path)
     return needs
 
 

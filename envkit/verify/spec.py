@@ -109,7 +109,7 @@ def _packages(plan: BuildPlan) -> list[dict[str, Any]]:
     named = [(spec, family_of_conda) for spec in plan.family]
     named += [(spec, True) for spec in plan.conda]
     named += [(spec, False) for spec in plan.pip]
-    packages = {}
+    packages: dict[str, dict[str, Any]] = {}
     for spec, conda in named:
         match = _NAME.match(spec)
         if match is not None:

@@ -26,7 +26,7 @@ SOURCES = {
     "good": "VALUE = 1\n",
     "loud": "import os, sys\nos.write(1, b'envkit.payload.end 5f0d\\n')\nsys.stderr.write('x' * 9000)\n",
     "raises": "raise RuntimeError('\\n=====\\nTwo parts were compiled with different CUDA versions.\\nMore text.')\n",
-    "leaves": "import sys\nsys.exit(5)\n",
+    "leaves": "import sys\nprint('a license is needed')\nsys.exit(5)\n",
     "quits": "import os, sys\nsys.stderr.write('no license found\\n')\nsys.stderr.flush()\nos._exit(3)\n",
     "crashes": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n",
     "wants_more": "import envkit_no_such_dependency\n",
@@ -115,7 +115,7 @@ def test_each_ending_is_one_packages_own(tmp_path: Path, site: Path) -> None:
         "raises 1.0: import raises: RuntimeError: Two parts were compiled with different CUDA versions."
         in finding.message
     )
-    assert "leaves 1.0: import leaves: SystemExit: 5" in finding.message
+    assert "leaves 1.0: import leaves: SystemExit: 5 (a license is needed)" in finding.message
     assert set(finding.derived["problems"]) == {
         "IMPORT_FAILED", "IMPORT_EXITED", "IMPORT_CRASHED", "IMPORT_NEEDS_DISPLAY", "PACKAGE_MISSING",
     }  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_library_that_the_loader_does_not_find(tmp_path: Path, site: Path) -> 
         f"needs-library 1.0: import needs_library: ImportError: {ABSENT}: cannot open shared object" in finding.message
     )
     (row,) = [row for row in observation["observed"]["packages"] if row["name"] == "needs-library"]
-    assert row["missing_libraries"] == [ABSENT]
+    assert row["missing_libraries"] == {ABSENT: "needs_library/native.so"}
     assert any(ABSENT in line for line in finding.advice)
 
 

@@ -142,25 +142,27 @@ def _problem(row: Mapping[str, Any], spec: Spec, env: Env) -> _Problem | None:
     called = f"{name} {row['version']}" if row.get("version") else name
     modules = strings(row, "modules")
     by_hand = (f"Try it by hand: envkit run IMAGE -- python -c 'import {modules[0] if modules else name}'",)
-    if outcome in ("imported", "no modules", "not conda"):
+    if outcome == "imported":
+        return _not_whole(row, called)
+    if outcome in ("no modules", "not conda"):
         return None
     if outcome == "absent":
         advice = ("Build the image again from its plan: envkit build",)
         return _Problem(Verdict.FAIL, "PACKAGE_MISSING", f"{name} is planned, but not installed", advice)
     if outcome == "failed":
         return _failed(row, called, spec, env)
-    if outcome == "crashed":
-        number = row.get("signal")
-        ending = _SIGNALS.get(number, f"signal {number}") if isinstance(number, int) else "a signal"
-        message = f"{called}: its import ended Python with {ending}{_printed(row)}"
-        return _Problem(Verdict.FAIL, "IMPORT_CRASHED", message, by_hand)
-    if outcome == "exited":
-        message = f"{called}: its import ended Python with exit code {row.get('code')}{_printed(row)}"
-        return _Problem(Verdict.FAIL, "IMPORT_EXITED", message, by_hand)
+    if outcome in ("crashed", "exited"):
+        return _Problem(Verdict.FAIL, f"IMPORT_{outcome.upper()}", f"{called}: {_ending(row)}", by_hand)
     if outcome in ("timeout", "not tried"):
         what = "did not finish in its time limit" if outcome == "timeout" else "did not start before the time limit"
         return _Problem(Verdict.INCONCLUSIVE, "IMPORT_TIME", f"{called}: its import {what}", by_hand)
     raise MalformedError(f"outcome is {outcome!r:.80}")
+
+
+def _ending(row: Mapping[str, Any]) -> str:
+    number = row.get("signal")
+    name = _SIGNALS.get(number, f"signal {number}") if isinstance(number, int) else None
+    return f"its import ended Python with {name or 'exit code {}'.format(row.get('code'))}{_printed(row)}"
 
 
 def _printed(row: Mapping[str, Any]) -> str:
@@ -174,7 +176,7 @@ def _failed(row: Mapping[str, Any], called: str, spec: Spec, env: Env) -> _Probl
     first = next((item for item in failures if item.get("module") == modules[0]), failures[0] if failures else {})
     module, kind = text(first, "module"), text(first, "type")
     line, words = text(first, "line"), f"{text(first, 'line')} | {text(first, 'text')}"
-    message = f"{called}: import {module}: {kind}: {line}"
+    message = f"{called}: import {module}: {kind}: {line}{_printed(row) if kind == 'SystemExit' else ''}"
     partial = len(modules) > 1 and module != modules[0]
     name = text(row, "name")
     library = system_libraries.missing_library(words)
@@ -221,9 +223,17 @@ def _verdict(partial: bool) -> Verdict:
 def _needed(row: Mapping[str, Any], library: str) -> list[str]:
     """Return what else the package's own shared objects need of the system and do not find, known libraries only."""
     known = system_libraries.debian_packages()
-    missing = row.get("missing_libraries")
-    listed = missing if isinstance(missing, list) else []
-    return [name for name in listed if isinstance(name, str) and name in known and name != library]
+    return [name for name in mapping(row, "missing_libraries") if name in known and name != library]
+
+
+def _not_whole(row: Mapping[str, Any], called: str) -> _Problem | None:
+    """Return the warning for a package whose top-level module is imported, but not each of its compiled modules."""
+    known, paths = system_libraries.debian_packages(), mapping(row, "missing_libraries")
+    lacking = tuple(name for name in strings(row, "missing_of_modules") if name in known)
+    if not lacking:
+        return None
+    message = f"{called} is imported, but a part of it ({paths.get(lacking[0])}) needs {_listed(lacking)}"
+    return _Problem(Verdict.WARN, "SYSTEM_LIBRARY_ABSENT", f"{message}, which the image lacks", libraries=lacking)
 
 
 def _without_driver(called: str, message: str, env: Env) -> _Problem:
@@ -273,7 +283,7 @@ def _of_cuda(row: Mapping[str, Any], has: Mapping[str, Sequence[str]], spec: Spe
     instead = [f"{library}.so.{min(has[library], key=len)}" for library in sorted(wrong)]
     majors = {version.partition(".")[0] for library in _AS_CUDA for version in wrong.get(library, ())}
     built = f" is built for CUDA {'/'.join(sorted(majors))}:" if majors else ""
-    example = next(iter(mapping(mapping(row, "needs"), next(iter(wrong))).values()))
+    example = next(iter(mapping(mapping(row, "needs"), min(wrong)).values()))
     message = (
         f"{name} {row.get('version')}{built} needs {_listed(sonames)} ({example}); the image has {_listed(instead)}"
     )

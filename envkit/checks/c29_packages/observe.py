@@ -60,7 +60,7 @@ def _imports(ctx, rows, python, names):
             observed.update(outcome="failed", failed=[dict(error, module=observed["modules"][0])])
         elif observed["modules"][0] in sys.modules:
             observed["outcome"] = "imported"  # by this process
-        elif ctx.has_torch and packages.requires_torch(package.name, python):
+        elif packages.requires_torch(package.name, python):
             with_torch.append((observed["name"], observed["modules"]))
         else:
             alone.append((observed["name"], observed["modules"]))
@@ -69,10 +69,12 @@ def _imports(ctx, rows, python, names):
         answer = answers.get(observed["name"])
         if answer is not None:
             observed.update(answer)
-        if observed["outcome"] in ("failed", "crashed", "exited"):
-            observed["missing_libraries"] = [
-                soname for soname in packages.missing(package, names) if not soname.startswith(OUTSIDE)
-            ]
+        if package is not None:
+            missing = packages.missing(package, names).items()
+            observed["missing_libraries"] = {name: path for name, path in missing if not name.startswith(OUTSIDE)}
+            observed["missing_of_modules"] = sorted(
+                name for name, path in observed["missing_libraries"].items() if packages.is_module(path)
+            )
     absent = (answers.get(CONTROL, {}).get("failed") or [{}])[0]
     controls = [
         observation.control(
@@ -89,7 +91,7 @@ def _imports(ctx, rows, python, names):
 
 def _answers(ctx, with_torch, alone):
     """Import the modules of ``[(name, modules), ...]`` in parallel; return ``{name: what happened}``."""
-    limit = min(ctx.remaining() * SHARE, UNLIMITED_S)
+    limit = UNLIMITED_S if ctx.deadline is None else ctx.remaining() * SHARE
     room = hostfacts.memory_room()
     width = max(1, min(WIDTH_MAX, int(hostfacts.cpus()["effective"]), (room or MEMORY_EACH) // MEMORY_EACH))
     memory = None if room is None else max(MEMORY_LEAST, room // width)
@@ -143,7 +145,7 @@ def _source(name):
 def _absent_library(names):
     """Control: a shared object that needs a library which does not exist."""
     missing = _of_planted(ABSENT_LIBRARY, lambda package: packages.missing(package, names))
-    return observation.control("absent_library_is_missed", missing == [ABSENT_LIBRARY], str(missing))
+    return observation.control("absent_library_is_missed", list(missing) == [ABSENT_LIBRARY], str(missing))
 
 
 def _of_planted(soname, read):

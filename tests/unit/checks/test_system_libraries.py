@@ -24,6 +24,7 @@ ROCKY = {"id": "rocky", "version": "9", "like": ["rhel", "centos", "fedora"]}
         ("cannot load library 'libgobject-2.0-0': libgobject-2.0-0: cannot open", "libgobject-2.0.so.0"),
         ('no library called "cairo-2" was found', "libcairo.so.2"),
         ("failed to find libmagic.  Check your installation", "libmagic.so.1"),
+        ("PortAudio library not found", "libportaudio.so.2"),
         ("Unable to find zbar shared library", "libzbar.so.0"),
         ("Error loading shared library libpq.so.5: No such file or directory (needed by x.so)", "libpq.so.5"),
         ("libodd-thing.so.3.1: cannot open shared object file", "libodd-thing.so.3.1"),

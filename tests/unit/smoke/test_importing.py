@@ -32,7 +32,7 @@ def test_the_first_line_that_says_something(text: str, line: str) -> None:
     assert importing.meaningful(text) == line
 
 
-def raised(*errors: Exception, suppress: bool = False) -> BaseException:
+def raised(*errors: BaseException, suppress: bool = False) -> BaseException:
     """The last of these exceptions, each raised while the one before it was handled."""
     before: BaseException | None = None
     for error in errors:
@@ -55,6 +55,12 @@ def test_another_cause_is_in_the_text_and_not_the_line() -> None:
     assert (found["type"], found["line"], found["text"]) == ("ImportError", "no backend", "no backend | 'DISPLAY'")
     hidden = importing.described(raised(KeyError("DISPLAY"), ImportError("no backend"), suppress=True))
     assert hidden["text"] == "no backend"
+
+
+def test_the_reason_of_an_exit_comes_before_its_code() -> None:
+    found = importing.described(raised(ModuleNotFoundError("No module named 'onnxruntime'"), SystemExit(1)))
+    assert (found["type"], found["line"]) == ("ModuleNotFoundError", "No module named 'onnxruntime'")
+    assert importing.described(SystemExit(1))["type"] == "SystemExit"
 
 
 def test_a_circle_of_causes_ends() -> None:

@@ -14,7 +14,7 @@ elf: Any = import_module("envkit.smoke.elf")
 
 
 def package(name: str, *files: str, root: str = "/nowhere", requires: tuple[str, ...] = ()) -> Any:
-    return packages.Package(name, "1.0", root, lambda: list(files), requires)
+    return packages.Package(name, "1.0", root, lambda: list(files), requires=requires)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,21 @@ def test_a_missing_library_is_one_that_no_folder_and_no_package_has(tmp_path: Pa
     (tmp_path / "c.so").write_bytes(b"\x7fELF\x02\x01")
     (tmp_path / "d.so.1").write_text("no library")
     found = package("opencv-python", "a.so", "b.so", "c.so", "d.so.1", "gone.so", root=str(tmp_path))
-    assert packages.missing(found, {"libxcb.so.1"}) == ["libGL.so.1"]
-    assert packages.missing(found, set()) == ["libGL.so.1", "libxcb.so.1"]
+    assert packages.missing(found, {"libxcb.so.1"}) == {"libGL.so.1": "a.so"}
+    assert packages.missing(found, set()) == {"libGL.so.1": "a.so", "libxcb.so.1": "b.so"}
+
+
+def test_a_library_that_a_module_needs_is_told_from_one_of_a_plug_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        packages.machinery, "EXTENSION_SUFFIXES", [".cpython-312-x86_64-linux-gnu.so", ".abi3.so", ".so"]
+    )
+    for name in ("a-plugin.so", "Widgets.abi3.so", "libplugin.so"):
+        (tmp_path / name).write_bytes(elf.planted("libGL.so.1"))
+    found = package("qt", "a-plugin.so", "libplugin.so", "Widgets.abi3.so", root=str(tmp_path))
+    assert packages.missing(found, set()) == {"libGL.so.1": "Widgets.abi3.so"}
+    assert [packages.is_module(name) for name in ("Widgets.abi3.so", "libplugin.so")] == [True, False]
 
 
 @pytest.mark.parametrize("size", [0, 10, 64, 200, 260, 300])

@@ -16,7 +16,8 @@ TWELVE = {"libcublas": ["12", "12.6.4.1"], "libcublasLt": ["12"], "libcudart": [
 
 
 def row(name: str, outcome: str = "imported", **more: Any) -> dict[str, Any]:
-    return {"name": name, "conda": False, "version": "1.0", "modules": [name], "of": 1, "outcome": outcome, **more}
+    found = {"name": name, "conda": False, "version": "1.0", "modules": [name], "of": 1, "outcome": outcome}
+    return {**found, "missing_libraries": {}, "missing_of_modules": [], **more}
 
 
 def failing(name: str, kind: str, line: str, *, module: str | None = None, **more: Any) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def test_a_companion_of_another_cuda_is_named_with_its_first_line() -> None:
 
 def test_a_library_of_the_system_is_named_with_its_package_and_with_those_that_would_be_next() -> None:
     line = "libxcb.so.1: cannot open shared object file: No such file or directory"
-    missing = ["libGL.so.1", "libodd.so.1", "libxcb.so.1"]
+    missing = dict.fromkeys(["libGL.so.1", "libodd.so.1", "libxcb.so.1"], "cv2/cv2.abi3.so")
     opencv = failing("opencv-python", "ImportError", line, module="cv2", modules=["cv2"], missing_libraries=missing)
     finding = imports(opencv)
     assert (finding.verdict, finding.reason_code) == (FAIL, "SYSTEM_LIBRARY_MISSING")
@@ -127,6 +128,17 @@ def test_a_part_that_has_another_name_than_the_package_only_warns() -> None:
     assert imports(part).verdict is WARN
     whole = failing("setuptools", "ImportError", "no part", module="setuptools", modules=modules)
     assert imports(whole).verdict is FAIL
+
+
+def test_a_part_that_is_only_loaded_later_warns_with_the_package_that_it_needs() -> None:
+    part = "PyQt5/QtWidgets.abi3.so"
+    missing = {"libGL.so.1": part, "libodd.so.1": part, "libpq.so.5": "PyQt5/Qt5/plugins/libqsqlpsql.so"}
+    finding = imports(row("PyQt5", missing_libraries=missing, missing_of_modules=["libGL.so.1", "libodd.so.1"]))
+    assert (finding.verdict, finding.reason_code) == (WARN, "SYSTEM_LIBRARY_ABSENT")
+    assert f"({part}) needs libGL.so.1, which the image lacks" in finding.message
+    assert finding.advice == ("Add to the definition: apt: [libgl1]",)
+    # A plug-in, or a library that no table knows, may be of no use to anybody.
+    assert imports(row("PyQt5", missing_libraries=missing, missing_of_modules=["libodd.so.1"])).verdict is PASS
 
 
 def test_several_problems_are_one_finding_with_the_most_severe_first() -> None:
