@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
+
 from envkit.plan.family import CONDA_SOURCES
 from envkit.plan.model import PREFIX
 from envkit.plan.names import LABEL_PREFIX
@@ -113,7 +115,7 @@ def _packages(plan: BuildPlan) -> list[dict[str, Any]]:
     for spec, conda in named:
         match = _NAME.match(spec)
         if match is not None:
-            packages.setdefault(match["name"], {"name": match["name"], "conda": conda})
+            packages.setdefault(canonicalize_name(match["name"]), {"name": match["name"], "conda": conda})
     return list(packages.values())
 
 

@@ -202,6 +202,12 @@ def test_one_that_hangs_is_ended_and_the_others_are_not(tmp_path: Path, site: Pa
     assert time.monotonic() - begin < 60
 
 
+def test_what_all_need_may_be_broken_itself(tmp_path: Path, site: Path) -> None:
+    found = imported(tmp_path, site, {"fine": "", "builds_on_it": "import raises\n"}, preload="raises")
+    assert found["fine"]["failed"] == []
+    assert found["builds_on_it"]["failed"][0]["type"] == "RuntimeError"
+
+
 def test_what_did_not_start_in_time_has_no_answer(tmp_path: Path, site: Path) -> None:
     found = imported(tmp_path, site, {"hangs": HANGS, "later": ""}, width=1, deadline_s=1)
     assert {name: answer["outcome"] for name, answer in found.items()} == {"hangs": "timeout"}
