@@ -66,6 +66,7 @@ _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _AS_CUDA = ("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink")
 # Optional in most packages, and versioned apart from CUDA.
 _APART = ("libcudnn", "libnccl", "libcupti")
+_UNFINISHED = ("timeout", "not tried")
 _RANK = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.WARN)
 
 
@@ -93,6 +94,8 @@ def _imports(observation: Observation, spec: Spec, env: Env) -> Finding:
     if seen != promised:
         raise MalformedError(f"packages are {seen!r:.200}, the plan names {promised!r:.200}")
     problems = [problem for row in rows if (problem := _problem(row, spec, env)) is not None]
+    late = [text(row, "name") for row in rows if row["outcome"] in _UNFINISHED]
+    problems += [_late(late)] if late else []
     imported = [row for row in rows if row["outcome"] == "imported"]
     empty = [text(row, "name") for row in rows if row["outcome"] == "no modules"]
     elsewhere = [text(row, "name") for row in rows if row["outcome"] == "not conda"]
@@ -107,6 +110,12 @@ def _imports(observation: Observation, spec: Spec, env: Env) -> Finding:
     if not imported:
         return Finding(Verdict.SKIP, message, "NOTHING_TO_IMPORT", rule=rule, derived=derived)
     return Finding(Verdict.PASS, message, rule=rule, derived=derived)
+
+
+def _late(names: Sequence[str]) -> _Problem:
+    message = f"{_counted(len(names), 'import')} did not end within the time limit of C29: {', '.join(names)}"
+    advice = ("Run it again while nothing else uses this machine.",)
+    return _Problem(Verdict.INCONCLUSIVE, "IMPORT_TIME", message, advice)
 
 
 def _rows(observed: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
@@ -144,7 +153,7 @@ def _problem(row: Mapping[str, Any], spec: Spec, env: Env) -> _Problem | None:
     by_hand = (f"Try it by hand: envkit run IMAGE -- python -c 'import {modules[0] if modules else name}'",)
     if outcome == "imported":
         return _not_whole(row, called)
-    if outcome in ("no modules", "not conda"):
+    if outcome in ("no modules", "not conda", *_UNFINISHED):
         return None
     if outcome == "absent":
         advice = ("Build the image again from its plan: envkit build",)
@@ -153,9 +162,6 @@ def _problem(row: Mapping[str, Any], spec: Spec, env: Env) -> _Problem | None:
         return _failed(row, called, spec, env)
     if outcome in ("crashed", "exited"):
         return _Problem(Verdict.FAIL, f"IMPORT_{outcome.upper()}", f"{called}: {_ending(row)}", by_hand)
-    if outcome in ("timeout", "not tried"):
-        what = "did not finish in its time limit" if outcome == "timeout" else "did not start before the time limit"
-        return _Problem(Verdict.INCONCLUSIVE, "IMPORT_TIME", f"{called}: its import {what}", by_hand)
     raise MalformedError(f"outcome is {outcome!r:.80}")
 
 

@@ -93,14 +93,16 @@ def _answers(ctx, with_torch, alone):
     """Import the modules of ``[(name, modules), ...]`` in parallel; return ``{name: what happened}``."""
     limit = UNLIMITED_S if ctx.deadline is None else ctx.remaining() * SHARE
     room = hostfacts.memory_room()
-    width = max(1, min(WIDTH_MAX, int(hostfacts.cpus()["effective"]), (room or MEMORY_EACH) // MEMORY_EACH))
-    memory = None if room is None else max(MEMORY_LEAST, room // width)
     groups = [(preload, jobs) for preload, jobs in (("torch", with_torch), (None, alone)) if jobs]
+    # Each group may use every CPU: the one with torch waits for torch at first.
+    fitting = (room or MEMORY_EACH) // MEMORY_EACH // len(groups)
+    width = max(1, min(WIDTH_MAX, int(hostfacts.cpus()["effective"]), fitting))
+    memory = None if room is None else max(MEMORY_LEAST, room // width // len(groups))
     answers = {}
     with tempfile.TemporaryDirectory() as folder:
         started = []
         for number, (preload, jobs) in enumerate(groups):
-            job = {"preload": preload, "jobs": jobs, "width": max(1, width // len(groups))}
+            job = {"preload": preload, "jobs": jobs, "width": width}
             job.update(limit_s=limit, deadline_s=max(LEAST_S, limit - 1.0), memory_bytes=memory)
             path = pathlib.Path(folder) / f"job{number}.json"
             path.write_text(json.dumps(job), encoding="utf-8")

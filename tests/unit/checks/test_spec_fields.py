@@ -44,7 +44,7 @@ def fields_read(path: Path) -> set[str]:
         ):
             value, key = node.func.value, node.args[0]
         if key is not None and (getattr(value, "id", None) == "spec" or getattr(value, "attr", None) == "spec"):
-            found.add(key.value if isinstance(key, ast.Constant) else f"*{ast.unparse(key)}")
+            found.add(str(key.value) if isinstance(key, ast.Constant) else f"*{ast.unparse(key)}")
     return found
 
 

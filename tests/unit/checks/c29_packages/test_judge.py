@@ -109,8 +109,8 @@ def test_with_a_gpu_the_driver_has_to_be_there() -> None:
         (row("demo", "crashed", signal=11, printed="Illegal"), (FAIL, "IMPORT_CRASHED"), "with SIGSEGV (Illegal)"),
         (row("demo", "crashed", signal=35, printed=""), (FAIL, "IMPORT_CRASHED"), "with signal 35"),
         (row("demo", "exited", code=3, printed="no license"), (FAIL, "IMPORT_EXITED"), "exit code 3 (no license)"),
-        (row("demo", "timeout", printed=""), (INCONCLUSIVE, "IMPORT_TIME"), "did not finish in its time limit"),
-        (row("demo", "not tried"), (INCONCLUSIVE, "IMPORT_TIME"), "did not start before the time limit"),
+        (row("demo", "timeout", printed=""), (INCONCLUSIVE, "IMPORT_TIME"), "1 import did not end within"),
+        (row("demo", "not tried"), (INCONCLUSIVE, "IMPORT_TIME"), "time limit of C29: demo"),
         (row("tini", "not conda"), (SKIP, "NOTHING_TO_IMPORT"), "not a conda environment"),
         (row("demo", "odd"), (ERROR, "MALFORMED_OBSERVATION"), "odd"),
     ],
@@ -120,6 +120,12 @@ def test_how_an_import_ended(item: dict[str, Any], expected: tuple[Any, str], wo
     finding = found("C29.imports", observed, spec_of(item))
     assert (finding.verdict, finding.reason_code) == expected
     assert words in finding.message
+
+
+def test_all_that_ended_too_late_are_one_line() -> None:
+    finding = imports(row("torch"), row("slow", "timeout"), row("waits", "not tried"))
+    assert finding.message == "2 imports did not end within the time limit of C29: slow, waits"
+    assert finding.advice == ("Run it again while nothing else uses this machine.",)
 
 
 def test_a_part_that_has_another_name_than_the_package_only_warns() -> None:
