@@ -52,12 +52,12 @@ def test_each_problem_fails_with_its_own_code(problem: str, code: str) -> None:
 
 
 def test_what_is_below_a_volume_may_come_later() -> None:
-    missing = step("train.py", "missing", kind="script", path="/work/code/train.py")
+    missing = step("train.py", "missing", kind="script", path="/srv/code/train.py")
     assert started(missing).verdict is FAIL
-    assert started(missing, volumes=("/work/code",)).verdict is WARN
-    assert started(missing, volumes=("/work/cod",)).verdict is FAIL
-    closed = step("train.py", "not readable", kind="script", path="/work/code/train.py")
-    assert started(closed, volumes=("/work/code",)).verdict is FAIL
+    assert started(missing, volumes=("/srv/code",)).verdict is WARN
+    assert started(missing, volumes=("/srv/cod",)).verdict is FAIL
+    closed = step("train.py", "not readable", kind="script", path="/srv/code/train.py")
+    assert started(closed, volumes=("/srv/code",)).verdict is FAIL
 
 
 def test_what_only_a_run_could_tell_is_said_and_nothing_known_is_no_pass() -> None:
