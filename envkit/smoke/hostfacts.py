@@ -221,6 +221,13 @@ def memory_room():
     return min((item for item in room if item is not None), default=None)
 
 
+def distribution(text):
+    """Return ``{id, version, like}`` of the text of /etc/os-release; ``like`` are similar distributions."""
+    rows = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    values = {name: rows.get(name, "").strip().strip("\"'") for name in ("ID", "VERSION_ID", "ID_LIKE")}
+    return {"id": values["ID"] or None, "version": values["VERSION_ID"] or None, "like": values["ID_LIKE"].split()}
+
+
 def device_nodes(names):
     """Return the names in /dev that are GPUs: nvidia0 and so on, or dxg under WSL; nvidiactl is not a GPU."""
     return sorted(name for name in names if name == "dxg" or (name.startswith("nvidia") and name[6:].isdigit()))

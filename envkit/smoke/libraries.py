@@ -36,10 +36,15 @@ def loaded(maps, root=""):
     for path in mapped(maps):
         if root and path.startswith(root + "/"):
             path = path[len(root) :]
-        name = _HASH.sub("", path.rsplit("/", 1)[-1])
+        name = without_hash(path.rsplit("/", 1)[-1])
         if _SHARED_OBJECT.search(name) and path not in sonames.setdefault(name, []):
             sonames[name].append(path)
     return sonames
+
+
+def without_hash(name):
+    """Return a library's file name without the hash that a wheel added to it."""
+    return _HASH.sub("", name)
 
 
 def mapped(maps):

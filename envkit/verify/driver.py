@@ -34,7 +34,7 @@ from envkit.verify.launch import launch_checks
 from envkit.verify.normalize import normalized
 from envkit.verify.payload import last_line, parse_document, payload_archive, suite_digest
 from envkit.verify.record import Record, RunFacts, build_record, fingerprint
-from envkit.verify.spec import spec_of_labels, spec_of_plan
+from envkit.verify.spec import spec_of_labels, spec_of_plan, start_of
 from envkit.verify.static import image_facts, promise_of, static_checks
 from envkit.verify.user_data import LIMIT_S, SAYS, without_folder
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner, RunResult
     from envkit.verify.baseline import Baseline
+    from envkit.verify.static import ImageFacts
     from envkit.verify.user_data import UserData
 
 FOLDER = "/run/envkit"
@@ -141,7 +142,7 @@ def verify_image(
     inspected = runner.inspect(image)
     facts = image_facts(inspected)
     on_host, isolation = runner.name == "host", runner.isolation
-    spec = _spec(plan, facts.labels, asked, on_host=on_host)
+    spec = _spec(plan, facts, asked, on_host=on_host)
     archive = payload_archive()
     reporter.step(f"verify: {counted(len(selected), 'check')}")
     argv = (*_python(plan, on_host=on_host), *_arguments(asked, selected))
@@ -285,9 +286,12 @@ def _read(result: RunResult, nonce: str) -> _Ended:
     return _Ended(document=document, trouble=died, result=result)
 
 
-def _spec(plan: BuildPlan | None, labels: Mapping[str, str], asked: Options, *, on_host: bool) -> dict[str, Any]:
+def _spec(plan: BuildPlan | None, facts: ImageFacts, asked: Options, *, on_host: bool) -> dict[str, Any]:
     """Return the spec for the payload and the judges."""
-    spec = {**(spec_of_plan(plan) if plan else spec_of_labels(labels)), "allow_cpu": asked.allow_cpu}
+    spec = {**(spec_of_plan(plan) if plan else spec_of_labels(facts.labels)), "allow_cpu": asked.allow_cpu}
+    volumes = plan.volumes if plan is not None else ()
+    # What the image really starts: a later step of a Dockerfile may have changed what the plan says.
+    spec["start"] = None if on_host else start_of(facts.entrypoint, facts.cmd, facts.workdir, volumes)
     if on_host:
         spec["prefix"] = None  # a plan's prefix is a path inside its image
     if asked.require_gpu:

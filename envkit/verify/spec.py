@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
+
 from envkit.ground.naming import LABEL_PREFIX
+from envkit.plan.family import CONDA_SOURCES
 from envkit.plan.model import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from envkit.plan.model import BuildPlan
 
 MIB = 1 << 20
+# The name in `numpy >=1.23`, `pytorch=2.5.1=cuda*`, `conda-forge::tini` and `onnxruntime-gpu[x]==1.22`.
+_NAME = re.compile(r"(?:[^\s:]+::)?(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
 _LABELLED = (
     "plan",
     "torch",
@@ -40,6 +46,9 @@ EMPTY: Mapping[str, Any] = {
     "nccl": None,
     "triton": None,
     "torchvision": None,
+    "torchaudio": None,
+    "packages": None,
+    "start": None,
     "driver": None,
     "gpu_archs": None,
     "ptx": None,
@@ -68,6 +77,9 @@ def spec_of_plan(plan: BuildPlan, *, allow_cpu: bool = False) -> dict[str, Any]:
         "nccl": made.nccl,
         "triton": made.triton,
         "torchvision": made.torchvision,
+        "torchaudio": made.torchaudio,
+        "packages": _packages(plan),
+        "start": start_of(plan.entrypoint, plan.cmd, plan.workdir, plan.volumes),
         "driver": None if made.driver is None else {"native": made.driver.native, "minimum": made.driver.minimum},
         "gpu_archs": None if made.gpu_archs is None else list(made.gpu_archs),
         "ptx": list(made.ptx),
@@ -81,6 +93,30 @@ def spec_of_plan(plan: BuildPlan, *, allow_cpu: bool = False) -> dict[str, Any]:
         "features": {"compile": smoke.compile},
         "shm_mb": smoke.shm_mb,
     }
+
+
+def start_of(
+    entrypoint: Sequence[str], command: Sequence[str], workdir: str, volumes: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Return what an image starts, for its check; None if it starts nothing by itself."""
+    if not entrypoint and not command:
+        return None
+    words = {"entrypoint": list(entrypoint), "command": list(command)}
+    return {**words, "workdir": workdir or "/", "volumes": list(volumes)}
+
+
+def _packages(plan: BuildPlan) -> list[dict[str, Any]]:
+    """Return the packages that a plan names, in its order: torch's family, conda packages, pip packages."""
+    family_of_conda = plan.resolution.source in CONDA_SOURCES
+    named = [(spec, family_of_conda) for spec in plan.family]
+    named += [(spec, True) for spec in plan.conda]
+    named += [(spec, False) for spec in plan.pip]
+    packages: dict[str, dict[str, Any]] = {}
+    for spec, conda in named:
+        match = _NAME.match(spec)
+        if match is not None:
+            packages.setdefault(canonicalize_name(match["name"]), {"name": match["name"], "conda": conda})
+    return list(packages.values())
 
 
 def spec_of_labels(labels: Mapping[str, str]) -> dict[str, Any]:

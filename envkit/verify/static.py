@@ -37,6 +37,8 @@ class ImageFacts:
     entrypoint: tuple[str, ...]
     architecture: str
     size: int | None  # bytes, as the engine counts
+    cmd: tuple[str, ...] = ()
+    workdir: str = ""
 
 
 def image_facts(inspected: Mapping[str, Any]) -> ImageFacts:
@@ -53,6 +55,8 @@ def image_facts(inspected: Mapping[str, Any]) -> ImageFacts:
         entrypoint=tuple(inspected.get("entrypoint") or ()),
         architecture=str(inspected.get("architecture") or ""),
         size=inspected.get("size"),
+        cmd=tuple(inspected.get("cmd") or ()),
+        workdir=str(inspected.get("workdir") or ""),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.checks.catalog import judges, select
 from envkit.verify.exitcode import Summary, summarize
-from envkit.verify.judge import Judged, judge
+from envkit.verify.judge import Judged, check_of, judge
 from envkit.verify.normalize import normalized
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ class Recording:
     document: Mapping[str, Any]
 
     def judged(self) -> tuple[Judged, ...]:
-        """Return the findings of today's judges with the thresholds in force."""
-        return judge(normalized(self.document), self.spec, select(self.tier, self.only), judges())
+        """Return the findings of today's judges with the thresholds in force. Checks of a later date did not run."""
+        ran = {check_of(item["id"]) for item in self.document["checks"]}
+        selected = [entry for entry in select(self.tier, self.only) if entry.id in ran]
+        return judge(normalized(self.document), self.spec, selected, judges())
 
     def codes(self) -> dict[str, tuple[str, str | None]]:
         """Return verdict and reason code of each finding that did not pass, by its ID."""

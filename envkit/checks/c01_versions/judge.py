@@ -122,7 +122,8 @@ def _companion(name: str, observed: Mapping[str, Any], promised: str, _spec: Spe
     """Compare the release exactly; if it was tried with this torch, it must also work."""
     if observed.get("works") is False:
         message = f"{name} {observed['found']} does not work with this torch: {observed.get('error') or 'wrong result'}"
-        return Finding(Verdict.FAIL, message, f"{name.upper()}_BROKEN", (_REBUILD,), _rule(name, promised))
+        advice = (f"Take {name} and torch from the same index, or remove {name} from the definition.",)
+        return Finding(Verdict.FAIL, message, f"{name.upper()}_BROKEN", advice, _rule(name, promised))
     same = version_key(observed["found"]) == version_key(promised)
     return (_passed if same else _mismatch)(name, observed, promised)
 

@@ -1,9 +1,10 @@
 """C01: the versions in the image, as the libraries themselves report them."""
 
 import platform
+import sys
 import warnings
 
-from envkit.smoke import observation, versions
+from envkit.smoke import importing, observation, versions
 
 KNOWN_FIELDS = frozenset(
     (
@@ -21,6 +22,8 @@ KNOWN_FIELDS = frozenset(
         "triton",
         "torchvision",
         "torchaudio",
+        "packages",
+        "start",
         "driver",
         "gpu_archs",
         "ptx",
@@ -107,6 +110,9 @@ def _companion(ctx, name, probe):
         except Exception as error:
             observed["works"] = False
             observed["error"] = f"{type(error).__name__}: {error}"
+            if name not in sys.modules:
+                # C29 reports the packages that cannot be imported, and need not try this one again.
+                ctx.notes.setdefault("import_errors", {})[name] = importing.described(error)
     return _component(name, observed)
 
 

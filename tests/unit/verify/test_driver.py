@@ -335,3 +335,20 @@ def test_progress_counts_the_checks_that_the_payload_names() -> None:
     for line in (f"{first} a title", "a warning of torch", "C99 not selected", f"{second} a title", f"{first} a title"):
         counting.log(line)
     assert counts.seen == [(0, 3), (1, 3)]
+
+
+def test_what_is_looked_up_is_what_the_image_starts_and_not_what_the_plan_says() -> None:
+    runner = Replay(skips, image=inspected(PLAN, entrypoint=["/start.sh"], cmd=["x"], workdir="/app"))
+    verified(runner)
+    assert runner.spec["start"] == {"entrypoint": ["/start.sh"], "command": ["x"], "workdir": "/app", "volumes": []}
+    assert [item["name"] for item in runner.spec["packages"]] == ["torch", "torchvision", "einops"]
+
+
+def test_the_host_starts_nothing_by_itself() -> None:
+    class Host(Replay):
+        name = "host"
+
+    runner = Host(skips, image=inspected(PLAN, entrypoint=[], cmd=["/usr/bin/python3"]))
+    verified(runner)
+    assert runner.spec["start"] is None
+    assert runner.spec["packages"]

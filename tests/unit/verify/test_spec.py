@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.checks.fields import promises
 from envkit.plan.labels import plan_labels
-from envkit.verify.spec import EMPTY, spec_of_labels, spec_of_plan
+from envkit.verify.spec import EMPTY, spec_of_labels, spec_of_plan, start_of
 from tests.support.judging import plan
+from tests.support.plans import plan_from
 
 
 def test_a_plan_promises_what_it_resolved() -> None:
@@ -28,6 +30,40 @@ def test_a_plan_promises_what_it_resolved() -> None:
     assert spec["nonce"] is None
     assert promises(spec)
     assert json.loads(json.dumps(spec)) == spec
+
+
+def test_a_plan_promises_each_package_that_it_names_once_and_by_its_own_kind() -> None:
+    conda = plan_from("pip: [einops, 'onnxruntime-gpu[x]==1.22', numpy<3]\ncompanions: [numpy]\n", source="conda-forge")
+    named = {item["name"]: item["conda"] for item in spec_of_plan(conda)["packages"]}
+    assert named == {
+        "pytorch": True,
+        "cuda-version": True,
+        "tini": True,
+        "setuptools": True,
+        "numpy": True,
+        "einops": False,
+        "onnxruntime-gpu": False,
+    }
+    wheels = spec_of_plan(replace(plan(), pip=("Pillow>=9", "pillow", "zope.interface ; python_version>'3'")))
+    assert wheels["packages"] == [
+        {"name": name, "conda": False} for name in ("torch", "torchvision", "Pillow", "zope.interface")
+    ]
+
+
+def test_a_plan_says_what_its_image_starts() -> None:
+    started = spec_of_plan(replace(plan(), entrypoint=("/bin/tini", "--"), volumes=("/data",)))["start"]
+    assert started == {
+        "entrypoint": ["/bin/tini", "--"],
+        "command": ["python"],
+        "workdir": "/srv/train",
+        "volumes": ["/data"],
+    }
+    assert start_of((), (), "/") is None
+    assert start_of((), ("sh",), "") == {"entrypoint": [], "command": ["sh"], "workdir": "/", "volumes": []}
+
+
+def test_a_plan_promises_its_torchaudio() -> None:
+    assert spec_of_plan(plan())["torchaudio"] == "2.7.1"
 
 
 def test_a_cpu_plan_promises_no_gpu() -> None:
