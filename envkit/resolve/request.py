@@ -160,6 +160,8 @@ def changed(request: Request, field: str, value: str | None, position: int = 0) 
         field = "gpus"
         rest = [typed for index, typed in enumerate(request.gpus) if index != position]
         new = tuple(rest if value is None else [*rest, value])
+    elif field == "with":
+        field, new = "packages", tuple(row for index, row in enumerate(request.packages) if index != position)
     elif value is None:
         new = getattr(Request(), field)
     elif field == "allow_forward_compat":
