@@ -169,9 +169,12 @@ def _os(facts: Facts, row: Os) -> Iterator[tuple[str, str]]:
 
 def _gpu(facts: Facts, row: Gpu) -> Iterator[tuple[str, str]]:
     del facts
-    for product in row.data_center:
-        if product not in row.products:
-            yield "data_center", f"{product!r} is not one of its products"
+    for field in ("data_center", "arm_host"):
+        yield from (
+            (field, f"{product!r} is not one of its products")
+            for product in getattr(row, field)
+            if product not in row.products
+        )
 
 
 def _python(facts: Facts, row: PythonSeries) -> Iterator[tuple[str, str]]:

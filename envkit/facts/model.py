@@ -28,6 +28,7 @@ class Build:
     channels: tuple[str, ...]  # conda channels; empty for wheels
     selector: str | None  # conda-pytorch: 'pytorch-cuda=11.8' or 'cudatoolkit=11.3'
     local_version: str | None  # '+cu118', '+cpu'; None if the file name has none
+    index_lacks: tuple[str, ...]  # requirements of the file that its own index does not have: 'cuda-bindings==13.0.3'
     glibc: str | None  # lowest glibc of the file's manylinux tag: '2.17', '2.28'
     torchvision: str | None  # of the conda channel; wheels have rows of `Companion`
     torchaudio: str | None
@@ -137,6 +138,7 @@ class Gpu:
     inferred: tuple[str, ...]  # fields with an inferred value, which may warn but never refuses a request
     integrated: bool  # on a Jetson module, which does not run code for other capabilities of the same major
     data_center: tuple[str, ...]  # the products that NVIDIA lists as data center GPUs
+    arm_host: tuple[str, ...]  # the products with an Arm CPU of their own, for which images are aarch64
     note: str | None
     refs: tuple[str, ...]
 

@@ -184,6 +184,7 @@ def gpu_rows() -> tuple[model.Gpu, ...]:
             inferred=_inferred(row),
             integrated=row.get("integrated", False),
             data_center=tuple(row.get("data_center", ())),
+            arm_host=tuple(row.get("arm_host", ())),
             note=row.get("note"),
             refs=tuple(row["refs"]),
         )

@@ -11,6 +11,8 @@ from envkit.resolve.index import WHEEL_SOURCES, Index
 
 COMPANIONS = ("torchvision", "torchaudio")
 """The packages that an answer names beside torch, the most wanted first."""
+COMPANION_PACKAGES = (*COMPANIONS, "torchtext", "torchcodec")
+"""The packages that a request may name beside torch."""
 
 
 def companion(

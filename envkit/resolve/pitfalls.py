@@ -73,6 +73,8 @@ def advice(chosen: Chosen) -> Advice:
             pins.setdefault(name + _avoiding(trap.when[name]), trap.title)
         if not packages:
             warnings.append(f"{trap.title}: {trap.effect} {trap.fix}")
+    for requirement in chosen.build.index_lacks:
+        pins.setdefault(requirement, f"required, and the index of CUDA {chosen.build.cuda} does not have it")
     own = chosen.release.setuptools if chosen.release else None
     if own and own[0] in "<>=!~":
         pins.setdefault(f"setuptools{own}", f"torch {chosen.build.torch} requires it")

@@ -8,7 +8,7 @@ from envkit.ground.versions import key, minor
 from envkit.resolve.choice import Choice, compile_supported
 from envkit.resolve.companions import companion, conda_version, left_out
 from envkit.resolve.forward import FORWARD
-from envkit.resolve.gpus import sm
+from envkit.resolve.gpus import named, sm
 from envkit.resolve.index import WHEEL_SOURCES
 from envkit.resolve.model import Download, Driver, Request
 from envkit.resolve.pitfalls import Advice, Chosen, triton_gone
@@ -59,11 +59,12 @@ def reasons(
         if build.local_version
         else "file names of this source have none",
         "driver": _read_as(request, _driver(chosen, driver)),
-        "gpus": _gpus(chosen),
+        "gpus": _gpus(request, chosen),
         "gpu_archs": _archs(chosen),
         "ptx": "also included as PTX, which drivers compile for newer GPUs" if build.ptx else "no PTX in this build",
         "glibc": _glibc(chosen, system),
-        "platform": REQUESTED if request.platform != Request().platform else "default",
+        "platform": request.understood.get("platform")
+        or (REQUESTED if request.platform != Request().platform else "default"),
         "os": request.understood.get("os")
         or (f"{REQUESTED}: {system.title}" if request.os else f"default: {system.title}"),
         "pins": "; ".join(careful.pins.values()) or f"none needed by torch {build.torch}",
@@ -178,10 +179,10 @@ def _python(request: Request, chosen: Chosen) -> str:
     newer = [
         name
         for name in sieve.known_pythons(build)
-        if key(name) > key(python) and (sieve.pythons is None or name in sieve.pythons)
+        if key(name) > key(python) and sieve.may_be(name) and sieve.complete(build, name)
     ]
     if not newer:
-        return f"newest{of} that this build supports"
+        return f"newest{of} that this build supports" + (" with the packages requested" if sieve.wanted.packages else "")
     if not compile_supported(newer[0], chosen.release):
         return f"newest{of} that torch.compile in this torch supports"
     why = f"{' and '.join(newer)} {'are' if newer[1:] else 'is'} new in torch {minor(build.torch)}"
@@ -248,12 +249,14 @@ def _read_as(request: Request, reason: str) -> str:
     return f"{understood}; {reason}" if understood else reason
 
 
-def _gpus(chosen: Chosen) -> str:
+def _gpus(request: Request, chosen: Chosen) -> str:
     cards = chosen.sieve.wanted.cards
     if not cards:
         return "none requested"
     kinds = {"cubin": "runs on compiled code", "ptx": "runs on PTX", "unknown": "may not run: no source lists the code"}
-    return "; ".join(f"{card} {kinds[code(chosen.build, card.gpu) or 'ptx']}" for card in cards)
+    runs = "; ".join(f"{named(card)} {kinds[code(chosen.build, card.gpu) or 'ptx']}" for card in cards)
+    understood = request.understood.get("gpus")
+    return f"{runs}; {understood}" if understood else runs
 
 
 def _archs(chosen: Chosen) -> str:

@@ -196,9 +196,9 @@ def asks(request: Request) -> tuple[Ask, ...]:
         elif field == "supported_only":
             constraints += [Ask("supported_only", ("--supported-only",))] if request.supported_only else []
         elif field == "platform":
-            constraints += (
-                [Ask("platform", ("--platform", request.platform))] if request.platform != DEFAULT_PLATFORM else []
-            )
+            # A platform that follows from a GPU is not one of the user's constraints.
+            stated = request.platform != DEFAULT_PLATFORM and field not in request.understood
+            constraints += [Ask("platform", ("--platform", request.platform))] if stated else []
         elif field == "source":
             constraints += [Ask("source", ("--source", request.source))] if request.source != "auto" else []
         elif field == "template":

@@ -32,6 +32,7 @@ BUILD = Build(
     channels=(),
     selector=None,
     local_version="+cu126",
+    index_lacks=(),
     glibc="2.28",
     torchvision=None,
     torchaudio=None,
