@@ -26,7 +26,7 @@ from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for, tell
 from envkit.cli.declare import Command, Section, option, quiet_option, verbose_option, verbosity
 from envkit.cli.step_timer import StepTimer
-from envkit.ground.errors import UsageError, masked
+from envkit.ground.errors import ConflictError, UsageError, masked
 from envkit.ground.text import neutral
 from envkit.pipeline.asking import AUTO, fields_here
 
@@ -189,7 +189,7 @@ def _no_amd(context: click.Context, option: click.Parameter, value: str | None) 
     if value is not None:
         from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT
 
-        raise UsageError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
+        raise ConflictError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
 
 
 def facts_in(section: Section) -> Callable[[Command], Command]:

@@ -14,9 +14,10 @@ from envkit.ground.sizes import parse_size
 from envkit.ground.text import similar
 from envkit.ground.versions import Constraint, is_version, key, minor, parse_constraint
 from envkit.resolve.companions import COMPANION_PACKAGES
+from envkit.resolve.elsewhere import refuse
 from envkit.resolve.gpus import Card, arm_host, named, others
 from envkit.resolve.model import SOURCES, Request, WantedPackage
-from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system, permissions
+from envkit.resolve.wanted import asks, bare, card, operating_system, permissions
 
 FIELDS = (
     "torch",
@@ -61,11 +62,11 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
 
     Raises:
         UsageError: with every error of the request, the first as its message.
+        ConflictError: a value is for another vendor or system, or a GPU contradicts the platform.
     """
+    refuse(fields, name)
     faults = _Faults()
     torch, local_cuda, local_cpu = _split_local(_version(_text(fields, "torch"), _TORCH))
-    if torch is not None and "+rocm" in torch:
-        raise UsageError(f"{name('torch')}: {torch!r} is a build for AMD GPUs. {NO_AMD}", hint=NO_AMD_HINT)
     texts = {
         "torch": torch,
         "cuda": _cuda(_text(fields, "cuda") or local_cuda),

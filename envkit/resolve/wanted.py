@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from envkit.facts.model import Facts, Os
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import similar
 from envkit.ground.versions import Constraint, key
@@ -83,10 +83,11 @@ def card(typed: str, facts: Facts, flag: str = "--gpu") -> Card:
 
     Raises:
         UsageError: no row has it; the hint has the nearest names.
+        ConflictError: it is a GPU of AMD.
     """
     gpu = gpus.find(typed, facts.gpus, short=True)
     if gpu is None and gpus.is_amd(typed):
-        raise UsageError(f"{flag}: {typed!r} is an AMD GPU. {NO_AMD}", hint=NO_AMD_HINT)
+        raise ConflictError(f"{flag}: {typed!r} is an AMD GPU. {NO_AMD}", hint=NO_AMD_HINT)
     if gpu is None:
         near = gpus.nearest(typed, facts.gpus)
         named = f"did you mean {' or '.join(near)}? Or " if near else ""
