@@ -9,7 +9,7 @@ from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import ARM, PLATFORMS, SPELLINGS
 from envkit.ground.versions import is_version, key
-from envkit.resolve.gpus import Card, sm
+from envkit.resolve.gpus import Card, arm_host, sm
 from envkit.resolve.wanted import card
 
 DEFAULT_PLATFORM = PLATFORMS[0]

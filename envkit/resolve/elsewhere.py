@@ -45,7 +45,7 @@ ROWS = (
     ),
     _row("gpu", r"apple\b.*|m[1-9] (pro|max|ultra)|mps", "Apple GPUs have no CUDA",
          "pip install torch on the Mac uses its GPU (MPS)"),
-    _row("gpu", r"jetson (nano|tx1|tx2( nx)?|agx xavier|xavier( nx)?)",
+    _row("gpu", r"jetson (nano|tx1|tx2( nx)?)",
          "PyTorch's wheels have no code for this Jetson module, which needs NVIDIA's own builds for its JetPack",
          "use the l4t-pytorch images of NVIDIA's registry (nvcr.io/nvidia/l4t-pytorch)"),
     _row("cuda torch source", r".*rocm.*|hip([0-9.]*)", "ROCm builds are for AMD GPUs, and envkit makes images for NVIDIA GPUs",

@@ -114,8 +114,8 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
                 faults.errors.append(_cpu_clash(field, name))
     packages = _packages(fields, name, faults)
     faults.raise_first()
-    if arm and (platform != ARM.name or len(arm) < len(cards)):
-        raise _not_arm(arm[0], cards, name)
+    if arm and platform != ARM.name:
+        raise _not_arm(arm[0], name)
     return Request(
         torch=versions["torch"],
         cuda=versions["cuda"],
@@ -192,14 +192,8 @@ def _package(text: str, name: str) -> WantedPackage:
     return WantedPackage(package, parse_constraint(version, name) if version else None)
 
 
-def _not_arm(arm: Card, cards: Sequence[Card], name: Callable[[str], str]) -> ConflictError:
-    """Return the error for a request that contradicts the Arm CPU of one of its GPUs."""
-    other = next((own for own in cards if not arm_host(own.typed, own.gpu)), None)
-    if other is not None:
-        return ConflictError(
-            f"{arm} has an Arm CPU, so no image runs beside it and beside {other}",
-            hint="ask for each of them, or envkit cover --hosts FILE for images for all machines",
-        )
+def _not_arm(arm: Card, name: Callable[[str], str]) -> ConflictError:
+    """Return the error for a platform that contradicts the Arm CPU of a product."""
     return ConflictError(
         f"{arm} has an Arm CPU, so no x86_64 image runs beside it", hint=f"{name('platform')} {ARM.name}"
     )

@@ -90,7 +90,8 @@ class Asked:
         self.driver: str | None = fields.get("driver")
         self.gpus = [gpu_of(typed, facts) for typed in fields.get("gpu", ())]
         self.os: Os = next(row for row in facts.oses if row.id == fields.get("os", DEFAULTS["os"]))
-        self.platform: str = fields.get("platform", DEFAULTS["platform"])
+        arm = any(name in gpu.arm_host for name, gpu in zip(fields.get("gpu", ()), self.gpus, strict=True))
+        self.platform: str = fields.get("platform", "linux-aarch64" if arm else DEFAULTS["platform"])
         self.source: str = fields.get("source", DEFAULTS["source"])
         self.venv = fields.get("template") == "wheels"
         self.cpu = bool(fields.get("cpu"))
