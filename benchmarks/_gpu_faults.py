@@ -39,8 +39,8 @@ FAULTS = (
         only="C10",
         patch="import envkit.smoke.timing as t\n"
         "real = t.event_clock\n"
-        "def bad(torch, spin=True):\n"
-        "    inner = real(torch, spin)\n"
+        "def bad(torch):\n"
+        "    inner = real(torch)\n"
         "    def clock(fn, loops): return inner(fn, loops) / 2\n"
         "    clock.label = inner.label\n"
         "    return clock\n"
@@ -116,6 +116,17 @@ FAULTS = (
         "    memory[memory.numel() // 2] ^= 1 << 33\n"
         "c.fill = bad\n",
         expected={"C27.pattern": "DEVICE_MEMORY_WRONG"},
+    ),
+    Fault(
+        name="device memory at a third of its rate",
+        only="C27",
+        patch="import torch\nreal = torch.Tensor.copy_\n"
+        "def bad(self, source, *a, **k):\n"
+        "    for _ in range(2 if self.is_cuda and source.is_cuda else 0): real(self, source, *a, **k)\n"
+        "    return real(self, source, *a, **k)\n"
+        "torch.Tensor.copy_ = bad\n",
+        expected={"C27.copy": "DEVICE_MEMORY_SLOW"},
+        modeled=False,
     ),
     Fault(
         name="directions that take turns",

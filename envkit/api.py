@@ -351,7 +351,7 @@ def _settings(given: SettingValues | None, reporter: Reporter) -> known_settings
                 hint=f"did you mean {near[0]}?" if near else "envkit config lists the settings",
             )
     loaded = known_settings.load({key: str(value) for key, value in (given or {}).items()}, os.environ, Path.cwd())
-    for note in loaded.notes:
+    for note in (*loaded.notes, *([loaded.sources_note] if loaded.sources_note else [])):
         reporter.note(note)
     return loaded
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from envkit.facts.load import load
+from envkit.ground.naming import FILE_STEM
 from envkit.plan.copying import planned
 from envkit.plan.definition import load as load_definition
 from envkit.plan.model import BuildPlan
@@ -65,7 +66,7 @@ def _wheel(folder: Path) -> Path:
 def _plan(folder: Path) -> BuildPlan:
     """Return the plan of the definition without torch, with the requirements of the wheel."""
     shutil.copy(HERE / "envkit.yaml", folder)
-    (metadata,) = folder.glob("site/envkit-*.dist-info/METADATA")
+    (metadata,) = folder.glob(f"site/{FILE_STEM}-*.dist-info/METADATA")
     fields = Parser().parsestr(metadata.read_text(encoding="utf-8"))
     requirements = [Requirement(text) for text in fields.get_all("Requires-Dist", [])]
     plan = plan_of(load_definition(str(folder / "envkit.yaml")), {}, load())

@@ -21,11 +21,11 @@ from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, BuiltImage, Probe
 from envkit.build.single_flight import Flights
 from envkit.ground.errors import EnvironmentProblem, LockError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir, state_dir
 from envkit.ground.platforms import of_machine
 from envkit.ground.state import own_layout
 from envkit.image import spec
-from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.base import NONE
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of

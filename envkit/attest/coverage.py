@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envkit.attest.verification import Card
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.versions import is_version, key
-from envkit.image.spec import LABEL_PREFIX
 from envkit.resolve.gpus import capability
 
 NATIVE, MINOR = "native", "minor-compatible"

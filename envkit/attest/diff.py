@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envkit.attest.content import CONDA, WHEEL, Content, Layer, Package
-from envkit.plan.names import LABEL_PREFIX
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.resolve.model import Resolution
 
 SCHEMA = "envkit.diff/1"

@@ -18,9 +18,10 @@ from envkit.attest.diff import stack
 from envkit.attest.statement import NAMES, SBOM, VERIFY
 from envkit.attest.verification import Verification, exercised, verification_of
 from envkit.ground.errors import EnvkitError, IntegrityError, NotVerifiedError, VerificationError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import counted
 from envkit.image.packages import CONDA, DEB, PYPI, RPM
-from envkit.image.spec import CREATED, LABEL_PREFIX
+from envkit.image.spec import CREATED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

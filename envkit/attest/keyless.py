@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.attest.dsse import Envelope, unseal
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
+from envkit.ground.installation import libraries
 from envkit.image.spec import canonical
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def require() -> None:
     except ImportError as error:
         raise EnvironmentProblem(
             "keyless signatures need the package sigstore, which is not installed",
-            hint="pip install 'envkit[keyless]'",
+            hint=libraries("keyless"),
         ) from error
 
 

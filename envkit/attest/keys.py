@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EnvironmentProblem, UsageError
+from envkit.ground.installation import libraries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +84,7 @@ def require() -> None:
     except ImportError as error:
         raise EnvironmentProblem(
             "signatures need the package cryptography, which is not installed",
-            hint="pip install 'envkit[attest]'",
+            hint=libraries("attest"),
         ) from error
 
 

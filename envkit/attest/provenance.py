@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from envkit.image.spec import LABEL_PREFIX
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.lock.store import digest_of
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
 
-BUILD_TYPE = "https://envkit.github.io/attestation/build/v1"
+BUILD_TYPE = "urn:envkit:build:1"
 """externalParameters.plan is a build plan (schema envkit.plan/1); internalParameters describe its inputs."""
-BUILDER = "https://envkit.github.io/builder"
+BUILDER = "urn:envkit:builder"
 _BASE_NAME, _BASE_DIGEST = "org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"
 
 

@@ -19,6 +19,7 @@ from envkit.ground.errors import (
     TimeLimitError,
     UsageError,
 )
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.platforms import platform
 from envkit.image import rpm
 from envkit.image.document import exposed_ports
@@ -32,7 +33,6 @@ from envkit.lock.store import digest_of, load_lock, read_lock
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import SCHEMA as PLAN_SCHEMA
 from envkit.plan.model import BuildPlan
-from envkit.plan.names import LABEL_PREFIX
 from envkit.plan.store import load_plan, plan_from_json
 from envkit.run.model import RunLimits, Runner
 from envkit.run.runners import choose

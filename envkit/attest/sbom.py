@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.installation import libraries
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.image.packages import CONDA, DEB, PYPI, RPM
-from envkit.image.spec import CREATED, LABEL_PREFIX
+from envkit.image.spec import CREATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +40,7 @@ def require() -> None:
     except ImportError as error:
         raise EnvironmentProblem(
             "writing an SBOM needs the package cyclonedx-python-lib, which is not installed",
-            hint="pip install 'envkit[attest]'",
+            hint=libraries("attest"),
         ) from error
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TYPE = "https://in-toto.io/Statement/v1"
 SBOM = "https://cyclonedx.org/bom"
 PROVENANCE = "https://slsa.dev/provenance/v1"
-VERIFY = "https://envkit.github.io/attestation/verify/v1"
+VERIFY = "urn:envkit:verify:1"
 """The predicate is the complete record of one `envkit verify` run with its seal (schema envkit.verify/1)."""
 NAMES = {SBOM: "sbom", PROVENANCE: "provenance", VERIFY: "verify"}
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.image import spec
 from envkit.image.document import INDEXES, MANIFESTS, config_fault, parse_json
-from envkit.plan.names import LABEL_PREFIX
 from envkit.registry.referrers import read_blob
 from envkit.registry.registry import MAX_MANIFEST
 

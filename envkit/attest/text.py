@@ -11,10 +11,10 @@ from envkit.attest.attached import Attestation, Status
 from envkit.attest.coverage import MINOR
 from envkit.attest.diff import stack
 from envkit.attest.inspection import created
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import counted
 from envkit.ground.sizes import shown_size
 from envkit.ground.text import clean, fitted, neutral
-from envkit.image.spec import LABEL_PREFIX
 from envkit.resolve.gpus import capability
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,17 @@ _ADVICE_OF_TORCH = (
     "Device-side assertion tracking was not enabled",
     "Search for `cuda",
 )
+
+
+# What libraries write to standard error after the exception: messages of c10's and Python's logging, warnings, and
+# frames of C++. None of it is the cause.
+_AFTERWARDS = re.compile(
+    r"\[?[IWE]\d{4} \d\d:\d\d:\d\d"  # [W1126 15:25:36.596110387 ProcessGroupNCCL.cpp:1575] Warning: ...
+    r"|\S+:\d+: \w*Warning: |warnings\.warn\("
+    r"|frame #\d+: |Exception raised from |<omitting python frames>"
+    r"|Exception ignored in: "
+)
+_RANK = re.compile(r"\[rank\d+\]: ?")  # torch prefixes the lines of a traceback with it, from 2.3 on
 
 
 class MalformedError(Exception):
@@ -87,10 +99,12 @@ def version_key(version: str) -> tuple[int, ...]:
 def last_line(error: str) -> str:
     """Return the line of a traceback that says what happened, or an empty string.
 
-    torch appends the same lines of advice to every CUDA error; they are skipped.
+    torch appends the same lines of advice to every CUDA error, and libraries log and warn when the process ends; these
+    lines are skipped, unless there are no others.
     """
-    lines = [line.strip() for line in error.splitlines()]
-    return next((line for line in reversed(lines) if line and not line.startswith(_ADVICE_OF_TORCH)), "")
+    lines = [line for text in error.splitlines() if (line := _RANK.sub("", text.strip(), count=1).strip())]
+    causes = [line for line in lines if not line.startswith(_ADVICE_OF_TORCH) and not _AFTERWARDS.match(line)]
+    return (causes or lines or [""])[-1]
 
 
 def part_of(observation: Observation) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.checks import thresholds
 from envkit.checks.fields import optional_number
+from envkit.checks.reading import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +43,21 @@ def product_limit(limits: Mapping[str, Any]) -> float | None:
     # GeForce cards accumulate float16 products in float32 at half the rate of workstation cards with the same chip.
     share = row.number("geforce") if str(limits.get("name") or "").startswith(_GEFORCE) else 1.0
     return per_clock * share * count * clock / 1e6  # MHz to TFLOP/s
+
+
+def power_held(health: Any, top: float | None) -> str:
+    """Return the clock at which the power limit holds a GPU under load, or an empty text if it does not.
+
+    Args:
+        health: what the GPU reports under load (clock, events), None if unknown.
+        top: its highest clock in MHz, None if unknown.
+    """
+    events = health.get("events") if isinstance(health, dict) else None
+    if not isinstance(events, list) or "sw_power_cap" not in events:
+        return ""
+    clock = number(health.get("sm_mhz"))
+    at = "" if clock is None else f" at {clock:.0f} MHz" if top is None else f" at {clock:.0f} of {top:.0f} MHz"
+    return f"its power limit holds the clock{at}"
 
 
 def memory_limit(limits: Mapping[str, Any]) -> float | None:

@@ -6,12 +6,14 @@ Each check's rows are in its `check.yaml`; `thresholds.yaml` has the rows that b
 from __future__ import annotations
 
 import json
+import math
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks import catalog
@@ -33,15 +35,54 @@ TYPES = (
     "min_frac_of_limit",
     "not_worse_than_baseline",
 )
-_KEYS = frozenset({"applies_to", "type", "gates", "unit", "values", "reference", "source", "judgement"})
+_KEYS = frozenset({"applies_to", "type", "gates", "unit", "values", "reference", "source", "judgement", "margins"})
+_MARGIN = frozenset({"reason", "healthy", "fault", "origin"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """Why one number of a row is what it is: the reason, what healthy machines reach, and what a planted fault gives.
+
+    The number lies between ``healthy``, the worst value seen on each kind of machine, and ``value``, the mildest that
+    the fault gave. Both are in the row's unit.
+    """
+
+    key: str  # the name of the number in the row's values
+    reason: str
+    healthy: Mapping[str, float]
+    fault: str
+    value: float
+    origin: float = 0.0  # rooms are ratios of distances to it
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether healthy machines are above the number."""
+        return self.value < min(self.healthy.values())
+
+    def room(self, limit: float) -> tuple[float, float]:
+        """Return by what factor ``limit`` is away from the worst healthy machine, and the fault from ``limit``.
+
+        A factor is at most 1 if the limit does not lie between them, and infinite across the origin.
+        """
+        worst = min(self.healthy.values()) if self.is_floor else max(self.healthy.values())
+        steps = [worst, limit, self.value] if not self.is_floor else [self.value, limit, worst]
+        low, high = (_factor(low - self.origin, high - self.origin) for low, high in pairwise(steps))
+        return (high, low) if self.is_floor else (low, high)
+
+
+def _factor(low: float, high: float) -> float:
+    if low <= 0 <= high:
+        return math.inf if low < high else 1.0
+    return high / low if low > 0 else low / high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
     """One row. ``values`` are numbers by name; versions, such as a driver's, stay text.
 
-    ``reference`` was measured on a healthy machine, in ``unit``. ``judgement`` marks numbers that no measurement on a
-    GPU has confirmed.
+    ``reference`` was measured on a healthy machine, in ``unit``. ``judgement`` marks numbers that lack a reason, a
+    healthy machine's value or a planted fault's; the others have them in ``margins``, by name. Margins explain the row
+    and decide nothing, so records do not contain them.
     """
 
     name: str
@@ -53,6 +94,7 @@ class Threshold:
     reference: float | None
     source: tuple[str, ...]
     judgement: bool
+    margins: Mapping[str, Margin] = field(default_factory=dict, compare=False)
 
     def number(self, key: str) -> float:
         """Return the number called ``key``."""
@@ -114,11 +156,17 @@ class Thresholds:
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole table as plain JSON, with its digest, as a record keeps it."""
-        rows = {name: {**asdict(row), "values": dict(row.values)} for name, row in sorted(self.rows.items())}
+        rows = {name: _row_to_json(row) for name, row in sorted(self.rows.items())}
         lanes = {str(generation): rate for generation, rate in self.lanes.items()}
         # Tuples become lists, as in a record that is read back from its file.
         tree = json.loads(json.dumps({"schema": SCHEMA, "lanes": lanes, "rules": rows}))
         return {"sha256": digest_of(tree), **tree}
+
+
+def _row_to_json(row: Threshold) -> dict[str, Any]:
+    tree = asdict(row)
+    del tree["margins"]
+    return tree
 
 
 # A context variable, so that threads that judge with other thresholds do not affect each other.
@@ -269,6 +317,7 @@ def _row(name: str, tree: Any, faults: list[str]) -> Threshold | None:
         faults.append(f"{where}.unit: missing or not text")
     if not isinstance(values, dict) or not values:
         faults.append(f"{where}.values: lists no values")
+    margins = _margins(f"{where}.margins", tree.get("margins"), values, faults)
     if len(faults) > before:
         return None
     reference = tree.get("reference")
@@ -282,7 +331,46 @@ def _row(name: str, tree: Any, faults: list[str]) -> Threshold | None:
         reference=None if reference is None else float(str(reference)),
         source=tuple(str(item) for item in source or ()),
         judgement=tree.get("judgement") is True,
+        margins=margins,
     )
+
+
+def _margins(where: str, tree: Any, values: Any, faults: list[str]) -> dict[str, Margin]:
+    """Return the margins of a row by the names of its numbers."""
+    margins: dict[str, Margin] = {}
+    if tree is None:
+        return margins
+    if not isinstance(tree, dict):
+        faults.append(f"{where}: not a mapping")
+        return margins
+    for key, one in tree.items():
+        place = f"{where}.{key}"
+        if not isinstance(values, dict) or not isinstance(_value(values.get(key)), float):
+            faults.append(f"{place}: the row has no number of this name")
+        elif not isinstance(one, dict) or set(one) - {"origin"} != _MARGIN - {"origin"}:
+            faults.append(f"{place}: needs reason, healthy and fault, and may have origin")
+        elif (margin := _margin(str(key), one)) is None:
+            faults.append(f"{place}: healthy needs numbers by machine, and fault needs what and value")
+        else:
+            margins[str(key)] = margin
+    return margins
+
+
+def _margin(key: str, tree: Mapping[str, Any]) -> Margin | None:
+    try:
+        healthy = {str(name): float(str(value)) for name, value in tree["healthy"].items()}
+        if not healthy:
+            return None
+        return Margin(
+            key=key,
+            reason=str(tree["reason"]),
+            healthy=healthy,
+            fault=str(tree["fault"]["what"]),
+            value=float(str(tree["fault"]["value"])),
+            origin=float(str(tree.get("origin", 0.0))),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _value(value: Any) -> float | str:

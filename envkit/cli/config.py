@@ -25,8 +25,8 @@ def command(preset: str | None, as_json: bool) -> int:
     An invalid value is marked INVALID, and the exit code is 2.
 
     Precedence: flag, then ENVKIT_* variable, then envkit.toml or [tool.envkit] in pyproject.toml of this folder, then
-    ~/.config/envkit/envkit.toml, then the default. Programs, folders and CA bundles are not read from this folder's
-    file, because a checkout may come from someone else; such a value is marked IGNORED.
+    ~/.config/envkit/envkit.toml, then the default. A checkout may come from someone else, so its file can set only
+    where builds download from, the engine and labels; any other value in it is marked IGNORED.
 
     The installed plug-ins are listed last; one that cannot be loaded is marked BROKEN, and the exit code is 9.
     """

@@ -228,7 +228,7 @@ def _sizes(diff: Difference) -> Iterator[str]:
 
 
 def _computed(change: Change) -> bool:
-    from envkit.plan.names import LABEL_PREFIX
+    from envkit.ground.naming import LABEL_PREFIX
 
     return change.name.startswith((f"{LABEL_PREFIX}.", "org.opencontainers.image."))
 

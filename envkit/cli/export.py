@@ -70,10 +70,11 @@ class ExportFlags:
         """
         from envkit.export import kinds
         from envkit.export.model import Order, checked
+        from envkit.ground.requirement import parse
         from envkit.ground.settings import ca_file
 
         options = kinds.options(kind, _pairs(self.given))
-        settings = load_settings({"facts": self.facts_file})
+        settings = load_settings({"facts": self.facts_file, "requirement": self.requirement})
         mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))  # `none` becomes None
         cells, names = _cells(self)
         typed = {
@@ -83,7 +84,6 @@ class ExportFlags:
             "gpus": self.gpus,
             "jobs": self.jobs,
             "minutes": self.minutes,
-            "requirement": self.requirement,
         }
         own: dict[str, Any] = {key: value for key, value in typed.items() if value is not None}
         return checked(
@@ -95,6 +95,7 @@ class ExportFlags:
                 mirrors=mirrors,
                 ca_bundle=_bundle_text(mirrors.ca_bundle),
                 template_dirs=_folders(settings),
+                requirement=parse(given) if (given := settings.get("requirement")) else None,
                 command=shlex.join(["envkit", *_shown(sys.argv[1:])]),
                 **own,
             )
@@ -146,7 +147,9 @@ class ExportFlags:
     default=120,
     help="Time limit per image. [120]",
 )
-@option(Section.JOBS, "--requirement", metavar="SPEC", help="What the jobs install with pip. [this version of envkit]")
+@option(
+    Section.JOBS, "--requirement", metavar="SPEC", help="What the jobs install as envkit; see `envkit help export`."
+)
 @option(
     Section.JOBS, "--set", "given", multiple=True, metavar="NAME=VALUE", help="Option of KIND (see --list); repeatable."
 )
@@ -160,6 +163,9 @@ class ExportFlags:
 @gathered(ExportFlags)
 def command(flags: ExportFlags) -> None:
     """Generate CI, bake, Kubernetes, Slurm and dev container files.
+
+    The jobs of github, gitlab, github-lock, gitlab-lock and kubernetes install envkit: --requirement, or the setting
+    requirement, says where from. envkit is on no package index yet.
 
     \b
     envkit export --list

@@ -157,7 +157,7 @@ def _look(
     from envkit.image.reference import is_file_reference
 
     if is_registry(flags.image) and not is_file_reference(flags.image):
-        return _in_registry(flags.image, keys, identities, reporter)
+        return in_registry(flags.image, keys, identities, reporter)
     _check_prefix(flags.image)
     content = read_content(flags.image, _access(flags, reporter))
     sizes = [layer.size for layer in content.layers or ()]
@@ -173,9 +173,10 @@ def _look(
     )
 
 
-def _in_registry(
+def in_registry(
     image: str, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter
 ) -> InspectedImage:
+    """Return what a registry has of an image: its configuration, and the attached documents."""
     from envkit.attest.attached import read_attached
     from envkit.attest.content import Content
     from envkit.attest.inspection import InspectedImage

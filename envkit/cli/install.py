@@ -24,6 +24,7 @@ class InstallFlags:
     preset: str | None
     verify: bool
     torch_only: bool
+    allow_source: bool
 
 
 @new_command("install")
@@ -39,13 +40,20 @@ class InstallFlags:
     Section.INSTALL, "--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards."
 )
 @option(Section.INSTALL, "--torch-only", is_flag=True, help="Do not install torchvision and torchaudio.")
+@option(
+    Section.INSTALL,
+    "--allow-source",
+    is_flag=True,
+    help="Also install packages that have no wheel. This runs their build scripts as you.",
+)
 @preset_option
 @request_options
 @gathered(InstallFlags)
 def command(flags: InstallFlags) -> int:
     """Install torch, torchvision and torchaudio for this machine's GPU and driver, using uv.
 
-    Installs into the active virtual or conda environment, or into --venv. The system Python is never changed.
+    Installs into the active virtual or conda environment, or into --venv. The system Python is never changed. Only
+    wheels are installed, and no configuration of the current folder applies. Each command is printed before it runs.
 
     \b
     envkit install --dry-run
@@ -58,7 +66,7 @@ def command(flags: InstallFlags) -> int:
     environment = installing.environment_of(flags.venv, os.environ)
     facts = flags.request.facts()
     resolution = installing.resolution_here(flags.request.fields(facts), environment, facts, note)
-    settings = load_settings({"preset": flags.preset})
+    settings = load_settings({"preset": flags.preset}, host=True)
     mirrors = settings.mirrors()
     click.echo(
         f"torch {resolution.torch}, {f'CUDA {resolution.cuda}' if resolution.cuda else 'CPU'}, "
@@ -66,10 +74,12 @@ def command(flags: InstallFlags) -> int:
     )
     for warning in resolution.warnings:
         tell(f"warning: {warning}")
-    steps = installing.steps(resolution, environment, mirrors, torch_only=flags.torch_only)
+    steps = installing.steps(
+        resolution, environment, mirrors, torch_only=flags.torch_only, allow_source=flags.allow_source
+    )
     bundle = None if mirrors.ca_bundle == NO_BUNDLE else mirrors.ca_bundle
     for step in steps:
-        click.echo(f"$ {step}")
+        click.echo(f"$ {step.shown(os.environ)}")
         if not flags.dry_run:
             installing.run(step, bundle)
     command = (

@@ -337,23 +337,32 @@ def load_facts(facts_file: str | None) -> Facts:
     Raises:
         UsageError: the settings or the rows are invalid.
     """
+    from envkit.ground import settings
     from envkit.pipeline.asking import facts_of
 
-    return facts_of(load_settings({"facts": facts_file}))
+    return facts_of(noted(settings.load({"facts": facts_file}, os.environ, Path.cwd())))
 
 
 # Settings.
 
 
-def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
-    """Load the settings for the current folder; settings that its file must not set become notes on stderr.
+def load_settings(flags: Mapping[str, str | None] | None = None, *, host: bool = False) -> Settings:
+    """Load the settings for the current folder, with notes on what its file sets and must not set.
+
+    Args:
+        flags: values of options.
+        host: they are for an environment of this machine, not for builds.
 
     Raises:
         UsageError: a settings file, a variable or a flag is invalid.
     """
     from envkit.ground import settings
 
-    return noted(settings.load(flags or {}, os.environ, Path.cwd()))
+    use = settings.Use.HOST if host else settings.Use.BUILDS
+    loaded = noted(settings.load(flags or {}, os.environ, Path.cwd(), use=use))
+    if loaded.sources_note is not None:
+        note(loaded.sources_note)
+    return loaded
 
 
 def noted(settings: Settings) -> Settings:

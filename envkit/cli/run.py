@@ -17,6 +17,7 @@ from envkit.cli.options import ProgressOptions, applied, gathered, group, noted,
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
+    from envkit.ground.progress import Reporter
     from envkit.pipeline.running import Ready, RunRequest
 
 PRINTED = ("docker", "podman", "compose", "srun")
@@ -31,8 +32,8 @@ envkit run --print                                  print the `docker run` comma
 
 IMAGE is a name in an engine, oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG. The workspace is mounted
 read-write at the image's working directory, data folders read-only. The root file system is read-only, /tmp is
-writable, all capabilities are dropped, and ports are published on 127.0.0.1. An image that was neither built nor
-verified on this machine gets no folder unless --workspace names one.
+writable, all capabilities are dropped, and ports are published on 127.0.0.1. An image that was not built on this
+machine gets no folder unless --workspace names one, or --key names the public key of a signer of the image.
 
 Signals are forwarded to the command. The exit code is that of the command (128+n for signal n, 127 not found, 126 not
 executable), or if it cannot start: 2 usage, 8 no such image, 9 no engine, or a port is in use.
@@ -97,6 +98,7 @@ class RunFlags:
     ports: tuple[str, ...]
     user: str | None
     ssh_key: Path | None
+    key_files: tuple[Path, ...]
     printed: str | None
     session: SessionOptions = group(SessionOptions)
     progress: ProgressOptions = group(ProgressOptions)
@@ -200,6 +202,10 @@ _options = applied(
             "--ssh", "ssh_key", type=click.Path(path_type=Path), metavar="PUB",
             help="Public key that may log in to the SSH server of the image. [~/.ssh/id_*.pub]",
         ),
+        option(Section.SIGNATURES,
+            "--key", "key_files", multiple=True, type=click.Path(path_type=Path), metavar="PUB",
+            help="Trust an image in a registry that this key signed like one built here; repeatable.",
+        ),
     )
 )  # fmt: skip
 _print_option = option(Section.OUTPUT,
@@ -241,7 +247,9 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
         with closing(flags.progress.reporter()) as reporter:
             # Keep a loaded image if the command is only printed, because the user runs it later.
             loaded = until if flags.printed is None else None
-            prepared = ready(_request(flags, opens_shell=opens_shell), settings, reporter, loaded)
+            attested = _attested(flags, reporter) if flags.key_files else None
+            request = _request(flags, opens_shell=opens_shell)
+            prepared = ready(request, settings, reporter, loaded, attested=attested)
         if flags.printed is not None:
             click.echo(_line(flags, prepared))
             return 0
@@ -252,6 +260,31 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
         sys.stdout.flush()
         docker = settings.get("docker_cli") or "docker"
         return attach(prepared.runner, prepared.session, reporter, secrets=prepared.secrets, docker=docker)
+
+
+def _attested(flags: RunFlags, reporter: Reporter) -> str:
+    """Return the ID of the image in the registry, after checking that one of the keys signed an attestation of it.
+
+    Raises:
+        UsageError: no image in a registry is named, or a key cannot be read.
+        NotVerifiedError, IntegrityError: none of the keys signed it.
+    """
+    from envkit.attest.inspection import inspection
+    from envkit.attest.keys import read_public
+    from envkit.cli.inspect import in_registry
+    from envkit.image.opening import is_registry
+    from envkit.image.reference import is_file_reference
+
+    if flags.image is None or is_file_reference(flags.image) or not is_registry(flags.image):
+        raise UsageError(
+            "--key: only images in a registry have signatures", hint="envkit run --key PUB registry:HOST/NAME@DIGEST"
+        )
+    keys = [read_public(path) for path in flags.key_files]
+    looked = in_registry(flags.image, keys, (), reporter)
+    failure = inspection(looked, [key.id for key in keys]).failure(require_verified=False)
+    if failure is not None:
+        raise failure
+    return looked.id
 
 
 def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:

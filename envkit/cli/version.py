@@ -50,12 +50,14 @@ def _details() -> list[str]:
 
     from packaging.requirements import Requirement
 
+    from envkit.ground.naming import DISTRIBUTION
+
     lines = [
         f"installed in {Path(__file__).parents[1]}",
         f"run by {sys.executable} on {platform.system()} {platform.release()} {platform.machine()}",
     ]
     try:
-        needed = [Requirement(text) for text in distribution("envkit").requires or ()]
+        needed = [Requirement(text) for text in distribution(DISTRIBUTION).requires or ()]
     except PackageNotFoundError:  # run from a folder without being installed
         return lines
     libraries = [

@@ -11,7 +11,7 @@ from envkit.export.contexts import build_context, oci_platform
 from envkit.export.model import LONGEST_TAG, Option, Order, needs_gpu
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
-from envkit.plan.names import LABEL_PREFIX
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.render.texts import text_of
 
 FILE = "docker-bake.hcl"

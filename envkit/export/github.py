@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from envkit.export import selection
-from envkit.export.model import Option, Order, candidate, logout, needs_gpu
+from envkit.export.model import Option, Order, candidate, install_script, installed, logout, needs_gpu
 from envkit.ground.errors import UsageError
+from envkit.ground.requirement import Form
 from envkit.render.quoting import yaml
 from envkit.render.texts import text_of
 
@@ -62,11 +63,16 @@ def export(order: Order) -> dict[str, str]:
     chosen = order.options
     gpu = [cell.name for cell in order.cells if needs_gpu(cell)]
     verified = bool(gpu) and order.registry is not None and chosen["gpu_runner"] != "none"
+    refused = {Form.IMAGE: "the jobs use the Docker client and the GPUs of the runner itself"}
+    if verified:
+        refused[Form.PATH] = "the job on the GPU runner has no checkout (--set gpu_runner=none leaves it out)"
     # GITHUB_TOKEN is valid only for GitHub's own registry.
     own = order.registry is not None and order.registry.startswith("ghcr.io/")
     values = {
         "command": order.command,
-        "requirement": order.requirement,
+        "requirement": installed(order, refused).text,
+        "install": install_script(),
+        "install_in_venv": install_script('"$RUNNER_TEMP/envkit/bin/python"'),
         "registry": order.registry,
         "login": order.registry is not None and not own,
         "packages": own,

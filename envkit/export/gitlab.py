@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from envkit.export import selection
-from envkit.export.model import Option, Order, candidate, logout, needs_gpu
+from envkit.export.model import Option, Order, candidate, install_script, installed, logout, needs_gpu
 from envkit.ground.errors import UsageError
+from envkit.ground.requirement import Form
 from envkit.render.quoting import yaml
 from envkit.render.texts import text_of
 
@@ -57,12 +58,26 @@ def export(order: Order) -> dict[str, str]:
     chosen = order.options
     verified = order.registry is not None and chosen["gpu_tags"] != "none"
     gpu = [cell.name for cell in order.cells if needs_gpu(cell) and verified]
+    refused: dict[Form, str] = {}
+    if gpu:
+        refused[Form.IMAGE] = (
+            "the job on the GPU runner needs envkit on that machine (--set gpu_tags=none leaves it out)"
+        )
+    elif chosen["proof"] == "bubblewrap":
+        refused[Form.IMAGE] = "the image has proot, not bubblewrap (--set proof=proot)"
+    requirement = installed(order, refused)
+    in_image = requirement.form is Form.IMAGE
+    needed = [chosen["proof"] if chosen["proof"] != "none" else "", "git" if requirement.form is Form.GIT else ""]
     values = {
         "command": order.command,
-        "requirement": order.requirement,
+        "requirement": requirement.text,
+        "in_image": in_image,
+        "apt": "" if in_image else " ".join(filter(None, needed)),
+        "install": install_script(),
+        "install_in_venv": install_script(".venv/bin/python"),
         "registry": order.registry,
         "logout": logout(order),
-        "image": chosen["image"],
+        "image": requirement.text if in_image else chosen["image"],
         "tags": yaml_list(chosen["tags"]),
         "gpu_tags": yaml_list(chosen["gpu_tags"]),
         "gpu_cells": gpu,

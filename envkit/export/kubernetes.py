@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from envkit.export.model import Option, Order, needs_gpu
+from envkit.export.model import Option, Order, installed, needs_gpu
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
+from envkit.ground.naming import FILE_STEM
 from envkit.ground.platforms import platform
+from envkit.ground.requirement import Form
 from envkit.plan.names import repository
 from envkit.render.quoting import yaml
 from envkit.render.texts import text_of
@@ -63,6 +65,14 @@ _RUN = (
 _ONCE = f'{_RUN}exit "$code"'
 # A DaemonSet restarts a container that ends, so this one sleeps. Not every `sleep` accepts `infinity`.
 _STAY = f"{_RUN}: >/tmp/envkit.ended; exec sleep 2147483647"
+# As `export.model.install_script`, with the requirement as an argument.
+INSTALL = (
+    f"wheels=$(mktemp -d) && python3 -m venv {_INSTALLED} && "
+    'printf "%s\\n" "$1" > "$wheels/requirement.txt" && '
+    f'{_INSTALLED}/bin/pip wheel --no-cache-dir --no-deps --wheel-dir "$wheels" '
+    f'--requirement "$wheels/requirement.txt" && '
+    f'exec {_INSTALLED}/bin/pip install --no-cache-dir "$wheels"/{FILE_STEM}-*.whl'
+)
 # Two words for each index: the name of its image and its base.
 BUILD = (
     f"shift $((2 * JOB_COMPLETION_INDEX)); exec {_INSTALLED}/bin/envkit build "
@@ -113,9 +123,8 @@ def _values(order: Order, questions: list[Question]) -> dict[str, Any]:
         "build_seconds": order.minutes * 60 * -(-len(cells) // order.jobs),
         "jobs": min(order.jobs, len(cells)),
         "count": len(cells),
-        "requirement_word": _listed([order.requirement])[0],
         "rows": [_row(order, index, *pair) for index, pair in enumerate(zip(cells, questions, strict=True))],
-        "build_command": _listed(_build_argv([(order.image(cell), base_of(cell, "auto")) for cell in cells])),
+        **_installation(order),
         "questions": _question_data(questions),
         "plans": _plan_data(cells),
         "payload": _payload_text(),
@@ -165,9 +174,26 @@ def _question_argv(index: int, question: Question, prefix: str, *, stay: bool) -
     return ["/bin/sh", "-c", _STAY if stay else _ONCE, "envkit", f"{_FOLDER}/{index}.nonce", *python]
 
 
-def _build_argv(images: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the command of a pod that builds the image of its index; `images` are pairs of a name and a base."""
-    return ["/bin/sh", "-c", BUILD, "envkit", *(word for pair in images for word in pair)]
+def _installation(order: Order) -> dict[str, Any]:
+    """Return the builder image, the command that installs envkit into a pod, and the command of a pod that builds.
+
+    Raises:
+        UsageError: the pods cannot install the requirement.
+    """
+    builder = order.options["builder"]
+    refused = {Form.PATH: "a pod has no checkout"}
+    if builder == OPTIONS["builder"].default:
+        refused[Form.GIT] = f"{builder} has no git (--set builder=docker.io/library/python:3.12 has)"
+    requirement = installed(order, refused)
+    in_image = requirement.form is Form.IMAGE
+    script = BUILD.replace(f"{_INSTALLED}/bin/envkit", "envkit") if in_image else BUILD
+    # The image of the pod's index: its name and its base.
+    images = [word for cell in order.cells for word in (order.image(cell), base_of(cell, "auto"))]
+    return {
+        "builder": requirement.text if in_image else builder,
+        "install_command": None if in_image else _listed(["/bin/sh", "-c", INSTALL, "install", requirement.text]),
+        "build_command": _listed(["/bin/sh", "-c", script, "envkit", *images]),
+    }
 
 
 def _question_data(questions: Sequence[Question]) -> dict[str, str]:

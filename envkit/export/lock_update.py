@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envkit.export.model import Option, Order
+from envkit.export.model import Option, Order, install_script, installed
 from envkit.ground.errors import UsageError
+from envkit.ground.requirement import Form
 
 _PACKAGE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 OPTIONS: Mapping[str, Option] = {
@@ -41,7 +42,8 @@ def values(order: Order) -> dict[str, Any]:
     updates = [f"--update {name}" for name in chosen["packages"].split(",") if name]
     return {
         "command": order.command,
-        "requirement": order.requirement,
+        "requirement": installed(order, {Form.IMAGE: "the job also needs git and the client of the CI system"}).text,
+        "install": install_script(),
         "definition": definition,
         "lock": chosen["lock"],
         "branch": chosen["branch"],

@@ -12,6 +12,8 @@ from envkit import __version__
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
+from envkit.ground.naming import FILE_STEM
+from envkit.ground.requirement import WAYS, Form, Requirement
 from envkit.ground.settings import Mirrors
 from envkit.image.reference import HUB, Reference, parse_reference
 from envkit.plan import names
@@ -20,8 +22,6 @@ from envkit.plan import names
 _EXPRESSION = re.compile(r"\$\{\{|\$\[\[")
 # From the OCI distribution specification, as LONGEST_TAG.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-# A user without a password: harmless for ssh (git@), but probably a token for everything else.
-_LOGIN = re.compile(r"://[^/\s@:]*:[^/\s@]*@|(?<!ssh)://[^/\s@]+@")
 CANDIDATE = "-candidate"
 LONGEST_TAG = 128  # characters, from the OCI distribution specification
 
@@ -40,7 +40,7 @@ class Order:
     jobs: int = 4  # maximum number of parallel jobs
     minutes: int = 120  # time limit of one cell
     version: str = __version__  # of the envkit that exports
-    requirement: str = f"envkit=={__version__}"  # what the jobs install with pip
+    requirement: Requirement | None = None  # what the jobs install as envkit
     options: Mapping[str, str] = field(default_factory=dict)  # the kind's own, defaults filled in
     mirrors: Mirrors = field(default_factory=Mirrors)
     ca_bundle: str = ""  # text of the file that the mirrors name
@@ -94,6 +94,48 @@ def repository(text: str) -> Reference:
     return reference
 
 
+def installed(order: Order, refused: Mapping[Form, str]) -> Requirement:
+    """Return what the jobs install as envkit.
+
+    Args:
+        order: the order.
+        refused: forms that the jobs of a kind cannot use, with the reason; of paths, the relative ones.
+
+    Raises:
+        UsageError: the order has no requirement, or one of these forms.
+    """
+    if order.requirement is None:
+        raise UsageError(
+            "the jobs install envkit, which is on no package index yet, so the export has to say where from",
+            details=WAYS[1:], hint=f"{WAYS[0]} (or the setting requirement)",
+        )  # fmt: skip
+    # The image of the job may have a file at an absolute path.
+    absolute = order.requirement.form is Form.PATH and order.requirement.text.startswith("/")
+    why = None if absolute else refused.get(order.requirement.form)
+    if why is not None:
+        others = [way for way, form in zip(WAYS, _OF_WAYS, strict=True) if form not in refused]
+        raise UsageError(
+            f"--requirement {order.requirement.text!r:.200} is {order.requirement.form.value}, but {why}",
+            details=tuple(others[1:]), hint=others[0],
+        )  # fmt: skip
+    return order.requirement
+
+
+def install_script(python: str = "python") -> list[str]:
+    """Return the commands of a POSIX shell that install $REQUIREMENT with pip."""
+    # The first call of pip checks the hash of this one file. The second one installs the file with its dependencies,
+    # for which pip would otherwise demand hashes as well. The file must have the name of envkit's distribution.
+    return [
+        "wheels=$(mktemp -d)",
+        'printf "%s\\n" "$REQUIREMENT" > "$wheels/requirement.txt"',
+        f'{python} -m pip wheel --no-deps --wheel-dir "$wheels" --requirement "$wheels/requirement.txt"',
+        f'{python} -m pip install "$wheels"/{FILE_STEM}-*.whl',
+    ]
+
+
+_OF_WAYS = (Form.URL, Form.GIT, Form.PIN, Form.IMAGE)
+
+
 def logout(order: Order) -> str:
     """Return the command that removes the login of `docker login "${REGISTRY%%/*}"` from a shared machine.
 
@@ -108,8 +150,8 @@ def checked(order: Order) -> Order:
     """Return the order, after checking that its texts can be written into every file, with the host of its registry.
 
     Raises:
-        UsageError: it has no cells, two cells have the same name, a text cannot be quoted for all the programs that
-            read it, or the requirement contains a login.
+        UsageError: it has no cells, two cells have the same name, or a text cannot be quoted for all the programs that
+            read it.
     """
     if not order.cells:
         raise UsageError("no image to export", hint="name an image definition, --matrix FILE or --all")
@@ -128,15 +170,10 @@ def checked(order: Order) -> Order:
     if order.registry is not None:
         # Scripts log in to the part before the first slash, so a Docker Hub name needs its docker.io.
         order = replace(order, registry=repository(order.registry).place)
-    if _LOGIN.search(order.requirement):
-        raise UsageError(
-            "--requirement contains a login, which everyone who reads the exported file would see",
-            hint="remove it from the URL and use a netrc file on the machine that installs it",
-        )
     texts = {
         "DEFINITION": list(order.definitions.values()),
         "--matrix": [order.matrix or ""],
-        "--requirement": [order.requirement],
+        "--requirement": [order.requirement.text] if order.requirement else [],
         "--set": [*order.options.values()],
         "the base of an image": [base_of(cell, "") for cell in order.cells],
         "the title of an image": [cell.plan.title for cell in order.cells],

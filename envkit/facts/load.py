@@ -10,6 +10,7 @@ from envkit.facts import tables
 from envkit.facts.model import Facts
 from envkit.ground import plugins
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
+from envkit.ground.installation import again
 
 SNAPSHOT = Path(__file__).parent / "snapshot.json"
 
@@ -44,20 +45,18 @@ def _snapshot() -> Facts:
         text = SNAPSHOT.read_bytes()
         content: dict[str, Any] = json.loads(text)
     except (OSError, ValueError) as error:
-        raise EnvironmentProblem(
-            f"{SNAPSHOT} cannot be read: {error}", hint="pip install --force-reinstall envkit"
-        ) from error
+        raise EnvironmentProblem(f"{SNAPSHOT} cannot be read: {error}", hint=again()) from error
     if content.get("schema") != tables.SCHEMA:
         raise EnvironmentProblem(
             f"{SNAPSHOT} has schema {content.get('schema')!r}, but this envkit needs {tables.SCHEMA!r}",
-            hint="pip install --force-reinstall envkit",
+            hint=again(),
         )
     stated, actual = content.get("checksum"), tables.checksum(text.partition(b"\n")[2])
     if actual != stated:
         raise IntegrityError(
             f"{SNAPSHOT} was modified: its checksum is {actual}, but it states {stated!r:.14}",
             hint="put your own rows into a file: --facts FILE (envkit help facts); "
-            "pip install --force-reinstall envkit restores the file; "
+            f"{again()} restores the file; "
             "in a checkout, python -m envkit.facts.snapshot generates it from the tables",
         )
     rows = {table.name: tables.decode(table, content["tables"][table.name]) for table in tables.TABLES}

@@ -24,6 +24,7 @@ from envkit.fleet.cluster import Machine, Placement, check_address, require_same
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
 from envkit.fleet.verify_task import Verification
+from envkit.ground import installation
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
 from envkit.ground.paths import cache_dir
 
@@ -250,7 +251,7 @@ def _library() -> ModuleType:
     except ImportError as error:
         raise EnvironmentProblem(
             f"--scheduler needs the package distributed, which is not installed ({error})",
-            hint="pip install 'envkit[fleet]'",
+            hint=installation.libraries("fleet"),
         ) from error
     # Errors arrive through the futures; the library's loggers would print them again with tracebacks.
     for name in [
@@ -327,14 +328,14 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
             for where in answers
             if where not in reports or reports[where]["envkit"] != here["envkit"]
         ),
-        f"'envkit[fleet]=={here['envkit']}'",
+        installation.elsewhere("fleet"),
     )
     try:
         client.run_on_scheduler(worker_info)
     except Exception as error:
         raise EnvironmentProblem(
             f"the scheduler {address} cannot read the tasks because envkit is not installed there ({error})",
-            hint=f"pip install 'envkit[fleet]=={here['envkit']}'   # where the scheduler runs",
+            hint=f"pip install {installation.elsewhere('fleet')}   # where the scheduler runs",
         ) from error
     return tuple(
         Machine(

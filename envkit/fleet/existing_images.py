@@ -13,10 +13,10 @@ from envkit.assemble.outputs import parse_output
 from envkit.build.builder import EngineBuilder
 from envkit.build.host_environment import ca_file
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.state import own_layout
 from envkit.image.layout import read_layout
 from envkit.image.reference import LAYOUT, FileReference
-from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.store import digest_of
 from envkit.registry.documents import Documents
 from envkit.registry.registry import Registry

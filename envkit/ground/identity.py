@@ -10,10 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.ground.naming import LABEL_PREFIX
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PREFIX = "io.github.envkit.run"
+PREFIX = f"{LABEL_PREFIX}.run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from envkit.ground import store
+from envkit.ground import installation, store
 from envkit.ground.errors import EnvironmentProblem
 
 _NAME = "envkit"
@@ -95,7 +95,7 @@ def data_folder(name: str) -> Path:
             return candidate
     raise EnvironmentProblem(
         f"this installation has no {name} folder (searched in and next to {_PACKAGE})",
-        hint="pip install --force-reinstall envkit",
+        hint=installation.again(),
     )
 
 

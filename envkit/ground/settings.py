@@ -1,6 +1,6 @@
 """Settings with their origin: flag > ENVKIT_* > envkit.toml or [tool.envkit] > the user's own file > default.
 
-A checkout may come from anyone, so its file cannot set programs, folders or CA bundles.
+A checkout may come from anyone, so each setting declares whether the file of a checkout may set it, and why.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from envkit.ground import schemas
-from envkit.ground.errors import UsageError, shown
+from envkit.ground.errors import UsageError, masked, shown
 from envkit.ground.sizes import parse_size
-from envkit.ground.text import similar
+from envkit.ground.text import neutral, similar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +44,33 @@ FLAT = "flat+"
 """Prefix of the URL of a wheel mirror whose pages list files, as for `pip install --find-links`."""
 
 
+class Use(Enum):
+    """What settings are loaded for."""
+
+    BUILDS = "builds"  # to make, verify and run images
+    HOST = "host"  # to install into an environment of this machine, whose programs run without isolation
+
+
+class Checkout(Enum):
+    """Whether the file of a checkout may set a setting."""
+
+    YES = "yes"
+    BUILDS = "for builds"  # not for `Use.HOST`
+    NO = "no"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One setting: its key in envkit.toml, its meaning, its default and its valid values."""
 
     key: str
     meaning: str
+    checkout: Checkout
+    reason: str  # why a checkout's file may set it or not, as the end of "because ..."
     default: str | None = None
     choices: tuple[str, ...] = ()
-    kind: str = "text"  # or 'url', 'index', 'host', 'size'
+    kind: str = "text"  # or 'url', 'index', 'host', 'size', 'requirement'
     flag: str | None = None  # the flag that sets it for one run
-    trusted: bool = False  # whether only a flag, a variable or the user's own file may set it
 
     @property
     def variable(self) -> str:
@@ -65,73 +82,122 @@ def _or(words: tuple[str, ...]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
+# Reasons that several settings share.
+_ON_THE_HOST = "envkit reads or runs it as you, on this machine"
+_SOURCE = "a project names where its images come from, and envkit says so; what runs on this machine comes from yours"
+_LABEL = "it is only a label of the project's own images"
+_LIMIT = "it protects this machine"
+
 SETTINGS = (
     Setting(
-        key="engine", meaning=f"engine that builds: {_or(ENGINES)}", default="auto", choices=ENGINES, flag="--engine"
+        key="engine", meaning=f"engine that builds: {_or(ENGINES)}", default="auto", choices=ENGINES, flag="--engine",
+        checkout=Checkout.YES, reason="every engine isolates the steps of a build",
     ),
     Setting(
-        key="runner", meaning=f"runner that verifies: {_or(RUNNERS)}", default="auto", choices=RUNNERS, flag="--runner"
+        key="runner", meaning=f"runner that verifies: {_or(RUNNERS)}", default="auto", choices=RUNNERS, flag="--runner",
+        checkout=Checkout.NO, reason="it decides how an image is isolated from this machine",
     ),
     Setting(
         key="run_memory",
         meaning="memory limit of a run in an image, e.g. 16GB; unset = 3/4 of the machine's memory or limit",
-        kind="size", flag="--memory",
+        kind="size", flag="--memory", checkout=Checkout.NO, reason=_LIMIT,
     ),
     Setting(
         key="preset", choices=PRESETS, flag="--preset",
         meaning=f"mirrors to download from, by name: {_or(PRESETS)}; settings of the same file override it",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
     ),
-    Setting(key="registry", meaning="host[:port] of a mirror of docker.io", kind="host"),
-    Setting(key="conda_channel_alias", meaning="base URL of conda channels such as conda-forge", kind="url"),
-    Setting(key="miniconda", meaning="URL of the folder with Miniconda installers", kind="url"),
-    Setting(key="miniconda_image", meaning="image that has conda in /opt/conda, used instead of the installer"),
+    Setting(
+        key="registry", meaning="host[:port] of a mirror of docker.io", kind="host",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
+    ),
+    Setting(
+        key="conda_channel_alias", meaning="base URL of conda channels such as conda-forge", kind="url",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
+    ),
+    Setting(
+        key="miniconda", meaning="URL of the folder with Miniconda installers", kind="url",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
+    ),
+    Setting(
+        key="miniconda_image", meaning="image that has conda in /opt/conda, used instead of the installer",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
+    ),
     Setting(
         key="pytorch_index",
         meaning=f"URL of the PyTorch wheel indexes; {FLAT}URL for a mirror whose pages list files (--find-links)",
-        kind="index",
-    ),
-    Setting(key="python_index", meaning="URL of the Python index for pip inside builds", kind="url"),
-    Setting(
-        key="debian_mirror", meaning="Debian mirror for apt-get in builds and for bootstrapped base images", kind="url"
+        kind="index", checkout=Checkout.BUILDS, reason=_SOURCE,
     ),
     Setting(
-        key="debian_security_mirror", meaning="mirror of Debian's security archive, a separate tree", kind="url"
+        key="python_index", meaning="URL of the Python index for pip inside builds", kind="url",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
     ),
-    Setting(key="ubuntu_mirror", meaning="Ubuntu mirror for apt-get in builds", kind="url"),
     Setting(
-        key="rpm_mirror", meaning="mirror of the base's RPM distribution, for yum and dnf in builds", kind="url"
+        key="debian_mirror", meaning="Debian mirror for apt-get in builds and for bootstrapped base images", kind="url",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
+    ),
+    Setting(
+        key="debian_security_mirror", meaning="mirror of Debian's security archive, a separate tree", kind="url",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
+    ),
+    Setting(
+        key="ubuntu_mirror", meaning="Ubuntu mirror for apt-get in builds", kind="url",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
+    ),
+    Setting(
+        key="rpm_mirror", meaning="mirror of the base's RPM distribution, for yum and dnf in builds", kind="url",
+        checkout=Checkout.BUILDS, reason=_SOURCE,
     ),
     Setting(
         key="ca_bundle", meaning="PEM file of certificate authorities to trust in builds, downloads and registries",
-        trusted=True,
+        checkout=Checkout.NO, reason=_ON_THE_HOST,
     ),
     Setting(
         key="build_network", meaning=f"network of build steps: {_or(NETWORKS)}", default="auto", choices=NETWORKS,
-        flag="--network",
+        flag="--network", checkout=Checkout.NO, reason="the host's network reaches the servers of this machine",
     ),
-    Setting(key="docker_cli", meaning="docker client for BuildKit builds", default="docker", trusted=True),
-    Setting(key="facts", meaning="YAML file that adds to or overrides the compatibility data"),
-    Setting(key="templates", meaning="folder whose templates override the built-in ones", trusted=True),
+    Setting(
+        key="docker_cli", meaning="docker client for BuildKit builds", default="docker",
+        checkout=Checkout.NO, reason=_ON_THE_HOST,
+    ),
+    Setting(
+        key="facts", meaning="YAML file that adds to or overrides the compatibility data",
+        checkout=Checkout.NO, reason=_ON_THE_HOST,
+    ),
+    Setting(
+        key="templates", meaning="folder whose templates override the built-in ones",
+        checkout=Checkout.NO, reason=_ON_THE_HOST,
+    ),
     Setting(
         key="wheel_dir", meaning="folder of wheels that the embedded engine uses before it downloads",
-        trusted=True,
+        checkout=Checkout.NO, reason=_ON_THE_HOST,
     ),
     Setting(
         key="image_source", kind="url",
         meaning="URL of the source code of images, as their label org.opencontainers.image.source",
+        checkout=Checkout.YES, reason=_LABEL,
     ),
     Setting(
-        key="image_revision", meaning="revision of that source, as the label org.opencontainers.image.revision"
+        key="image_revision", meaning="revision of that source, as the label org.opencontainers.image.revision",
+        checkout=Checkout.YES, reason=_LABEL,
     ),
     Setting(
         key="image_licenses",
         meaning="SPDX expression of the licenses of images, as the label org.opencontainers.image.licenses",
+        checkout=Checkout.YES, reason=_LABEL,
     ),
     Setting(
         key="cache_limit", meaning="size to prune the cache to after a build, e.g. 20GB; unset = never",
-        kind="size",
+        kind="size", checkout=Checkout.NO, reason="it deletes files from your cache",
     ),
-    Setting(key="log_dir", meaning="folder for complete engine logs", trusted=True),
+    Setting(
+        key="requirement", kind="requirement", flag="--requirement",
+        meaning="what exported jobs install as envkit: a file by hash, a commit, a version by hash, an image by digest",
+        checkout=Checkout.NO, reason="exported jobs run it with their secrets",
+    ),
+    Setting(
+        key="log_dir", meaning="folder for complete engine logs", checkout=Checkout.NO, reason=_ON_THE_HOST,
+    ),
 )  # fmt: skip
 SCHEMA = "envkit.settings/1"
 _URL = re.compile(r"(https?://[^/]|file:///)", re.IGNORECASE)
@@ -169,15 +235,24 @@ class Settings:
 
     values: Mapping[str, Value]
     ignored: Mapping[str, Value] = field(default_factory=dict)  # what a checkout's file may not set
+    sources: Mapping[str, Value] = field(default_factory=dict)  # where a checkout's file lets builds download from
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user about ignored values."""
+        """Notes for the user about the values in a checkout's file that are ignored."""
         return [
-            f"{value.origin}: {key} is ignored, because a project cannot set your programs and folders; "
+            f"{value.origin}: {key} is ignored, because {_BY_KEY[key].reason}; "
             f"set {_BY_KEY[key].variable}, or {key} in your own ~/.config/envkit/envkit.toml"
             for key, value in self.ignored.items()
         ]
+
+    @property
+    def sources_note(self) -> str | None:
+        """One note about the download sources that a checkout's file sets, if it sets any."""
+        if not self.sources:
+            return None
+        given = ", ".join(f"{key} = {neutral(masked(str(value.text)))[:200]}" for key, value in self.sources.items())
+        return f"{next(iter(self.sources.values())).origin} sets where images come from: {given}"
 
     def get(self, key: str) -> str | None:
         """Return the value of a setting, None if it is unset."""
@@ -188,14 +263,16 @@ class Settings:
         return Mirrors(**{f.name: self.values[f.name].text for f in fields(Mirrors)})
 
 
-def load(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Path) -> Settings:
+def load(
+    flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Path, *, use: Use = Use.BUILDS
+) -> Settings:
     """Resolve every setting for a run in `folder`.
 
     Raises:
         UsageError: a settings file is not TOML, has an unknown key or a value that is not a string, or a value is
             invalid.
     """
-    settings = read(flags, environ, folder)
+    settings = read(flags, environ, folder, use=use)
     faults = [(setting, fault) for setting in SETTINGS if (fault := fault_of(setting, settings.values[setting.key]))]
     if faults:
         setting, fault = faults[0]
@@ -209,6 +286,10 @@ def _hint(setting: Setting, value: Value) -> str:
     near = similar(value.text or "", setting.choices) or list(setting.choices[:1])
     if near and value.origin in ("flag", setting.variable):
         return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
+    if setting.kind == "requirement":
+        from envkit.ground.requirement import WAYS  # noqa: PLC0415 - as in `fault_of`
+
+        return WAYS[0]
     if setting.kind == "size":
         return "write a number and a unit: 20GB, 512MiB"
     return "envkit config shows every setting with its value"
@@ -230,15 +311,21 @@ def fault_of(setting: Setting, value: Value) -> str | None:
         return f"{what} {text!r:.80} is not a URL (https://HOST/...)"
     if setting.kind == "host" and not _HOST.fullmatch(text):
         return f"{what} {text!r:.80} is not HOST or HOST:PORT"
-    if setting.kind == "size":
-        try:
+    try:
+        if setting.kind == "size":
             parse_size(text, what)
-        except UsageError as error:
-            return error.message
+        elif setting.kind == "requirement":
+            from envkit.ground.requirement import parse  # noqa: PLC0415 - few commands have one
+
+            parse(text, what)
+    except UsageError as error:
+        return error.message
     return None
 
 
-def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Path) -> Settings:
+def read(
+    flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Path, *, use: Use = Use.BUILDS
+) -> Settings:
     """Resolve every setting for a run in `folder` without checking the values.
 
     Raises:
@@ -254,7 +341,7 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
     ignored = {
         setting.key: Value(table.pop(setting.key), str(path))
         for setting in SETTINGS
-        if setting.trusted and foreign and setting.key in table
+        if foreign and setting.key in table and not _may_set(setting, use)
     }
     levels = (
         _Level({key: text for key, text in flags.items() if text is not None}, "flag"),
@@ -264,7 +351,17 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
         _Level(own_table, str(own)),
     )
     values = {setting.key: _value(setting, levels) for setting in SETTINGS}
-    return Settings(values, ignored)
+    sources = {
+        setting.key: values[setting.key]
+        for setting in SETTINGS
+        if foreign and setting.checkout is Checkout.BUILDS and values[setting.key].origin == str(path)
+    }
+    return Settings(values, ignored, sources)
+
+
+def _may_set(setting: Setting, use: Use) -> bool:
+    """Return whether the file of a checkout may set a setting."""
+    return setting.checkout is Checkout.YES or (setting.checkout is Checkout.BUILDS and use is Use.BUILDS)
 
 
 @dataclass(frozen=True, slots=True)

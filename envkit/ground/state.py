@@ -1,4 +1,7 @@
-"""The state between runs: the last image that was built, which `envkit verify` uses without IMAGE, and the records."""
+"""The state between runs: the images that were built, and the records.
+
+`envkit verify` and `envkit run` without IMAGE use the image that was built last.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ SCHEMA = "envkit.last/1"
 NAME = "last.json"
 RECORDS = "records"
 """Folder with one file for each verification, named by its start time."""
+BUILT = "built"
+"""Folder with one file for each image that was built, named by the digits of its ID."""
+_KEPT = 1000  # built images
+_ID = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,32 @@ def write_last(folder: Path, last: LastBuilt) -> Path:
     path = folder / NAME
     write_atomic(path, json.dumps(tree, indent=2).encode() + b"\n")
     return path
+
+
+def write_built(folder: Path, ids: Collection[str]) -> None:
+    """Write to the state folder that an image was built here; `ids` are its IDs, other texts are ignored.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    for match in filter(None, map(_ID.fullmatch, ids)):
+        write_atomic(folder / BUILT / match[1], b"")
+    files = sorted((folder / BUILT).glob("*"), key=_modified, reverse=True)
+    for old in files[_KEPT:]:
+        old.unlink(missing_ok=True)
+
+
+def was_built(folder: Path, ident: str) -> bool:
+    """Return whether the image with this ID was built here. A name or tag is no ID, because it can move."""
+    match = _ID.fullmatch(ident)
+    return match is not None and (folder / BUILT / match[1]).is_file()
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # another process removed it
+        return 0.0
 
 
 def read_last(folder: Path, *, command: str = "verify") -> LastBuilt:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground import platforms
 from envkit.ground.errors import EngineError
+from envkit.ground.naming import LABEL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from envkit.plan.model import BuildPlan
 
-LABEL_PREFIX = "io.github.envkit"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from envkit.ground import paths
+from envkit.ground import installation, paths
 from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from envkit.ground.process import child
 
@@ -78,7 +78,7 @@ def run(
             )
         except OSError as error:
             raise EnvironmentProblem(
-                f"{argv[0]} cannot be run: {error.strerror or error}", hint="pip install envkit"
+                f"{argv[0]} cannot be run: {error.strerror or error}", hint=installation.again()
             ) from error
         try:
             out, err = _wait(process, deadline, check)

@@ -20,7 +20,7 @@ from envkit.assemble.builders import EMBEDDED, choose
 from envkit.build.log import new_log
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.paths import state_dir
-from envkit.ground.state import LastBuilt, write_last
+from envkit.ground.state import LastBuilt, write_built, write_last
 from envkit.lock.store import store_lock
 from envkit.pipeline import locking, pushing
 from envkit.pipeline.deadline import Deadline
@@ -249,6 +249,7 @@ def _remember(plan: BuildPlan, built: BuiltImage, reporter: Reporter) -> None:
     try:
         store_plan(state, plan)
         image, engine = name_and_engine(built)
+        write_built(state, (built.id, image))
         write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
         reporter.note(

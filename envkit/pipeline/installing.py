@@ -1,8 +1,13 @@
-"""Install torch for this machine into a virtual environment: resolve, install with uv, run the smoke benchmark."""
+"""Install torch for this machine into a virtual environment: resolve, install with uv, run the smoke benchmark.
+
+What is installed runs as the user, without isolation. So no configuration of the current folder applies, which may be a
+checkout of someone else's, and no build script runs unless the user allows it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Mapping
@@ -14,7 +19,7 @@ from envkit.ground import host
 from envkit.ground.errors import EngineError, EnvironmentProblem, UsageError
 from envkit.ground.process import ask
 from envkit.lock import uv
-from envkit.lock.places import without_login
+from envkit.lock.places import python_index, without_login
 from envkit.pipeline.asking import Note, fields_here
 from envkit.plan import install
 from envkit.plan.family import CONDA_SOURCES
@@ -27,6 +32,10 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Mirrors
     from envkit.resolve.model import Resolution
 
+# uv would read uv.toml and the table [tool.uv] of pyproject.toml of the current folder and those above it.
+_NO_CONFIG = ("--no-config",)
+_OVERRIDDEN = frozenset({"UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_NO_CONFIG", "UV_CONFIG_FILE"})  # not passed to uv
+_SECRET = re.compile("PASSWORD|TOKEN|SECRET")
 _PATIENCE_S = 30.0  # for Python to print its version when it is read from a slow disk
 # PEP 405: `sys.prefix` differs from `sys.base_prefix` in a virtual environment. In a conda environment both are equal.
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix != sys.base_prefix)"
@@ -53,11 +62,20 @@ class Step:
     """
 
     argv: tuple[str, ...]
-    index: str | None = None  # URL of the only index to use; None = uv's default
+    index: str | None = None  # URL of the index to use; None = the command installs nothing
 
-    def __str__(self) -> str:
-        index = ("--index-url", without_login(self.index)) if self.index else ()
-        return shlex.join(("uv", *self.argv[1:], *index))
+    def shown(self, environ: Mapping[str, str]) -> str:
+        """Return the command as it is typed, with its index and those of the user's variables that uv reads."""
+        given = {name: value for name, value in environ.items() if name.startswith("UV_") and name not in _OVERRIDDEN}
+        words = [f"{name}={shlex.quote(_without_secret(name, value))}" for name, value in sorted(given.items())]
+        index = ("--default-index", without_login(self.index)) if self.index else ()
+        return " ".join([*words, shlex.join(("uv", *self.argv[1:], *index))])
+
+
+def _without_secret(name: str, value: str) -> str:
+    if _SECRET.search(name):
+        return "***"
+    return " ".join(without_login(word) if "://" in word else word for word in value.split())
 
 
 def environment_of(folder: Path | None, environ: Mapping[str, str]) -> Environment:
@@ -129,9 +147,21 @@ def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: 
 
 
 def steps(
-    resolution: Resolution, environment: Environment, mirrors: Mirrors, *, torch_only: bool = False
+    resolution: Resolution,
+    environment: Environment,
+    mirrors: Mirrors,
+    *,
+    torch_only: bool = False,
+    allow_source: bool = False,
 ) -> tuple[Step, ...]:
     """Return the commands that install a resolution, with torchvision and torchaudio or with torch only.
+
+    Args:
+        resolution: what to install.
+        environment: where to.
+        mirrors: of `Use.HOST`. Without one, the index is that of the user's uv or pip, as for locks.
+        torch_only: leave out torchvision and torchaudio.
+        allow_source: also install packages without a wheel, which runs their build scripts.
 
     Raises:
         UsageError: a mirror is not a URL.
@@ -140,15 +170,17 @@ def steps(
     program = uv.binary()
     commands = []
     if environment.version is None:
-        commands.append(Step(argv=(program, "venv", "--python", resolution.python, str(environment.folder))))
-    installs = (program, "pip", "install", "--python", str(environment.python))
+        made = (program, "venv", *_NO_CONFIG, "--no-project", "--python", resolution.python, str(environment.folder))
+        commands.append(Step(argv=made))
+    wheels = () if allow_source else ("--only-binary", ":all:")
+    installs = (program, "pip", "install", *_NO_CONFIG, *wheels, "--python", str(environment.python))
     own, others = install.parts(resolution, () if torch_only else install.COMPANIONS)
-    default = sources.python_index(mirrors)
+    default = sources.python_index(mirrors) or python_index(os.environ) or uv.default_index()
     if others:
         commands.append(Step(argv=(*installs, *others), index=default))
     pages = sources.wheel_pages(resolution, mirrors)
     links = ("--find-links", pages) if pages else ()
-    commands.append(Step(argv=(*installs, *own, *links), index=sources.wheel_index(resolution, mirrors)))
+    commands.append(Step(argv=(*installs, *own, *links), index=sources.wheel_index(resolution, mirrors) or default))
     return tuple(commands)
 
 
@@ -158,7 +190,7 @@ def run(step: Step, ca_bundle: str | None) -> None:
     Raises:
         EngineError: it failed.
     """
-    env = dict(os.environ)
+    env = {name: value for name, value in os.environ.items() if name not in _OVERRIDDEN}
     env |= {"UV_DEFAULT_INDEX": step.index} if step.index else {}
     env |= {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
     code = subprocess.run(list(step.argv), env=env, check=False).returncode  # noqa: S603 - uv with checked arguments

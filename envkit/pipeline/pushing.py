@@ -15,9 +15,9 @@ from envkit.assemble.builders import EMBEDDED
 from envkit.assemble.outputs import parse_output, repositories
 from envkit.build.host_environment import ca_file
 from envkit.ground.errors import EnvkitError, NotVerifiedError, UsageError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir, run_folder
 from envkit.image.reference import names_registry, parse_reference
-from envkit.plan.names import LABEL_PREFIX
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.tagging import check_tag, check_target, move_tag

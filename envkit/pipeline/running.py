@@ -1,7 +1,8 @@
 """`envkit run`: a user's command in an image, with mounts, ports and limits from the image's labels and the options.
 
-An image is known if it is the one built last or if a saved record is about it. Any other image is untrusted: it gets no
-folder that the user did not name, and never the host network by default.
+An image is known if it was built on this machine, or if a key that the user named signed an attestation of it. A
+verification makes no image known, because the image takes part in it. Any other image is untrusted: it gets no folder
+that the user did not name, and never the host network by default.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground import paths
-from envkit.ground.errors import EnvironmentProblem, UsageError
-from envkit.ground.state import read_last, records_of
-from envkit.image.spec import LABEL_PREFIX
+from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
+from envkit.ground.naming import LABEL_PREFIX
+from envkit.ground.state import read_last, was_built
 from envkit.pipeline.verification import gpus_here, runner_of
 from envkit.plan import features
 from envkit.run import remedies
@@ -73,21 +74,36 @@ class Ready:
     env: Mapping[str, str] = field(default_factory=dict)  # the image's variables, overridden by the session's
 
 
-def ready(request: RunRequest, settings: Settings, reporter: Reporter, until: ExitStack | None = None) -> Ready:
+def ready(
+    request: RunRequest,
+    settings: Settings,
+    reporter: Reporter,
+    until: ExitStack | None = None,
+    *,
+    attested: str | None = None,
+) -> Ready:
     """Find the image and its runner, and prepare the session.
 
     An image that podman loads from a file is removed from its storage when `until` closes; with None it stays there.
+    `attested` is the ID of the image that a key of the user's attests.
 
     Raises:
         EngineError: the image does not exist.
         EnvironmentProblem: no runner can run it here, or a port is in use.
+        IntegrityError: the image is not the attested one.
         UsageError: no image is named and none was built here, or an option is invalid.
     """
     state = paths.state_dir()
     last = read_last(state, command="run") if request.image is None else None
     runner, target = _runner(request, last, settings, reporter, until)
     facts = runner.inspect(target)
-    known = last is not None or _is_last(state, request.image, facts) or any(records_of(state, (str(facts["id"]),)))
+    ident = str(facts["id"])
+    if attested is not None and attested != ident:
+        raise IntegrityError(
+            f"{target} is {ident:.19}, and the attested image is {attested:.19}",
+            hint="name the image by digest: HOST/NAME@sha256:...",
+        )
+    known = attested is not None or was_built(state, ident)
     name = target if runner.name == "bubblewrap" else _engine_name(request, last, target, facts)
     return decide(request, runner, facts, name=name, known=known)
 
@@ -108,7 +124,7 @@ def decide(
         runner: runs the container.
         facts: the result of `runner.inspect`.
         name: the runner's name of the image.
-        known: whether the image was built or verified here.
+        known: whether the image was built here or is attested.
         free: returns whether a port is free.
 
     Raises:
@@ -158,7 +174,7 @@ class _Case:
     features: tuple[str, ...]
     service: str | None  # JUPYTER or SSH if the command is such a server
     bwrap: bool  # the runner is bubblewrap
-    known: bool  # the image was built or verified here
+    known: bool  # the image was built here or is attested
 
     @property
     def network(self) -> str:
@@ -177,21 +193,12 @@ def _runner(
     image = request.image if last is None else last.image
     assert image is not None
     engine = last.engine if last else None
-    runner, target = runner_of(image, settings, reporter, engine=engine, built=last is not None, until=until)
+    runner, target = runner_of(image, settings, reporter, engine=engine, built=False, until=until)
     if runner.name not in ("bubblewrap", *CLIENTS):
         raise EnvironmentProblem(
             f"only {runner.name} works here, and it does not support envkit run", hint=remedies.hint(building=False)
         )
     return runner, target
-
-
-def _is_last(state: Path, image: str | None, facts: Mapping[str, Any]) -> bool:
-    """Return whether the named image is the one built last."""
-    try:
-        last = read_last(state)
-    except UsageError:  # nothing was built here
-        return False
-    return last.image in (image, facts["id"])
 
 
 def _engine_name(request: RunRequest, last: LastBuilt | None, target: str, facts: Mapping[str, Any]) -> str:
@@ -365,7 +372,7 @@ def _summary(runner: str, session: Session, case: _Case) -> str:
     """Return one line that describes the container's mounts, user, GPUs, memory and network."""
     parts = [f"{mount.source} at {mount.target}{' (read-only)' if mount.read_only else ''}" for mount in session.mounts]
     if not case.known and not session.mounts:
-        parts.append("no folder, because the image was not built or verified here (--workspace DIR mounts one)")
+        parts.append("no folder, because the image was not built here (--workspace DIR mounts one)")
     parts.append(f"user {session.user or 'of the image'}")
     parts.append(f"GPUs {session.gpus or NONE}")
     parts.append(f"{session.shm_mb} MiB of shared memory")

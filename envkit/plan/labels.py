@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.plan.model import BuildPlan
-from envkit.plan.names import LABEL_PREFIX
 from envkit.resolve.model import Resolution
 
 _OCI = "org.opencontainers.image."

@@ -10,11 +10,11 @@ import re
 import unicodedata
 
 from envkit.ground import imagepaths
+from envkit.ground.naming import LABEL_PREFIX
 
 MAX_TEXT = 4096  # characters of a value; longer texts belong in a file
 MAX_NAME = 256  # characters of a name or a spec, checked before any pattern because some backtrack
 _TOO_LONG = f"is longer than {MAX_NAME} characters"
-LABEL_PREFIX = "io.github.envkit"
 
 _CONDA_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _CONDA = re.compile(rf"({_CONDA_NAME})(?: ?[=<>!~][0-9A-Za-z.*+!<>=~,|_ -]*| [0-9][0-9A-Za-z.*+!<>=~,|_ -]*)?")

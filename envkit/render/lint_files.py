@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from envkit.plan.names import LABEL_PREFIX
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.render.copied import COPIED
 from envkit.render.lint_model import Context, Hit, Rule, error
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from envkit.ground.addresses import has_token
 from envkit.ground.errors import UsageError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.settings import NO_BUNDLE
 from envkit.lock.built import CONTEXT
 from envkit.lock.exports import conda_explicit
 from envkit.lock.model import BUILT, CONDA_PUBLIC
 from envkit.lock.places import Places
 from envkit.lock.store import digest_of
-from envkit.plan.names import LABEL_PREFIX
 from envkit.render import sources
 
 if TYPE_CHECKING:

@@ -100,8 +100,7 @@ def choose_for(
 
     Bubblewrap runs `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG`. If it does not work here, or if
     podman or docker is requested by name, the image is loaded into that engine. If no engine answers either, proot runs
-    the image. Because proot isolates weakly, it runs only images that this command has just built and images with a
-    saved record, unless it is requested by name.
+    the image. Because proot isolates weakly, it runs only images that were built here, unless it is requested by name.
 
     Args:
         image: a file, a reference in a registry, or a name in an engine.
@@ -137,8 +136,8 @@ def choose_for(
         if reason is not None:
             reasons.append(f"{candidate}: {reason}")
             continue
-        if candidate == "proot" and name != "auto" and not (built or _recorded(runner, image)):
-            reporter.note(f"warning: proot isolates weakly, and there is no saved record of {file or image}")
+        if candidate == "proot" and name != "auto" and not (built or _was_built(runner, image)):
+            reporter.note(f"warning: proot isolates weakly, and {file or image} was not built here")
         if reasons or runner.isolation.level != "strong":
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
         if candidate not in _ENGINES:
@@ -201,19 +200,19 @@ def _unsuitable(runner: Runner, image: str, file: FileReference | None, requeste
     # With --runner docker, `hand_over` raises an error with a hint instead.
     if requested == "auto" and runner.name == "docker" and file is not None and file.kind == LAYOUT:
         return f"cannot read {file.kind}:DIR"
-    if requested == "auto" and runner.isolation.level != "strong" and not (built or _recorded(runner, image)):
-        reason = "works here, but isolates weakly and there is no saved record of this image"
+    if requested == "auto" and runner.isolation.level != "strong" and not (built or _was_built(runner, image)):
+        reason = "works here, but isolates weakly, and this image was not built here"
         return f"{reason} (--runner proot uses it anyway)"
     return None
 
 
-def _recorded(runner: Runner, image: str) -> bool:
-    """Return whether there is a saved verification record of the image."""
+def _was_built(runner: Runner, image: str) -> bool:
+    """Return whether the image was built here; a verification makes no image trusted."""
     from envkit.ground.paths import state_dir  # noqa: PLC0415
-    from envkit.ground.state import records_of  # noqa: PLC0415
+    from envkit.ground.state import was_built  # noqa: PLC0415
     from envkit.run.proot import ProotRunner  # noqa: PLC0415
 
-    return isinstance(runner, ProotRunner) and any(records_of(state_dir(), (runner.identify(image),)))
+    return isinstance(runner, ProotRunner) and was_built(state_dir(), runner.identify(image))
 
 
 def _no_runner(consequence: str, reasons: Sequence[str], *, building: bool) -> EnvironmentProblem:

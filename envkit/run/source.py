@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground import platforms
 from envkit.ground.errors import IntegrityError, UsageError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.paths import cache_dir
 from envkit.image import archive, spec
 from envkit.image.layout import read_layout
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.registry.transport import Transport
 
-_IDENTIFYING = tuple(f"{spec.LABEL_PREFIX}.{name}" for name in ("version", "plan", "lock"))
+_IDENTIFYING = tuple(f"{LABEL_PREFIX}.{name}" for name in ("version", "plan", "lock"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,10 +153,7 @@ def product(torch, index):
     clock = timing.event_clock(torch)
     variants = [("one", once), ("two", twice)]
     timed = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=WARMUP_S, budget_s=BUDGET_S)
-    for _ in range(QUEUED):
-        once()
-    state = health(torch, index)
-    torch.cuda.synchronize()
+    state = health_under(torch, index, once)
     took = {variant: item["stats"]["median"] for variant, item in timed.items()}
     return {
         "dtype": name,
@@ -187,6 +184,15 @@ def health(torch, index):
     if number is None:
         return None
     return telemetry.reading(session, session.handle(number))
+
+
+def health_under(torch, index, work):
+    """Return the ``health`` of the device while several calls of ``work`` are queued on it."""
+    for _ in range(QUEUED):
+        work()
+    state = health(torch, index)
+    torch.cuda.synchronize()
+    return state
 
 
 @contextlib.contextmanager

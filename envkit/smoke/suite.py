@@ -140,6 +140,9 @@ def run_check(ctx, check, limit=None, send=None):
 
 def _raised(ctx, check, error):
     """Return the observation of a check that raised: GPU memory was short, the device is lost, or any other error."""
+    if ctx.lost_in is not None and ctx.tried_torch and compat.is_cuda_error(ctx.torch, error):
+        # torch.manual_seed reaches for every device, so checks fail on the CPU as well.
+        return _skipped_lost(ctx, check)
     if not (ctx.tried_torch and ctx.has_cuda):
         return observation.raised(check.id, _subject(ctx, check), error)
     short = compat.out_of_memory(ctx.torch, error)
@@ -172,12 +175,16 @@ def _applicable(ctx, check):
         return [observation.skipped(check.id, "image", "TORCH_MISSING", message)]
     if check.needs == "cuda" and not ctx.has_cuda:
         if ctx.lost_in is not None:
-            message = f"{ctx.lost_in} ended with a CUDA error after which nothing works on this GPU"
-            return [observation.skipped(check.id, "gpu:0", "CUDA_CONTEXT_LOST", message)]
+            return [_skipped_lost(ctx, check)]
         if not ctx.cuda_usable:
             return [observation.skipped(check.id, "gpu:0", "CUDA_UNUSABLE", "the kernel check failed on this GPU")]
         return [observation.skipped(check.id, "gpu:0", "NO_GPU", "torch sees no CUDA device here")]
     return None
+
+
+def _skipped_lost(ctx, check):
+    message = f"{ctx.lost_in} ended with a CUDA error after which nothing works on this GPU"
+    return observation.skipped(check.id, "gpu:0", "CUDA_CONTEXT_LOST", message)
 
 
 def _subject(ctx, check):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.plan.model import PREFIX
-from envkit.plan.names import LABEL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

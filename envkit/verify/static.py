@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.checks.model import Finding, Verdict
 from envkit.ground import platforms
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.plan.labels import plan_labels
-from envkit.plan.names import LABEL_PREFIX
 from envkit.verify.judge import Judged
 
 if TYPE_CHECKING:

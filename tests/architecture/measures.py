@@ -56,6 +56,26 @@ def takers(found: list[Module], source: str, name: str) -> set[str]:
     }
 
 
+def literals(found: list[Module], text: str) -> set[str]:
+    """Return the modules that have this text as a whole string."""
+    return {
+        one.name
+        for one in found
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.Constant) and node.value == text
+    }
+
+
+def with_keyword(found: list[Module], function: str, keyword: str) -> set[str]:
+    """Return the modules that call a function with this keyword."""
+    return {
+        one.name
+        for one in found
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.Call) and _called(node) == function and keyword in {one.arg for one in node.keywords}
+    }
+
+
 def cache_finders(found: list[Module]) -> set[str]:
     """Return the modules that read XDG_CACHE_HOME or build the path of `~/.cache` on this machine."""
     return {one.name for one in found if any(map(_finds_cache, ast.walk(one.tree)))}

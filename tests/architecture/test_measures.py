@@ -36,6 +36,13 @@ def test_whoever_takes_a_name_is_seen(tmp_path: Path) -> None:
     assert measures.takers(found, "made.one", "entries") == {"made.two", "made.three"}
 
 
+def test_a_text_and_a_keyword_are_seen_wherever_they_are(tmp_path: Path) -> None:
+    two = "def f():\n    return [one.load(host=True), 'x.toml']"
+    found = package(tmp_path, one='"""Reads x.toml."""\nload(1)', two=two, three="load(host=False)\nother(host=1)")
+    assert measures.literals(found, "x.toml") == {"made.two"}
+    assert measures.with_keyword(found, "load", "host") == {"made.two", "made.three"}
+
+
 @pytest.mark.parametrize(
     "second",
     [

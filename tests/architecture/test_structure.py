@@ -63,3 +63,21 @@ def test_a_module_is_a_concept_not_a_slice_of_one(package: list[measures.Module]
 
 def test_no_module_imports_one_that_imports_it(package: list[measures.Module]) -> None:
     assert measures.cycles(package) == []
+
+
+def test_one_module_reads_the_settings_of_a_checkout(package: list[measures.Module]) -> None:
+    """Each setting declares there whether the file of a checkout may set it; nobody reads the file past it."""
+    assert measures.literals(package, "envkit.toml") == {"envkit.ground.settings"}
+
+
+def test_what_is_installed_on_this_machine_takes_no_sources_of_a_checkout(package: list[measures.Module]) -> None:
+    assert measures.with_keyword(package, "load_settings", "host") == {"envkit.cli.install"}
+    assert measures.takers(package, "envkit.pipeline", "installing") == {"envkit.cli.install"}
+
+
+def test_one_module_says_which_images_are_known(package: list[measures.Module]) -> None:
+    """Whoever asks for records instead would trust what an image says of itself."""
+    assert measures.takers(package, "envkit.ground.state", "was_built") == {
+        "envkit.pipeline.running", "envkit.run.runners",
+    }  # fmt: skip
+    assert measures.takers(package, "envkit.ground.state", "records_of") == {"envkit.verify.verified"}

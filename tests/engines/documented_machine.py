@@ -204,7 +204,7 @@ def beside_docker(found: Machine, world: World, folder: Path) -> Iterator[Machin
     (project / "lab.yaml").write_text(_DEFINITION % "" + "features: [jupyter]\n")
     (project / "ssh").mkdir()
     (project / "ssh/Dockerfile").write_text(
-        'FROM train:1\nCOPY sshd.sh /usr/share/envkit/sshd.sh\nLABEL io.github.envkit.features=ssh\nCMD ["python"]\n'
+        'FROM train:1\nCOPY sshd.sh /usr/share/envkit/sshd.sh\nLABEL envkit.features=ssh\nCMD ["python"]\n'
     )
     (project / "ssh/sshd.sh").write_bytes(_SERVER)
     (project / "ssh/sshd.sh").chmod(0o755)

@@ -31,7 +31,7 @@ RUNTIME = spec.Runtime(
 )
 LABELS = {
     "com.example.nasty": 'say "hi" $HOME \\n\nnew line',
-    "io.github.envkit.plan": f"sha256:{'1' * 64}",
+    "envkit.plan": f"sha256:{'1' * 64}",
     "org.opencontainers.image.title": "déjà vu",
 }
 

@@ -39,7 +39,7 @@ def test_the_default_cpu_image_is_built_and_verified(world: World, tmp_path: Pat
     assert (built["tags"], built["engine"]) == ([tag], name)
     assert built["base"]["digest"].startswith("sha256:")
     assert built["labels"]["com.example.team"] == "vision"
-    assert built["labels"]["io.github.envkit.plan"] == built["plan"]
+    assert built["labels"]["envkit.plan"] == built["plan"]
     assert built["verification"]["exit_code"] == 0
     assert Path(built["log"]).read_text()
     state = tmp_path / "envkit"

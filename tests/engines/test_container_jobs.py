@@ -4,6 +4,7 @@ Each job installs envkit with pip and builds the CPU image of the world's conda 
 """
 
 import base64
+import hashlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import pytest
 import yaml
 
 from tests.engines.test_exported_jobs import CPU
+from tests.packaging.test_wheel import build
 from tests.support.containers import build_image
 from tests.support.kubernetes import documents, started_with
 from tests.world.places import REPOSITORY
@@ -40,10 +42,13 @@ class Site:
 
     folder: Path
     world: World
+    wheel: Path
 
     def export(self, kind: str, *flags: str) -> None:
         """Write the files of one kind into the checkout."""
-        argv = [sys.executable, "-m", "envkit", "export", kind, "small.yaml", "--requirement", "/envkit", *flags]
+        digest = hashlib.sha256(self.wheel.read_bytes()).hexdigest()
+        requirement = f"/wheels/{self.wheel.name} --hash=sha256:{digest}"
+        argv = [sys.executable, "-m", "envkit", "export", kind, "small.yaml", "--requirement", requirement, *flags]
         done = subprocess.run(argv, cwd=self.folder, check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
@@ -57,7 +62,7 @@ class Site:
         given |= {"PIP_DEFAULT_TIMEOUT": "180", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         for name, value in {**given, **env}.items():
             words += ["--env", f"{name}={value}"]
-        for host, path in {REPOSITORY: "/envkit:ro", _AUTHORITIES: f"{_BUNDLE}:ro", **mounts}.items():
+        for host, path in {self.wheel.parent: "/wheels:ro", _AUTHORITIES: f"{_BUNDLE}:ro", **mounts}.items():
             words += ["--volume", f"{host}:{path}"]
         return subprocess.run(
             [*words, _IMAGE, *argv], check=False, capture_output=True, text=True, errors="replace", timeout=840
@@ -74,7 +79,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     build_image(world.base, _IMAGE, ("python3", "python3-venv", "bash"), folder)
     (folder / "checkout").mkdir()
     (folder / "checkout/small.yaml").write_text(_DEFINITION)
-    return Site(folder / "checkout", world)
+    return Site(folder / "checkout", world, build("wheel", REPOSITORY, folder / "wheels"))
 
 
 def _verified(record: Path) -> None:
@@ -110,7 +115,7 @@ def test_a_github_job_in_a_container_builds_and_verifies(site: Site) -> None:
     values = {f"matrix.{name}": str(value) for name, value in row.items()} | {"github.workspace": "/work"}
     # A job in a container: its `job.container.id` is set.
     steps = [one for one in job["steps"] if "run" in one and "!job.container.id" not in one.get("if", "")]
-    given = _filled(job["env"], values) | {"REQUIREMENT": "/envkit", "GITHUB_REF": "refs/heads/main"}
+    given = _filled(job["env"], values) | {"GITHUB_REF": "refs/heads/main"}
     parts = []
     for step in steps:  # each is a shell of its own
         env = [f"{name}={value}" for name, value in _filled(step.get("env", {}), values).items()]

@@ -119,7 +119,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 @pytest.fixture(scope="module")
 def scheduler(here: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Dask cluster of one worker, with the settings of the machine."""
-    pytest.importorskip("dask", reason="the extra fleet is not installed: pip install 'envkit[fleet]'")
+    pytest.importorskip("dask", reason="the extra fleet is not installed: pip install '.[fleet]'")
     with cluster(tmp_path_factory.mktemp("cluster"), here.environ, "one") as found:
         yield found.address
 

@@ -141,6 +141,7 @@ def here(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Typist:
         "DOCKER_HOST": f"unix://{folder}/no.sock",
         "ENVKIT_ENGINE": "embedded",
         "ENVKIT_RUNNER": "bubblewrap",
+        "ENVKIT_REQUIREMENT": documented.REQUIREMENT,
         "CI_COMMIT": secrets.token_hex(4),  # the registry may have the tags of earlier runs
         "COLUMNS": "120",
         **{name: str(folder / part) for name, part in (("XDG_STATE_HOME", ".state"), ("XDG_CACHE_HOME", ".cache"))},
@@ -169,7 +170,7 @@ def here(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Typist:
 @pytest.fixture(scope="module")
 def scheduler(here: Typist, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Dask cluster of one worker."""
-    pytest.importorskip("dask", reason="the extra fleet is not installed: pip install 'envkit[fleet]'")
+    pytest.importorskip("dask", reason="the extra fleet is not installed: pip install '.[fleet]'")
     with cluster(tmp_path_factory.mktemp("cluster"), here.environ) as found:
         found.add("one", "--resources", "GPU=1")  # as the pages start it; the image has a torch for the CPU
         found.wait()

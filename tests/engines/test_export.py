@@ -18,7 +18,7 @@ from tests.engines.small_channel import channel
 from tests.engines.test_fleet import DEFINITION, push_base
 from tests.engines.test_push import record
 from tests.engines.test_registry_output import held
-from tests.support.exports import exported, main_file, read_yaml
+from tests.support.exports import PIN, exported, main_file, read_yaml
 
 pytestmark = pytest.mark.engine
 
@@ -33,7 +33,19 @@ class Runner:
     env: Mapping[str, str]
 
     def export(self, kind: str, *flags: str) -> Any:
-        argv = ["envkit", "export", kind, "--matrix", "matrix.yaml", "--registry", self.repository, "--out", "./"]
+        argv = [
+            "envkit",
+            "export",
+            kind,
+            "--matrix",
+            "matrix.yaml",
+            "--registry",
+            self.repository,
+            "--out",
+            "./",
+            "--requirement",
+            PIN,
+        ]
         subprocess.run([*argv, *flags], cwd=self.folder, env=self.env, check=True, capture_output=True)
         (path,) = (path for path in self.folder.rglob("*.yml") if path.name in (".gitlab-ci.yml", "envkit.yml"))
         return yaml.safe_load(path.read_text())

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.engines.pods import printed_by_pod
+from tests.support.exports import PIN
 from tests.support.file_images import digest, entry, packed
 from tests.support.kubernetes import documents, started_with
 from tests.world.slurm import Cluster, cluster
@@ -177,7 +178,16 @@ def cluster_files(ran: Ran) -> Path:
     """What `envkit export kubernetes` writes for both images."""
     out = ran.folder.parent / "kubernetes"
     definitions = [str(ran.folder.parent / f"{name}.yaml") for name in ("good", "torn")]
-    where = ("--registry", "registry.example.com/team/train", "--set", "only=C01,C05", "--out", f"{out}/")
+    where = (
+        "--registry",
+        "registry.example.com/team/train",
+        "--set",
+        "only=C01,C05",
+        "--requirement",
+        PIN,
+        "--out",
+        f"{out}/",
+    )
     argv = [sys.executable, "-m", "envkit", "export", "kubernetes", *definitions, *where]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

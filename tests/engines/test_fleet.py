@@ -370,7 +370,7 @@ def test_an_engine_has_the_image_already(
     plan, name = shipped_plan("cpu"), f"envkit/cpu-{secrets.token_hex(4)}"
     lock = lock_for(plan)
     own_tag, wanted = hash_tag(plan.digest, digest_of(lock)), BuildOptions(tags=(f"{name}:a",))
-    made = build(f"LABEL io.github.envkit.plan={plan.digest} io.github.envkit.lock={digest_of(lock)}")
+    made = build(f"LABEL envkit.plan={plan.digest} envkit.lock={digest_of(lock)}")
     builder = EngineBuilder(engine, state=tmp_path)
 
     def found() -> existing_images.ExistingImage | None:

@@ -38,7 +38,7 @@ from tests.support.small_fleet import task_of as small_task
 from tests.support.small_fleet import tasks_of
 from tests.world import apt
 
-dask = pytest.importorskip("dask", reason="the extra fleet is not installed: pip install 'envkit[fleet]'")
+dask = pytest.importorskip("dask", reason="the extra fleet is not installed: pip install '.[fleet]'")
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 COUNT = 10
 
@@ -203,7 +203,7 @@ def test_another_version_is_named(three: Cluster, tmp_path: Path) -> None:
         ) as caught:
             DaskPool(three.address)
         assert caught.value.hint is not None
-        assert caught.value.hint.startswith("pip install 'envkit[fleet]==")
+        assert caught.value.hint.startswith("pip install envkit_gpu-")
     finally:
         three.end("old")
 

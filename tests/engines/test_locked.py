@@ -66,7 +66,7 @@ def test_the_image_holds_the_lock_and_nothing_else(place: Place) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "note: lock: envkit.lock\n" in done.stderr
     built = json.loads((place.folder / "built.json").read_text())
-    assert built["lock"] == built["labels"]["io.github.envkit.lock"] == digest_of(place.lock)
+    assert built["lock"] == built["labels"]["envkit.lock"] == digest_of(place.lock)
     assert built["base"]["digest"] == place.lock.base.digest
     assert read_lock(place.folder / "state/envkit/locks" / f"{built['lock'][7:]}.json") == place.lock
 

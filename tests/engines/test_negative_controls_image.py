@@ -54,7 +54,7 @@ def test_a_torchvision_of_another_torch(sound: Sound) -> None:
 def test_root_another_entry_point_and_a_foreign_label(sound: Sound) -> None:
     image = sound.layer(
         'ENTRYPOINT ["/bin/false", "/usr/share/envkit/entry.sh"]',
-        "LABEL io.github.envkit.plan=sha256:" + 64 * "0",
+        "LABEL envkit.plan=sha256:" + 64 * "0",
     )
     found = sound.said("C00", image=image, started=True)
     assert found["S05"] == ("FAIL", "ENTRYPOINT_BROKEN")

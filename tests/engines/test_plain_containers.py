@@ -153,7 +153,7 @@ def test_an_image_that_nothing_vouches_for_needs_proot_by_name(
 ) -> None:
     refused = contained(PREPARED, (), "python3", "-m", "envkit", "verify", "oci:/image")
     assert refused.returncode == 9
-    assert "no saved record of this image (--runner proot uses it anyway)" in " ".join(refused.stderr.split())
+    assert "this image was not built here (--runner proot uses it anyway)" in " ".join(refused.stderr.split())
     named = contained(PREPARED, (), "python3", "-m", "envkit", "verify", "oci:/image", "--runner", "proot")
     assert named.returncode != 9
     assert named.stderr.count("warning: proot isolates weakly") == 1

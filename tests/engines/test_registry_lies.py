@@ -15,7 +15,7 @@ from tests.engines.lying_registry import PLACE, Liar, liar
 
 pytestmark = pytest.mark.engine
 Envkit = Callable[..., "subprocess.CompletedProcess[str]"]
-SUBJECT_LABEL = {"io.github.envkit.plan": f"sha256:{'0' * 64}"}
+SUBJECT_LABEL = {"envkit.plan": f"sha256:{'0' * 64}"}
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_a_tag_of_another_image_is_seen_before_anything_is_sent(
     old = made(tmp_path / "old")
     push(old, reference, target, Heard())
     where, through_proxy = through(proxy, reference, transport)
-    for labels in ({"io.github.envkit.plan": "sha256:other"}, {"absent": "1"}):
+    for labels in ({"envkit.plan": "sha256:other"}, {"absent": "1"}):
         with pytest.raises(EngineError) as caught:
             check_target(where, labels, through_proxy, replace_tag=False)
         assert caught.value.message == f"{where} already points to another image ({old.digest})"

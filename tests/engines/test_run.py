@@ -176,6 +176,20 @@ def test_an_image_that_is_not_known_gets_no_folder(words: list[str]) -> None:
     assert (done.returncode, done.stdout) == (0, "/tmp\nwritable\n")
 
 
+@pytest.mark.parametrize("name", ["bubblewrap"], indirect=True)
+def test_a_verification_makes_no_image_known(words: list[str], image: str) -> None:
+    Path("secret").write_text("s")
+    look = "ls; cat /proc/net/dev | wc -l; touch added 2>/dev/null || echo refused"
+    before = script(words, look)
+    verified = [sys.executable, "-m", "envkit", "verify", image, "--runner", "bubblewrap"]
+    done = subprocess.run(verified, capture_output=True, text=True, check=False)
+    assert done.returncode != 0  # it has no Python
+    assert list(Path(os.environ["XDG_STATE_HOME"], "envkit", "records").glob("*.json"))
+    after = script(words, look)
+    assert "secret" not in before.stdout.split()
+    assert (after.returncode, after.stdout) == (before.returncode, before.stdout)
+
+
 def test_another_user_and_variables(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PASSED", "here")
     done = script(

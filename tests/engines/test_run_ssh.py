@@ -36,7 +36,7 @@ def image(place: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         "COPY sshd.sh /usr/share/envkit/sshd.sh\n"
         "RUN chmod 755 /usr/share/envkit/sshd.sh && "
         "echo 'envkit:x:1000:1000:envkit:/tmp/home:/bin/bash' >> /etc/passwd && echo 'envkit:x:1000:' >> /etc/group\n"
-        "LABEL io.github.envkit.features=ssh\n"
+        "LABEL envkit.features=ssh\n"
         "ENV HOME=/tmp/home\n"
         "USER 1000:1000\n"
         'CMD ["python"]\n'

@@ -3,6 +3,7 @@
 import html
 import inspect
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ def settings_page() -> str:
             _text(one.meaning),
             _code(one.default) if one.default else "",
             _code(one.flag) if one.flag else "",
-            "no" if one.trusted else "yes",
+            f"{one.checkout.value}: {one.reason}",
         )
         for one in settings.SETTINGS
     ]
@@ -133,7 +134,8 @@ def settings_page() -> str:
         'A setting `KEY` is `KEY = "VALUE"` in `envkit.toml` or in the table `[tool.envkit]` of `pyproject.toml`, '
         "and the variable `ENVKIT_KEY`, in capitals. Precedence: flag, variable, the file of the folder, "
         "`~/.config/envkit/envkit.toml`, default. `envkit config` shows every value and its origin.\n\n"
-        "A project's file may come from anyone, so it cannot set programs, folders and CA bundles."
+        "A project's file may come from anyone, so it can set only what the last column allows. Anything else in it is "
+        "ignored with a note. `envkit install` ignores its download sources, too."
     )
     head = ("setting", "meaning", "default", "flag", "in a project's file")
     return _page("Settings", first, _table(head, rows), "## Presets", *_presets())
@@ -187,8 +189,10 @@ def checks() -> str:
     rows = shipped().rows
     about = (
         "Every check of `envkit verify` with its limits; [verify.md](../verify.md) explains verdicts and tiers. Limits "
-        "that gate can fail an image; the others are informational. A limit marked *judgment* has not been confirmed "
-        "by a measurement on a GPU."
+        "that gate can fail an image; the others are informational. A limit marked *judgment* lacks a reason, the "
+        "value of a healthy machine or that of a planted fault. The others have all three, with the factors by which "
+        "the limit is away from both; `python -m benchmarks.limits` prints them as one table, with an estimate of how "
+        "often a healthy machine fails."
     )
     blocks = [about]
     for entry in sorted(catalog(), key=lambda one: one.id):
@@ -207,7 +211,17 @@ def _limits(rows: Mapping[str, Threshold]) -> Iterator[str]:
     if rows:
         head = ("limit", "applies to", "type", "values", "unit", "gates")
         yield _table(head, [_limit(name, row) for name, row in rows.items()])
-        yield "\n".join(f"- {_code(name)}: {_text('; '.join(row.source))}" for name, row in rows.items())
+        yield "\n".join(line for name, row in rows.items() for line in _reasons(name, row))
+
+
+def _reasons(name: str, row: Threshold) -> Iterator[str]:
+    yield f"- {_code(name)}: {_text('; '.join(row.source))}"
+    for margin in row.margins.values():
+        above, below = (("" if math.isinf(room) else f", {room:.3g}x") for room in margin.room(row.number(margin.key)))
+        healthy = ", ".join(f"{machine} {value:.3g}" for machine, value in margin.healthy.items())
+        yield f"  - {_code(margin.key)}: {_text(margin.reason)}. Healthy: {_text(healthy)}{above}. " + _text(
+            f"Fault: {margin.fault}, {margin.value:.3g}{below}."
+        )
 
 
 def _limit(name: str, row: Threshold) -> tuple[str, ...]:

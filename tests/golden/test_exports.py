@@ -14,14 +14,14 @@ from click.testing import CliRunner
 from envkit.export.github import uses
 from tests.golden.cases import FOLDER, ROOT
 from tests.golden.exports import exports
-from tests.support.exports import read_yaml
+from tests.support.exports import PIN, read_yaml
 
 UPDATE = "run `python -m tests.golden --update` if this change is meant"
 KEPT = {FOLDER / folder / path: data for folder, path, data in exports()}
 WORKFLOWS = sorted(path for path in KEPT if ".github" in path.parts)
 PIPELINES = sorted(path for path in KEPT if path.name == ".gitlab-ci.yml")
 ACTION = ROOT / "action.yml"
-OWN = ROOT / ".github" / "workflows" / "facts.yml"
+OWN_JOBS = sorted((ROOT / ".github" / "workflows").iterdir())
 LOCK_JOBS = sorted(path for path in KEPT if path.name == "envkit-lock.yml" and ".gitlab" in path.parts)
 OWN_PIPELINE = ROOT / "ci" / "gitlab" / "facts.yml"
 COMPONENT = ROOT / "ci" / "gitlab" / "envkit.yml"
@@ -48,8 +48,8 @@ def test_files_are_as_kept(path: Path) -> None:
 
 def test_workflows_and_the_action_fit_githubs_schema() -> None:
     assert len(WORKFLOWS) == 3
-    assert schema_faults("vendor.github-workflows", OWN, *WORKFLOWS) == ""
-    assert schema_faults("custom.github-workflows-require-timeout", OWN, *WORKFLOWS) == ""
+    assert schema_faults("vendor.github-workflows", *OWN_JOBS, *WORKFLOWS) == ""
+    assert schema_faults("custom.github-workflows-require-timeout", *OWN_JOBS, *WORKFLOWS) == ""
     assert schema_faults("vendor.github-actions", ACTION) == ""
 
 
@@ -63,7 +63,9 @@ def test_the_component_fits_gitlabs_schema_with_its_inputs_in_place(tmp_path: Pa
     inputs = yaml.safe_load(header)["spec"]["inputs"]
     for name, given in inputs.items():
         assert f"$[[ inputs.{name} ]]" in body, name
-        body = body.replace(f"$[[ inputs.{name} ]]", str(given["default"]))
+        # Without a default, GitLab demands the input: what is installed has to be said.
+        assert ("default" in given) is (name != "requirement")
+        body = body.replace(f"$[[ inputs.{name} ]]", str(given.get("default", PIN)))
     assert "$[[" not in body
     (tmp_path / "component.yml").write_text(body)
     (tmp_path / "header.yml").write_text(header)
@@ -82,7 +84,7 @@ def test_the_schemas_are_awake(tmp_path: Path) -> None:
 
 
 def test_no_audit_of_workflows_and_the_action_finds_anything() -> None:
-    done = tool("zizmor", "--offline", "--no-config", "--format", "json", ACTION, OWN, *WORKFLOWS)
+    done = tool("zizmor", "--offline", "--no-config", "--format", "json", ACTION, *OWN_JOBS, *WORKFLOWS)
     assert [(one["ident"], one["desc"]) for one in json.loads(done.stdout)] == []
     assert done.returncode == 0, done.stderr
 
@@ -102,11 +104,11 @@ def test_the_audit_is_awake(tmp_path: Path) -> None:
 def test_actionlint_finds_nothing(tmp_path: Path) -> None:
     config = tmp_path / "actionlint.yaml"
     config.write_text("self-hosted-runner:\n  labels: [gpu]\n")
-    done = tool("actionlint", "-config-file", config, OWN, *WORKFLOWS)
+    done = tool("actionlint", "-config-file", config, *OWN_JOBS, *WORKFLOWS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", [ACTION, OWN, *WORKFLOWS], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [ACTION, *OWN_JOBS, *WORKFLOWS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_scripts_of_workflows_are_sound(path: Path, tmp_path: Path) -> None:
     tree = read_yaml(path.read_text())
     jobs = [tree["runs"]] if "runs" in tree else list(tree["jobs"].values())
@@ -134,9 +136,9 @@ def test_the_scripts_of_the_facts_jobs_are_sound(tmp_path: Path) -> None:
     _sound((ROOT / "ci" / "facts.sh").read_text(), "bash", tmp_path)
 
 
-def test_the_facts_job_pins_actions_as_exported_workflows_do() -> None:
-    lines = [line.split("uses: ")[1] for line in OWN.read_text().splitlines() if "uses: " in line]
-    assert len(lines) == 2
+def test_the_own_jobs_pin_actions_as_exported_workflows_do() -> None:
+    lines = [line.split("uses: ")[1] for path in OWN_JOBS for line in path.read_text().splitlines() if "uses: " in line]
+    assert len(lines) == 2 * len(OWN_JOBS)
     assert all(" # v" in line and line == uses(line.partition(" ")[0]) for line in lines)
 
 

@@ -26,7 +26,6 @@ def test_the_citation_says_what_the_package_says() -> None:
     assert CITATION["license"] == PROJECT["license"]
     assert [one["name"] for one in CITATION["authors"]] == [one["name"] for one in PROJECT["authors"]]
     assert CITATION["keywords"] == PROJECT["keywords"]
-    assert CITATION["repository-code"] == PROJECT["urls"]["Source"]
 
 
 def test_the_forms_fit_githubs_schemas() -> None:
@@ -47,16 +46,6 @@ def test_commands_in_a_form_are_envkits(path: Path) -> None:
     for line in _COMMAND.findall(path.read_text()):
         for words in of_line(line.replace("...", "")):
             parsed(words)
-
-
-def test_addresses_lead_to_one_project_and_files_that_exist() -> None:
-    source = PROJECT["urls"]["Source"]
-    others = [url for name, url in PROJECT["urls"].items() if name not in ("Source", "Documentation")]
-    others += [one["url"] for one in yaml.safe_load((TEMPLATES / "config.yml").read_text())["contact_links"]]
-    assert all(url.startswith(f"{source}/") for url in others)
-    for url in others:
-        if "/blob/main/" in url:
-            assert (ROOT / url.partition("/blob/main/")[2]).is_file()
 
 
 def test_the_threat_model_is_there() -> None:

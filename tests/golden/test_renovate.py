@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.cases import FOLDER, ROOT
+from envkit.ground.requirement import parse
+from tests.golden.cases import ROOT
 from tests.golden.test_exports import schema_faults
+from tests.support.exports import exported
 
 PRESET = ROOT / "ci" / "renovate.json"
 DEFINITION = """schema: envkit.image/1
@@ -26,7 +28,9 @@ def found(path: str, text: str) -> set[tuple[str, str]]:
         if any(re.search(pattern[1:-1], path) for pattern in manager["managerFilePatterns"]):
             for pattern in manager["matchStrings"]:
                 hits = re.finditer(pattern.replace("(?<", "(?P<"), text)
-                names |= {(hit["depName"], hit["currentValue"]) for hit in hits}
+                for row in map(re.Match.groupdict, hits):
+                    name, value = ("depName", "currentValue") if "depName" in row else ("packageName", "currentDigest")
+                    names.add((row[name], row[value]))
     return names
 
 
@@ -53,15 +57,14 @@ def test_pinned_packages_of_a_definition(path: str) -> None:
     assert found("docs/other.yaml", DEFINITION) == set()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "export-github/.github/workflows/envkit.yml",
-        "export-github-lock/.github/workflows/envkit-lock.yml",
-        "export-gitlab/.gitlab-ci.yml",
-        "export-gitlab-lock/.gitlab/envkit-lock.yml",
-    ],
-)
-def test_the_envkit_of_an_exported_job(path: str) -> None:
-    inside = path.partition("/")[2]
-    assert found(inside, (FOLDER / path).read_text()) == {("envkit", "1.2.3")}
+@pytest.mark.parametrize("kind", ["github", "github-lock", "gitlab", "gitlab-lock"])
+def test_the_commit_of_an_exported_job(kind: str) -> None:
+    source, commit = "https://git.example/team/envkit.git", "0123456789abcdef0123456789abcdef01234567"
+    files = exported(kind, ("cpu",), requirement=parse(f"git+{source}@{commit}"))
+    ((path, text),) = files.items()
+    assert found(path, text) == {(source, commit)}
+
+
+def test_a_version_of_an_index_is_not_updated_because_its_hashes_would_not_fit() -> None:
+    ((path, text),) = exported("github", ("cpu",)).items()
+    assert found(path, text) == set()

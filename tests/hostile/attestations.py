@@ -246,7 +246,7 @@ def ok_a_signed_provenance_of_lists(folder: Path) -> list[str]:
 
 @refused(says=("provenance",))
 def a_signed_provenance_of_another_plan(folder: Path) -> list[str]:
-    image = Image(folder, {"io.github.envkit.plan": f"sha256:{'1' * 64}"})
+    image = Image(folder, {"envkit.plan": f"sha256:{'1' * 64}"})
     outer = {"planDigest": "\x1b[2J"}
     image.attach(image.sealed(image.statement(PROVENANCE, {"buildDefinition": {"externalParameters": outer}})))
     return image.run()

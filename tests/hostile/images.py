@@ -70,13 +70,13 @@ def ok_an_index_of_one_platform(folder: Path) -> list[str]:
 
 @accepted(gives=("déjà vu",))
 def ok_a_version_of_other_letters(folder: Path) -> list[str]:
-    Layout(folder).image({"config": {"Labels": {"io.github.envkit.torch": "déjà vu"}}})
+    Layout(folder).image({"config": {"Labels": {"envkit.torch": "déjà vu"}}})
     return INSPECT
 
 
 @accepted(gives=("torch x",))
 def ok_a_version_that_steers_a_terminal_is_shown_as_words(folder: Path) -> list[str]:
-    Layout(folder).image({"config": {"Labels": {"io.github.envkit.torch": "\x1b[2Jx\u202e"}}})
+    Layout(folder).image({"config": {"Labels": {"envkit.torch": "\x1b[2Jx\u202e"}}})
     return INSPECT
 
 

@@ -85,7 +85,7 @@ def ok_another_medias_letters(_: Path) -> list[str]:
 
 @accepted(gives=("torch 2.7",))
 def ok_a_label_that_steers_a_terminal_is_shown_as_words(_: Path) -> list[str]:
-    return ["inspect", holding({"io.github.envkit.torch": "2.7\x1b[2J\u202e"}).image]
+    return ["inspect", holding({"envkit.torch": "2.7\x1b[2J\u202e"}).image]
 
 
 @refused(code=8)

@@ -1,8 +1,10 @@
 """uv and pip read what `envkit resolve --format` prints, against indexes on loopback."""
 
+import io
 import os
 import subprocess
 import sys
+import tarfile
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +82,80 @@ def test_a_new_environment_gets_the_resolved_wheels(form: str, site: Site, tmp_p
     installed = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines()
     assert f"torch=={found.torch}+cpu" in installed
     assert "setuptools==81" in installed
+
+
+def sdist(name: str, version: str, marker: Path) -> bytes:
+    """A source distribution whose build backend writes the marker."""
+    stem, stream = f"{name}-{version}", io.BytesIO()
+    files = {
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'evil'\nbackend-path = ['.']\n",
+        "evil.py": f"open({str(marker)!r}, 'w').write('ran')\n",
+    }
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for path, text in files.items():
+            member = tarfile.TarInfo(f"{stem}/{path}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return stream.getvalue()
+
+
+class TestOfACheckout:
+    """The folder belongs to someone else: it chooses neither an index nor what runs."""
+
+    # EVIL and PAGE are an index and a page of files that have setuptools as source only.
+    FILES = (
+        ("envkit.toml", 'python_index = "EVIL"\n'),
+        ("pyproject.toml", '[tool.envkit]\npython_index = "EVIL"\n'),
+        ("uv.toml", 'index-url = "EVIL"\n'),
+        ("uv.toml", '[[index]]\nurl = "EVIL"\n'),
+        ("uv.toml", '[[index]]\nurl = "EVIL"\ndefault = true\n'),
+        ("uv.toml", 'extra-index-url = ["EVIL"]\n'),
+        ("uv.toml", 'find-links = ["PAGE"]\nno-index = true\n'),
+        ("uv.toml", '[pip]\nextra-index-url = ["EVIL"]\nno-binary = ["setuptools"]\n'),
+        ("pyproject.toml", '[project]\nname = "x"\nversion = "1"\n[[tool.uv.index]]\nurl = "EVIL"\n'),
+        ("pyproject.toml", '[project]\nname = "x"\nversion = "1"\n[tool.uv.pip]\nextra-index-url = ["EVIL"]\n'),
+        ("../uv.toml", '[[index]]\nurl = "EVIL"\n'),
+        ("pip.conf", "[global]\nindex-url = EVIL\n"),
+    )
+
+    @pytest.mark.parametrize(("name", "text"), FILES)
+    def test_its_files_choose_no_index(
+        self, name: str, text: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        checkout, marker = tmp_path / "home" / "checkout", tmp_path / "marker"
+        checkout.mkdir(parents=True)
+        monkeypatch.chdir(checkout)
+        site.put("/evil/setuptools/setuptools-99.tar.gz", sdist("setuptools", "99", marker))
+        link = b'<a href="setuptools-99.tar.gz">setuptools-99.tar.gz</a>'
+        site.put("/evil/setuptools/", link, "text/html")
+        evil = f"{site.url}/evil"
+        Path(name).write_text(text.replace("EVIL", evil).replace("PAGE", f"{evil}/setuptools/"))
+        done = envkit(*WORDS, "--venv", "venv", **self.own(site))
+        assert (done.returncode, marker.exists()) == (0, False), done.stderr
+        assert [path for _, path in site.seen if path.startswith("/evil")] == []
+
+    def test_source_of_the_users_own_index_needs_a_flag(self, site: Site, tmp_path: Path) -> None:
+        marker = tmp_path / "marker"
+        own = self.own(site)
+        site.put("/simple/setuptools/setuptools-99.tar.gz", sdist("setuptools", "99", marker))
+        link = b'<a href="setuptools-99.tar.gz">setuptools-99.tar.gz</a>'
+        site.put("/simple/setuptools/", link, "text/html")
+        done = envkit(*WORDS, "--venv", str(tmp_path / "venv"), **own)
+        assert (done.returncode, marker.exists()) == (8, False)
+        allowed = envkit(*WORDS, "--venv", str(tmp_path / "venv"), "--allow-source", **own)
+        assert (allowed.returncode, marker.exists()) == (8, True)  # the backend builds nothing
+
+    def own(self, site: Site) -> dict[str, str]:
+        """The user's own sources."""
+        found = resolve(parse({"cpu": True, "source": "pytorch", "python": "3.11"}, facts()), facts())
+        torch = Dist("torch", f"{found.torch}+cpu")
+        default = put_index(site, "/simple", [Dist("setuptools", "81")])
+        put_index(site, "/whl/cpu", [torch])
+        return {"ENVKIT_PYTORCH_INDEX": f"{site.url}/whl", "UV_DEFAULT_INDEX": default}
+
+
+WORDS = ("--cpu", "--source", "pytorch", "--python", "3.11", "--torch-only")
 
 
 def test_torch_alone(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_project_is_built_with_its_files_and_settings(name: str, tmp_path: Pat
     assert (config["WorkingDir"], config.get("Cmd", [])) == (plan.workdir, list(plan.cmd))
     assert config.get("ExposedPorts", {}) == {port: {} for port in plan.ports}
     assert config.get("Volumes", {}) == {path: {} for path in plan.volumes}
-    assert config["Labels"]["io.github.envkit.plan"] == plan.digest
+    assert config["Labels"]["envkit.plan"] == plan.digest
     assert {path: files.get(path) for path in wanted} == wanted
     assert any("/site-packages/torch-" in path for path in files)
 
@@ -165,8 +165,8 @@ def test_changed_code_is_another_image_of_the_same_lock(tmp_path: Path, site: Si
     (folder / "train.py").write_text("print(2)\n")
     config, files = built(folder, "dockerfile", env, "c")
     assert files["app/train.py"] == b"print(2)\n"
-    assert config["Labels"]["io.github.envkit.lock"] == first[0]["Labels"]["io.github.envkit.lock"]
-    assert config["Labels"]["io.github.envkit.plan"] != first[0]["Labels"]["io.github.envkit.plan"]
+    assert config["Labels"]["envkit.lock"] == first[0]["Labels"]["envkit.lock"]
+    assert config["Labels"]["envkit.plan"] != first[0]["Labels"]["envkit.plan"]
 
 
 def test_changed_requirements_make_the_lock_stale(tmp_path: Path, site: Site) -> None:

@@ -1,5 +1,6 @@
 """The dev container feature: what its file says fits the specification, and its script installs envkit."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -12,7 +13,10 @@ from typing import Any
 import pytest
 
 from envkit import __version__
+from envkit.ground.naming import FILE_STEM
+from envkit.ground.requirement import LINE
 from tests.packaging.test_wheel import ROOT, build
+from tests.support.exports import PIN
 
 FEATURE = ROOT / "ci" / "features" / "envkit"
 # Of the properties that the specification names, those that are written here; it allows no others.
@@ -25,7 +29,8 @@ OPTION = {"boolean": bool, "string": str}
 def install(folder: Path, **options: str) -> subprocess.CompletedProcess[str]:
     """Run the script as a builder of dev containers does, with another prefix."""
     path = options.pop("PATH", os.environ["PATH"])
-    env = {"PATH": path, "HOME": str(folder), "PREFIX": str(folder / "prefix"), "TOOLS": "false", **options}
+    env = {"PATH": path, "HOME": str(folder), "PREFIX": str(folder / "prefix"), "TOOLS": "false", "REQUIREMENT": PIN}
+    env |= options
     return subprocess.run(
         ["sh", FEATURE / "install.sh"], env=env, capture_output=True, text=True, check=False, cwd=folder, timeout=300
     )
@@ -34,7 +39,7 @@ def install(folder: Path, **options: str) -> subprocess.CompletedProcess[str]:
 def programs(folder: Path, scripts: Mapping[str, str]) -> str:
     """A folder with these scripts, and with the basic programs of this machine."""
     folder.mkdir()
-    for name in ("sh", "find", "head", "mkdir", "rm", "ln"):
+    for name in ("sh", "find", "grep", "head", "mkdir", "rm", "ln"):
         found = next(Path(one, name) for one in os.environ["PATH"].split(":") if Path(one, name).exists())
         (folder / name).symlink_to(found)
     for name, text in scripts.items():
@@ -68,6 +73,25 @@ def test_the_script_is_sound() -> None:
     assert os.access(FEATURE / "install.sh", os.X_OK)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "envkit", "envkit==0.2.0", "envkit-gpu==0.2.0", "git+https://git.example/e@main",
+     "/srv/envkit_gpu-1-py3-none-any.whl", f"{PIN}\nnumpy", f"{PIN} --index-url=https://evil.example"],
+)  # fmt: skip
+def test_a_requirement_that_can_be_someone_elses_is_refused(text: str, tmp_path: Path) -> None:
+    done = install(tmp_path, REQUIREMENT=text, PYTHON=sys.executable)
+    assert done.returncode == 1
+    assert "is not a file with its --hash=sha256:, a commit, or a version with hashes" in done.stderr
+    assert not (tmp_path / "prefix").exists()
+
+
+@pytest.mark.parametrize("path", ["ci/features/envkit/install.sh", "ci/gitlab/envkit.yml", "action.yml"])
+def test_scripts_check_a_requirement_as_the_exports_do(path: str) -> None:
+    text = (ROOT / path).read_text()
+    assert f"line='{LINE}'\n" in text
+    assert f"/{FILE_STEM}-*.whl" in text
+
+
 @pytest.mark.parametrize("asked", ["no-such-python", "false"])
 def test_a_python_that_cannot_run_envkit_is_named(asked: str, tmp_path: Path) -> None:
     done = install(tmp_path, PYTHON=asked)
@@ -97,10 +121,14 @@ def test_python_and_tools_come_from_apt(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_it_installs_the_wheel_twice(tmp_path: Path) -> None:
     wheel = build("wheel", ROOT, tmp_path / "dist")
+    requirement = f"{wheel} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+    wrong = install(tmp_path, PYTHON=sys.executable, REQUIREMENT=f"{requirement[:-6]}000000", PIP_NO_INDEX="1")
+    assert wrong.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in wrong.stderr
     # The dependencies come from the running environment, as in tests/packaging/test_wheel.py.
     own = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PYTHONPATH": sysconfig.get_path("purelib")}
     for _ in range(2):
-        done = install(tmp_path, PYTHON=sys.executable, REQUIREMENT=str(wheel), **own)
+        done = install(tmp_path, PYTHON=sys.executable, REQUIREMENT=requirement, **own)
         assert done.returncode == 0, done.stderr
         assert done.stdout == f"envkit {__version__}\n"
     program = tmp_path / "prefix" / "bin" / "envkit"

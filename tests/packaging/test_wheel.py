@@ -1,5 +1,6 @@
 """The wheel, a wheel built from the sdist and the editable install all find templates, images, docs and facts."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -9,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from envkit import __version__
+from envkit.export.model import install_script
 from envkit.ground import paths
+from envkit.ground.naming import DISTRIBUTION, FILE_STEM
+from envkit.ground.requirement import parse
+from tests.lock.served import Dist
+from tests.support.installs import by_name
 from tests.support.programs import program
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +51,17 @@ def test_a_wheel_from_the_sdist_is_the_same_wheel(wheel: Path, wheel_of_sdist: P
         assert sorted(one.namelist()) == sorted(two.namelist())
         for name in one.namelist():
             assert one.read(name) == two.read(name), name
+
+
+def test_the_wheel_has_the_name_of_the_distribution_and_installs_nothing_by_its_name(wheel: Path) -> None:
+    assert wheel.name == f"{FILE_STEM}-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"{FILE_STEM}-{__version__}.dist-info/METADATA").decode()
+        texts = {name: archive.read(name).decode(errors="replace") for name in archive.namelist()}
+    assert f"\nName: {DISTRIBUTION}\n" in metadata
+    assert "\nProject-URL:" not in metadata
+    # The names of extras are in the metadata alone.
+    assert {name: lines for name, text in texts.items() if (lines := by_name(text))} == {}
 
 
 def test_the_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
@@ -84,6 +102,33 @@ def test_the_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: P
     assert "FROM" in envkit("render", "--only", "dockerfile")
     assert "cu118" in envkit("render", "cu118", "--only", "environment")
     assert envkit("help", "images").startswith("# Image definitions\n")
+
+
+def test_the_script_of_exported_jobs_installs_this_file_and_no_other(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+
+    def install(requirement: str) -> subprocess.CompletedProcess[str]:
+        # Neither an index nor dependencies: what is installed is this one file.
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
+        script = "\n".join(install_script(str(python)))
+        return subprocess.run(
+            ["sh", "-ec", script], env=env | {"REQUIREMENT": requirement}, capture_output=True, text=True, check=False
+        )
+
+    def of(file: Path) -> str:
+        return parse(f"{file} --hash=sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}").text
+
+    program = tmp_path / "venv" / "bin" / "envkit"
+    wrong = install(f"{of(wheel)[:-6]}000000")
+    assert "DO NOT MATCH THE HASHES" in wrong.stderr
+    # Another project's wheel below the name of this one, which pip notices by the metadata.
+    foreign = tmp_path / "envkit_gpu-9.0-py3-none-any.whl"
+    foreign.write_bytes(Dist("stranger", "9.0").data())
+    assert install(of(foreign)).returncode != 0
+    assert (wrong.returncode != 0, program.exists()) == (True, False)
+    done = install(of(wheel))
+    assert (done.returncode, program.exists()) == (0, True), done.stderr
 
 
 def test_man_finds_the_pages_of_an_installed_wheel(wheel: Path, pytestconfig: pytest.Config, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from envkit.checks.model import Verdict
 from tests.support.payloads import finding_of, observe, observer, said
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 
 def test_two_processes_add_up_and_share_gradients() -> None:

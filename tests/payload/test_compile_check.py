@@ -16,7 +16,7 @@ from tests.support.payloads import context, finding_of, module, observe, observe
 
 pytestmark = pytest.mark.long
 HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 
 def compiled(promise: str | None, limit_s: float = 75.0) -> dict[str, Any]:

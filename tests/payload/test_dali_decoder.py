@@ -11,7 +11,7 @@ import pytest
 from envkit.checks.model import Verdict
 from tests.support.payloads import context, observe, observer, said
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 pytest.importorskip("PIL", reason="JPEG is decoded with Pillow: pip install pillow")
 pytest.importorskip("numpy", reason="DALI takes and gives NumPy arrays: pip install numpy")
 

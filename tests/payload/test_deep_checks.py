@@ -18,7 +18,7 @@ from envkit.verify.payload import catalog_rows, parse_document, payload_archive
 from envkit.verify.trace import packed_trace
 from tests.support.payloads import NONCE, context, module, observe, observer, ruled, said
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 
 def test_without_pillow_the_check_does_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:

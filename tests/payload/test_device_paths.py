@@ -17,7 +17,7 @@ from envkit.checks.catalog import judges
 from envkit.checks.model import Finding, Verdict
 from tests.support.payloads import module, observer, said
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 MIB = 1 << 20
 

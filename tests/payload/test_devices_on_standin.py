@@ -16,7 +16,7 @@ from envkit.verify.judge import Judged, judge
 from tests.support.payloads import module, observer
 from tests.support.standin import StandIn
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 SPEC: dict[str, Any] = {"gpu": True, "torch": torch.__version__, "python": "3"}
 Seen = dict[tuple[str, str], tuple[Verdict, str | None]]

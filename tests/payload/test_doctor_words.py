@@ -12,7 +12,7 @@ import pytest
 
 from envkit.doctor.logs import diagnose_log
 
-pytest.importorskip("torch", reason="failures of torch are made with torch: pip install envkit[bench]")
+pytest.importorskip("torch", reason="failures of torch are made with torch: pip install '.[bench]'")
 pytestmark = pytest.mark.long
 # The old name of GradScaler says as well that there is no CUDA.
 _MORE = {"amp-deprecated": {"autocast-inert"}}

@@ -14,7 +14,7 @@ from envkit.verify.record import fingerprint
 from tests.support.nvml import session
 from tests.support.payloads import module
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 env: Any = module("env")
 # torch keeps for good which of its two interfaces was used, so this runs in a process of its own.

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.payloads import module, observer
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 context, hostfacts = module("context"), module("hostfacts")
 check = observer("c10_transfer")

@@ -10,7 +10,7 @@ import pytest
 from envkit.checks.model import Verdict
 from tests.support.payloads import context, finding_of, module, observe, observer, ruled, said
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from envkit.report.measured import sheets
 from tests.support.measurements import collectives, compiler, decoders, loaders, storage, training
 from tests.support.payloads import context, module, observe
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 
 def names(items: list[dict[str, Any]]) -> dict[str, set[str]]:

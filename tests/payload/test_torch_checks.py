@@ -17,7 +17,7 @@ from envkit.verify.judge import Judged, judge
 from envkit.verify.payload import parse_document, payload_archive
 from tests.support.payloads import module, observer, ruled
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 NONCE = "0123456789abcdef"
 CHECKS = ("C05", "C06", "C12", "C14", "C17")

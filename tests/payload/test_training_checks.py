@@ -14,7 +14,7 @@ from envkit.checks.model import Verdict
 from envkit.verify.trace import packed_trace, unpacked
 from tests.support.payloads import context, module, observe, observer, ruled
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 
 
 @pytest.mark.long

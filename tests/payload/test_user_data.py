@@ -13,7 +13,7 @@ import pytest
 from envkit.checks.model import Verdict
 from tests.support.payloads import module, observer, ruled
 
-torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install '.[bench]'")
 Image = pytest.importorskip("PIL.Image")
 
 

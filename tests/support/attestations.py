@@ -14,14 +14,14 @@ from tests.support.records import gpu_record
 
 MANIFEST_DIGEST, CONFIG_DIGEST = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 LABELS = {
-    "io.github.envkit.torch": "2.7.1",
-    "io.github.envkit.cuda": "12.6",
-    "io.github.envkit.cudnn": "9.5.1",
-    "io.github.envkit.python": "3.12",
-    "io.github.envkit.version": "0.1.0",
-    "io.github.envkit.gpu.archs": "8.0 9.0 12.0",
-    "io.github.envkit.driver.native": "560.28.03",
-    "io.github.envkit.driver.minimum": "525.60.13",
+    "envkit.torch": "2.7.1",
+    "envkit.cuda": "12.6",
+    "envkit.cudnn": "9.5.1",
+    "envkit.python": "3.12",
+    "envkit.version": "0.1.0",
+    "envkit.gpu.archs": "8.0 9.0 12.0",
+    "envkit.driver.native": "560.28.03",
+    "envkit.driver.minimum": "525.60.13",
     "org.opencontainers.image.base.name": "docker.io/library/debian:bookworm-slim",
     "org.opencontainers.image.base.digest": f"sha256:{'d' * 64}",
 }
@@ -30,7 +30,7 @@ LABELS = {
 def subject(created: str = spec.CREATED, **labels: str) -> Subject:
     """Return an image in a registry. The keyword arguments are labels below envkit's prefix."""
     reference = parse_reference(f"registry.example.com/team/train@{MANIFEST_DIGEST}")
-    own = LABELS | {f"io.github.envkit.{name}": text for name, text in labels.items()}
+    own = LABELS | {f"envkit.{name}": text for name, text in labels.items()}
     return Subject(
         reference=reference,
         descriptor=spec.Descriptor(media_type=spec.MANIFEST, digest=MANIFEST_DIGEST, size=700),

@@ -265,6 +265,16 @@ def fail(name: str, values: Any) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA")
 
 
+def seed(number: int) -> Any:
+    """Seed as torch does where CUDA is initialized: the generators of all devices, which fails on a lost one."""
+    if broken:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA")
+    return seed_cpu(number)
+
+
+seed_cpu, torch.manual_seed = torch.manual_seed, seed
+
+
 class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch is looked up when this runs
     """Runs everything that names a CUDA device on the CPU."""
 

@@ -22,6 +22,9 @@ _LOG = (
     "It is possible that dataloader workers are out of shared memory.\n"
 )
 
+REQUIREMENT = f"https://files.example.com/envkit_gpu-0.2.0-py3-none-any.whl --hash=sha256:{'0' * 64}"
+"""The setting without which exports that install envkit end with exit code 2; the pages say so."""
+
 # Reasons not to run a command, with a pattern. The first match applies.
 PARSED_ONLY = (
     ("it needs a machine with no other load", r"envkit verify --self-test|envkit compare (A B|train:old)"),
@@ -148,7 +151,7 @@ def _definition(folder: Path) -> None:
     (folder / "train.yaml").write_text((folder / "image.yaml").read_text())
     (folder / "record.json").write_text(json.dumps(passed_record()))
     (folder / "Dockerfile").write_text("FROM debian:bookworm-slim\n")
-    (folder / "envkit.toml").write_text('cache_limit = "20GB"\n')
+    (folder / "envkit.toml").write_text('engine = "auto"\n')
     (folder / "matrix.yaml").write_text("schema: envkit.matrix/1\nimage: image.yaml\naxes:\n  cuda: ['11.8', '12.6']\n")
     plan = shipped_plan(str(folder / "image.yaml"))
     for name in ("envkit.lock", "own.lock"):

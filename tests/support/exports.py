@@ -13,9 +13,11 @@ from envkit.fleet.cells import expand
 from envkit.fleet.matrix import parse
 from envkit.fleet.model import Cell
 from envkit.fleet.names import cell_name
+from envkit.ground.requirement import parse as parse_requirement
 from envkit.plan.definition import load
 from tests.support.plans import facts, shipped_plan
 
+PIN = f"envkit-gpu==1.2.3 --hash=sha256:{'1' * 64}"
 REGISTRY = "registry.example.com/team/train"
 MATRIX = """\
 schema: envkit.matrix/1
@@ -44,7 +46,7 @@ def order(kind_name: str, images: Sequence[str] = ("cpu", "cu126"), *, given: An
         "definitions": {cell.name: name for cell, name in zip(cells, images, strict=True)},
         "registry": REGISTRY,
         "version": "1.2.3",
-        "requirement": "envkit==1.2.3",
+        "requirement": parse_requirement(PIN),
         "command": f"envkit export {kind_name}",
         "options": options(kind_name, given or {}),
     }

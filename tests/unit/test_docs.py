@@ -117,6 +117,7 @@ def test_a_command_that_needs_no_network_engine_or_gpu_runs_and_prints_what_the_
     command: documented.Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVKIT_REQUIREMENT", documented.REQUIREMENT)
     documented.prepare(tmp_path, command)
     code = main.run(list(command.words))
     captured = capsys.readouterr()

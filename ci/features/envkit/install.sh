@@ -3,7 +3,7 @@
 # Runs as root while a dev container is built; the options are environment variables.
 set -eu
 
-requirement=${REQUIREMENT:-envkit==0.2.0}
+requirement=${REQUIREMENT:-}
 choice=${PYTHON:-auto}
 tools=${TOOLS:-true}
 prefix=${PREFIX:-/usr/local}
@@ -12,6 +12,12 @@ fail() {
     echo "envkit: $1" >&2
     exit 1
 }
+
+# What can mean one thing only: a file or a version by its hashes, or a commit. `envkit export` checks the same.
+line='(https://[A-Za-z0-9.-]+(:[0-9]+)?/([A-Za-z0-9._~%+@-]+/)*envkit_gpu-[A-Za-z0-9_.+!-]+\.(whl|tar\.gz)|(\.{1,2}/|/)?([A-Za-z0-9_.+-]+/)*envkit_gpu-[A-Za-z0-9_.+!-]+\.(whl|tar\.gz)|envkit-gpu==[0-9][A-Za-z0-9.!+_]*)( --hash=sha256:[0-9a-f]{64})+|git\+(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]+)?/[A-Za-z0-9._~%+/-]+@[0-9a-f]{40}'
+if printf '%s\n' "$requirement" | grep -Evqx -- "$line"; then
+    fail "requirement: '$requirement' is not a file with its --hash=sha256:, a commit, or a version with hashes"
+fi
 
 # ensurepip is checked, too: Debian's python3 has venv without it unless python3-venv is installed.
 usable() {
@@ -56,6 +62,12 @@ fi
 rm -rf "$prefix/lib/envkit"
 mkdir -p "$prefix/lib" "$prefix/bin"
 "$python" -m venv "$prefix/lib/envkit"
-"$prefix/lib/envkit/bin/python" -m pip install --quiet --disable-pip-version-check "$requirement"
+# pip checks the hash of the file, then installs it with its dependencies.
+wheels=$(mktemp -d)
+printf '%s\n' "$requirement" > "$wheels/requirement.txt"
+pip() { "$prefix/lib/envkit/bin/python" -m pip "$@" --quiet --disable-pip-version-check; }
+pip wheel --no-deps --wheel-dir "$wheels" --requirement "$wheels/requirement.txt"
+pip install "$wheels"/envkit_gpu-*.whl
+rm -rf "$wheels"
 ln -sf "$prefix/lib/envkit/bin/envkit" "$prefix/bin/envkit"
 "$prefix/bin/envkit" --version

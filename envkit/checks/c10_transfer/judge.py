@@ -42,7 +42,7 @@ class Link:
 
     kind: str  # 'pcie' | 'c2c' | 'integrated'
     name: str
-    limit: float | None  # as it was under load
+    limit: float | None  # as it was under load, or while idle if it was at its maximum
     most_name: str
     most: float | None  # what slot and card support; None if read from sysfs, which virtual machines emulate
 
@@ -74,8 +74,9 @@ def link_of(link: Mapping[str, Any]) -> Link:
     # In a virtual machine sysfs shows an emulated link, whose maximum says nothing about the real slot.
     if link.get("source") == "sysfs":
         most = None
-    idle = link.get("busy") is False
-    return Link("pcie", name, None if now is None or idle else min(now, most or now), most_name, most)
+    # An idle link slows down, so a slow reading says nothing about it under load. A reading at full rate does.
+    asleep = link.get("busy") is False and (now is None or most is None or now < most)
+    return Link("pcie", name, None if now is None or asleep else min(now, most or now), most_name, most)
 
 
 def _pcie(generation: float | None, width: float | None) -> tuple[str, float | None]:
@@ -110,11 +111,24 @@ def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.ERROR, message, "ABOVE_LINK_LIMIT", advice, rule, metric, derived)
     if not deciding:
         return Finding(Verdict.PASS, f"{rate:.1f} GB/s", rule=rule, metric=metric, derived=derived)
-    if above or link.base is None:
-        return _without_limit(rate, link, raw, rule, metric)
+    finding = _deciding(rate, link, observed, row, rule, above=above)
+    return replace(finding, metric=metric, derived=derived)
+
+
+def _deciding(
+    rate: float, link: Link, observed: Mapping[str, Any], row: Threshold, rule: Mapping[str, Any], *, above: bool
+) -> Finding:
+    """Judge the copy that decides. `above`: the rate is above the link's limit by two clocks, so the limit is wrong."""
+    raw = mapping(observed, "link")
+    read_idle = link.kind == "pcie" and link.limit is None and raw.get("busy") is False and raw.get("gen") is not None
+    base = link.most if read_idle else link.base
+    if read_idle and (base is None or not _decided_by_any_link(rate, base, row)):
+        message = f"{rate:.1f} GB/s; the link was only read while idle, when it is slower, so there is no floor"
+        return Finding(Verdict.INCONCLUSIVE, message, "LINK_READ_IDLE", ("Run it again.",), rule)
+    if above or base is None:
+        return _without_limit(rate, link, rule)
     passed = Finding(Verdict.PASS, _share(rate, link), rule=rule)
-    finding = replace(_against_floor(passed, rate / link.base, row), metric=metric, derived=derived)
-    finding = _by_socket(finding, observed, link.base * row.number("pass"))
+    finding = _by_socket(_against_floor(passed, rate / base, row), observed, base * row.number("pass"))
     # Encrypted copies go through a bounce buffer, so they are slow on a healthy machine.
     if finding.verdict is Verdict.FAIL and raw.get("cc_mode") is True:
         message = f"{finding.message}, with every copy encrypted (confidential computing)"
@@ -122,8 +136,16 @@ def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     return finding
 
 
+def _decided_by_any_link(rate: float, most: float, row: Threshold) -> bool:
+    """Whether a rate has the same verdict for every link that floors may refer to: from half of the maximum to all."""
+    return rate < row.number("fail_below") * most / 2 or rate >= row.number("pass") * most
+
+
 def _share(rate: float, link: Link) -> str:
-    assert link.limit is not None
+    if link.limit is None:
+        assert link.most is not None
+        share = f"{rate:.1f} GB/s = {rate / link.most:.2f} of {link.most_name}, which slot and card support"
+        return f"{share}; the link was only read while idle"
     share = f"{rate:.1f} GB/s = {rate / link.limit:.2f} of {link.name}"
     if link.most is None or link.limit >= link.most:
         return share
@@ -171,23 +193,18 @@ def _by_socket(finding: Finding, observed: Mapping[str, Any], enough: float) -> 
     return finding
 
 
-def _without_limit(
-    rate: float, link: Link, raw: Mapping[str, Any], rule: Mapping[str, Any], metric: Mapping[str, Any]
-) -> Finding:
-    if link.kind == "pcie" and raw.get("busy") is False and raw.get("gen") is not None:
-        message = f"{rate:.1f} GB/s; the link was only read while idle, when it is slower, so there is no floor"
-        return Finding(Verdict.INCONCLUSIVE, message, "LINK_READ_IDLE", ("Run it again.",), rule, metric)
+def _without_limit(rate: float, link: Link, rule: Mapping[str, Any]) -> Finding:
     rule = {**rule, "gates": False}
     if link.kind == "integrated":
         message = f"{rate:.1f} GB/s within {link.name}, for which there is no floor"
-        return Finding(Verdict.PASS, message, rule=rule, metric=metric)
+        return Finding(Verdict.PASS, message, rule=rule)
     if link.limit is not None:
         message = f"{rate:.1f} GB/s by two clocks, more than {link.name} carries: the reported link is wrong"
         advice = ("Compare the rate with the GPU's data sheet; a virtual machine may report an emulated link.",)
     else:
         message = f"{rate:.1f} GB/s; the link's generation and width are unknown here, so there is no floor"
         advice = ("Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility, so that the link can be read.",)
-    return Finding(Verdict.WARN, message, "LINK_UNKNOWN", advice, rule, metric)
+    return Finding(Verdict.WARN, message, "LINK_UNKNOWN", advice, rule)
 
 
 def _link(observation: Observation, _spec: Spec, _env: Env) -> Finding:
@@ -201,7 +218,7 @@ def _link(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     most = _pcie(optional_number(raw, "gen_max"), optional_number(raw, "width_max"))[1]
     if now is None or most is None:
         return Finding(Verdict.SKIP, "the link cannot be read in this container", "LINK_UNKNOWN", rule=rule)
-    if not flag(raw, "busy"):
+    if not flag(raw, "busy") and link.limit is None:
         message = "the copies ended before the link was read, and an idle link does not show its speed"
         return Finding(Verdict.INCONCLUSIVE, message, "LINK_READ_IDLE", ("Run it again.",), rule)
     rate = optional_number(observed, "gb_per_s")
@@ -214,7 +231,8 @@ def _link(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         # The sysfs of a virtual machine shows a link that the hypervisor emulates.
         failed = share < row.number("fail_below") and raw.get("source") != "sysfs"
         return Finding(Verdict.FAIL if failed else Verdict.WARN, message, "LINK_DOWNTRAINED", _RESEAT, rule)
-    return Finding(Verdict.PASS, f"{link.name} under load, its maximum", rule=rule)
+    when = "under load" if flag(raw, "busy") else "while idle"
+    return Finding(Verdict.PASS, f"{link.name} {when}, its maximum", rule=rule)
 
 
 def _ratio(observation: Observation, _spec: Spec, _env: Env) -> Finding:

@@ -51,7 +51,17 @@ class Loading:
     gain: float | None = None  # the best rate with workers over the rate without
     effects: tuple[tuple[str, float], ...] = ()  # the rate with the option over the rate without
     declared: int | None = None  # num_workers that the image declares
-    left_out: int = 0  # settings skipped for lack of time
+    left_out: int = 0  # settings that the time limit left out
+    unmeasured: tuple[str, ...] = ()  # values of options that only those settings have
+
+    @property
+    def gained(self) -> str:
+        """The recommended setting over num_workers=0, or what workers gain where it is that; empty if unknown."""
+        if self.gain is None:
+            return ""
+        if not self.recommended:
+            return f"workers reach {self.gain:.2f}x of that"
+        return f"up to {self.gain:.2f}x the throughput of num_workers=0" if self.gain > 1 else ""
 
 
 def loadings(checks: Sequence[Tree]) -> list[Loading]:
@@ -86,6 +96,18 @@ def _sweep(check: Tree, observed: Tree, cells: tuple[Cell, ...]) -> Loading:
         effects=tuple((name, value) for name, value in effects if value is not None),
         declared=None if declared is None else int(declared),
         left_out=len(sequence(observed.get("cells_left_out"))),
+        unmeasured=_unmeasured(observed),
+    )
+
+
+def _unmeasured(observed: Tree) -> tuple[str, ...]:
+    """Return the values of options that only settings left out have: `prefetch_factor=4`."""
+    cells, left = ([mapping(item) for item in sequence(observed.get(key))] for key in ("cells", "cells_left_out"))
+    return tuple(
+        f"{name}={clean(value)}"
+        for name in ("num_workers", *_EFFECTS)
+        for value in dict.fromkeys(str(item.get(name)) for item in left)
+        if value not in {str(item.get(name)) for item in cells}
     )
 
 
@@ -130,7 +152,7 @@ def _figure(index: int, item: Loading) -> Lines:
 def _tile(item: Loading) -> Tile:
     workers = item.recommended or 0
     rate = "" if item.rate is None else f"{item.rate:.0f} samples/s, "
-    gain = "" if item.gain is None else f", {item.gain:.1f}x num_workers=0"
+    gain = f", {item.gain:.1f}x num_workers=0" if item.gain is not None and item.gain > 1 and workers else ""
     return Tile("Best loader setting", f"{workers} worker{'s' * (workers != 1)}", f"{rate}{_by(item)}{gain}")
 
 
@@ -171,14 +193,16 @@ def _notes(item: Loading) -> list[str]:
     if item.options:
         use = ", ".join(f"{name}={value}" for name, value in item.options)
         rate = "" if item.rate is None else f": {item.rate:.0f} samples/s"
-        gain = "" if item.gain is None else f"; up to {item.gain:.2f}x the throughput of num_workers=0"
+        gain = f"; {item.gained}" if item.gained else ""
         declared = "" if item.declared in (None, item.recommended) else f"; the image declares {item.declared} workers"
         notes.append(f"Recommended on this machine, {_by(item)}: {use}{rate}{gain}{declared}.")
     if item.effects:
         effects = ", ".join(f"{name} {factor:.2f}x" for name, factor in item.effects)
         notes.append(f"Effect of each option, {_by(item)}: {effects}.")
     if item.left_out:
-        notes.append(f"Settings skipped for lack of time, {_by(item)}: {item.left_out}.")
+        total = len(item.cells) + item.left_out
+        missing = f"; none with {' or '.join(item.unmeasured)}" if item.unmeasured else ""
+        notes.append(f"Time limit: {len(item.cells)} of {total} settings were measured, {_by(item)}{missing}.")
     return notes
 
 

@@ -53,10 +53,13 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         rule = row.record(gates=precision == "fp16")
         return Finding(Verdict.FAIL, message, "TENSOR_CORES_UNUSED", _UNUSED, rule, metric, derived)
     limits = observed.get("limits")
-    limit = peaks.product_limit(limits) if isinstance(limits, dict) and precision != "tf32" else None
+    limits = limits if isinstance(limits, dict) else {}
+    limit = peaks.product_limit(limits) if precision != "tf32" else None
     if limit is not None:
         derived |= {"limit_tflops": limit, "fraction_of_limit": rate / limit}
         message = f"{message}, {rate / limit:.2f} of what the GPU's clock allows"
+        held = peaks.power_held(observed.get("health"), optional_number(limits, "max_sm_mhz"))
+        message += f": {held}" if held else ""
     usual = optional_number(expected.values, f"cc{capability}") if precision != "tf32" else None
     floor = peaks.product_row()
     if limit is not None and rate < floor.number("fail_below") * limit:

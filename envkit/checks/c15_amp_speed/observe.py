@@ -28,6 +28,8 @@ def _run(ctx):
     measured = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=0.4, budget_s=3.0)
     gate = noise.gate(before, noise.snapshot(gpu=ctx.has_cuda))
     limits = one_gpu.limits(torch, 0) if ctx.has_cuda else None
+    busiest = products.get("fp16") or products["fp32"]
+    health = one_gpu.health_under(torch, 0, busiest) if ctx.has_cuda else None
     results = []
     for kind in KINDS:
         check_id = f"C15.gemm.{kind}"
@@ -46,6 +48,7 @@ def _run(ctx):
             "over_tf32": _gain(measured, "tf32", kind),
             "output_dtype": str(products[kind]().dtype).replace("torch.", ""),
             "limits": limits,
+            "health": health,
             "claimed_bf16": _claimed(torch) if ctx.has_cuda else None,
         }
         controls = [_clock_control(measured)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks import thresholds
-from envkit.checks.fields import mapping, number, optional_number, text
+from envkit.checks.fields import last_line, mapping, number, optional_number, text
 from envkit.checks.model import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ _COMPILER = (
     "Give the image a C++ compiler: `flavor: devel` in its definition, or g++ among its system packages.",
     "Or declare `compile: absent` in its smoke section.",
 )
+_TRACEBACK = "Traceback (most recent call last):"
 # (words of the error, reason code, advice); the first that matches is the cause.
 _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (
@@ -40,6 +41,15 @@ _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
         ("busy or unavailable",),
         "GPU_EXCLUSIVE",
         ("This GPU allows one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
+    ),
+    (
+        # getpass.getuser() up to Python 3.12, and from 3.13 on.
+        ("getpwuid(): uid not found", "No username set in the environment"),
+        "NO_USER_NAME",
+        (
+            "Set USER in the image's environment, or add the user to its /etc/passwd.",
+            "torch 2.11 names a folder after the user even if TORCHINDUCTOR_CACHE_DIR is set, torch 2.13 does not.",
+        ),
     ),
     (("Python.h",), "NO_PYTHON_HEADERS", ("Install Python's headers: python3-dev, or Python from conda.",)),
     (
@@ -84,7 +94,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.INCONCLUSIVE, message, "COMPILE_TIME_LIMIT", ("Run it again with more CPUs.",), rule)
     if error:
         code, lines = cause(str(error))
-        return Finding(without, _first_line(str(error)), code, lines, rule)
+        return Finding(without, _what_happened(str(error)), code, lines, rule)
     kernels = mapping(observed, "kernels")
     total = sum(number(kernels, suffix) for suffix in kernels)
     cold = number(observed, "cold_s")
@@ -111,8 +121,14 @@ def cause(error: str) -> tuple[str, tuple[str, ...]]:
     return "COMPILE_FAILED", _OTHER
 
 
-def _first_line(error: str) -> str:
+def _what_happened(error: str) -> str:
+    """Return the line that says what happened: the last of a traceback, the first of a message of torch.compile."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
+    if _TRACEBACK in lines:
+        lines = [last_line(error)]
+    # "backend='inductor' raised:" is followed by the exception that it raised.
+    elif len(lines) > 1 and lines[0].endswith("raised:"):
+        lines = [f"{lines[0]} {lines[1]}"]
     return lines[0][:300] if lines else "torch.compile failed without a message"
 
 

@@ -113,7 +113,7 @@ def _activations(ctx):
         return skipped(check_id, ctx.subject, "API_ABSENT", str(error))
     damaged = plain["gradient"].clone()
     damaged[int(damaged.abs().argmax())] *= 1.01
-    line = 1e-6
+    line = 1e-5
     noticed = relative(damaged, plain["gradient"])
     observed = {
         "saved_bytes": plain["saved"],

@@ -71,7 +71,7 @@ def _broken(observed: Mapping[str, Any]) -> Finding | None:
         return None
     ranks, error = number(observed, "ranks"), str(observed.get("error") or "")
     if outcome == "timeout":
-        message = f"{ranks:.0f} processes with {backend} gave {error}{_replaced(observed)}"
+        message = f"{_processes(ranks)} with {backend} gave {error}{_replaced(observed)}"
         excuse = _too_little_time(observed)
         # gloo runs on the CPUs, where a slow or busy machine looks like a hang.
         if backend != "nccl" or excuse:
@@ -81,11 +81,24 @@ def _broken(observed: Mapping[str, Any]) -> Finding | None:
     rank = optional_number(observed, "rank")
     where = "" if rank is None else f" in rank {rank:.0f}"
     line = last_line(error)[:300] or "no message"
-    message = f"{backend} with {ranks:.0f} processes failed{where}: {line}{_replaced(observed)}"
+    message = f"{backend} with {_processes(ranks)} failed{where}: {line}"
     for words, code, advice in _CAUSES:
         if any(word.lower() in error.lower() for word in words):
-            return Finding(Verdict.FAIL, message, code, advice, rule)
-    return Finding(Verdict.FAIL, message, "COLLECTIVE_FAILED", _HANGS, rule)
+            message += _interfaces(observed) if code == "SOCKET_INTERFACE" else ""
+            return Finding(Verdict.FAIL, message + _replaced(observed), code, advice, rule)
+    return Finding(Verdict.FAIL, message + _replaced(observed), "COLLECTIVE_FAILED", _HANGS, rule)
+
+
+def _processes(ranks: float) -> str:
+    return f"{ranks:.0f} process{'es' * (ranks != 1)}"
+
+
+def _interfaces(observed: Mapping[str, Any]) -> str:
+    """Return the variables that name an interface, with their values."""
+    environment = observed.get("environment")
+    named = environment if isinstance(environment, dict) else {}
+    listed = ", ".join(f"{name}={named[name]}" for name in sorted(named) if name.endswith("_SOCKET_IFNAME"))
+    return f" ({listed})" if listed else ""
 
 
 def _too_little_time(observed: Mapping[str, Any]) -> str:
@@ -118,7 +131,7 @@ def _sums(observed: Mapping[str, Any]) -> Finding:
         sizes = ", ".join(f"{value:.0f} at {size} B" for size, value in counts.items() if value)
         message = f"{backend}: {total:.0f} elements of all-reduces are wrong ({sizes or 'no size was tried'})"
         return Finding(Verdict.FAIL, message, "COLLECTIVE_WRONG", _WRONG, rule, metric)
-    message = f"{backend}: all-reduces of {len(counts)} sizes over {ranks:.0f} processes are exact{_replaced(observed)}"
+    message = f"{backend}: all-reduces of {len(counts)} sizes over {_processes(ranks)} are exact{_replaced(observed)}"
     return Finding(Verdict.PASS, message, None, (), rule, metric)
 
 

@@ -112,10 +112,13 @@ def _rates(observed: Mapping[str, Any], subject: str) -> Finding:
     usual = mapping(observed, "alike_median")
     share = {name: rates[name] / number(usual, name) for name in _NAMES if usual and number(usual, name)}
     limit, rate = peaks.product_limit(observed), rates["tflops"]
+    capped = peaks.power_held(observed.get("health"), optional_number(observed, "max_sm_mhz"))
+    share_of_limit = f", {rate / limit:.2f} of what its top clock allows" if limit else ""
+    held = f"{share_of_limit}: {capped}" if capped else ""
     plain = Finding(
         Verdict.PASS,
         f"{observed.get('name')}: exact; {rates['h2d_gb_per_s']:.1f} GB/s to it, {rates['d2h_gb_per_s']:.1f} from it, "
-        f"{rate:.4g} TFLOP/s",
+        f"{rate:.4g} TFLOP/s{held}",
         rule=row.record() if share else row.record(type="informs", gates=False),
         metric={"name": "gemm_rate", "value": rate, "unit": "TFLOP/s", "better": "higher"},
         derived={"limit_tflops": limit, "fraction_of_limit": rate / limit if limit else None, "of_siblings": share},
@@ -123,6 +126,7 @@ def _rates(observed: Mapping[str, Any], subject: str) -> Finding:
     if limit is not None and rate < floor.number("fail_below") * limit:
         dtype = text(mapping(observed, "product"), "dtype")
         message = f"{subject}: {rate:.4g} TFLOP/s in {dtype} is {rate / limit:.2f} of what its clock allows"
+        message += f"; {capped}" if capped else ""
         code = "PRODUCTS_BELOW_FLOOR"
         return replace(
             plain, verdict=Verdict.FAIL, message=message, reason_code=code, advice=_SLOW, rule=floor.record()
@@ -131,6 +135,7 @@ def _rates(observed: Mapping[str, Any], subject: str) -> Finding:
     if least is not None and share[least] < row.number("warn_below"):
         message = f"{subject}: {_NAMES[least]} at {rates[least]:.4g} {_UNITS[least]}, {share[least]:.2f} of"
         message = f"{message} the {number(usual, least):.4g} of its siblings"
+        message += f"; {capped}" if capped and least == "tflops" else ""
         slower = replace(plain, verdict=Verdict.FAIL, message=message, reason_code="SLOWER_THAN_SIBLINGS", advice=_SLOW)
         # A thread on the other socket copies more slowly, which is not the GPU's fault.
         other_socket = least != "tflops" and not flag(mapping(observed, "copy"), "near")

@@ -10,10 +10,10 @@ from envkit.doctor.images.rules import is_cuda, of_configuration, of_contents, o
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight, counts
 from envkit.facts.load import load
 from envkit.ground.errors import UsageError, VerificationError
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.ground.progress import Reporter
 from envkit.image.opening import described, open_file
 from envkit.image.reference import parse_file
-from envkit.image.spec import LABEL_PREFIX
 from envkit.run.runners import choose, stored
 from envkit.verify.static import ImageFacts, image_facts, static_checks
 

@@ -57,8 +57,8 @@ def test_it_runs_as_the_plan_says(made: Made) -> None:
         "Volumes": {"/data": {}},
     }
     assert {key: text for key, text in labels.items() if key != _OF_BUILDAH} == dict(made.built.labels)
-    assert labels["io.github.envkit.plan"] == plan.digest
-    assert labels["io.github.envkit.lock"] == digest_of(made.subject.lock)
+    assert labels["envkit.plan"] == plan.digest
+    assert labels["envkit.lock"] == digest_of(made.subject.lock)
     assert labels["com.example.run"] == "1"
     assert dict(plan.labels).items() <= labels.items()
 

@@ -112,8 +112,8 @@ def test_the_image_says_what_it_is_and_who_runs_it(tmp_path: Path) -> None:
     config = json.loads(made.image.config)
     labels = config["config"]["Labels"]
     lock = _lock(plan, _wheels(tmp_path / "wheels"))
-    assert labels["io.github.envkit.plan"] == plan.digest
-    assert labels["io.github.envkit.lock"] == digest_of(lock)
+    assert labels["envkit.plan"] == plan.digest
+    assert labels["envkit.lock"] == digest_of(lock)
     assert labels["com.example.team"] == "vision"
     assert config["config"]["Entrypoint"] == list(plan.entrypoint)
     top = made.image.layers[-1]

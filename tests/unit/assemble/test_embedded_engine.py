@@ -60,7 +60,7 @@ def test_the_image_goes_where_the_output_says_or_below_the_state_folder(
     assert (own.id, own.digest) == (named.id, named.digest) == (found.id, found.digest)
     assert own.engine == "embedded"
     assert own.plan_digest == plan.digest
-    assert dict(own.labels)["io.github.envkit.plan"] == plan.digest
+    assert dict(own.labels)["envkit.plan"] == plan.digest
 
 
 def test_no_base_has_to_be_asked_for(builder: EmbeddedBuilder) -> None:

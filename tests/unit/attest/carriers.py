@@ -49,7 +49,7 @@ def own(found: Lock | None = None) -> Packed:
 
 
 def labels() -> dict[str, str]:
-    return {"io.github.envkit.plan": plan().digest, "io.github.envkit.lock": digest_of(lock())}
+    return {"envkit.plan": plan().digest, "envkit.lock": digest_of(lock())}
 
 
 def layout(folder: Path, *layers: Packed, named: Mapping[str, str] | None = None, env: tuple[str, ...] = ()) -> str:

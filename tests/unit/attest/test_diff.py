@@ -94,7 +94,7 @@ def test_torchs_own_version_tells_the_cuda(version: str, cuda: str | None) -> No
 
 
 def test_what_only_one_side_says_of_the_driver_is_no_difference() -> None:
-    one = image(wheel("torch", "2.7.1+cu126"), labels={"io.github.envkit.driver.minimum": "525.60.13"})
+    one = image(wheel("torch", "2.7.1+cu126"), labels={"envkit.driver.minimum": "525.60.13"})
     found = difference(one, image(wheel("torch", "2.8.0+cu128")))
     assert found.stack == (Change(name="torch", before="2.7.1", after="2.8.0"),
                            Change(name="cuda", before="12.6", after="12.8"))  # fmt: skip

@@ -10,6 +10,7 @@ from envkit.attest.attached import Status, check_document
 from envkit.attest.keyless import MEDIA_TYPE, Identity, envelope_of, require, signer_of
 from envkit.attest.statement import VERIFY, statement_bytes
 from envkit.ground.errors import EnvironmentProblem, IntegrityError
+from envkit.ground.installation import libraries
 from tests.support.attestations import key, record, subject
 
 WORKFLOW = Identity("https://ci.example.com/team/train", "https://login.example.com")
@@ -49,7 +50,7 @@ def test_without_the_library_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "sigstore", None)
     with pytest.raises(EnvironmentProblem, match="need the package sigstore") as caught:
         require()
-    assert caught.value.hint == "pip install 'envkit[keyless]'"
+    assert caught.value.hint == libraries("keyless")
 
 
 def test_an_identity_is_told_with_its_provider() -> None:

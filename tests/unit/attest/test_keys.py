@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from envkit.attest.keys import PassphraseNeededError, new_pair, read_private, read_public, require
 from envkit.ground.errors import EnvironmentProblem, UsageError
+from envkit.ground.installation import libraries
 
 
 def written(path: Path, made: PrivateKeyTypes) -> Path:
@@ -126,4 +127,4 @@ def test_without_the_library_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(EnvironmentProblem, match="need the package cryptography") as caught:
         require()
-    assert caught.value.hint == "pip install 'envkit[attest]'"
+    assert caught.value.hint == libraries("attest")

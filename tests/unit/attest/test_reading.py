@@ -120,7 +120,7 @@ def test_locks_and_plans_are_read_by_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "c").write_text(json.dumps({"schema": "other/1"}))
     assert (read(str(tmp_path / "a")).kind, rows(read(str(tmp_path / "a")))) == ("lock", LOCKED)
     found = read(str(tmp_path / "b"))
-    assert (found.kind, found.packages, found.labels["io.github.envkit.torch"]) == (
+    assert (found.kind, found.packages, found.labels["envkit.torch"]) == (
         "plan",
         None,
         plan().resolution.torch,

@@ -8,6 +8,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from envkit.attest.sbom import bill, counts, purl, require
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.installation import libraries
 from envkit.image.packages import Installed
 from tests.support.attestations import MANIFEST_DIGEST, subject
 
@@ -44,8 +45,8 @@ def test_it_is_valid_and_whole() -> None:
     assert rows["numpy"]["externalReferences"][0]["url"] == PACKAGES[0].url
     assert tree["metadata"]["component"]["version"] == MANIFEST_DIGEST
     told = {(one["name"], one["value"]) for one in tree["metadata"]["properties"]}
-    assert ("io.github.envkit:absent", "conda tini 0.19.0") in told
-    assert ("io.github.envkit:incomplete", "RPM packages are not listed") in told
+    assert ("envkit:absent", "conda tini 0.19.0") in told
+    assert ("envkit:incomplete", "RPM packages are not listed") in told
 
 
 def test_the_same_image_has_the_same_bill() -> None:
@@ -77,4 +78,4 @@ def test_without_the_library_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "cyclonedx", None)
     with pytest.raises(EnvironmentProblem, match="needs the package cyclonedx-python-lib") as caught:
         require()
-    assert caught.value.hint == "pip install 'envkit[attest]'"
+    assert caught.value.hint == libraries("attest")

@@ -24,14 +24,14 @@ BASE = BaseImage(
 def test_an_image_says_what_it_is_and_what_it_needs() -> None:
     plan = shipped_plan("cu126")
     labels = image_labels(plan, BASE, (), {})
-    assert labels["io.github.envkit.plan"] == plan.digest
-    assert labels["io.github.envkit.version"] == __version__
-    assert labels["io.github.envkit.torch"] == plan.resolution.torch
-    assert labels["io.github.envkit.cuda"] == "12.6"
-    assert labels["io.github.envkit.python"] == plan.resolution.python
+    assert labels["envkit.plan"] == plan.digest
+    assert labels["envkit.version"] == __version__
+    assert labels["envkit.torch"] == plan.resolution.torch
+    assert labels["envkit.cuda"] == "12.6"
+    assert labels["envkit.python"] == plan.resolution.python
     assert plan.resolution.driver is not None
-    assert labels["io.github.envkit.driver.minimum"] == plan.resolution.driver.minimum
-    assert labels["io.github.envkit.gpu.archs"].split() == list(plan.resolution.gpu_archs or ())
+    assert labels["envkit.driver.minimum"] == plan.resolution.driver.minimum
+    assert labels["envkit.gpu.archs"].split() == list(plan.resolution.gpu_archs or ())
     assert labels["org.opencontainers.image.base.name"] == BASE.name
     assert labels["org.opencontainers.image.base.digest"] == DIGEST
     assert list(labels) == sorted(labels)
@@ -80,7 +80,7 @@ def test_a_base_of_packages_is_told_as_the_lock_has_it_by_every_engine() -> None
     docker = BaseImage(reference="envkit-base:x", digest=None, origin="bootstrap", name="envkit-base:x")
     embedded = BaseImage(reference=lock.base.reference, digest=None, origin="bootstrap", name=lock.base.reference)
     assert image_labels(plan, docker, (), {}, lock) == image_labels(plan, embedded, (), {}, lock)
-    assert image_labels(plan, docker, (), {}, lock)["io.github.envkit.base"] == "bootstrap:debian/bookworm"
+    assert image_labels(plan, docker, (), {}, lock)["envkit.base"] == "bootstrap:debian/bookworm"
 
 
 def of(folder: Path, **variables: str) -> Settings:
@@ -138,9 +138,7 @@ def test_labels_are_read() -> None:
     assert parse_label("com.example.team=a=b") == ("com.example.team", "a=b")
 
 
-@pytest.mark.parametrize(
-    "text", ["team", "=x", "Team=x", "a b=c", "io.github.envkit.plan=x", "com.docker.x=y", "a=x\ny"]
-)
+@pytest.mark.parametrize("text", ["team", "=x", "Team=x", "a b=c", "envkit.plan=x", "com.docker.x=y", "a=x\ny"])
 def test_what_is_no_label_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--label") as caught:
         parse_label(text)
@@ -150,5 +148,5 @@ def test_what_is_no_label_is_refused(text: str) -> None:
 def test_an_image_names_its_lock() -> None:
     plan = shipped_plan("cpu")
     lock = locked_conda(plan)
-    assert image_labels(plan, BASE, (), {}, lock)["io.github.envkit.lock"] == digest_of(lock)
-    assert "io.github.envkit.lock" not in image_labels(plan, BASE, (), {})
+    assert image_labels(plan, BASE, (), {}, lock)["envkit.lock"] == digest_of(lock)
+    assert "envkit.lock" not in image_labels(plan, BASE, (), {})

@@ -6,6 +6,7 @@ from envkit.checks.catalog import judges
 from envkit.checks.fields import (
     MalformedError,
     flag,
+    last_line,
     mapping,
     number,
     optional_number,
@@ -77,3 +78,34 @@ def test_readers_refuse_what_is_not_their_type() -> None:
     assert optional_number({}, "key") is None
     with pytest.raises(MalformedError, match="'n/a' is not a version"):
         version_key("n/a")
+
+
+CAUSE = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3135, invalid usage"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "[W1126 15:25:36.596110387 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called",
+        "[rank0]:[W1126 15:25:36.596110387 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been",
+        "W1126 15:25:36.596000 4711 site-packages/torch/multiprocessing/spawn.py:169] Terminating process 4711",
+        "/usr/lib/python3.10/multiprocessing/resource_tracker.py:224: UserWarning: resource_tracker: There appear",
+        "  warnings.warn('resource_tracker: There appear to be %d leaked semaphore objects'",
+        "Exception raised from ncclCommInitRank at NCCLUtils.cpp:91 (most recent call first):",
+        "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7f in libc10.so)",
+        "Exception ignored in: <function _ExecutorManagerThread.__init__ at 0x7f>",
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+    ],
+)
+def test_what_libraries_write_after_an_exception_is_not_its_cause(after: str) -> None:
+    head = 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n'
+    assert last_line(f"{head}{CAUSE}\n{after}\n\n") == CAUSE
+    assert last_line(f"[rank0]: {CAUSE}\n{after}") == CAUSE
+    assert last_line(after)
+    assert last_line(after) in after
+
+
+def test_a_warning_that_is_the_exception_is_the_cause() -> None:
+    """Where warnings are errors, the last line of the traceback is one."""
+    text = 'Traceback (most recent call last):\n  File "x.py", line 2, in f\nUserWarning: deprecated'
+    assert last_line(text) == "UserWarning: deprecated"

@@ -57,3 +57,23 @@ def test_an_unknown_capability_has_no_bound() -> None:
 def test_a_gpu_without_tensor_cores_has_no_bound_of_theirs(name: str, has: bool) -> None:
     limits = {"name": name, "capability": "7.5", "multiprocessors": 24, "max_sm_mhz": 2100}
     assert (peaks.product_limit(limits) is not None) is has
+
+
+CAPPED = {"sm_mhz": 1500, "celsius": 53, "watts": 690.0, "events": ["sw_power_cap"]}
+
+
+@pytest.mark.parametrize(
+    ("health", "top", "text"),
+    [
+        (CAPPED, 1980.0, "its power limit holds the clock at 1500 of 1980 MHz"),
+        (CAPPED, None, "its power limit holds the clock at 1500 MHz"),
+        ({**CAPPED, "sm_mhz": None}, 1980.0, "its power limit holds the clock"),
+        ({**CAPPED, "sm_mhz": "fast"}, 1980.0, "its power limit holds the clock"),
+        ({**CAPPED, "events": ["hw_slowdown"]}, 1980.0, ""),
+        ({**CAPPED, "events": []}, 1980.0, ""),
+        ({**CAPPED, "events": None}, 1980.0, ""),
+        (None, 1980.0, ""),
+    ],
+)
+def test_a_power_limit_is_named_with_the_clock_it_allows(health: Any, top: float | None, text: str) -> None:
+    assert peaks.power_held(health, top) == text

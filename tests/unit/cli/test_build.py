@@ -48,7 +48,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--engine", "docker", "--output", "oci:x"], "--output needs the embedded engine, not docker"),
         (["--tag", "Train"], "--tag 'Train' is not an image's name"),
         (["--label", "team"], "--label 'team' is not KEY=VALUE"),
-        (["--label", "io.github.envkit.plan=x"], "--label 'io.github.envkit.plan=x' has a reserved prefix"),
+        (["--label", "envkit.plan=x"], "--label 'envkit.plan=x' has a reserved prefix"),
         (["--secret", "token"], "--secret must be ID=FILE"),
         (["--secret", "token=absent"], "--secret token: absent is not a file"),
         (["--secret", "a,b=absent"], "--secret must be ID=FILE"),

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from envkit.cli.export import command
 from envkit.export.kinds import KINDS
 from envkit.ground.errors import ConflictError, EnvkitError, UsageError
-from tests.support.exports import MATRIX, REGISTRY, read_yaml
+from tests.support.exports import MATRIX, PIN, REGISTRY, read_yaml
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +21,7 @@ def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("ENVKIT_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("ENVKIT_REQUIREMENT", PIN)
 
 
 def run(*arguments: str) -> Result:
@@ -47,6 +48,33 @@ def test_one_file_goes_to_stdout() -> None:
     assert set(read_yaml(result.stdout)["jobs"]) == {"build"}
     assert result.stderr == ""
     assert run("github", "cpu", "--registry", REGISTRY, "--out", "-").stdout == result.stdout
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab", "kubernetes", "github-lock", "gitlab-lock"])
+def test_without_a_requirement_it_ends_with_the_ways(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ENVKIT_REQUIREMENT")
+    error = failure(kind, "cpu", "--registry", REGISTRY)
+    assert (error.exit_code, len(error.details)) == (2, 3)
+    assert "--requirement 'https://" in str(error.hint)
+
+
+def test_the_requirement_of_a_flag_of_a_variable_and_of_no_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = PIN.replace("1.2.3", "4.5.6")
+    assert PIN in run("github", "cpu").stdout
+    assert other in run("github", "cpu", "--requirement", other).stdout
+    (tmp_path / "envkit.toml").write_text(f'requirement = "{other}"\n')
+    assert PIN in run("github", "cpu").stdout
+    monkeypatch.delenv("ENVKIT_REQUIREMENT")
+    assert failure("github", "cpu").exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["envkit", "envkit==0.2.0", "envkit-gpu==0.2.0", "git+https://git.example/e@main"])
+def test_a_requirement_that_can_be_someone_elses_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failure("github", "cpu", "--requirement", text).message.startswith(f"--requirement {text!r}")
+    monkeypatch.setenv("ENVKIT_REQUIREMENT", text)
+    assert failure("github", "cpu").message.startswith(f"ENVKIT_REQUIREMENT {text!r}")
 
 
 def test_of_several_files_the_main_one_goes_to_stdout_and_a_note_names_the_rest() -> None:

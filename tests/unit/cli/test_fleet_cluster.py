@@ -64,4 +64,4 @@ def test_without_the_library_the_extra_is_named(
     monkeypatch.setattr(dask_pool, "PATIENCE_S", 0.1)  # were it there
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert run(["build", "default", "--scheduler", HERE, *PLACE]) == 9
-    assert "hint: pip install 'envkit[fleet]'\n" in capsys.readouterr().err
+    assert "hint: pip install 'distributed>=2024.8'\n" in capsys.readouterr().err

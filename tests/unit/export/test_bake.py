@@ -27,7 +27,7 @@ def test_every_image_is_a_target_over_its_own_context() -> None:
     assert cuda["inherits"] == ["_common"]
     assert cuda["platforms"] == ["linux/amd64"]
     assert cuda["tags"] == ["${REGISTRY}:cu126"]
-    assert cuda["labels"] == {"io.github.envkit.version": "1.2.3", "io.github.envkit.cell": "cu126"}
+    assert cuda["labels"] == {"envkit.version": "1.2.3", "envkit.cell": "cu126"}
     assert cuda["cache-from"] == ["type=registry,ref=${REGISTRY}:cu126-cache"]
     assert f"{cuda['context']}/{targets['_common']['dockerfile']}" in files
 

@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from envkit.export import gitlab
+from envkit.export.model import install_script
 from envkit.ground.errors import UsageError
 from tests.support.exports import cell, exported, main_file, matrix_order, order
 
@@ -73,7 +74,7 @@ def test_no_gpu_job_where_there_is_nothing_for_it(images: tuple[str, ...], field
 
 def test_a_runner_without_user_namespaces_builds_without_verification() -> None:
     build = pipeline(given={"proof": "none"})["build"]
-    assert build["before_script"] == ['python -m pip install "$REQUIREMENT"']
+    assert build["before_script"] == ["\n".join(install_script()) + "\n"]
     assert "--no-verify" in script(build)
     assert "--report" not in script(build)
     assert "--allow-cpu" in script(pipeline()["build"])
@@ -89,8 +90,7 @@ def test_runners_image_cache_and_time_are_chosen() -> None:
 
 
 def test_dollars_are_not_expanded() -> None:
-    tree = pipeline("cpu", requirement="envkit @ file:///$HOME", definitions={"cpu": "./$X.yaml"})
-    assert tree["variables"]["REQUIREMENT"] == "envkit @ file:///$$HOME"
+    tree = pipeline("cpu", definitions={"cpu": "./$X.yaml"})
     assert tree["build"]["parallel"]["matrix"][0]["DEFINITION"] == "./$$X.yaml"
 
 

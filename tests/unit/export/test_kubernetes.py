@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from envkit.export import kubernetes
 from envkit.export.kinds import options
 from envkit.ground.errors import UsageError
+from envkit.ground.requirement import Form, Requirement
 from envkit.verify.question import questions_of
 from tests.support.command_lines import parsed
 from tests.support.exports import REGISTRY, cell, exported, matrix_order, order
@@ -237,7 +238,7 @@ def test_kubernetes_gives_a_word_to_the_process_as_it_is(word: str) -> None:
 def test_no_text_breaks_out_of_its_place(requirement: str, base: str, command: str) -> None:
     own = replace(cell(), axes=(("base", base or "auto"),))
     plain = order("kubernetes", ("cpu",), definitions={}, matrix="m.yaml")
-    made = allowed(replace(plain, cells=(own,), requirement=requirement, command=command))
+    made = allowed(replace(plain, cells=(own,), requirement=Requirement(Form.URL, requirement), command=command))
     files = kubernetes.export(made)
     assert [len(documents(files[name])) for name in ("verify.yaml", "verify-every-node.yaml")] == [2, 2]
     (job,) = documents(files["build.yaml"])

@@ -4,6 +4,7 @@ import pytest
 
 from envkit.export.model import Option, checked, logout, needs_gpu, repository
 from envkit.ground.errors import UsageError
+from envkit.ground.requirement import WAYS, Form, Requirement
 from tests.support.exports import cell, exported, main_file, order
 
 
@@ -49,7 +50,7 @@ def test_texts_that_no_quoting_carries_are_refused(value: str, why: str) -> None
     made = order("github")
     for what, changed in {
         "--matrix": replace(made, matrix=value),
-        "--requirement": replace(made, requirement=value),
+        "--requirement": replace(made, requirement=Requirement(Form.URL, value)),
         "the command line": replace(made, command=value),
         "DEFINITION": replace(made, definitions={"cpu": value}),
     }.items():
@@ -101,20 +102,16 @@ def test_logging_out_forgets_the_login(registry: str, command: str) -> None:
         assert {one for one in words if one.startswith("docker logout")} == {command}
 
 
-@pytest.mark.parametrize(
-    "requirement", ["envkit @ git+https://user:word@example.com/envkit", "https://token@example.com/envkit.whl"]
-)
-def test_a_requirement_with_a_login_is_refused(requirement: str) -> None:
-    with pytest.raises(UsageError, match="--requirement contains a login") as caught:
-        order("github", requirement=requirement)
-    assert "word" not in caught.value.message + str(caught.value.hint)
+def test_without_a_requirement_a_kind_that_installs_envkit_names_the_ways() -> None:
+    for kind in ("github", "gitlab", "kubernetes", "github-lock", "gitlab-lock"):
+        with pytest.raises(UsageError, match="which is on no package index yet") as caught:
+            exported(kind, ("cpu",), requirement=None)
+        assert (str(caught.value.hint).partition(" (")[0], *caught.value.details) == WAYS
 
 
-@pytest.mark.parametrize(
-    "requirement", ["envkit==1.2.3", "envkit @ git+ssh://git@example.com/envkit@v1", "envkit @ https://example.com/a@b"]
-)
-def test_a_requirement_without_a_login_is_taken(requirement: str) -> None:
-    assert order("github", requirement=requirement).requirement == requirement
+@pytest.mark.parametrize("kind", ["bake", "devcontainer", "slurm"])
+def test_a_kind_that_installs_nothing_needs_none(kind: str) -> None:
+    assert main_file(exported(kind, ("cpu",), requirement=None)) == main_file(exported(kind, ("cpu",)))
 
 
 def test_a_port_is_no_tag() -> None:

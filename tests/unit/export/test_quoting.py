@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from envkit.export import devcontainer, github, gitlab
 from envkit.export.model import Order, checked
 from envkit.ground.errors import UsageError
+from envkit.ground.requirement import Form, Requirement
 from tests.support.exports import cell, main_file, order, read_jsonc, read_yaml
 
 # What can be printed; the rest is refused, which tests of the order prove.
@@ -43,7 +44,9 @@ def shape(tree: Any) -> Any:
 @given(requirement=NASTY, definition=NASTY, command=NASTY)
 def test_a_workflow_holds_the_texts_as_they_are(requirement: str, definition: str, command: str) -> None:
     plain = order("github", ("cpu",))
-    made = allowed(replace(plain, requirement=requirement, definitions={"cpu": definition}, command=command))
+    made = allowed(
+        replace(plain, requirement=Requirement(Form.URL, requirement), definitions={"cpu": definition}, command=command)
+    )
     tree = read_yaml(main_file(github.export(made)))
     assert tree["env"]["REQUIREMENT"] == requirement
     assert tree["jobs"]["build"]["strategy"]["matrix"]["include"][0]["definition"] == definition
@@ -62,7 +65,7 @@ def test_a_base_of_a_matrix_stays_what_it_is(base: str) -> None:
 @given(definition=NASTY, requirement=NASTY)
 def test_a_pipeline_holds_the_texts_as_they_are(definition: str, requirement: str) -> None:
     plain = order("gitlab", ("cpu",))
-    made = allowed(replace(plain, definitions={"cpu": definition}, requirement=requirement))
+    made = allowed(replace(plain, definitions={"cpu": definition}, requirement=Requirement(Form.URL, requirement)))
     tree = yaml.safe_load(main_file(gitlab.export(made)))
     assert tree["build"]["parallel"]["matrix"][0]["DEFINITION"] == definition.replace("$", "$$")
     assert tree["variables"]["REQUIREMENT"] == requirement.replace("$", "$$")

@@ -15,7 +15,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(EnvironmentProblem, match="--scheduler needs the package distributed") as caught:
         DaskPool("tcp://127.0.0.1:8786")
-    assert (caught.value.exit_code, caught.value.hint) == (9, "pip install 'envkit[fleet]'")
+    assert (caught.value.exit_code, caught.value.hint) == (9, "pip install 'distributed>=2024.8'")
 
 
 def test_what_is_wrong_with_the_command_line_is_said_before_anything_connects() -> None:
@@ -46,7 +46,7 @@ def test_a_worker_tells_where_its_caches_are(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_its_loggers_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed", reason="the extra fleet is not installed: pip install 'envkit[fleet]'")
+    pytest.importorskip("distributed", reason="the extra fleet is not installed: pip install '.[fleet]'")
     logger = logging.getLogger("distributed.client")
     monkeypatch.setattr(logger, "level", logging.WARNING)
     dask_pool._library()

@@ -18,7 +18,7 @@ BUILT = BuiltImage(
     id="x", tags=(), engine="embedded", size=1, base=BaseImage(reference="x", digest=None, origin="local", name="x"),
     plan_digest=PLAN.digest, labels=(), duration_s=0, log_file=None,
 )  # fmt: skip
-LABELS = {"io.github.envkit.plan": PLAN.digest, "io.github.envkit.lock": digest_of(LOCK)}
+LABELS = {"envkit.plan": PLAN.digest, "envkit.lock": digest_of(LOCK)}
 
 
 def found(folder: Path, options: BuildOptions) -> existing_images.ExistingImage | None:

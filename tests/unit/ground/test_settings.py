@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -44,21 +45,114 @@ def test_envkit_toml_wins_over_pyproject(tmp_path: Path) -> None:
     assert value(tmp_path, "registry").text == "b.example"
 
 
-TRUSTED = ["ca_bundle", "docker_cli", "log_dir", "templates", "wheel_dir"]
+FORBIDDEN = [
+    "build_network", "ca_bundle", "cache_limit", "docker_cli", "facts", "log_dir", "requirement", "run_memory",
+    "runner", "templates", "wheel_dir",
+]  # fmt: skip
+SOURCES = [
+    "conda_channel_alias", "debian_mirror", "debian_security_mirror", "miniconda", "miniconda_image", "preset",
+    "python_index", "pytorch_index", "registry", "rpm_mirror", "ubuntu_mirror",
+]  # fmt: skip
+HARMLESS = ["engine", "image_licenses", "image_revision", "image_source"]
 
 
-def test_a_project_names_no_program_folder_or_bundle(tmp_path: Path) -> None:
-    assert sorted(item.key for item in settings.SETTINGS if item.trusted) == TRUSTED
-    table = "".join(f'{key} = "./evil"\n' for key in TRUSTED)
-    file = tmp_path / "pyproject.toml"
-    file.write_text(f'[tool.envkit]\nregistry = "a.example"\n{table}')
+def keys(door: settings.Checkout) -> list[str]:
+    return sorted(item.key for item in settings.SETTINGS if item.checkout is door)
+
+
+def test_what_the_file_of_a_checkout_may_set_is_one_list() -> None:
+    assert keys(settings.Checkout.NO) == FORBIDDEN
+    assert keys(settings.Checkout.BUILDS) == SOURCES
+    assert keys(settings.Checkout.YES) == HARMLESS
+
+
+def test_each_setting_says_why_a_checkout_may_set_it_or_not() -> None:
+    assert [item.key for item in settings.SETTINGS if len(item.reason.split()) < 4] == []
+
+
+def test_every_download_source_is_declared_as_one() -> None:
+    names = {field.name for field in dataclasses.fields(settings.Mirrors)} | {"preset"}
+    assert names - {"ca_bundle"} == set(SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("runner", "host"), ("runner", "proot"), ("facts", "/etc/shadow"), ("facts", "./own.yaml"),
+        ("build_network", "host"), ("run_memory", "999TB"), ("cache_limit", "0"), ("templates", "./t"),
+        ("docker_cli", "./evil"), ("ca_bundle", "./ca.pem"), ("log_dir", "/root"), ("wheel_dir", "./wheels"),
+        ("runner", "not a runner at all"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", settings.FILES)
+def test_what_a_checkout_may_not_set_is_ignored_with_its_place(name: str, key: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(f"{'[tool.envkit]' if name == 'pyproject.toml' else ''}\n{key} = {text!r}\n")
     found = settings.load({}, {}, tmp_path)
-    assert found.get("registry") == "a.example"
-    assert found.values["docker_cli"] == settings.Value("docker", "default")
-    assert {found.values[key].origin for key in TRUSTED} == {"default"}
-    assert found.ignored == {key: settings.Value("./evil", str(file)) for key in TRUSTED}
-    assert f"{file}: docker_cli is ignored" in found.notes[1]
-    assert "set ENVKIT_DOCKER_CLI, or docker_cli in your own" in found.notes[1]
+    assert found.values[key].origin == "default"
+    assert found.ignored == {key: settings.Value(text, str(file))}
+    (note,) = found.notes
+    reason = next(item.reason for item in settings.SETTINGS if item.key == key)
+    assert note.startswith(
+        f"{file}: {key} is ignored, because {reason}; set ENVKIT_{key.upper()}, or {key} in your own"
+    )
+
+
+class TestOfTheHost:
+    """Settings for an environment of this machine: a checkout does not say where its packages come from."""
+
+    @pytest.mark.parametrize("key", SOURCES)
+    def test_a_checkout_sets_no_source(self, key: str, tmp_path: Path) -> None:
+        text = "tuna" if key == "preset" else "https://evil.example/simple"
+        (tmp_path / "envkit.toml").write_text(f'{key} = "{text}"\n')
+        found = settings.read({}, {}, tmp_path, use=settings.Use.HOST)
+        assert {value.origin for value in found.values.values()} == {"default"}
+        assert list(found.ignored) == [key]
+        assert found.sources_note is None
+
+    def test_flag_variable_and_the_users_own_file_do(self, tmp_path: Path) -> None:
+        own = tmp_path / "home" / "envkit" / "envkit.toml"
+        own.parent.mkdir(parents=True)
+        own.write_text('python_index = "https://index.example/simple"\n')
+        (tmp_path / "envkit.toml").write_text('python_index = "https://evil.example/simple"\n')
+        env = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "ENVKIT_PYTORCH_INDEX": "https://wheels.example/whl"}
+        found = settings.load({"preset": "sjtu"}, env, tmp_path, use=settings.Use.HOST)
+        assert found.get("python_index") != "https://evil.example/simple"
+        without = settings.load({}, env, tmp_path, use=settings.Use.HOST)
+        assert without.values["python_index"] == settings.Value("https://index.example/simple", str(own))
+        assert without.get("pytorch_index") == "https://wheels.example/whl"
+
+
+class TestSourcesOfACheckout:
+    """One note says where a checkout's file lets builds download from."""
+
+    def test_one_note_has_all(self, tmp_path: Path) -> None:
+        file = tmp_path / "envkit.toml"
+        file.write_text('registry = "r.example"\nminiconda_image = "evil.example/x:1"\nimage_licenses = "MIT"\n')
+        found = settings.load({}, {}, tmp_path)
+        assert found.sources_note == (
+            f"{file} sets where images come from: registry = r.example, miniconda_image = evil.example/x:1"
+        )
+
+    def test_a_value_that_the_user_overrides_is_not_in_it(self, tmp_path: Path) -> None:
+        (tmp_path / "envkit.toml").write_text('registry = "r.example"\n')
+        assert settings.load({}, {"ENVKIT_REGISTRY": "own.example"}, tmp_path).sources_note is None
+
+    def test_a_login_and_control_characters_are_not_shown(self, tmp_path: Path) -> None:
+        (tmp_path / "envkit.toml").write_text(
+            'miniconda_image = "\\u001b[2J"\npython_index = "https://me:hunter2xyz@index.example/simple"\n'
+        )
+        note = settings.load({}, {}, tmp_path).sources_note
+        assert note is not None
+        assert "hunter2xyz" not in note
+        assert note.isprintable()
+
+    def test_the_users_own_file_needs_no_note(self, tmp_path: Path) -> None:
+        own = tmp_path / "envkit" / "envkit.toml"
+        own.parent.mkdir(parents=True)
+        own.write_text('registry = "r.example"\nrunner = "proot"\n')
+        found = settings.load({}, {"XDG_CONFIG_HOME": str(tmp_path)}, own.parent)
+        assert (found.get("runner"), found.sources_note, found.notes) == ("proot", None, [])
 
 
 def test_flags_variables_and_the_users_own_file_name_them(tmp_path: Path) -> None:
@@ -196,11 +290,11 @@ def test_a_value_that_its_setting_cannot_have_is_refused(
 
 def test_bad_values_of_a_file_name_the_file_and_come_at_once(tmp_path: Path) -> None:
     file = tmp_path / "envkit.toml"
-    file.write_text('engine = "kaniko"\nrunner = "vm"\n')
+    file.write_text('engine = "kaniko"\nregistry = "a/b"\n')
     with pytest.raises(UsageError) as caught:
         settings.load({}, {}, tmp_path)
     assert caught.value.message.startswith(f"{file}: engine 'kaniko' is not one of ")
-    assert [line.partition(" is not")[0] for line in caught.value.details] == [f"{file}: runner 'vm'"]
+    assert [line.partition(" is not")[0] for line in caught.value.details] == [f"{file}: registry 'a/b'"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ RUNTIME = spec.Runtime(
 )
 LABELS = {
     "com.example.team": "vision",
-    "io.github.envkit.plan": "sha256:1",
+    "envkit.plan": "sha256:1",
     "org.opencontainers.image.title": "Ein Bild: ö",
 }
 BELOW = spec.Layer(
@@ -56,7 +56,7 @@ def test_configuration_to_the_byte() -> None:
     assert build().config.decode() == (
         '{"architecture":"amd64","config":{"Cmd":["python"],"Entrypoint":["/opt/env/bin/tini","--"],'
         '"Env":["PATH=/opt/env/bin:/bin","LANG=C.UTF-8"],"Labels":{"com.example.team":"vision",'
-        '"io.github.envkit.plan":"sha256:1","org.opencontainers.image.title":"Ein Bild: ö"},"StopSignal":"SIGTERM",'
+        '"envkit.plan":"sha256:1","org.opencontainers.image.title":"Ein Bild: ö"},"StopSignal":"SIGTERM",'
         '"User":"1000:1000","WorkingDir":"/workspace"},"created":"1980-01-01T00:00:00Z","history":['
         '{"created":"1980-01-01T00:00:00Z","created_by":"envkit: torch 2.7.1"},'
         '{"created":"1980-01-01T00:00:00Z","created_by":"envkit: configuration","empty_layer":true}],"os":"linux",'
@@ -67,7 +67,7 @@ def test_configuration_to_the_byte() -> None:
 def test_manifest_to_the_byte() -> None:
     image = build()
     assert image.manifest.decode() == (
-        '{"annotations":{"io.github.envkit.plan":"sha256:1","org.opencontainers.image.title":"Ein Bild: ö"},'
+        '{"annotations":{"envkit.plan":"sha256:1","org.opencontainers.image.title":"Ein Bild: ö"},'
         f'"config":{{"digest":"{image.id}","mediaType":"application/vnd.oci.image.config.v1+json",'
         f'"size":{len(image.config)}}},"layers":[{{"digest":"sha256:{"d" * 64}",'
         '"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","size":1000}],'
@@ -172,7 +172,7 @@ def test_a_manifest_says_what_it_is(*, manifest: bytes, kind: str) -> None:
     [
         ({"config": []}, "config is not an object"),
         ({"config": {"Labels": ["a"]}}, "config.Labels is not an object of strings: ['a']"),
-        ({"config": {"Labels": {"io.github.envkit.plan": 7}}}, "config.Labels is not an object of strings"),
+        ({"config": {"Labels": {"envkit.plan": 7}}}, "config.Labels is not an object of strings"),
         ({"config": {"Cmd": 3}}, "config.Cmd is not a list of valid strings: 3"),
         ({"config": {"Cmd": "sh"}}, "config.Cmd is not a list of valid strings"),
         ({"config": {"Entrypoint": 1.5}}, "config.Entrypoint is not a list of valid strings"),

@@ -1,13 +1,19 @@
 """What a container gets, decided from an image's own words and from what was asked."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
-from envkit.pipeline.running import TOKEN, Ready, RunRequest, decide
+from envkit.ground.errors import EnvironmentProblem, EnvkitError, IntegrityError, UsageError
+from envkit.ground.naming import LABEL_PREFIX
+from envkit.ground.progress import Silent
+from envkit.ground.settings import load
+from envkit.ground.state import RECORDS, LastBuilt, write_built, write_last
+from envkit.pipeline import running
+from envkit.pipeline.running import TOKEN, Ready, RunRequest, decide, ready
 from envkit.run.runners import make
 from envkit.run.session import Mount
 
@@ -15,7 +21,7 @@ CALLER = f"{os.getuid()}:{os.getgid()}"
 FACTS: dict[str, Any] = {
     "id": "sha256:" + "a" * 64,
     "tags": ("train:1",),
-    "labels": {"io.github.envkit.shm-mb": "8192", "io.github.envkit.cuda": "none"},
+    "labels": {"envkit.shm-mb": "8192", "envkit.cuda": "none"},
     "env": {"HOME": "/tmp/home"},
     "user": "1000:1000",
     "entrypoint": ("/opt/env/bin/tini", "-g", "--"),
@@ -59,7 +65,7 @@ def test_an_image_that_was_built_here(tmp_path: Path) -> None:
 def test_a_foreign_image_gets_no_folder_and_with_bubblewrap_no_network() -> None:
     found = made(RunRequest(argv=("true",)), runner="bubblewrap", known=False)
     assert (found.session.mounts, found.session.network) == ((), "none")
-    assert "no folder, because the image was not built or verified here (--workspace DIR mounts one)" in found.lines[0]
+    assert "no folder, because the image was not built here (--workspace DIR mounts one)" in found.lines[0]
     assert made(RunRequest(argv=("true",)), runner="bubblewrap").session.network == "host"
 
 
@@ -84,11 +90,11 @@ def test_an_image_without_a_home_gets_one() -> None:
     ("label", "shm"), [("", 1024), ("64", 64), ("-1", 1024), ("9" * 30, 1024), ("99999999", 1 << 20), ("0", 1)]
 )
 def test_shared_memory_that_a_label_names_has_limits(label: str, shm: int) -> None:
-    assert made(RunRequest(argv=("true",)), labels={"io.github.envkit.shm-mb": label}).session.shm_mb == shm
+    assert made(RunRequest(argv=("true",)), labels={"envkit.shm-mb": label}).session.shm_mb == shm
 
 
 def test_ports_of_the_image_and_of_its_features() -> None:
-    tensorboard = {"io.github.envkit.features": "tensorboard"}
+    tensorboard = {"envkit.features": "tensorboard"}
     found = made(RunRequest(argv=("true",)), ports=("80/tcp",), labels=tensorboard)
     assert [one.container for one in found.session.ports] == [80, 6006]
     assert made(RunRequest(argv=("true",), ports=("none",)), ports=("80/tcp",)).session.ports == ()
@@ -113,7 +119,7 @@ def test_jupyter_gets_a_token_that_no_list_of_processes_shows() -> None:
     found = made(
         RunRequest(ports=("8899:8888",)),
         cmd=("jupyter", "lab", "--ip=0.0.0.0"),
-        labels={"io.github.envkit.features": "jupyter"},
+        labels={"envkit.features": "jupyter"},
     )
     token = dict(found.session.env)[TOKEN]
     assert len(token) == 32
@@ -129,7 +135,7 @@ def test_jupyter_with_the_machines_network_listens_on_loopback() -> None:
 def test_an_ssh_server_with_the_callers_key(tmp_path: Path) -> None:
     key = tmp_path / "id.pub"
     key.write_text("ssh-ed25519 AAAA me@here\n")
-    found = made(RunRequest(ssh_key=key, ports=("2200:2222",)), labels={"io.github.envkit.features": "ssh jupyter"})
+    found = made(RunRequest(ssh_key=key, ports=("2200:2222",)), labels={"envkit.features": "ssh jupyter"})
     assert found.session.argv[-1] == "ssh-ed25519 AAAA me@here"
     assert found.session.user is None
     assert found.lines[1] == f"ssh: ssh -p 2200 envkit@127.0.0.1   (key {key})"
@@ -160,3 +166,65 @@ def test_what_is_refused(request_: RunRequest, facts: dict[str, Any], said: str,
     assert said in caught.value.message
     assert caught.value.exit_code == code
     assert caught.value.hint
+
+
+class Bubblewrap:
+    """A bubblewrap that has one image, whatever its name."""
+
+    name = "bubblewrap"
+
+    def inspect(self, image: str) -> dict[str, Any]:
+        assert image == IMAGE
+        return FACTS
+
+
+IMAGE = "oci:build/train"
+
+
+class TestKnown:
+    """An image is known if it was built here or is attested; it gets the folder and bubblewrap's host network."""
+
+    @pytest.fixture(autouse=True)
+    def state(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        monkeypatch.setattr(running, "runner_of", lambda image, *_, **__: (Bubblewrap(), image))
+        return tmp_path / "state" / "envkit"
+
+    def known(self, tmp_path: Path, **more: Any) -> bool:
+        request = RunRequest(image=more.pop("image", IMAGE), argv=("true",))
+        session = ready(request, load({}, {}, tmp_path), Silent(), **more).session
+        assert bool(session.mounts) == (session.network == "host")
+        return bool(session.mounts)
+
+    @pytest.mark.parametrize("verdict", ["PASS", "WARN", "FAIL", "ERROR", "INCONCLUSIVE", "NOT_VERIFIED"])
+    def test_a_verification_makes_nothing_trusted(self, verdict: str, state: Path, tmp_path: Path) -> None:
+        (state / RECORDS).mkdir(parents=True)
+        tree = {"subject": {"id": FACTS["id"], "image": IMAGE}, "summary": {"verdict": verdict, "exit_code": 0}}
+        (state / RECORDS / "1.json").write_text(json.dumps(tree))
+        assert not self.known(tmp_path)
+
+    def test_an_image_that_was_built_here_is(self, state: Path, tmp_path: Path) -> None:
+        write_built(state, (FACTS["id"],))
+        assert self.known(tmp_path)
+
+    @pytest.mark.parametrize("image", [None, IMAGE])
+    def test_another_image_where_one_was_built_is_not(self, image: str | None, state: Path, tmp_path: Path) -> None:
+        other = "sha256:" + "b" * 64
+        write_built(state, (other,))
+        write_last(state, LastBuilt(image=IMAGE, tags=(), plan=other, engine="embedded", built="2026-01-01T00:00:00Z"))
+        assert not self.known(tmp_path, image=image)
+
+    def test_labels_of_an_image_that_was_built_here_are_not_enough(
+        self, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_built(state, ("sha256:" + "b" * 64,))
+        labels = {f"{LABEL_PREFIX}.plan": "sha256:" + "b" * 64, f"{LABEL_PREFIX}.features": "jupyter"}
+        monkeypatch.setitem(FACTS, "labels", labels)
+        assert not self.known(tmp_path)
+
+    def test_an_attested_image_is(self, tmp_path: Path) -> None:
+        assert self.known(tmp_path, attested=FACTS["id"])
+
+    def test_an_image_other_than_the_attested_one_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(IntegrityError, match="and the attested image is sha256:bbb"):
+            self.known(tmp_path, attested="sha256:" + "b" * 64)

@@ -105,8 +105,8 @@ smoke: {shm_mb: 64, pin_memory: false, compile: absent}
         (HEAD + "env: {LD_PRELOAD: x}\n", "train.yaml: env.LD_PRELOAD: is not allowed"),
         (HEAD + "env: [A=1]\n", "train.yaml: env: a list is not a mapping"),
         (
-            HEAD + "labels: {io.github.envkit.plan: x}\n",
-            "train.yaml: labels.io.github.envkit.plan: has a reserved prefix",
+            HEAD + "labels: {envkit.plan: x}\n",
+            "train.yaml: labels.envkit.plan: has a reserved prefix",
         ),
         (HEAD + "user: root\n", "train.yaml: user: 'root' is not a numeric uid:gid"),
         (HEAD + "workdir: /proc/self/fd/8\n", "train.yaml: workdir: '/proc/self/fd/8' is a system folder"),

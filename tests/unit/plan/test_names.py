@@ -80,7 +80,7 @@ def test_plain_variables() -> None:
         ("org.opencontainers.image.source", True),
         ("org.opencontainers.image.base.digest", False),
         ("org.opencontainers.image.created", False),
-        ("io.github.envkit.plan", False),
+        ("envkit.plan", False),
         ("com.docker.compose", False),
         ("Upper", False),
         ("a b", False),

@@ -285,9 +285,9 @@ def test_a_user_without_group_gets_one() -> None:
 def test_labels_say_what_the_image_is() -> None:
     plan = planned("labels: {com.example.team: vision}\nrequest: {cuda: 11.8}\n")
     labels = plan_labels(plan)
-    assert labels["io.github.envkit.plan"] == plan.digest
-    assert labels["io.github.envkit.torch"] == "2.7.1"
-    assert labels["io.github.envkit.driver.minimum"] == "450.80.02"
+    assert labels["envkit.plan"] == plan.digest
+    assert labels["envkit.torch"] == "2.7.1"
+    assert labels["envkit.driver.minimum"] == "450.80.02"
     assert labels["com.example.team"] == "vision"
     assert list(labels) == sorted(labels)
 
@@ -296,10 +296,10 @@ def test_labels_say_what_the_image_is() -> None:
 def test_labels_of_an_image_without_torch_do_not_name_it(flavor: str) -> None:
     plan = replace(planned(f"flavor: {flavor}\nrequest: {{cuda: 12.6, os: ubuntu22.04}}\n"), family=())
     labels = plan_labels(plan)
-    own = {name.removeprefix("io.github.envkit.") for name in labels}
+    own = {name.removeprefix("envkit.") for name in labels}
     assert not own & {"torch", "cudnn", "nccl", "source", "gpu.archs", "gpu.ptx"}
     has_cuda = flavor == "devel"
-    assert labels["io.github.envkit.cuda"] == ("12.6" if has_cuda else "none")
+    assert labels["envkit.cuda"] == ("12.6" if has_cuda else "none")
     assert ("driver.minimum" in own, "driver.native" in own) == (has_cuda, has_cuda)
     version = labels["org.opencontainers.image.version"]
     assert version == f"python-{plan.resolution.python}-{'cuda-12.6' if has_cuda else 'cpu'}"

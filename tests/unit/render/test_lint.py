@@ -96,7 +96,7 @@ MUTATIONS = [
     ("D54", "Dockerfile", "STOPSIGNAL SIGTERM", "ONBUILD USER 0"),
     ("D55", "Dockerfile", "COPY --from=build /opt/env", "COPY --from=registry.example.com/x:1 /opt/env"),
     ("D49", "Dockerfile", "org.opencontainers.image.title", "org.example.title"),
-    ("D49", "Dockerfile", '"io.github.envkit.plan"', '"io.github.envkit.plans"'),
+    ("D49", "Dockerfile", '"envkit.plan"', '"envkit.plans"'),
     ("D53", "environment.yml", "\n", "\r\n"),
 ]  # fmt: skip
 

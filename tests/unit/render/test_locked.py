@@ -66,7 +66,7 @@ def test_conda_and_pip_install_the_lists_and_nothing_is_solved(syntax: str) -> N
     assert "conda env create" not in text
     assert text.count("--require-hashes --no-deps") == text.count("pip install") == 2
     assert text.index("COPY torch.txt ./") < text.index("COPY requirements.txt ./")
-    assert f'"io.github.envkit.lock"="{digest_of(lock)}"' in text
+    assert f'"envkit.lock"="{digest_of(lock)}"' in text
     assert made.environment is None
     assert "constraints.txt" not in made.files
 
@@ -84,7 +84,7 @@ def test_without_a_lock_nothing_of_it_is_there() -> None:
     made = render(CPU)
     assert not made.locked
     assert "explicit.txt" not in made.files
-    assert "io.github.envkit.lock" not in made.dockerfile
+    assert "envkit.lock" not in made.dockerfile
 
 
 def test_system_packages_have_the_versions_of_a_bootstrapped_base() -> None:

@@ -23,7 +23,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-LABELS = {"io.github.envkit.plan": "sha256:1", "com.example.team": "vision"}
+LABELS = {"envkit.plan": "sha256:1", "com.example.team": "vision"}
 
 
 class Storage:
@@ -56,7 +56,7 @@ def test_a_layout_keeps_its_manifest(tmp_path: Path, transport: Transport) -> No
         image = found.read(lambda _layer: None)
         assert image.digest == row["digest"]
         assert (found.name, found.ids, found.fetch) == (name, (image.id, image.digest), None)
-        assert found.labels == {"io.github.envkit.plan": "sha256:1"}
+        assert found.labels == {"envkit.plan": "sha256:1"}
 
 
 def test_a_layout_of_several_images_has_to_be_named(tmp_path: Path, transport: Transport) -> None:
@@ -100,7 +100,7 @@ def test_an_engines_image_is_saved_and_packed(
         monkeypatch.setattr(source, "choose", lambda *_arguments, shelf=shelf, **_options: shelf)
         (tmp_path / f"{number}").mkdir()
         found = find_source("train:1", tmp_path / f"{number}", transport, Silent(), engine="docker")
-        assert (found.ids, found.labels) == ((ident,), {"io.github.envkit.plan": "sha256:1"})
+        assert (found.ids, found.labels) == ((ident,), {"envkit.plan": "sha256:1"})
         assert found.read(lambda _layer: None).id == kept.id
 
 

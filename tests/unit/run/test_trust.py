@@ -1,4 +1,4 @@
-"""Which images a runner that isolates weakly gets: what was just built, what a record names, and what is asked for."""
+"""Which images a runner that isolates weakly gets: what was built here, and what is asked for."""
 
 import json
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.state import write_built
 from envkit.run import remedies, runners
 from envkit.run.model import STRONG, Isolation
 from envkit.run.proot import ProotRunner
@@ -69,10 +70,11 @@ def container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
     return hold
 
 
-def recorded(folder: Path, ident: str) -> None:
+def recorded(folder: Path, ident: str, verdict: str) -> None:
     """Keep a record of an image."""
     (folder / "envkit" / "records").mkdir(parents=True)
-    (folder / "envkit" / "records" / "1.json").write_text(json.dumps({"subject": {"id": ident}}))
+    tree = {"subject": {"id": ident}, "summary": {"verdict": verdict}}
+    (folder / "envkit" / "records" / "1.json").write_text(json.dumps(tree))
 
 
 @pytest.mark.usefixtures("container")
@@ -85,19 +87,26 @@ def test_what_was_just_built_is_run() -> None:
 
 
 @pytest.mark.usefixtures("container")
-def test_what_a_record_names_is_run(tmp_path: Path) -> None:
-    recorded(tmp_path, ID)
+def test_what_was_built_here_is_run(tmp_path: Path) -> None:
+    write_built(tmp_path / "envkit", (ID,))
     assert choose_for(IMAGE, "auto", Heard())[0].name == "proot"  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("container")
+@pytest.mark.parametrize("verdict", ["PASS", "WARN", "FAIL", "ERROR", "INCONCLUSIVE", "NOT_VERIFIED"])
+def test_a_verification_makes_nothing_trusted(verdict: str, tmp_path: Path) -> None:
+    recorded(tmp_path, ID, verdict)
+    with pytest.raises(EnvironmentProblem, match="so oci:/images/train cannot be run"):
+        choose_for(IMAGE, "auto", Heard())  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("container")
 def test_any_other_image_is_refused(tmp_path: Path) -> None:
-    recorded(tmp_path, "sha256:" + "b" * 64)
+    write_built(tmp_path / "envkit", ("sha256:" + "b" * 64,))
     with pytest.raises(EnvironmentProblem, match="so oci:/images/train cannot be run") as caught:
         choose_for(IMAGE, "auto", Heard())  # type: ignore[arg-type]
     assert caught.value.details[-1] == (
-        "proot: works here, but isolates weakly and there is no saved record of this image "
-        "(--runner proot uses it anyway)"
+        "proot: works here, but isolates weakly, and this image was not built here (--runner proot uses it anyway)"
     )
 
 
@@ -106,7 +115,7 @@ def test_asked_for_by_name_it_gets_one_warning() -> None:
     heard: Any = Heard()
     assert choose_for(IMAGE, "proot", heard)[0].name == "proot"
     assert heard.notes == [
-        "warning: proot isolates weakly, and there is no saved record of oci:/images/train",
+        "warning: proot isolates weakly, and oci:/images/train was not built here",
         "runner: proot",
     ]
 

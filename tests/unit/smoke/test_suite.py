@@ -179,3 +179,31 @@ def test_a_tier_holds_the_cheaper_ones_and_only_narrows() -> None:
     assert [m.id for m in suite.select(modules, "quick", ["C91"])] == ["C91"]
     with pytest.raises(ValueError, match="no such check: C99"):
         suite.select(modules, "quick", ["C99"])
+
+
+def lost(error: Exception) -> tuple[Any, Any]:
+    """Return a context whose device an earlier check lost, and a check that raises this error."""
+
+    def run(_ctx: Any) -> Any:
+        raise error
+
+    ctx = context()
+    ctx._torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True))
+    ctx.lose_device("C05")
+    return ctx, check(run, needs="torch")
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'", "cuBLAS: CUBLAS_STATUS_ALLOC"]
+)
+def test_a_check_that_meets_a_lost_device_is_skipped(text: str) -> None:
+    """torch.manual_seed reaches for every device, also in a check that computes on the CPU."""
+    found = only(suite.run_check(*lost(RuntimeError(text))))
+    assert (found["status"], found["subject"]) == ("skip", "gpu:0")
+    assert found["reason"]["code"] == "CUDA_CONTEXT_LOST"
+    assert found["reason"]["message"].startswith("C05 ended with a CUDA error")
+
+
+def test_another_error_after_a_lost_device_stays_an_error() -> None:
+    found = only(suite.run_check(*lost(ValueError("a bug"))))
+    assert (found["status"], found["reason"]["code"]) == ("error", "EXCEPTION")

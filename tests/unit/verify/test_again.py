@@ -155,7 +155,7 @@ def test_other_thresholds_give_another_verdict_and_say_what_changed() -> None:
     first = verify_image("img", made, runner, Silent(), Options(only=("C14",)))
     assert_same_again(first)
     strict = json.loads(json.dumps(thresholds.shipped().to_json()))
-    strict["rules"]["C14.loss"]["values"]["fail_above"] = 1e-4
+    strict["rules"]["C14.loss"]["values"]["fp16"] = 1e-4
     table = thresholds.of_record({**strict, "sha256": digest_of(_without_digest(strict))})
     again = judge_again(json.loads(first.to_bytes()), table)
     assert again.record.verdict == "FAIL" != first.verdict

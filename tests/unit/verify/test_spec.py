@@ -55,5 +55,5 @@ def test_labels_promise_nothing_that_their_plan_does_not(cuda: str | None, shm_m
 
 
 def test_labels_of_others_promise_nothing() -> None:
-    assert spec_of_labels({"org.opencontainers.image.title": "x", "io.github.envkit.torch": "2.7.1"}) == EMPTY
+    assert spec_of_labels({"org.opencontainers.image.title": "x", "envkit.torch": "2.7.1"}) == EMPTY
     assert not promises(EMPTY)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from envkit.checks.model import Verdict
-from envkit.plan.names import LABEL_PREFIX
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.verify.static import image_facts, static_checks
 from tests.support.judging import inspected, plan
 

@@ -96,8 +96,8 @@ target "cpu-python3-11-torch2-6" {
     "${REGISTRY}:cpu-python3.11-torch2.6"
   ]
   labels = {
-    "io.github.envkit.version" = "1.2.3"
-    "io.github.envkit.cell" = "cpu-python3.11-torch2.6"
+    "envkit.version" = "1.2.3"
+    "envkit.cell" = "cpu-python3.11-torch2.6"
   }
   cache-from = ["type=registry,ref=${REGISTRY}:cpu-python3.11-torch2.6-cache"]
   cache-to = CACHE_TO ? ["type=registry,ref=${REGISTRY}:cpu-python3.11-torch2.6-cache,mode=max"] : []
@@ -112,8 +112,8 @@ target "cpu-python3-11-torch2-7" {
     "${REGISTRY}:cpu-python3.11-torch2.7"
   ]
   labels = {
-    "io.github.envkit.version" = "1.2.3"
-    "io.github.envkit.cell" = "cpu-python3.11-torch2.7"
+    "envkit.version" = "1.2.3"
+    "envkit.cell" = "cpu-python3.11-torch2.7"
   }
   cache-from = ["type=registry,ref=${REGISTRY}:cpu-python3.11-torch2.7-cache"]
   cache-to = CACHE_TO ? ["type=registry,ref=${REGISTRY}:cpu-python3.11-torch2.7-cache,mode=max"] : []
@@ -128,8 +128,8 @@ target "cpu-python3-12-torch2-6" {
     "${REGISTRY}:cpu-python3.12-torch2.6"
   ]
   labels = {
-    "io.github.envkit.version" = "1.2.3"
-    "io.github.envkit.cell" = "cpu-python3.12-torch2.6"
+    "envkit.version" = "1.2.3"
+    "envkit.cell" = "cpu-python3.12-torch2.6"
   }
   cache-from = ["type=registry,ref=${REGISTRY}:cpu-python3.12-torch2.6-cache"]
   cache-to = CACHE_TO ? ["type=registry,ref=${REGISTRY}:cpu-python3.12-torch2.6-cache,mode=max"] : []
@@ -144,8 +144,8 @@ target "cpu-python3-12-torch2-7" {
     "${REGISTRY}:cpu-python3.12-torch2.7"
   ]
   labels = {
-    "io.github.envkit.version" = "1.2.3"
-    "io.github.envkit.cell" = "cpu-python3.12-torch2.7"
+    "envkit.version" = "1.2.3"
+    "envkit.cell" = "cpu-python3.12-torch2.7"
   }
   cache-from = ["type=registry,ref=${REGISTRY}:cpu-python3.12-torch2.7-cache"]
   cache-to = CACHE_TO ? ["type=registry,ref=${REGISTRY}:cpu-python3.12-torch2.7-cache,mode=max"] : []
@@ -160,8 +160,8 @@ target "cu126-python3-11" {
     "${REGISTRY}:cu126-python3.11"
   ]
   labels = {
-    "io.github.envkit.version" = "1.2.3"
-    "io.github.envkit.cell" = "cu126-python3.11"
+    "envkit.version" = "1.2.3"
+    "envkit.cell" = "cu126-python3.11"
   }
   cache-from = ["type=registry,ref=${REGISTRY}:cu126-python3.11-cache"]
   cache-to = CACHE_TO ? ["type=registry,ref=${REGISTRY}:cu126-python3.11-cache,mode=max"] : []

@@ -55,8 +55,8 @@ target "cpu" {
     "${REGISTRY}:cpu"
   ]
   labels = {
-    "io.github.envkit.version" = "1.2.3"
-    "io.github.envkit.cell" = "cpu"
+    "envkit.version" = "1.2.3"
+    "envkit.cell" = "cpu"
   }
   cache-from = ["type=registry,ref=${REGISTRY}:cpu-cache"]
   cache-to = CACHE_TO ? ["type=registry,ref=${REGISTRY}:cpu-cache,mode=max"] : []
@@ -71,8 +71,8 @@ target "cu126" {
     "${REGISTRY}:cu126"
   ]
   labels = {
-    "io.github.envkit.version" = "1.2.3"
-    "io.github.envkit.cell" = "cu126"
+    "envkit.version" = "1.2.3"
+    "envkit.cell" = "cu126"
   }
   cache-from = ["type=registry,ref=${REGISTRY}:cu126-cache"]
   cache-to = CACHE_TO ? ["type=registry,ref=${REGISTRY}:cu126-cache,mode=max"] : []

@@ -1,3 +1,4 @@
+import json
 from importlib import import_module
 from typing import Any
 
@@ -7,6 +8,7 @@ from envkit.checks import thresholds
 from envkit.checks.catalog import judges
 from envkit.checks.fields import MalformedError
 from envkit.checks.model import Finding, Verdict
+from envkit.ground.canonical import digest_of
 
 c14: Any = import_module("envkit.checks.c14_amp.observe")
 
@@ -115,7 +117,8 @@ def test_small_errors_pass_and_carry_their_rule() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"loss_rel_err": 2e-3},
+        {"loss_rel_err": 9e-3},
+        {"precision": "fp16", "grad_rel_l2": 1e-3, "loss_rel_err": 1.1e-3},
         {"grad_rel_l2": 6e-2},
         {"grad_one_minus_cos": 2e-3},
         {"loss_ratio_low": 1.02},
@@ -168,3 +171,13 @@ def test_a_missing_number_is_malformed() -> None:
 
 def test_the_payload_plants_its_fault_at_the_widest_line() -> None:
     assert thresholds.load().row("C14.gradient").number("bf16") == c14.GRAD_FAULT_LINE
+
+
+def test_a_table_with_one_line_for_both_precisions_still_judges() -> None:
+    """Records keep the table that judged them; those from before the line per precision must stay judgeable."""
+    tree = json.loads(json.dumps(thresholds.shipped().to_json()))
+    tree["rules"]["C14.loss"]["values"] = {"fail_above": 1e-3}
+    tree["sha256"] = digest_of({key: value for key, value in tree.items() if key != "sha256"})
+    with thresholds.using(thresholds.of_record(tree)):
+        assert found("error.cnn.bf16", ERROR, loss_rel_err=1.1e-3).reason_code == "AMP_ERROR"
+        assert found("error.cnn.bf16", ERROR).verdict is Verdict.PASS

@@ -100,3 +100,12 @@ def test_a_gpu_that_is_slow_at_everything_is_noticed(rate: float, expected: tupl
     assert gemm(**changed, precision="bf16") == expected
     assert gemm(**{**changed, "limits": {**H100, "max_sm_mhz": None}}) == (PASS, None)
     assert "PRODUCTS_BELOW_FLOOR" in machine_codes()
+
+
+def test_a_power_limit_is_named_with_the_share_of_the_clock() -> None:
+    limits = {"name": "NVIDIA H200", "capability": "9.0", "multiprocessors": 132, "max_sm_mhz": 1980}
+    capped = {"sm_mhz": 1425, "events": ["sw_power_cap"]}
+    observed = {**GEMM, "capability": "9.0", "tflops": 643.0, "limits": limits}
+    message = found("C15.gemm.fp16", {**observed, "health": capped}, noise=CLEAN).message
+    assert message.endswith("of what the GPU's clock allows: its power limit holds the clock at 1425 of 1980 MHz")
+    assert found("C15.gemm.fp16", {**observed, "health": None}, noise=CLEAN).message.endswith("clock allows")

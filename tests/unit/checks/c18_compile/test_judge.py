@@ -50,6 +50,8 @@ def test_kernels_that_compute_the_same_pass() -> None:
         ({"error": "RuntimeError: Dynamo is not supported on Python 3.12+"}, "PYTHON_NOT_SUPPORTED"),
         ({"error": "/usr/bin/ld: cannot find -lcuda: No such file or directory"}, "NO_CUDA_LINK"),
         ({"error": "OSError: [Errno 30] Read-only file system: '/root/.triton'"}, "CACHE_NOT_WRITABLE"),
+        ({"error": "KeyError: 'getpwuid(): uid not found: 54321'"}, "NO_USER_NAME"),
+        ({"error": "OSError: No username set in the environment"}, "NO_USER_NAME"),
         ({"error": "LoweringException: something else"}, "COMPILE_FAILED"),
         ({"outcome": "absent", "error": "torch 1.13.1 has no torch.compile"}, "COMPILE_ABSENT"),
         ({"outcome": "failed", "error": "Segmentation fault"}, "COMPILE_FAILED"),
@@ -76,3 +78,17 @@ def test_a_torch_without_compile_is_no_fault_where_nothing_is_promised() -> None
 def test_a_compiler_that_does_not_answer_proves_nothing() -> None:
     changed = {"outcome": "timeout", "error": "no answer in 75 s"}
     assert said("C18.inductor", {**GOOD, **changed}, REQUIRED) == (INCONCLUSIVE, "COMPILE_TIME_LIMIT")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ('Traceback (most recent call last):\n  File "<string>", line 1\nKeyError: \'x\'\n', "KeyError: 'x'"),
+        ("BackendCompilerFailed: backend='inductor' raised:\nCppCompileError: C++ compile error\n\nCommand:\ng++",
+         "BackendCompilerFailed: backend='inductor' raised: CppCompileError: C++ compile error"),
+        ("InductorError: SubprocException\n\nSet TORCHDYNAMO_VERBOSE=1", "InductorError: SubprocException"),
+        ("\n", "torch.compile failed without a message"),
+    ],
+)  # fmt: skip
+def test_the_message_is_what_happened_and_no_head_of_a_traceback(error: str, message: str) -> None:
+    assert found("C18.inductor", {**GOOD, "outcome": "failed", "error": error}, OPTIONAL).message == message

@@ -115,3 +115,14 @@ def test_bandwidth_has_a_floor_where_nvlinks_join_all_gpus(changed: dict[str, An
 def test_pairs_without_peer_access_are_named() -> None:
     observed = {**BANDWIDTH, "peer_access": False, "pairs_without_peer_access": ["1-2", "1-3"]}
     assert "(1-2, 1-3)" in found("C20.bandwidth.nccl", observed, noise=CLEAN).message
+
+
+def test_an_absent_interface_is_named_with_its_variable() -> None:
+    error = "torch.distributed.DistBackendError: NCCL error\nLast error:\nBootstrap : no socket interface found\n"
+    late = "[W1126 15:25:36.5 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called\n"
+    observed = {**SUMS, "outcome": "failed", "error": error + late, "ranks": 1, "rank": 0}
+    finding = found("C20.allreduce.nccl", {**observed, "environment": {"NCCL_SOCKET_IFNAME": "eth9", "OTHER": "1"}})
+    assert finding.message == (
+        "nccl with 1 process failed in rank 0: Bootstrap : no socket interface found (NCCL_SOCKET_IFNAME=eth9)"
+    )
+    assert found("C20.allreduce.nccl", observed).message.endswith("no socket interface found")

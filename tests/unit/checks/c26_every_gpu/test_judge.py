@@ -33,7 +33,9 @@ def gpu(**changed: Any) -> tuple[str, Any]:
 def test_a_gpu_like_its_siblings_passes() -> None:
     finding = found("C26.gpu", SOUND, subject="gpu:3")
     assert (finding.verdict, finding.rule["gates"]) == (PASS, True)
-    assert finding.message == "NVIDIA H100 80GB HBM3: exact; 54.0 GB/s to it, 53.0 from it, 700 TFLOP/s"
+    plain = "NVIDIA H100 80GB HBM3: exact; 54.0 GB/s to it, 53.0 from it, 700 TFLOP/s"
+    assert finding.message == f"{plain}, 0.65 of what its top clock allows: its power limit holds the clock"
+    assert found("C26.gpu", {**SOUND, "health": {"events": []}}, subject="gpu:3").message == plain
     assert gpu(alike=0, alike_median={}) == (PASS, None)
     assert gpu(health=None, max_sm_mhz=None) == (PASS, None)
 
@@ -94,3 +96,15 @@ def test_the_gpus_that_were_not_measured_are_named() -> None:
     silent = [{"gpu": "gpu:5", "name": "NVIDIA H100", "why": "it gave no answer in time"}]
     assert said("C26.coverage", {**seven, "not_measured": silent, "visible_devices": "0"})[0] == WARN
     assert said("C26.coverage", {**seven, "not_measured": None})[0] == ERROR
+
+
+def test_a_power_limit_is_named_where_products_are_too_slow() -> None:
+    """NVML reports it while the products run; without it nobody knows where a third of the rate went."""
+    health = {"sm_mhz": 345, "events": ["sw_power_cap"]}
+    finding = found("C26.gpu", {**SOUND, "rates": {**USUAL, "tflops": 80.0}, "health": health}, subject="gpu:3")
+    assert finding.reason_code == "PRODUCTS_BELOW_FLOOR"
+    assert finding.message.endswith("; its power limit holds the clock at 345 of 1980 MHz")
+    slow = {**SOUND, "rates": {**USUAL, "tflops": 340.0}, "health": health}
+    assert found("C26.gpu", slow, subject="gpu:3").message.endswith("holds the clock at 345 of 1980 MHz")
+    copies = {**SOUND, "rates": {**USUAL, "h2d_gb_per_s": 6.0}, "health": health}
+    assert "power limit" not in found("C26.gpu", copies, subject="gpu:3").message
