@@ -57,6 +57,7 @@ _LISTED = {
         "confidence",
         "refs",
     ),
+    "companions": ("package", "version", "torch", "index", "platform", "local_version", "cuda", "pythons", "refs"),
     "toolkits": ("toolkit", "linux_min", "confidence", "refs"),
     "compat": ("cuda_major", "linux_min", "refs"),
     "forward": ("toolkit", "branches", "refs"),
@@ -143,8 +144,8 @@ def list_(
 def show(key: str, *, verbose: bool, facts_file: str | None, as_json: bool) -> None:
     """Show everything known about KEY, with its sources.
 
-    KEY is a torch release, a CUDA or cuDNN version, a GPU or compute capability, an OS, an installer, a trap or a
-    source ID.
+    KEY is a torch release, a companion (torchcodec, 'torchvision 0.21.0'), a CUDA or cuDNN version, a GPU or compute
+    capability, an OS, an installer, a trap or a source ID.
     """
     from envkit.facts import lookup, sources
     from envkit.ground.errors import UsageError

@@ -26,7 +26,7 @@ from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for, tell
 from envkit.cli.declare import Command, Section, option, quiet_option, verbose_option, verbosity
 from envkit.cli.step_timer import StepTimer
-from envkit.ground.errors import UsageError, masked
+from envkit.ground.errors import ConflictError, UsageError, masked
 from envkit.ground.text import neutral
 from envkit.pipeline.asking import AUTO, fields_here
 
@@ -41,7 +41,7 @@ STDOUT = "-"
 TIERS = ("quick", "standard", "deep")
 REQUEST_FIELDS = (
     "torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size",
-    "supported_only", "allow_forward_compat",
+    "supported_only", "allow_forward_compat", "with_", "torchvision",
 )  # fmt: skip
 _LONGEST_S = 366 * 86400.0  # a year; the timers of the system overflow above a few billion seconds
 _NOTED = "envkit.ground.settings.noted"  # a key of `click.Context.meta`, which a command shares with its group
@@ -121,6 +121,8 @@ class RequestOptions:
     max_size: str | None
     supported_only: bool
     allow_forward_compat: bool
+    with_: tuple[str, ...]
+    torchvision: str | None
     here: bool
     template: str | None
     facts_file: str | None
@@ -138,7 +140,7 @@ class RequestOptions:
         Raises:
             EnvironmentProblem: `auto` was typed and this host has no NVIDIA driver or GPU.
         """
-        typed = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
+        typed = {name.rstrip("_"): getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
         return fields_here(typed, facts, note, here=self.here, detail=note if verbosity().verbose else None)
 
     def facts(self) -> Facts:
@@ -170,7 +172,7 @@ class RequestOptions:
             more: additional options of `envkit lock` by name.
         """
         words = ["envkit", "lock", *([definition] if definition else [])]
-        typed = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")} | more
+        typed = {name.rstrip("_"): getattr(self, name) for name in (*REQUEST_FIELDS, "template")} | more
         for name, value in typed.items():
             if not value or (name, value) == ("base", AUTO):
                 continue
@@ -187,7 +189,7 @@ def _no_amd(context: click.Context, option: click.Parameter, value: str | None) 
     if value is not None:
         from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT
 
-        raise UsageError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
+        raise ConflictError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
 
 
 def facts_in(section: Section) -> Callable[[Command], Command]:
@@ -232,6 +234,15 @@ request_options = applied(
         ),
         option(Section.REQUEST, "--cudnn", metavar="VERSION", help="cuDNN version: 9.10, 9.* or '>=9.5'."),
         option(Section.REQUEST, "--python", metavar="VERSION", help="Python version: 3.11, or '>=3.10,<3.13'."),
+        option(
+            Section.REQUEST,
+            "--with",
+            "with_",
+            metavar="PACKAGE",
+            multiple=True,
+            help="Choose a torch that this package goes with: torchaudio, 'torchvision==0.21.*', torchtext, torchcodec.",
+        ),
+        option(Section.REQUEST, "--torchvision", metavar="VERSION", help="The same as --with torchvision==VERSION."),
         option(
             Section.REQUEST,
             "--driver",

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from envkit.resolve.model import Request, Resolution, Suggestion
 
 _SHORT = ("torch", "cuda", "cudnn", "python", "source", "driver")
+# Fields that the short table has only where the request has them, or the answer is not the default.
+_UNDERSTOOD = ("gpus", "platform", "os")
 _BOTH = ("torch", "cuda", "cudnn", "nccl", "triton", "python", "pythons", "torchvision", "torchaudio", "source")
 _WHEEL = ("index", "local_version")
 _CONDA = ("channels", "selector")
@@ -106,6 +108,7 @@ def command(flags: ResolveFlags) -> None:
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.plan import install
     from envkit.resolve.explain import Unresolvable
+    from envkit.resolve.wanted import DEFAULT_PLATFORM
 
     exclude(format=flags.form, json=flags.as_json)
     exclude(format=flags.form, advise=flags.advise)
@@ -138,7 +141,8 @@ def command(flags: ResolveFlags) -> None:
             tell(f"warning: {warning}")
         click.echo(text, nl=False)
         return
-    _show(resolution, whole=flags.verbose)
+    stated = {"gpus": bool(request.gpus), "os": request.os is not None, "platform": request.platform != DEFAULT_PLATFORM}
+    _show(resolution, whole=flags.verbose, more=tuple(field for field in _UNDERSTOOD if stated[field]))
     if flags.verbose:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
@@ -196,8 +200,8 @@ def _show_advice(advice: tuple[Suggestion, ...]) -> None:
         click.echo("no newer driver allows a newer torch or CUDA, and no GPU prevents one")
 
 
-def _show(resolution: Resolution, *, whole: bool) -> None:
-    fields = (*_BOTH, *(_CONDA if resolution.channels else _WHEEL), *_REST) if whole else _SHORT
+def _show(resolution: Resolution, *, whole: bool, more: tuple[str, ...] = ()) -> None:
+    fields = (*_BOTH, *(_CONDA if resolution.channels else _WHEEL), *_REST) if whole else (*_SHORT, *more)
     show_table(
         ("field", "value", "why"),
         [

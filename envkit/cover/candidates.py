@@ -24,6 +24,7 @@ class Fitting:
 
     build: Build
     mask: int
+    doubted: int = 0  # those of them for which its data are incomplete
 
 
 def request_for(request: Request, hosts: HostClass, index: Index) -> Request:
@@ -47,16 +48,24 @@ def fitting(sieves: Sequence[Sieve], index: Index) -> tuple[Fitting, ...]:
     """Return the builds that run on at least one class, in the order of the facts."""
     return sure_first(
         [
-            Fitting(build, sum(1 << position for position, sieve in enumerate(sieves) if fits(build, sieve)))
+            row_of(build, sum(1 << position for position, sieve in enumerate(sieves) if fits(build, sieve)), sieves)
             for build in index.facts.builds
         ]
     )
 
 
+def row_of(build: Build, mask: int, sieves: Sequence[Sieve]) -> Fitting:
+    """Return the row of a build that runs on the classes in `mask`, with those for which that is only a guess."""
+    guessed = sum(
+        1 << position for position, sieve in enumerate(sieves) if mask >> position & 1 and sieve.guessed(build)
+    )
+    return Fitting(build, mask, mask if unsure(build) else guessed)
+
+
 def sure_first(rows: Sequence[Fitting]) -> tuple[Fitting, ...]:
-    """Return the rows with at least one class; a build with incomplete data counts only where no other build runs."""
-    sure = reduce(or_, (row.mask for row in rows if not unsure(row.build)), 0)
-    counted = (Fitting(row.build, row.mask & ~sure) if unsure(row.build) else row for row in rows)
+    """Return the rows with at least one class; where a build's data are incomplete, it counts only if no other runs."""
+    sure = reduce(or_, (row.mask & ~row.doubted for row in rows), 0)
+    counted = (replace(row, mask=row.mask & ~(row.doubted & sure)) for row in rows)
     return tuple(row for row in counted if row.mask)
 
 

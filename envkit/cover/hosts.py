@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError, shown
-from envkit.ground.platforms import PLATFORMS, SPELLINGS
+from envkit.ground.platforms import ARM, PLATFORMS, SPELLINGS
 from envkit.ground.versions import is_version, key
-from envkit.resolve.gpus import Card, sm
+from envkit.resolve.gpus import Card, arm_host, sm
 from envkit.resolve.wanted import card
 
 DEFAULT_PLATFORM = PLATFORMS[0]
@@ -136,11 +136,16 @@ def _class(host: Host, facts: Facts, given: Completion) -> HostClass:
         )
     if not is_version(driver):
         raise UsageError(f"{where}: {driver!r:.60} is not a driver version", hint="write a driver version as 550.54.15")
-    machine = host.machine or given.platform or DEFAULT_PLATFORM
+    arm = next((own for own in cards.values() if arm_host(own.typed, own.gpu)), None)
+    machine = host.machine or given.platform or (ARM.name if arm else DEFAULT_PLATFORM)
     platform = SPELLINGS.get(machine.strip().lower())
     if platform is None:
         raise UsageError(
             f"{where}: unknown architecture {machine!r:.60}", hint=f"known: {', '.join(sorted(SPELLINGS))}"
+        )
+    if arm is not None and platform != ARM.name:
+        raise UsageError(
+            f"{where}: {arm} has an Arm CPU, but the architecture is {machine!r:.60}", hint=f"write {ARM.machine}"
         )
     return HostClass(
         cards=tuple(cards[name] for name in sorted(cards, key=key)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envkit.cover.candidates import Fitting, driver_of, fitting, sure_first
+from envkit.cover.candidates import driver_of, fitting, row_of, sure_first
 from envkit.cover.explain import thresholds
 from envkit.cover.hosts import HostClass
 from envkit.cover.model import Saving
@@ -79,9 +79,10 @@ def _masks(fleet: Fleet, raised: tuple[int, ...], version: str) -> tuple[int, ..
     # By identity, because the hash of a Build goes through all of its fields.
     before = {id(row.build): row.mask & keep for row in fleet.rows}
     rows = [
-        Fitting(
+        row_of(
             build,
             before.get(id(build), 0) | sum(1 << position for position, sieve in sieves.items() if fits(build, sieve)),
+            fleet.sieves,
         )
         for build in fleet.sieves[0].index.facts.builds
     ]

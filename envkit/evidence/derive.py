@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
+from envkit.facts.companions import PYPI, cuda_of
 from envkit.facts.evidence import FILE_LIST, METADATA, Evidence
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.platforms import platform as platform_named
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from envkit.evidence.pulled import Pulled
     from envkit.evidence.read import Proofs
 
-PARTNERS = ("torchvision", "torchaudio")
 _FAMILY = {"cudnn": "nvidia-cudnn-cu[0-9]+", "nccl": "nvidia-nccl-cu[0-9]+"}
 # Tags without a glibc version. `linux_x86_64` states no requirement at all.
 _OLD_TAGS = {"manylinux1": "2.17", "manylinux2010": "2.17", "manylinux2014": "2.17", "linux": None}
@@ -36,7 +36,7 @@ class Release:
     source: str  # 'pypi' for the index's own wheels, 'pytorch' for a file with a local version
     files: FileList | None  # file list of torch; None for a local file
     wheels: Mapping[str, Proofs]  # by platform
-    partners: Mapping[str, Proofs]  # by name
+    partners: Mapping[str, Mapping[str, Proofs]]  # name -> platform -> one of its wheels
     partner_files: Mapping[str, FileList]
     list_sha256: Mapping[str, str]  # of the file lists, by package
     pulled: Mapping[str, Pulled]  # by platform, if the index has the sizes
@@ -92,6 +92,9 @@ def evidence_of(release: Release) -> list[Row]:
         rows.extend(("releases", evidence) for evidence in _release(release, x86))
     for platform, proofs in release.wheels.items():
         rows.extend(("builds", evidence) for evidence in _build(release, platform, proofs))
+    for name, wheels in release.partners.items():
+        for platform, proofs in wheels.items():
+            rows.extend(("companions", evidence) for evidence in _companion(release, name, platform, proofs))
     return rows
 
 
@@ -114,7 +117,8 @@ def _release(release: Release, proofs: Proofs) -> Iterable[Evidence]:
     yield _required(proofs, name, "setuptools", pin, setuptools)
     triton = triton_requirement(meta.requires)
     yield _required(proofs, name, "triton", str(triton.specifier) if triton is not None else None, triton)
-    for partner, wheel in release.partners.items():
+    for partner, wheels in release.partners.items():
+        wheel = next(iter(wheels.values()))
         pinned = _pin(wheel.metadata.requirement("torch"))
         if pinned == name:
             yield _required(wheel, name, partner, wheel.metadata.version, wheel.metadata.requirement("torch"))
@@ -128,8 +132,6 @@ def _build(release: Release, platform: str, proofs: Proofs) -> Iterable[Evidence
         files = release.files.of(release.torch)
         pythons = pythons_of(files, platform)
         yield _listed(release, name, "pythons", pythons, " ".join(pythons))
-        for partner in PARTNERS:
-            yield from _partner(release, name, platform, partner, pythons)
     tag = proofs.name.removesuffix(".whl").rpartition("-")[2]
     if (glibc := glibc_of(tag)) is not None:
         yield Evidence(row=name, field="glibc", value=glibc, kind=FILE_LIST, file=proofs.name, sha256=proofs.sha256,
@@ -150,21 +152,25 @@ def _build(release: Release, platform: str, proofs: Proofs) -> Iterable[Evidence
     yield _required(proofs, name, "triton", _range(triton) if triton and applies else None, triton)
 
 
-def _partner(release: Release, row: str, platform: str, partner: str, pythons: tuple[str, ...]) -> Iterable[Evidence]:
-    wheel, files = release.partners.get(partner), release.partner_files.get(partner)
-    if wheel is None or files is None:
-        return
-    own = files.of(wheel.metadata.version)
-    if any_python(own):
-        value: tuple[str, ...] | None = None
-    else:
-        both = tuple(python for python in pythons_of(own, platform) if python in pythons)
-        value = None if both == pythons else both  # None = for the same Pythons as torch
-    yield Evidence(
-        row=row, field=f"{partner}_pythons", value=value, kind=FILE_LIST, file=f"{partner} file list",
-        sha256=release.list_sha256.get(partner), quote=f"{partner} {wheel.metadata.version}: "
-        + (" ".join(pythons_of(own, platform)) or "any"), date=_date(wheel),
-    )  # fmt: skip
+def _companion(release: Release, name: str, platform: str, proofs: Proofs) -> Iterable[Evidence]:
+    """Yield the evidence of a partner's wheel on the Python index: its CUDA, Pythons and required torch."""
+    version = proofs.metadata.version
+    row = f"{name} {version} {PYPI} {platform}"
+    # Without a local version in it, version.py says nothing about CUDA.
+    stated = proofs.first("local_version")
+    local = str(stated.value).partition("+")[2] if stated is not None else ""
+    if stated is not None and local:
+        yield replace(stated, row=row, field="cuda", value=cuda_of(local))
+    required = proofs.metadata.requirement("torch")
+    if required is not None and str(required.specifier):
+        yield _required(proofs, row, "torch", str(required.specifier), required)
+    own = release.partner_files[name].of(version)
+    if not any_python(own):
+        pythons = pythons_of(own, platform)
+        yield Evidence(
+            row=row, field="pythons", value=pythons, kind=FILE_LIST, file=f"{name} file list",
+            sha256=release.list_sha256.get(name), quote=f"{name} {version}: {' '.join(pythons)}", date=_date(proofs),
+        )  # fmt: skip
 
 
 def _sizes(release: Release, row: str, platform: str) -> Iterable[Evidence]:

@@ -6,9 +6,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from envkit.evidence import yamltext
-from envkit.evidence.derive import PARTNERS, has_numpy2, row_key
+from envkit.evidence.derive import has_numpy2, row_key
+from envkit.evidence.read import PARTNERS
 from envkit.facts import model, tables
 from envkit.facts.check import name_of
+from envkit.facts.companions import PYPI, torch_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,9 +37,10 @@ def text_of(releases: Sequence[Release], rows: Iterable[Row], facts: Facts) -> s
     tree["builds"] = [
         _plain(_build(release, platform, proved, facts)) for release in releases for platform in release.wheels
     ]
+    tree["companions"] = [_plain(row) for release in releases for row in _companions(release, proved, facts)]
     lines = ["schema: 1", f"facts_version: '{facts.version}'", "sources:", *yamltext.fields(tree["sources"], 2)]
-    for name in ("releases", "builds"):
-        if name in tree:
+    for name in ("releases", "builds", "companions"):
+        if tree.get(name):
             lines += [f"{name}:", *(line for row in tree[name] for line in yamltext.item(row, 2))]
     return _HEAD + "".join(f"{line}\n" for line in lines)
 
@@ -58,7 +61,25 @@ def _release(release: Release, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partner(release: Release, name: str) -> str | None:
-    return release.partners[name].metadata.version if name in release.partners else None
+    wheels = release.partners.get(name, {})
+    return next((proofs.metadata.version for proofs in wheels.values()), None)
+
+
+def _companions(release: Release, proved: dict[str, dict[str, Any]], facts: Facts) -> Iterable[dict[str, Any]]:
+    """Yield the rows of the partners' wheels on the Python index that the facts do not have."""
+    known = {name_of(tables.BY_NAME["companions"], row) for row in facts.companions}
+    for name, wheels in release.partners.items():
+        for platform, proofs in wheels.items():
+            row = f"{name} {proofs.metadata.version} {PYPI} {platform}"
+            values = proved.get(row, {})
+            if row in known or "pythons" not in values:
+                continue
+            cuda = values.get("cuda")
+            yield {
+                "package": name, "version": proofs.metadata.version, "index": PYPI, "platform": platform, "cuda": cuda,
+                "torch_cuda": torch_cuda(name, cuda, facts), "pythons": values["pythons"],
+                "torch": values.get("torch") or f">={release.torch}", "refs": [SOURCE],
+            }  # fmt: skip
 
 
 def _build(release: Release, platform: str, proved: dict[str, dict[str, Any]], facts: Facts) -> dict[str, Any]:
@@ -75,10 +96,8 @@ def _build(release: Release, platform: str, proved: dict[str, dict[str, Any]], f
     if not values or values.get("pythons") is None:
         python_tag = release.wheels[platform].name.split("-")[-3]  # torch-2.9.0-cp312-cp312-linux_x86_64.whl
         values["pythons"] = (f"{python_tag[2]}.{python_tag[3:]}",) if python_tag.startswith("cp") else None
-    stated = facts.releases.get(release.torch)
-    partners = {name: getattr(stated, name) for name in PARTNERS} if stated is not None else {}
     # Later ones win: values that the file proves override those of the facts.
-    values = {**partners, "advertised": True, **values, **measured, **base}
+    values = {"advertised": True, **values, **measured, **base}
     allowed = [field.name for field in fields(model.Build) if field.name not in ("confidence", "note", "refs")]
     return {**{name: values.get(name) for name in allowed}, "refs": [SOURCE]}
 

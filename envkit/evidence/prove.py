@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from envkit.evidence.derive import PARTNERS, Release, evidence_of, platform_of
+from envkit.evidence.derive import Release, evidence_of, platform_of
 from envkit.evidence.proposals import variant_evidence
 from envkit.evidence.pulled import Pulled, read_pulled
-from envkit.evidence.read import METADATA_ONLY, Level, Proofs, read_local, read_wheel
+from envkit.evidence.read import METADATA_ONLY, PARTNERS, Level, Proofs, read_local, read_wheel
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.versions import key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from envkit.evidence.derive import Row
@@ -93,13 +93,12 @@ def prove_release(
     for name in PARTNERS:
         lists[name] = index.files(name)
         with _collected(refused):
-            partner = _partner(index, lists[name], torch, facts, cache)
-            if partner is not None:
+            if partner := _partner(index, lists[name], torch, facts, cache):
                 partners[name] = partner
     release = Release(
         torch=torch, source="pypi", files=files, wheels=wheels, partners=partners,
         partner_files={name: lists[name] for name in PARTNERS},
-        list_sha256={name: _digest(file_list, torch if name == "torch" else _version(partners.get(name)))
+        list_sha256={name: _digest(file_list, torch if name == "torch" else _version(partners.get(name, {})))
                      for name, file_list in lists.items()},
         pulled=pulled,
     )  # fmt: skip
@@ -155,8 +154,10 @@ def prove_file(path: Path, level: Level) -> Proved:
     return Proved(release=release, rows=tuple(evidence_of(release)))
 
 
-def _chosen(files: tuple[WheelFile, ...]) -> dict[str, WheelFile]:
+def _chosen(files: tuple[WheelFile, ...], *, any_python: bool = False) -> dict[str, WheelFile]:
     """Return one wheel per platform: that of the oldest Python, which every release has for both platforms.
+
+    A wheel for any Python (`cp310-abi3`) is taken only with `any_python`.
 
     If a wheel has several builds, the one with the highest build tag is used, as installers do.
     """
@@ -165,7 +166,7 @@ def _chosen(files: tuple[WheelFile, ...]) -> dict[str, WheelFile]:
     # A stable sort: for each Python, the highest build stays first. Free-threaded builds come last.
     for file in sorted(newest, key=lambda wheel: [(python.endswith("t"), key(python)) for python in wheel.pythons]):
         platform = platform_of(file.tag)
-        if platform is not None and file.pythons:
+        if platform is not None and (file.pythons or any_python):
             chosen.setdefault(platform, file)
     return dict(sorted(chosen.items()))
 
@@ -189,21 +190,19 @@ def _check_names(proofs: Proofs, torch: str, platform: str) -> None:
         )
 
 
-def _partner(index: Index, files: FileList, torch: str, facts: Facts, cache: Path | None) -> Proofs | None:
-    """Return the partner release for a torch: the one in the facts, otherwise one that requires this torch."""
+def _partner(index: Index, files: FileList, torch: str, facts: Facts, cache: Path | None) -> dict[str, Proofs]:
+    """Return a wheel per platform of a torch's partner: the release in the facts, or one that requires this torch."""
     row = facts.releases.get(torch)
     stated = getattr(row, files.package) if row is not None else None
     versions = [stated] if stated in files.versions else _candidates(index, files, torch)
     for version in versions:
-        own = files.of(version)
-        # `_chosen` leaves out wheels for any Python, which a partner may have.
-        file = next(iter((*_chosen(own).values(), *own)), None)
-        if file is None:
+        chosen = _chosen(files.of(version), any_python=True)
+        if not chosen:
             continue
-        proofs = _read(index, file, METADATA_ONLY, cache)
-        if stated is not None or _accepts(proofs, torch):
-            return proofs
-    return None
+        wheels = {platform: _read(index, file, METADATA_ONLY, cache) for platform, file in chosen.items()}
+        if stated is not None or all(_accepts(proofs, torch) for proofs in wheels.values()):
+            return wheels
+    return {}
 
 
 def _candidates(index: Index, files: FileList, torch: str) -> list[str]:
@@ -221,8 +220,8 @@ def _accepts(proofs: Proofs, torch: str) -> bool:
     return requirement is None or requirement.specifier.contains(torch, prereleases=True)
 
 
-def _version(proofs: Proofs | None) -> str | None:
-    return proofs.text("version") if proofs is not None else None
+def _version(wheels: Mapping[str, Proofs]) -> str | None:
+    return next((proofs.text("version") for proofs in wheels.values()), None)
 
 
 def _digest(files: FileList, version: str | None) -> str:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-SCHEMA = "envkit.wheel-evidence/1"
+SCHEMA = "envkit.wheel-evidence/2"
+PARTNERS = ("torchvision", "torchaudio")
+"""Packages of the same project that are released with torch."""
 CUDNN_LIBRARY = "nvidia/cudnn/lib/libcudnn_cnn.so.9"
 _BINARIES = 13  # fat binaries of libtorch_cuda.so to read; each has the code of one source file
 _MEMBER_MAX = 1 << 20  # bytes of a text member; METADATA of torch has 30 kB
@@ -211,6 +213,8 @@ def _items(wheel: Wheel, level: Level) -> Iterator[Evidence]:
     yield _item("requires", tuple(str(requirement) for requirement in metadata.requires), METADATA, member, None)
     if metadata.name == "torch":
         yield from _torch(wheel, level)
+    elif metadata.name in PARTNERS:
+        yield from _partner(wheel, metadata.name)
     elif metadata.name.startswith("nvidia-cudnn-") and level.deep and CUDNN_LIBRARY in wheel.members:
         yield from _code(wheel, CUDNN_LIBRARY)
 
@@ -249,6 +253,17 @@ def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
     yield _item("ptx", ptx, ARCH_STRING, contents.PYTHON_LIBRARY, flags.quote, offset=flags.offset)
     if level.deep:
         yield from _code(wheel, contents.CUDA_LIBRARY, machine_code)
+
+
+def _partner(wheel: Wheel, name: str) -> Iterator[Evidence]:
+    """Yield the local version of a package that goes with torch, which names the CUDA it was compiled for."""
+    member = f"{name}/version.py"
+    if member not in wheel.members:
+        return
+    # torchaudio/version.py of the wheel 2.11.0 on the Python index: `__version__ = '2.11.0+cu130'`.
+    quoted = contents.constants(wheel.name, member, wheel.text(member), ("__version__",)).get("__version__")
+    if quoted is not None and isinstance(quoted.value, str):
+        yield _item("local_version", quoted.value, VERSION_PY, member, quoted.quote, offset=quoted.offset)
 
 
 def _recorded(stream: Iterable[bytes], record: list[bytes]) -> Iterator[bytes]:

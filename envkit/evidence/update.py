@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envkit.evidence import proposals, yamltext
-from envkit.evidence.derive import PARTNERS, has_numpy2, largest, platform_of, pythons_of, triton_requirement
+from envkit.evidence.derive import has_numpy2, largest, platform_of, pythons_of, triton_requirement
+from envkit.evidence.read import PARTNERS
 from envkit.facts import evidence
+from envkit.facts.companions import cuda_of
 from envkit.facts.evidence import same_days
 from envkit.ground import strictyaml
 from envkit.ground.versions import key
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
     from envkit.evidence.prove import Proved
     from envkit.evidence.read import Proofs
 
-RELEASES, VARIANTS = "torch_releases", "torch_cuda_variants"
+RELEASES, VARIANTS, COMPANIONS = "torch_releases", "torch_cuda_variants", "companions"
 TOOLKITS, CUDNNS = "cuda_drivers", "cudnn_cuda"
 _REFS = ("pypi_simple", "pypi_partners", "pypi_wheel")
 _X86, _ARM = "linux-64", "linux-aarch64"
 
 
 def changed_tables(releases: Iterable[Proved], texts: Mapping[str, str], index_root: str) -> dict[str, str]:
-    """Return the new texts of the two torch tables with the proved values; unchanged tables are left out.
+    """Return the new texts of the tables of torch and its companions with the proved values, if they change.
 
     A new release also gets a row, with questions, for each other CUDA version in its architecture table.
 
@@ -37,7 +39,7 @@ def changed_tables(releases: Iterable[Proved], texts: Mapping[str, str], index_r
         texts: the current tables by name.
         index_root: URL above the folders `cu126` and `cpu` of the PyTorch wheel index.
     """
-    updated = {name: texts[name] for name in (RELEASES, VARIANTS)}
+    updated = {name: texts[name] for name in (RELEASES, VARIANTS, COMPANIONS)}
     for proved in releases:
         release = proved.release
         if _X86 not in release.wheels:
@@ -50,6 +52,7 @@ def changed_tables(releases: Iterable[Proved], texts: Mapping[str, str], index_r
             yamltext.variant_before(release.torch, variant["cuda"]),
         )  # fmt: skip
         updated[VARIANTS] = _with_architectures(updated[VARIANTS], release, variant["cuda"])
+        updated[COMPANIONS] = _with_companions(updated[COMPANIONS], release)
         if is_new:
             updated[VARIANTS] = _with_variants(updated[VARIANTS], release, index_root)
     return {name: text for name, text in updated.items() if text != texts[name]}
@@ -86,6 +89,55 @@ def _with_variants(text: str, release: Release, index_root: str) -> str:
         before = yamltext.variant_before(release.torch, row["cuda"], advertised=False)
         text = yamltext.insert(text, VARIANTS, row, before)
     return text
+
+
+def _with_companions(text: str, release: Release) -> str:
+    """Set what the wheels of torch's partners on the Python index prove, and add a row for a new release of one."""
+    for name in PARTNERS:
+        wheels = release.partners.get(name)
+        if not wheels:
+            continue
+        row = companion_row(release, name)
+        known = [
+            position for position, other in enumerate(_rows(text, COMPANIONS))
+            if (other["package"], other["version"]) == (name, row["version"])
+        ]  # fmt: skip
+        if known:
+            values = {key: value for key, value in row.items() if key not in ("package", "version", "refs")}
+            text = yamltext.set_fields(text, COMPANIONS, known[0], values)
+        else:
+            text = yamltext.insert(text, COMPANIONS, row, _companion_before(name, row["version"]))
+    return text
+
+
+def companion_row(release: Release, name: str) -> dict[str, Any]:
+    """Return the row of companions for a partner of a torch release, from its wheels on the Python index.
+
+    Which files the PyTorch index has is not in these wheels, so a new row has none of its pages.
+    """
+    wheels = release.partners[name]
+    first = next(iter(wheels.values())).metadata
+    required = first.requirement("torch")
+    row: dict[str, Any] = {"package": name, "version": first.version}
+    # A partner that requires no torch was built beside this one or an earlier one.
+    row["torch"] = str(required.specifier) if required is not None and str(required.specifier) else None
+    own = release.partner_files[name].of(first.version)
+    for platform, proofs in wheels.items():
+        pythons = list(pythons_of(own, platform)) or [
+            python for python in _pythons(release, platform) if not python.endswith("t")
+        ]
+        local = (proofs.text("local_version") or "").partition("+")[2]
+        part: dict[str, Any] = {"pythons": pythons}
+        if local:
+            part["pypi"] = cuda_of(local) or "cpu"
+        row[platform] = part
+    return row | {"refs": ["pypi_partners"]}
+
+
+def _companion_before(name: str, version: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Return whether a row comes before a new release: rows are by package, oldest first."""
+    order = {package: place for place, package in enumerate((*PARTNERS, "torchtext", "torchcodec"))}
+    return lambda other: (order.get(other["package"], len(order)), key(other["version"])) <= (order[name], key(version))
 
 
 def with_toolkits(text: str, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -139,9 +191,11 @@ def release_row(release: Release) -> dict[str, Any]:
         "requires_python": x86.text("requires_python"),
     }
     for partner in PARTNERS:
-        wheel = release.partners.get(partner)
+        wheels = release.partners.get(partner)
         row[partner] = (
-            wheel.metadata.version if wheel else yamltext.Ask(f"which {partner} goes with torch {release.torch}?")
+            next(iter(wheels.values())).metadata.version
+            if wheels
+            else yamltext.Ask(f"which {partner} goes with torch {release.torch}?")
         )
     row |= {"triton": _pin(triton_requirement(meta.requires)), "setuptools": _pin(meta.requirement("setuptools"))}
     row["numpy2_ok"] = has_numpy2(release.torch)
@@ -213,13 +267,6 @@ def _file(release: Release, platform: str, proofs: Proofs) -> dict[str, Any]:
         "cuda": proofs.text("cuda") or "cpu",
         "pythons": pythons,
     }
-    for partner in PARTNERS:
-        own = release.partner_files[partner].of(release.partners[partner].metadata.version) \
-            if partner in release.partners else ()  # fmt: skip
-        both = [python for python in pythons_of(own, platform) if python in pythons]
-        plain = [python for python in pythons if not python.endswith("t")]
-        if own and all(file.pythons for file in own) and both != plain:
-            row[partner] = both
     if platform == _X86 and (version := proofs.text("local_version")):
         row["version"] = version
     return row | _sizes(release, platform)

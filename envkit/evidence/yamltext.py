@@ -15,7 +15,7 @@ from envkit.ground.versions import key
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-FLOW = frozenset({"triton", "setuptools", "confidence"})
+FLOW = frozenset({"triton", "setuptools", "confidence", "pages", "cuda"})
 """Mappings that are on one line in the tables."""
 _CPU = "cpu"
 WIDTH = 120  # columns

@@ -69,12 +69,11 @@ def _index_builds(row: Row, release: Row, tags: dict[str, Row]) -> Iterator[Buil
             index=row["index"],
             channels=(),
             selector=None,
-            local_version=row["local_version"],
+            local_version=row["local_version"] if x86 else row.get("local_version_aarch64", row["local_version"]),
+            index_lacks=tuple(row.get("index_lacks", ())),
             glibc=_glibc(files, row, tags),
-            torchvision=row.get("torchvision", release["torchvision"]),
-            torchaudio=row.get("torchaudio", release["torchaudio"]),
-            torchvision_pythons=_partner(release, platform, "torchvision"),
-            torchaudio_pythons=_partner(release, platform, "torchaudio"),
+            torchvision=None,
+            torchaudio=None,
             wheel_size=None,  # sizes are not read from the PyTorch index
             pulled_size=None,
             advertised=row["advertised"],
@@ -109,11 +108,10 @@ def _pypi_builds(release: Row, same_file: Row, tags: dict[str, Row]) -> Iterator
             channels=(),
             selector=None,
             local_version=None,
+            index_lacks=(),
             glibc=tags[file["tag"]]["glibc"],
-            torchvision=release["torchvision"],
-            torchaudio=release["torchaudio"],
-            torchvision_pythons=_partner(release, platform, "torchvision"),
-            torchaudio_pythons=_partner(release, platform, "torchaudio"),
+            torchvision=None,
+            torchaudio=None,
             wheel_size=_size(file, "wheel_size"),
             pulled_size=_size(file, "pulled_size"),
             advertised=True,
@@ -162,11 +160,10 @@ def _conda(row: Row, *, platform: str, channels: tuple[str, ...], glibc: str | N
         channels=channels,
         selector=row.get("selector"),
         local_version=None,
+        index_lacks=(),
         glibc=glibc,
         torchvision=row.get("torchvision"),
         torchaudio=row.get("torchaudio"),
-        torchvision_pythons=None,
-        torchaudio_pythons=None,
         wheel_size=None,
         pulled_size=None,
         advertised=True,
@@ -209,14 +206,6 @@ def _pythons(pythons: list[str] | None) -> tuple[str, ...] | None:
     if pythons is None:
         return None
     return tuple(sorted((python for python in pythons if not python.endswith("t")), key=key))
-
-
-def _partner(release: Row, platform: str, name: str) -> tuple[str, ...] | None:
-    """Return the Pythons for which a partner package has a file; None if they are those of torch.
-
-    The files on the PyTorch index and on the Python index come from the same builds, so one list applies to both.
-    """
-    return _pythons(release["pypi"]["files"].get(platform, {}).get(name))
 
 
 def _union(files: dict[str, list[str] | None]) -> tuple[str, ...] | None:

@@ -9,8 +9,21 @@ from itertools import pairwise
 from typing import Any
 
 from envkit.facts import sources, tables
+from envkit.facts.companions import PYPI, ROOT, cuda_of, folder_of
 from envkit.facts.conditions import check_when
-from envkit.facts.model import Build, CudaImage, Cudnn, Facts, Gpu, Installer, Os, PythonSeries, Release, Trap
+from envkit.facts.model import (
+    Build,
+    Companion,
+    CudaImage,
+    Cudnn,
+    Facts,
+    Gpu,
+    Installer,
+    Os,
+    PythonSeries,
+    Release,
+    Trap,
+)
 from envkit.ground.errors import UsageError
 from envkit.ground.platforms import PLATFORMS, platform
 from envkit.ground.versions import is_version, key, major, minor, parse_constraint
@@ -36,9 +49,8 @@ _VERSIONS = {
         "glibc",
         "torchvision",
         "torchaudio",
-        "torchvision_pythons",
-        "torchaudio_pythons",
     ),
+    "companions": ("version", "cuda", "torch_cuda", "pythons"),
     "toolkits": ("toolkit", "linux_min"),
     "compat": ("linux_min",),
     "forward": ("toolkit", "branches"),
@@ -49,9 +61,10 @@ _VERSIONS = {
     "cuda_images": ("cuda",),
     "installers": ("python",),
 }
-_CONSTRAINTS = {"releases": ("triton", "setuptools"), "builds": ("triton",)}
+_CONSTRAINTS = {"releases": ("triton", "setuptools"), "builds": ("triton",), "companions": ("torch",)}
 _CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
     "builds": {"source": tables.SOURCES, "platform": PLATFORMS, "confidence": tables.CONFIDENCES},
+    "companions": {"platform": PLATFORMS},
     "toolkits": {"confidence": tables.CONFIDENCES},
     "oses": {"family": ("deb", "rpm"), "platforms": PLATFORMS},
     "cudnns": {"confidence": tables.CONFIDENCES},
@@ -156,9 +169,12 @@ def _os(facts: Facts, row: Os) -> Iterator[tuple[str, str]]:
 
 def _gpu(facts: Facts, row: Gpu) -> Iterator[tuple[str, str]]:
     del facts
-    for product in row.data_center:
-        if product not in row.products:
-            yield "data_center", f"{product!r} is not one of its products"
+    for field in ("data_center", "arm_host"):
+        yield from (
+            (field, f"{product!r} is not one of its products")
+            for product in getattr(row, field)
+            if product not in row.products
+        )
 
 
 def _python(facts: Facts, row: PythonSeries) -> Iterator[tuple[str, str]]:
@@ -201,7 +217,8 @@ def _build(facts: Facts, row: Build) -> Iterator[tuple[str, str]]:
     if row.source == "pytorch":
         if row.index is None or not row.index.rstrip("/").endswith(f"/{suffix}"):
             yield "index", f"{row.index!r} does not end with /{suffix}"
-        if row.local_version != f"+{suffix}":
+        # Older files, and those for aarch64, often have no local version in their names.
+        if row.local_version not in (None, f"+{suffix}"):
             yield "local_version", f"{row.local_version!r} is not '+{suffix}'"
     elif row.index is not None:
         yield "index", f"{row.source} has no index URL"
@@ -219,6 +236,18 @@ def _build(facts: Facts, row: Build) -> Iterator[tuple[str, str]]:
     for field, capabilities in (("archs", row.archs or ()), ("ptx", row.ptx)):
         for capability in capabilities:
             yield from _capability(facts, row.cuda, field, capability)
+
+
+def _companion(facts: Facts, row: Companion) -> Iterator[tuple[str, str]]:
+    del facts
+    if row.index not in (PYPI, ROOT) and row.index != folder_of(cuda_of(row.index)):
+        yield "index", f"{row.index!r} is not pypi, root, cpu or a folder such as cu130"
+    elif row.local_version not in (None, f"+{row.index}"):
+        yield "local_version", f"{row.local_version!r} is not '+{row.index}'"
+    if row.torch_cuda is not None and row.torch_cuda not in (row.cuda, row.cuda and str(major(row.cuda))):
+        yield "torch_cuda", f"{row.torch_cuda!r} is neither its CUDA {row.cuda} nor the major version of it"
+    if not row.pythons:
+        yield "pythons", "there is no file"
 
 
 def _sizes(row: Build) -> Iterator[tuple[str, str]]:
@@ -248,6 +277,7 @@ def _compiles(cuda: str, gpu: Gpu) -> bool:
 _OWN: dict[str, Callable[[Facts, Any], Iterator[tuple[str, str]]]] = {
     "releases": _release,
     "builds": _build,
+    "companions": _companion,
     "gpus": _gpu,
     "oses": _os,
     "pythons": _python,

@@ -15,6 +15,7 @@ _KEYS = {
     "gpu_arch": ("capability",),
     "oses": ("id",),
     "pythons": ("python",),
+    "companions": ("package", "version"),
     "docker_tags": ("cuda",),
     "cudnn_cuda": ("cudnn", "cuda_major", "linux_min_driver"),
     "traps": ("id",),
@@ -27,14 +28,16 @@ _FIELDS = {
     ),
     ("torch_cuda_variants", "rows"): (
         "torch cuda source refs",
-        """index local_version advertised pypi_default files arch ptx arch_aarch64 cudnn nccl confidence note arch_refs
-        arch_aarch64_refs cudnn_refs selector channels pythons torchvision torchaudio platform glibc recipe_period""",
+        """index local_version local_version_aarch64 index_lacks advertised pypi_default files arch ptx arch_aarch64 cudnn nccl
+        confidence note arch_refs arch_aarch64_refs cudnn_refs selector channels pythons torchvision torchaudio platform
+        glibc recipe_period""",
     ),
+    ("companions", "rows"): ("package version torch refs", "linux-64 linux-aarch64 note"),
     ("cuda_drivers", "toolkits"): ("toolkit linux_min refs", "linux_bundled windows_bundled confidence note"),
     ("cuda_drivers", "minor_compat"): ("cuda_major linux_min refs", "note"),
     ("gpu_arch", "rows"): (
         "capability family first_cuda last_cuda min_driver_branch last_driver_branch products amp refs",
-        "confidence data_center integrated note",
+        "confidence data_center arm_host integrated note",
     ),
     ("oses", "rows"): (
         "id title family glibc pythons image codename cuda_suffix eol platforms refs",

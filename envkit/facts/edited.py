@@ -13,6 +13,7 @@ from envkit.ground.errors import UsageError
 
 DATA = Path(__file__).parent / "data"
 NAMES = (
+    "companions",
     "conda_installers",
     "cuda_drivers",
     "cudnn_cuda",

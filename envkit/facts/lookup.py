@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,11 @@ from envkit.facts.conditions import concerns
 from envkit.facts.model import Build, Facts, Gpu, Trap
 from envkit.facts.tables import TABLES
 from envkit.ground.text import similar
-from envkit.ground.versions import is_version, major, minor
+from envkit.ground.versions import is_version, key, major, minor
 
 _TITLES = {
     "releases": "torch {0.torch}",
+    "companions": "{0.package} {0.version} for torch {0.torch}",
     "toolkits": "CUDA toolkit {0.toolkit}",
     "compat": "minor-version compatibility of CUDA {0.cuda_major}",
     "forward": "forward compatibility of CUDA {0.toolkit}",
@@ -27,6 +29,9 @@ _TITLES = {
     "traps": "trap {0.id}",
     "sources": "source {0[id]}",
 }
+
+
+_COMPANION = re.compile(r"([A-Za-z]+)(?:(?:\s*==\s*|\s+)v?([0-9][0-9.]*)(?:\+\w+)?)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,7 @@ def find(facts: Facts, name: str) -> list[Entry]:
     text = name.strip()
     entries = [
         _release(facts, text),
+        _companion(facts, text),
         *_cuda(facts, text),
         _gpu(facts, text),
         _plain(facts, "oses", tuple(row for row in facts.oses if row.id == text)),
@@ -71,6 +77,7 @@ def nearest(facts: Facts, name: str) -> list[str]:
     """Return up to three known names that are similar to an unknown one."""
     known = [
         *facts.releases,
+        *(row.package for row in facts.companions),
         *(row.toolkit for row in facts.toolkits),
         *(row.capability for row in facts.gpus),
         *(product for row in facts.gpus for product in row.products),
@@ -94,6 +101,21 @@ def _release(facts: Facts, text: str) -> Entry | None:
         builds=tuple(build for build in facts.builds if build.torch == text),
         traps=tuple(trap for trap in facts.traps if concerns(trap.when, "torch", text)),
     )
+
+
+def _companion(facts: Facts, text: str) -> Entry | None:
+    """Return the files of `torchvision 0.21.0` or `torchvision==0.21.0`, or one row for each release of `torchcodec`."""
+    match = _COMPANION.fullmatch(text)
+    if match is None:
+        return None
+    version = match[2]
+    rows = tuple(row for row in facts.companions if row.package == match[1].lower())
+    if version:
+        chosen = tuple(row for row in rows if row.version == version)
+    else:
+        releases = {row.version: row for row in rows}  # the last one wins, so each release has one row
+        chosen = tuple(releases[number] for number in sorted(releases, key=key, reverse=True))
+    return Entry(table="companions", rows=chosen) if chosen else None
 
 
 def _cuda(facts: Facts, text: str) -> list[Entry]:

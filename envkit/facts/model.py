@@ -28,11 +28,10 @@ class Build:
     channels: tuple[str, ...]  # conda channels; empty for wheels
     selector: str | None  # conda-pytorch: 'pytorch-cuda=11.8' or 'cudatoolkit=11.3'
     local_version: str | None  # '+cu118', '+cpu'; None if the file name has none
+    index_lacks: tuple[str, ...]  # requirements of the file that its own index does not have: 'cuda-bindings==13.0.3'
     glibc: str | None  # lowest glibc of the file's manylinux tag: '2.17', '2.28'
-    torchvision: str | None
+    torchvision: str | None  # of the conda channel; wheels have rows of `Companion`
     torchaudio: str | None
-    torchvision_pythons: tuple[str, ...] | None  # Pythons with a file of torchvision; None = the same as torch
-    torchaudio_pythons: tuple[str, ...] | None
     wheel_size: int | None  # bytes of the torch wheel, the largest of its Pythons; None = unknown
     pulled_size: int | None  # bytes of everything else that pip downloads, as on the day of the release
     advertised: bool
@@ -46,6 +45,27 @@ class Build:
         if self.wheel_size is None or self.pulled_size is None:
             return None
         return self.wheel_size + self.pulled_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """The wheels of one release of a package that goes with torch, as an index has them for one platform."""
+
+    package: str  # 'torchvision'
+    version: str  # '0.24.1', without the local version
+    index: str  # 'pypi', a folder of the PyTorch index ('cu130', 'cpu'), or its 'root', which every folder lists too
+    platform: str
+    local_version: str | None  # '+cu130'; None if the file name has none
+    cuda: str | None  # that it was compiled for; None = it has no CUDA code
+    torch_cuda: str | None  # that its torch has to have: '13.0', or '13' for any of that major; None = any, or none
+    pythons: tuple[str, ...]
+    torch: str  # constraint on its torch: '==2.9.1', '>=2.14.0'
+    refs: tuple[str, ...]
+
+    @property
+    def pinned(self) -> str:
+        """The version as a pin has to name it, so that no file of another variant satisfies it: '0.24.1+cu130'."""
+        return f"{self.version}{self.local_version or ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +138,7 @@ class Gpu:
     inferred: tuple[str, ...]  # fields with an inferred value, which may warn but never refuses a request
     integrated: bool  # on a Jetson module, which does not run code for other capabilities of the same major
     data_center: tuple[str, ...]  # the products that NVIDIA lists as data center GPUs
+    arm_host: tuple[str, ...]  # the products with an Arm CPU of their own, for which images are aarch64
     note: str | None
     refs: tuple[str, ...]
 
@@ -202,6 +223,7 @@ class Facts:
     version: int  # of all tables together; it only grows
     releases: dict[str, Release]
     builds: tuple[Build, ...]
+    companions: tuple[Companion, ...]
     toolkits: tuple[ToolkitDriver, ...]
     compat: tuple[MinorCompat, ...]
     forward: tuple[ForwardCompat, ...]

@@ -18,6 +18,7 @@ from typing import Any
 
 from envkit.facts import edited, model, tables
 from envkit.facts.builds import build_rows
+from envkit.facts.companions import companion_rows
 from envkit.ground.versions import build_key, key
 
 PATH = Path(__file__).parent / "snapshot.json"
@@ -45,6 +46,7 @@ def tree() -> dict[str, Any]:
     rows = {
         "releases": release_rows(),
         "builds": build_rows(),
+        "companions": companion_rows(),
         "toolkits": toolkit_rows(),
         "compat": compat_rows(),
         "forward": forward_rows(),
@@ -182,6 +184,7 @@ def gpu_rows() -> tuple[model.Gpu, ...]:
             inferred=_inferred(row),
             integrated=row.get("integrated", False),
             data_center=tuple(row.get("data_center", ())),
+            arm_host=tuple(row.get("arm_host", ())),
             note=row.get("note"),
             refs=tuple(row["refs"]),
         )

@@ -36,6 +36,7 @@ class Table:
 TABLES: tuple[Table, ...] = (
     Table("releases", model.Release, ("torch",)),
     Table("builds", model.Build, ("torch", "cuda", "source", "platform")),
+    Table("companions", model.Companion, ("package", "version", "index", "platform")),
     Table("toolkits", model.ToolkitDriver, ("toolkit",)),
     Table("compat", model.MinorCompat, ("cuda_major",)),
     Table("forward", model.ForwardCompat, ("toolkit",)),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,8 @@ def fields_here(
     driver = given.get("driver") or (AUTO if here else None)
     gpus = tuple(given.get("gpu") or ((AUTO,) if here else ()))
     fields = dict(given) | {"driver": driver, "today": today(os.environ)}
+    if (days := _age(facts, fields["today"])) > _OLD_DAYS:
+        note(f"the compatibility data are {days} days old; envkit matrix update --into FILE reads newer releases for --facts")
     if driver == AUTO or AUTO in gpus:
         from envkit.ground import nvidia  # noqa: PLC0415 - most requests do not need it
 
@@ -68,6 +72,15 @@ def fields_here(
         for text in own.notes:
             note(text)
     return fields | {"gpu": tuple(dict.fromkeys(gpus))}
+
+
+_OLD_DAYS = 90
+"""After so many days, a newer torch than the newest of the facts is likely: a release takes two to three months."""
+
+
+def _age(facts: Facts, day: str) -> int:
+    """Return how many days before `day` the facts were collected."""
+    return (date.fromisoformat(day) - date.fromisoformat(facts.collected)).days
 
 
 def gpus_of(driver: Driver, facts: Facts) -> tuple[str, ...]:
@@ -89,6 +102,17 @@ def gpus_of(driver: Driver, facts: Facts) -> tuple[str, ...]:
         is_product = row is not None and gpu.capability in (None, row.capability) and not driver.is_windows
         named.append(gpu.name.removeprefix("NVIDIA ") if is_product or not gpu.capability else gpus.sm(gpu.capability))
     return tuple(dict.fromkeys(named))
+
+
+_REQUIREMENT = re.compile(r"(torch|torchvision|torchaudio|torchtext|torchcodec)\s*([<>!~=]{1,2}.*)", re.IGNORECASE)
+
+
+def _requirement(text: str) -> dict[str, Any]:
+    """Return the fields of a requirement in place of a definition: `torch==2.4`, `torchvision==0.21.0`; {} for others."""
+    match = _REQUIREMENT.fullmatch(text.strip())
+    if match is None or Path(text).exists():
+        return {}
+    return {"torch": match[2]} if match[1].lower() == "torch" else {"with": (f"{match[1]}{match[2]}",)}
 
 
 def template_kind(name: str | None) -> str | None:
@@ -155,6 +179,8 @@ def resolution_of(
         Unresolvable: no versions are compatible; the exception has the conflict.
     """
     given = {**fields, "template": template_kind(fields.get("template"))}
+    if definition is not None and (named := _requirement(definition)):
+        definition, given = None, given | named
     if definition is None:
         from envkit.resolve.request import parse  # noqa: PLC0415 - the command's help needs none of these
         from envkit.resolve.resolver import resolve  # noqa: PLC0415 - as above

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from envkit.ground.versions import minor
 from envkit.resolve.model import Resolution
 
 CONDA_SOURCES = frozenset({"conda-forge", "conda-pytorch"})
@@ -49,18 +48,9 @@ def _conda(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ..
 
 
 def _wheels(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
-    local = resolution.local_version or ""
-    # The Python index has one variant, without a local version; on other indexes the local version names the variant.
-    local = "" if resolution.source == "pypi" else local
-    packages = [f"torch=={resolution.torch}{local}"]
-    if "torchvision" in companions and resolution.torchvision:
-        packages.append(f"torchvision=={resolution.torchvision}{local}")
-    if "torchaudio" in companions and resolution.torchaudio:
-        # A newer torch uses the last torchaudio release, which may not have been built for the same CUDA versions.
-        # torchaudio 0.13 belongs to torch 1.13, torchaudio 2.7 to torch 2.7: the second number is the same.
-        paired = minor(resolution.torchaudio).partition(".")[2] == minor(resolution.torch).partition(".")[2]
-        packages.append(f"torchaudio=={resolution.torchaudio}{local if paired else ''}")
-    return tuple(packages)
+    return tuple(
+        f"{name}=={version}" for name, version in resolution.files.items() if name == "torch" or name in companions
+    )
 
 
 def extra_specs(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from envkit.ground.errors import UsageError
 from envkit.ground.platforms import platform
 from envkit.plan import family
+from envkit.resolve.companions import COMPANION_PACKAGES
 
 if TYPE_CHECKING:
     from envkit.resolve.model import Resolution
 
-COMPANIONS = ("torchvision", "torchaudio")
+COMPANIONS = COMPANION_PACKAGES
+"""What a command installs beside torch, where an answer has a file of it."""
 _NAME = "train"
 """The name of new environments and projects."""
 _WHEEL_SPEC = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<constraint>[<>=!~].*)?")

@@ -16,7 +16,7 @@ from envkit.resolve.model import Resolution
 SCHEMA = "envkit.plan/1"
 PREFIX = "/opt/env"
 
-_EXPLANATIONS = ("reasons", "warnings", "sources", "rejected_count")
+_EXPLANATIONS = ("reasons", "warnings", "sources", "rejected_count", "files")  # `family` has the pins of the files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

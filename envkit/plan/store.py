@@ -100,9 +100,15 @@ def _resolution(tree: Any) -> Resolution:
     if tree.get("schema") != RESOLUTION_SCHEMA:
         raise ValueError(f"resolution.schema is {tree.get('schema')!r:.80}, not {RESOLUTION_SCHEMA!r}")
     known = {field.name for field in fields(Resolution)}
-    values = {key: _frozen(value) for key, value in tree.items() if key in known and key not in ("driver", "reasons")}
+    own = ("driver", "reasons", "files")
+    values = {key: _frozen(value) for key, value in tree.items() if key in known and key not in own}
     driver = tree["driver"]
-    return Resolution(driver=None if driver is None else Driver(**driver), reasons=dict(tree["reasons"]), **values)
+    return Resolution(
+        driver=None if driver is None else Driver(**driver),
+        reasons=dict(tree["reasons"]),
+        files=dict(tree["files"]),
+        **values,
+    )
 
 
 def _copied(tree: Any) -> Copied:

@@ -1,6 +1,7 @@
 """Choose the answer among the compatible builds, and its Python.
 
-Builds are ordered by these criteria, most important first: known to exist before only inferred; the newest torch; CUDA
+Builds are ordered by these criteria, most important first: known to exist before only inferred; known to have code for
+the GPUs before unknown; the newest torch; CUDA
 that the driver runs natively, then by minor-version compatibility, then by forward compatibility; the source (PyTorch
 index, Python index, conda-forge, pytorch channel); advertised upstream; the newest CUDA.
 
@@ -15,11 +16,11 @@ from dataclasses import dataclass, replace
 
 from envkit.facts.model import Build, Release
 from envkit.ground.versions import key, minor
+from envkit.resolve.companions import COMPANIONS, companion
 from envkit.resolve.forward import FORWARD
-from envkit.resolve.index import SOURCE_ORDER, WHEEL_SOURCES, Index, unsure
+from envkit.resolve.index import SOURCE_ORDER, Index, unsure
 from envkit.resolve.rules import Sieve, candidates
 
-COMPANIONS = ("torchvision", "torchaudio")
 MODES = ("native", "minor-compatible", FORWARD)
 """How a driver runs a CUDA runtime, best first."""
 
@@ -56,8 +57,8 @@ def choose(builds: list[Build], sieve: Sieve) -> Choice:
 def _best(builds: list[Build], sieve: Sieve) -> Build:
     """Return the first build in order; the full order is computed only for builds of the newest torch."""
     rank = sieve.index.rank
-    first = min((unsure(build), rank[build.torch]) for build in builds)
-    newest = [build for build in builds if (unsure(build), rank[build.torch]) == first]
+    places = [(unsure(build), sieve.guessed(build), rank[build.torch]) for build in builds]
+    newest = [build for build, place in zip(builds, places, strict=True) if place == min(places)]
     return min(newest, key=lambda build: _order(build, sieve))
 
 
@@ -78,34 +79,12 @@ def python(build: Build, sieve: Sieve) -> str:
     other packages do not support it yet.
     """
     index = sieve.index
-    allowed = [name for name in sieve.known_pythons(build) if sieve.pythons is None or name in sieve.pythons]
+    allowed = [name for name in sieve.known_pythons(build) if sieve.may_be(name) and sieve.complete(build, name)]
     allowed = _most_complete(build, allowed, index)
     compiles = [name for name in allowed if compile_supported(name, index.facts.releases.get(build.torch))]
     settled = set(index.settled(build.torch))
     pools = ([name for name in compiles if name in settled], compiles, [name for name in allowed if name in settled])
     return max(next((pool for pool in pools if pool), allowed), key=key)
-
-
-def companion_pythons(build: Build, name: str) -> tuple[str, ...] | None:
-    """Return the Pythons that a companion (`torchvision`, `torchaudio`) has a file for, None where that is unknown."""
-    pythons: tuple[str, ...] | None = getattr(build, f"{name}_pythons")
-    return build.pythons if pythons is None else pythons
-
-
-def companion_version(build: Build, name: str, index: Index) -> str | None:
-    """Return the version of a companion for a build; a wheel's row may leave that to its release."""
-    version: str | None = getattr(build, name)
-    release = index.facts.releases.get(build.torch)
-    if version is None and release is not None and build.source in WHEEL_SOURCES:
-        version = getattr(release, name)
-    return version
-
-
-def companion(build: Build, name: str, python: str, index: Index) -> str | None:
-    """Return the version of a companion for one Python, None where it has no file for it or no row names one."""
-    version = companion_version(build, name, index)
-    pythons = companion_pythons(build, name)
-    return version if pythons is None or python in pythons else None
 
 
 def _most_complete(build: Build, pythons: list[str], index: Index) -> list[str]:
@@ -129,6 +108,7 @@ def _order(build: Build, sieve: Sieve) -> tuple[object, ...]:
     newest_cuda = tuple(-number for number in (*key(build.cuda or "0"), 0))
     return (
         unsure(build),
+        sieve.guessed(build),
         sieve.index.rank[build.torch],
         MODES.index(_mode(build, sieve) or FORWARD),
         SOURCE_ORDER.index(build.source),

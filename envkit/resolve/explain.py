@@ -214,6 +214,7 @@ class Grounds:
                 return [
                     f"torch {ask.words[1]} is not in the compatibility data of {facts.collected}",
                     f"the nearest versions are {'; '.join(near)}",
+                    *self._later(ask.words[1]),
                 ]
             case "cuda":
                 traps = [trap for trap in facts.traps if trap.when.get("cuda") == ask.words[1]]
@@ -233,6 +234,16 @@ class Grounds:
             case _:
                 known = _span(ask.field, _values(ask.field, self._builds(())), self.index)
                 return [f"no build is available for {self._name(ask)}" + (f"; available: {known}" if known else "")]
+
+    def _later(self, torch: str) -> Iterator[str]:
+        """Yield how to get the data of a torch that is newer than all known ones."""
+        newest = max(self.index.rank, key=key)
+        numbers = self.request.torch.clauses if self.request.torch else ()
+        if numbers and all(key(number) > key(newest) for _, number in numbers):
+            yield (
+                f"a later release may exist: envkit matrix update --into newer.yaml reads it from the Python "
+                f"index, and --facts newer.yaml --torch {torch} uses it"
+            )
 
     def _printed(self, cuda: str) -> Iterator[str]:
         """Yield what the driver runs that prints this CUDA version in nvidia-smi, the usual origin of such a number."""

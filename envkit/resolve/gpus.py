@@ -23,6 +23,8 @@ _AFTER = re.compile(
     r"TI|SUPER|D|V2|LAPTOP|MOBILE|EMBEDDED|MAX|Q|WITH|DESIGN|OEM|GENERATION|WORKSTATION|SERVER|CEO|EDITION|ACTIVE"
     r"|PCIE|SXM[0-9]?|NVL[0-9]*|HBM[0-9]E?|3E|GDDR[0-9]X?|FHHL|DGXS|LS|AC|LC|MIG|[0-9]+(GB?|GIB|[ABCQ])"
 )
+# Words by which products of different compute capabilities differ that are called the same without them.
+_ARCHITECTURES = {"ADA", "BLACKWELL", "PRO", "GENERATION"}
 _AMD = re.compile(
     r"(AMD|RADEON|INSTINCT|RX|VEGA|FIREPRO)\b|(MI[0-9]{1,3}[A-Z]?|GFX[0-9]+[A-Z]?|W[5-9][0-9]00)$", re.IGNORECASE
 )
@@ -89,6 +91,42 @@ def product(typed: str, gpu: Gpu) -> str | None:
     names = {name: full_name for full_name in gpu.products for name in _names(full_name)}
     matched = _longest(words, names)
     return _longest(words[1:], names) if matched is None and words[:1] and words[0] in _BEFORE else matched
+
+
+def full_name(card: Card) -> str | None:
+    """Return the product that a card was understood as: `4090` -> `RTX 4090`; None for a compute capability."""
+    known = product(card.typed, card.gpu)
+    if known is not None or capability(card.typed) is not None:
+        return known
+    squeezed = "".join(_words(card.typed))
+    full = {"".join(_words(_plain(name))): name for name in card.gpu.products}
+    return next((full[f"{before}{squeezed}"] for before in ("", "RTX", "GTX") if f"{before}{squeezed}" in full), None)
+
+
+def named(card: Card) -> str:
+    """Return the product that a card was understood as, with its capability: `4090` -> `RTX 4090 (sm_89)`."""
+    known = full_name(card)
+    return str(card) if known is None else f"{_plain(known)} ({card.sm})"
+
+
+def arm_host(typed: str, gpu: Gpu) -> bool:
+    """Return whether a name stands for a product with an Arm CPU of its own; False for a compute capability."""
+    return product(typed, gpu) in gpu.arm_host
+
+
+def others(card: Card, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """Return the products of other compute capabilities that a name may mean too: `RTX 6000` also `RTX 6000 Ada`."""
+    if capability(card.typed) is not None:
+        return ()
+    words = _words(_plain(full_name(card) or ""))
+    found = []
+    for row in gpus:
+        for name in row.products if row is not card.gpu else ():
+            full = _words(_plain(name))
+            # The same words, with the name of an architecture in between or at the end.
+            if full != words and tuple(word for word in full if word not in _ARCHITECTURES) == words:
+                found.append(f"{_plain(name)} ({sm(row.capability)})")
+    return tuple(found)
 
 
 def in_one_word(product: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from envkit.facts.model import Build, Cudnn, Facts, MinorCompat, ToolkitDriver
+from envkit.facts.model import Build, Companion, Cudnn, Facts, MinorCompat, ToolkitDriver
 from envkit.ground.versions import is_version, key, minor
 from envkit.resolve.support import torch_series
 
@@ -45,6 +45,7 @@ class Index:
     series: tuple[str, ...]  # minor versions of torch that count as supported, oldest first
     supported: frozenset[str]  # torch versions of these
     by_target: dict[tuple[str, bool], tuple[Build, ...]]  # (platform, without CUDA) -> builds
+    companions: dict[tuple[str, str, str], list[Companion]]  # (package, index, platform) -> its wheels
     _floors: dict[tuple[str | None, str | None], tuple[str, tuple[str, ...]] | None] = field(default_factory=dict)
 
     def cudnn_floor(self, build: Build) -> tuple[str, tuple[str, ...]] | None:
@@ -89,6 +90,9 @@ def _build_index(facts: Facts) -> Index:
     by_target: dict[tuple[str, bool], list[Build]] = {}
     for build in facts.builds:
         by_target.setdefault((build.platform, build.cuda is None), []).append(build)
+    companions: dict[tuple[str, str, str], list[Companion]] = {}
+    for row in facts.companions:
+        companions.setdefault((row.package, row.index, row.platform), []).append(row)
     series = torch_series(facts)
     known = [build.glibc for build in facts.builds if build.glibc]
     return Index(
@@ -104,6 +108,7 @@ def _build_index(facts: Facts) -> Index:
         series=series,
         supported=frozenset(version for version in versions if minor(version) in series),
         by_target={target: tuple(builds) for target, builds in by_target.items()},
+        companions=companions,
     )
 
 

@@ -14,6 +14,18 @@ CONFLICT_SCHEMA = "envkit.conflict/1"
 SOURCES = ("auto", "pytorch", "pypi", "conda-forge", "conda-pytorch")
 
 
+@dataclass(frozen=True, slots=True)
+class WantedPackage:
+    """A package that has to go with the answer's torch: torchaudio, or torchvision 0.21."""
+
+    package: str  # as the index spells it: 'torchvision'
+    version: Constraint | None = None  # None: any
+
+    def __str__(self) -> str:
+        text = "" if self.version is None else self.version.text
+        return f"{self.package}{'==' if text[:1].isdigit() else ''}{text}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """The user's constraints. None means "the newest that is compatible with the rest"."""
@@ -33,6 +45,7 @@ class Request:
     allow_forward_compat: bool = False  # a permission: it never makes fewer builds fit
     today: str | None = None  # ISO date for `supported_only` and the answer's support; None: the date of the facts
     template: str | None = None  # 'wheels' excludes conda sources
+    packages: tuple[WantedPackage, ...] = ()  # that the answer has to have; others are left out where they do not fit
     # Field -> how a value was interpreted that is not taken literally: 'ubuntu', or the CUDA that nvidia-smi prints.
     understood: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -93,8 +106,10 @@ class Resolution:
     triton: str | None
     python: str
     pythons: tuple[str, ...] | None  # None: unknown for this build
-    torchvision: str | None
+    torchvision: str | None  # None: no file of it fits, or none is known; `reasons` says which
     torchaudio: str | None
+    # Package -> version of its wheel as a pin names it: {'torch': '2.9.1+cu130', 'torchvision': '0.24.1'}; {} for conda.
+    files: Mapping[str, str]
     source: str
     index: str | None
     channels: tuple[str, ...]
@@ -112,8 +127,8 @@ class Resolution:
     reasons: dict[str, str] = field(default_factory=dict)  # field -> why
     sources: tuple[str, ...] = ()  # ids of the fact sources used
     rejected_count: int = 0
-    # Companions without a file for this Python -> the Pythons that they have one for. `reasons` has it as a sentence.
-    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Companions without a file that fits -> the Pythons that they have one for. `reasons` says why.
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
 
     download: Download | None = field(default=None, compare=False)  # None if it was read from a plan
     support: Support | None = field(default=None, compare=False)  # as above
@@ -136,6 +151,7 @@ class Resolution:
             "pythons": None if self.pythons is None else list(self.pythons),
             "torchvision": self.torchvision,
             "torchaudio": self.torchaudio,
+            "files": dict(self.files),
             "source": self.source,
             "index": self.index,
             "channels": list(self.channels),

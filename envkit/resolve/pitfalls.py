@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from envkit.facts.conditions import alternatives, concerns
-from envkit.facts.model import Build, Release, Trap
+from envkit.facts.model import Build, Companion, Release, Trap
 from envkit.ground.versions import key, parse_constraint
-from envkit.resolve.choice import COMPANIONS, companion, companion_version, compile_supported
+from envkit.resolve.choice import compile_supported
+from envkit.resolve.companions import COMPANIONS, companion, left_out
 from envkit.resolve.forward import FORWARD, package
-from envkit.resolve.index import WHEEL_SOURCES, unsure
+from envkit.resolve.index import WHEEL_SOURCES, Index, unsure
 from envkit.resolve.rules import Sieve, code, cudnn_doubted, driven_doubted
 
 PACKAGES = ("numpy", "setuptools", "mkl")
@@ -72,6 +73,8 @@ def advice(chosen: Chosen) -> Advice:
             pins.setdefault(name + _avoiding(trap.when[name]), trap.title)
         if not packages:
             warnings.append(f"{trap.title}: {trap.effect} {trap.fix}")
+    for requirement in chosen.build.index_lacks:
+        pins.setdefault(requirement, f"required, and the index of CUDA {chosen.build.cuda} does not have it")
     own = chosen.release.setuptools if chosen.release else None
     if own and own[0] in "<>=!~":
         pins.setdefault(f"setuptools{own}", f"torch {chosen.build.torch} requires it")
@@ -141,12 +144,23 @@ def _row(chosen: Chosen) -> Iterator[str]:
 
 
 def _partners(chosen: Chosen) -> Iterator[str]:
-    """Yield a warning for each companion without a file for this Python."""
+    """Yield a warning for each companion without a file that fits, and for one that lacks torch's CUDA."""
     for name in COMPANIONS:
-        version = companion_version(chosen.build, name, chosen.sieve.index)
-        if version and companion(chosen.build, name, chosen.python, chosen.sieve.index) is None:
-            missing = f"no wheel for Python {chosen.python} on {chosen.build.platform}"
-            yield f"{name} {version}, the release for torch {chosen.build.torch}, has {missing} and is left out"
+        wheel = companion(chosen.build, name, chosen.python, chosen.sieve.index)
+        if wheel is None and chosen.build.source in WHEEL_SOURCES:
+            yield f"{name} {left_out(chosen.build, name, chosen.python, chosen.sieve.index)}"
+        elif wheel is not None and chosen.build.cuda and wheel.cuda is None and _has_cuda(wheel, chosen.sieve.index):
+            yield (
+                f"{name} {wheel.pinned} is a CPU build there: it works with torch {chosen.build.torch}, "
+                "without its own CUDA code"
+            )
+
+
+def _has_cuda(wheel: Companion, index: Index) -> bool:
+    """Return whether other wheels of the same release have CUDA code."""
+    return any(
+        row.cuda for row in index.facts.companions if (row.package, row.version) == (wheel.package, wheel.version)
+    )
 
 
 def _machine(chosen: Chosen) -> Iterator[str]:
@@ -154,7 +168,10 @@ def _machine(chosen: Chosen) -> Iterator[str]:
     build, sieve = chosen.build, chosen.sieve
     cudnn = _trap(chosen, "cudnn-old-gpu")
     for card in sieve.wanted.cards:
-        if code(build, card.gpu) == "ptx":
+        kind = code(build, card.gpu)
+        if kind == "unknown":
+            yield f"no source lists the GPUs that this build has code for, so {card} may not work; envkit verify tells"
+        if kind == "ptx":
             yield (
                 f"this build has no compiled code for {card}: the driver compiles PTX at first use, which takes "
                 "minutes and needs the native driver version or newer"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from envkit.facts.model import Build, Facts, Os
 from envkit.ground.sizes import shown_size
 from envkit.ground.versions import key, minor
-from envkit.resolve.choice import Choice, companion, companion_version, compile_supported
+from envkit.resolve.choice import Choice, compile_supported
+from envkit.resolve.companions import companion, conda_version, left_out
 from envkit.resolve.forward import FORWARD
-from envkit.resolve.gpus import sm
+from envkit.resolve.gpus import named, sm
 from envkit.resolve.index import WHEEL_SOURCES
 from envkit.resolve.model import Download, Driver, Request
 from envkit.resolve.pitfalls import Advice, Chosen, triton_gone
@@ -47,8 +48,9 @@ def reasons(
         "triton": _triton(chosen),
         "python": _python(request, chosen),
         "pythons": _UNKNOWN if build.pythons is None else "Python versions that all these packages support",
-        "torchvision": _without(chosen, "torchvision") or (paired if build.torchvision else _UNKNOWN),
-        "torchaudio": _without(chosen, "torchaudio") or _torchaudio(chosen, of_release),
+        "torchvision": _companion(chosen, "torchvision", paired),
+        "torchaudio": _companion(chosen, "torchaudio", of_release),
+        "files": "versions as the file names of this source have them" if wheel else "conda packages",
         "source": _source(request, chosen),
         "index": _index(chosen),
         "channels": "conda channels to install from" if build.channels else "wheels need no conda channel",
@@ -57,11 +59,12 @@ def reasons(
         if build.local_version
         else "file names of this source have none",
         "driver": _read_as(request, _driver(chosen, driver)),
-        "gpus": _gpus(chosen),
+        "gpus": _gpus(request, chosen),
         "gpu_archs": _archs(chosen),
         "ptx": "also included as PTX, which drivers compile for newer GPUs" if build.ptx else "no PTX in this build",
         "glibc": _glibc(chosen, system),
-        "platform": REQUESTED if request.platform != Request().platform else "default",
+        "platform": request.understood.get("platform")
+        or (REQUESTED if request.platform != Request().platform else "default"),
         "os": request.understood.get("os")
         or (f"{REQUESTED}: {system.title}" if request.os else f"default: {system.title}"),
         "pins": "; ".join(careful.pins.values()) or f"none needed by torch {build.torch}",
@@ -176,30 +179,31 @@ def _python(request: Request, chosen: Chosen) -> str:
     newer = [
         name
         for name in sieve.known_pythons(build)
-        if key(name) > key(python) and (sieve.pythons is None or name in sieve.pythons)
+        if key(name) > key(python) and sieve.may_be(name) and sieve.complete(build, name)
     ]
     if not newer:
-        return f"newest{of} that this build supports"
+        return f"newest{of} that this build supports" + (" with the packages requested" if sieve.wanted.packages else "")
     if not compile_supported(newer[0], chosen.release):
         return f"newest{of} that torch.compile in this torch supports"
     why = f"{' and '.join(newer)} {'are' if newer[1:] else 'is'} new in torch {minor(build.torch)}"
     return f"newest well-supported Python{of}; {why}"
 
 
-def _without(chosen: Chosen, name: str) -> str | None:
-    """Return why a companion is left out; None if it is not."""
-    version = companion_version(chosen.build, name, chosen.sieve.index)
-    if not version or companion(chosen.build, name, chosen.python, chosen.sieve.index):
-        return None
-    return f"left out: {name} {version} has no wheel for Python {chosen.python}"
-
-
-def _torchaudio(chosen: Chosen, of_release: str) -> str:
-    audio = chosen.build.torchaudio
-    if audio is None:
-        return _UNKNOWN
-    # torchaudio has the version of its torch from 2.0 on: 0.13 is for torch 1.13.
-    return of_release if minor(audio) == minor(chosen.build.torch) or key(audio) < key("2") else "its last release"
+def _companion(chosen: Chosen, name: str, of_release: str) -> str:
+    """Return why an answer has this version of a companion, or none."""
+    build, index = chosen.build, chosen.sieve.index
+    if build.source not in WHEEL_SOURCES:
+        return of_release if conda_version(build, name) else _UNKNOWN
+    wanted = next((package.version for package in chosen.sieve.wanted.packages if package.package == name), None)
+    wheel = companion(build, name, chosen.python, index, wanted)
+    if wheel is None:
+        return f"{name} {left_out(build, name, chosen.python, index)}"
+    if wanted is not None:
+        return f"{REQUESTED}: {name} {wanted}"
+    if chosen.release and getattr(chosen.release, name) != wheel.version:
+        return f"the newest that fits torch {build.torch}"
+    # Without an upper bound, a release goes with later releases of torch too, as the last torchaudio does.
+    return "its last release" if wheel.torch.startswith(">=") and name == "torchaudio" else of_release
 
 
 def _source(request: Request, chosen: Chosen) -> str:
@@ -245,12 +249,14 @@ def _read_as(request: Request, reason: str) -> str:
     return f"{understood}; {reason}" if understood else reason
 
 
-def _gpus(chosen: Chosen) -> str:
+def _gpus(request: Request, chosen: Chosen) -> str:
     cards = chosen.sieve.wanted.cards
     if not cards:
         return "none requested"
-    kinds = {"cubin": "compiled code", "ptx": "PTX"}
-    return "; ".join(f"{card} runs on {kinds[code(chosen.build, card.gpu) or 'ptx']}" for card in cards)
+    kinds = {"cubin": "runs on compiled code", "ptx": "runs on PTX", "unknown": "may not run: no source lists the code"}
+    runs = "; ".join(f"{named(card)} {kinds[code(chosen.build, card.gpu) or 'ptx']}" for card in cards)
+    understood = request.understood.get("gpus")
+    return f"{runs}; {understood}" if understood else runs
 
 
 def _archs(chosen: Chosen) -> str:

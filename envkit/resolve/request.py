@@ -8,13 +8,16 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from envkit.facts.model import Facts
-from envkit.ground.errors import UsageError, shown
-from envkit.ground.platforms import PLATFORMS, SPELLINGS
+from envkit.ground.errors import ConflictError, UsageError, shown
+from envkit.ground.platforms import ARM, PLATFORMS, SPELLINGS
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import similar
 from envkit.ground.versions import Constraint, is_version, key, minor, parse_constraint
-from envkit.resolve.model import SOURCES, Request
-from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system, permissions
+from envkit.resolve.companions import COMPANION_PACKAGES
+from envkit.resolve.elsewhere import refuse
+from envkit.resolve.gpus import Card, arm_host, named, others
+from envkit.resolve.model import SOURCES, Request, WantedPackage
+from envkit.resolve.wanted import asks, bare, card, operating_system, permissions
 
 FIELDS = (
     "torch",
@@ -31,6 +34,9 @@ FIELDS = (
     "supported_only",
     "allow_forward_compat",
     "template",
+    "with",
+    "torchvision",
+    "torchaudio",
 )
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,6 +50,7 @@ _CUDNN = re.compile(r"(?:cudnn[\s=-]*(?=[0-9])|v(?=[0-9]))", re.IGNORECASE)
 _CUDA = re.compile(r"(?:cuda[\s=-]*|v)(?=[0-9])", re.IGNORECASE)
 _PYTHON = re.compile(r"(?:py|cp|python)[-_ ]?3\.?([0-9]{1,2})", re.IGNORECASE)
 _PYTHON_NAME = re.compile(r"(?:py|python)[\s-]*(?=[<>!~=])", re.IGNORECASE)
+_PACKAGE = re.compile(r"(?P<name>[A-Za-z_-]+)\s*(?:==?(?!=))?\s*(?P<version>(?:[<>!~=].*|v?[0-9].*)?)")
 _FIRST_DRIVER = 100  # no driver has a smaller major version; such a number is the CUDA version of nvidia-smi
 
 
@@ -55,11 +62,11 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
 
     Raises:
         UsageError: with every error of the request, the first as its message.
+        ConflictError: a value is for another vendor or system, or a GPU contradicts the platform.
     """
+    refuse(fields, name)
     faults = _Faults()
     torch, local_cuda, local_cpu = _split_local(_version(_text(fields, "torch"), _TORCH))
-    if torch is not None and "+rocm" in torch:
-        raise UsageError(f"{name('torch')}: {torch!r} is a build for AMD GPUs. {NO_AMD}", hint=NO_AMD_HINT)
     texts = {
         "torch": torch,
         "cuda": _cuda(_text(fields, "cuda") or local_cuda),
@@ -83,13 +90,18 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
             understood["driver"] = f"{driver} is the CUDA version that nvidia-smi prints for driver branch {branch}"
             driver = printed
     gpus = tuple(_texts(fields, "gpu"))
-    for typed in gpus:
-        faults.take(card, typed, facts, name("gpu"))
     os_text = _text(fields, "os")
     os_row = None if os_text is None else faults.take(operating_system, os_text, facts, name("os"))
     if os_text is not None and os_row is not None and bare(os_text):
         understood["os"] = f"newest supported {os_text}: {os_row.title}"
-    typed_platform = (_text(fields, "platform") or Request().platform).lower()
+    cards = [row for typed in gpus if (row := faults.take(card, typed, facts, name("gpu"))) is not None]
+    for own in cards:
+        if meant := others(own, facts.gpus):
+            understood["gpus"] = f"{own.typed} is read as {named(own)}, not as {' or '.join(meant)}"
+    arm = [own for own in cards if arm_host(own.typed, own.gpu)]
+    if arm and _text(fields, "platform") is None:
+        understood["platform"] = f"{arm[0].typed} has an Arm CPU"
+    typed_platform = (_text(fields, "platform") or (ARM.name if arm else Request().platform)).lower()
     platform = faults.take(_choice, SPELLINGS.get(typed_platform, typed_platform), PLATFORMS, name("platform"))
     source = faults.take(_choice, _text(fields, "source") or Request().source, SOURCES, name("source"))
     max_size = _text(fields, "max_size")
@@ -100,7 +112,10 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
         for field in ("cuda", "cudnn", "driver", "gpu"):
             if fields.get(field):
                 faults.errors.append(_cpu_clash(field, name))
+    packages = _packages(fields, name, faults)
     faults.raise_first()
+    if arm and platform != ARM.name:
+        raise _not_arm(arm[0], name)
     return Request(
         torch=versions["torch"],
         cuda=versions["cuda"],
@@ -117,6 +132,7 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
         allow_forward_compat=bool(fields.get("allow_forward_compat")),
         today=_text(fields, "today"),
         template=_text(fields, "template"),
+        packages=packages,
         understood=understood,
     )
 
@@ -142,6 +158,47 @@ class _Faults:
             raise UsageError(first.message, hint=first.hint, details=shown([_line(error) for error in others]))
 
 
+def _packages(
+    fields: Fields, name: Callable[[str], str], faults: _Faults
+) -> tuple[WantedPackage, ...]:
+    """Return the packages that have to go with torch: of `--with torchaudio`, and of `--torchvision 0.21`."""
+    wanted: dict[str, WantedPackage] = {}
+    for text in _texts(fields, "with"):
+        row = faults.take(_package, text, name("with"))
+        if row is not None:
+            wanted[row.package] = row
+    for package in ("torchvision", "torchaudio"):
+        version = _text(fields, package)
+        if version is not None:
+            row = faults.take(_package, version if version.startswith(package) else f"{package} {version}", name(package))
+            if row is not None:
+                wanted[package] = row
+    return tuple(wanted.values())
+
+
+def _package(text: str, name: str) -> WantedPackage:
+    """Read `torchaudio`, `torchvision==0.21.0` or `torchvision 0.21`.
+
+    Raises:
+        UsageError: it is another package, or its version is none.
+    """
+    match = _PACKAGE.fullmatch(text.strip())
+    package = match["name"].lower().replace("_", "-") if match else ""
+    if match is None or package not in COMPANION_PACKAGES:
+        hint = f"use {', '.join(COMPANION_PACKAGES)}; other packages go into a definition (envkit init)"
+        raise UsageError(f"{name}: {text!r:.60} is not a package that is chosen with torch", hint=hint)
+    # A local version names a variant, which --cuda chooses.
+    version = match["version"].strip().partition("+")[0]
+    return WantedPackage(package, parse_constraint(version, name) if version else None)
+
+
+def _not_arm(arm: Card, name: Callable[[str], str]) -> ConflictError:
+    """Return the error for a platform that contradicts the Arm CPU of a product."""
+    return ConflictError(
+        f"{arm} has an Arm CPU, so no x86_64 image runs beside it", hint=f"{name('platform')} {ARM.name}"
+    )
+
+
 def words(request: Request) -> tuple[str, ...]:
     """Return the request as command-line arguments: `('--torch', '2.12', '--gpu', 'V100')`."""
     return (*(word for ask in asks(request) for word in ask.words), *permissions(request))
@@ -160,6 +217,10 @@ def changed(request: Request, field: str, value: str | None, position: int = 0) 
         field = "gpus"
         rest = [typed for index, typed in enumerate(request.gpus) if index != position]
         new = tuple(rest if value is None else [*rest, value])
+        if not rest and "platform" in request.understood:  # it followed from the GPU that goes
+            request = replace(request, platform=Request().platform, understood={})
+    elif field == "with":
+        field, new = "packages", tuple(row for index, row in enumerate(request.packages) if index != position)
     elif value is None:
         new = getattr(Request(), field)
     elif field == "allow_forward_compat":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from envkit.facts.model import Build, Facts
-from envkit.ground.versions import key
-from envkit.resolve.choice import COMPANIONS, choose, companion, companion_pythons, companion_version, python
+from collections.abc import Mapping
+
+from envkit.facts.model import Build, Companion, Facts
+from envkit.ground.versions import Constraint, key
+from envkit.resolve.choice import choose, python
+from envkit.resolve.companions import COMPANIONS, companion, companions, conda_version
 from envkit.resolve.explain import unresolvable
 from envkit.resolve.forward import FORWARD, package, packages
-from envkit.resolve.index import index
+from envkit.resolve.index import WHEEL_SOURCES, Index, index
 from envkit.resolve.model import Driver, Request, Resolution
 from envkit.resolve.pitfalls import Chosen, advice, triton_gone
 from envkit.resolve.reasons import download, reasons
@@ -34,7 +37,8 @@ def resolve(request: Request, facts: Facts) -> Resolution:
     careful = advice(chosen)
     driver = _driver(build, sieve)
     system = operating_system(request.os or DEFAULT_OS, facts)
-    partners = {name: companion(build, name, chosen.python, known) for name in COMPANIONS}
+    wheels = {name: companion(build, name, chosen.python, known, version) for name, version in _named(request).items()}
+    versions = {name: row.version if row else conda_version(build, name) for name, row in wheels.items()}
     return Resolution(
         torch=build.torch,
         cuda=build.cuda,
@@ -42,9 +46,10 @@ def resolve(request: Request, facts: Facts) -> Resolution:
         nccl=build.nccl,
         triton=None if triton_gone(chosen) else build.triton,
         python=chosen.python,
-        pythons=_pythons(build, partners),
-        torchvision=partners["torchvision"],
-        torchaudio=partners["torchaudio"],
+        pythons=_pythons(build, wheels),
+        torchvision=versions["torchvision"],
+        torchaudio=versions["torchaudio"],
+        files=_files(build, wheels),
         source=build.source,
         index=build.index,
         channels=build.channels,
@@ -62,22 +67,38 @@ def resolve(request: Request, facts: Facts) -> Resolution:
         reasons=reasons(request, chosen, choice, driver=driver, system=system, careful=careful),
         sources=_sources(chosen, careful.refs, system.refs),
         rejected_count=len(facts.builds) - choice.fitting,
-        left_out={
-            name: companion_pythons(build, name) or ()
-            for name, version in partners.items()
-            if version is None and companion_version(build, name, known)
-        },
+        left_out={name: _pythons_with(build, name, known) for name, version in versions.items() if version is None},
         download=download(build, facts),
         support=support(build.torch, chosen.python, day_of(request.today, facts), known.series, facts),
     )
 
 
-def _pythons(build: Build, partners: dict[str, str | None]) -> tuple[str, ...] | None:
+def _named(request: Request) -> dict[str, Constraint | None]:
+    """Return the packages that the answer names beside torch, with the versions that the request allows."""
+    return dict.fromkeys(COMPANIONS) | {wanted.package: wanted.version for wanted in request.packages}
+
+
+def _files(build: Build, wheels: Mapping[str, Companion | None]) -> dict[str, str]:
+    """Return the version of each wheel as a pin has to name it; empty for conda."""
+    if build.source not in WHEEL_SOURCES:
+        return {}
+    # On the Python index a file name has no local version; on others it names the variant, where the file has one.
+    own = {"torch": f"{build.torch}{build.local_version or ''}"}
+    return own | {name: row.pinned for name, row in wheels.items() if row is not None}
+
+
+def _pythons(build: Build, wheels: Mapping[str, Companion | None]) -> tuple[str, ...] | None:
     """Return the Pythons that torch and its companions all support; None if torch's own are unknown."""
     if build.pythons is None:
         return None
-    lists = [companion_pythons(build, name) or () for name, version in partners.items() if version]
+    lists = [row.pythons for row in wheels.values() if row is not None]
     return tuple(name for name in build.pythons if all(name in pythons for pythons in lists))
+
+
+def _pythons_with(build: Build, name: str, known: Index) -> tuple[str, ...]:
+    """Return the Pythons of a build for which a companion that is left out has a file."""
+    listed = {python for row in companions(build, name, None, known) for python in row.pythons}
+    return tuple(python for python in build.pythons or () if python in listed)
 
 
 def _driver(build: Build, sieve: Sieve) -> Driver | None:

@@ -13,9 +13,11 @@ from functools import cached_property
 
 from envkit.facts.model import Build, Gpu
 from envkit.ground.versions import Constraint, key
+from envkit.resolve.companions import companion, conda_version
 from envkit.resolve.forward import FORWARD
 from envkit.resolve.gpus import Card
 from envkit.resolve.index import WHEEL_SOURCES, Index, doubted_floor, unsure
+from envkit.resolve.model import WantedPackage
 from envkit.resolve.support import supported_pythons
 from envkit.resolve.wanted import Wanted
 
@@ -59,6 +61,24 @@ class Sieve:
         """Return the Pythons of a build, or of its torch release if the build's own are unknown."""
         return self.index.siblings[build.torch] if build.pythons is None else build.pythons
 
+    def guessed(self, build: Build) -> bool:
+        """Return whether it is unknown if a build has code for one of the GPUs."""
+        return build.archs is None and any(code(build, card.gpu) == "unknown" for card in self.wanted.cards)
+
+    def may_be(self, python: str) -> bool:
+        """Return whether the request allows a Python."""
+        return self.pythons is None or python in self.pythons
+
+    def complete(self, build: Build, python: str) -> bool:
+        """Return whether every package that has to go with torch fits a build and a Python."""
+        return all(self._fits(build, wanted, python) for wanted in self.wanted.packages)
+
+    def _fits(self, build: Build, wanted: WantedPackage, python: str) -> bool:
+        if build.source in WHEEL_SOURCES:
+            return companion(build, wanted.package, python, self.index, wanted.version) is not None
+        version = conda_version(build, wanted.package)
+        return version is not None and (wanted.version is None or wanted.version.allows(version))
+
     def runs_on(self, build: Build, card: Card) -> bool:
         """Return whether a build has code and a cuDNN for one GPU; cached, because many builds share an arch list."""
         memo = (card.gpu.capability, build.archs, build.ptx, build.cuda, build.cudnn, build.platform)
@@ -73,7 +93,7 @@ class Sieve:
         # The driver compiles PTX, and must be at least as new as the toolkit that generated it. A cuda-compat package
         # contains the compiler of such a driver.
         need = self.index.needs[build.cuda or ""]
-        return kind == "cubin" or need.inferred or self.modes[build.cuda or ""] in ("native", FORWARD)
+        return kind != "ptx" or need.inferred or self.modes[build.cuda or ""] in ("native", FORWARD)
 
 
 Rule = Callable[[Build, Sieve], bool]
@@ -118,6 +138,11 @@ def python(build: Build, sieve: Sieve) -> bool:
     return bool(known) and (sieve.pythons is None or not sieve.pythons.isdisjoint(known))
 
 
+def packages(build: Build, sieve: Sieve) -> bool:
+    """Return whether an allowed Python has a file of every package that has to go with torch."""
+    return any(sieve.complete(build, name) for name in sieve.known_pythons(build) if sieve.may_be(name))
+
+
 def system(build: Build, sieve: Sieve) -> bool:
     """Return whether the OS exists for the build's platform and its glibc is new enough.
 
@@ -152,7 +177,9 @@ def size(build: Build, sieve: Sieve) -> bool:
 
 
 VERSION_RULES: tuple[Rule, ...] = (platform, device, torch, cuda, cudnn, python)
-RULES: tuple[Rule, ...] = (platform, device, torch, cuda, source, size, cudnn, driver, gpu_driver, python, system, gpu)
+RULES: tuple[Rule, ...] = (
+    platform, device, torch, cuda, source, size, cudnn, driver, gpu_driver, python, system, gpu, packages,
+)  # fmt: skip
 
 
 def fits(build: Build, sieve: Sieve, rules: Iterable[Rule] = RULES) -> bool:
@@ -185,6 +212,7 @@ def _active(sieve: Sieve, among: tuple[Rule, ...]) -> list[Rule]:
         gpu_driver: wanted.driver is None or not wanted.cards,
         system: wanted.os is None,
         gpu: not wanted.cards,
+        packages: not wanted.packages,
     }
     return [rule for rule in among if not idle.get(rule, False)]
 
@@ -214,24 +242,27 @@ def satisfiable(wanted: Wanted, index: Index) -> bool:
 
 
 def code(build: Build, gpu: Gpu) -> str | None:
-    """Return how a build runs on a GPU: `cubin`, `ptx`, or None if it does not, or its arch list is unknown.
+    """Return how a build runs on a GPU: `cubin`, `ptx`, `unknown`, or None if it does not.
+
+    What is unknown refuses nothing: a build without an arch list may run on any GPU that its CUDA can compile for. A
+    Jetson module is the exception: it runs only code built for it, which the usual builds do not have.
 
     A cubin runs on the same major with an equal or higher minor number; a Jetson module runs only cubins of exactly its
     own capability. PTX can be compiled for any later GPU, but the libraries of the toolkit must support that GPU too.
     """
-    if build.cuda is None or build.archs is None:
+    if build.cuda is None:
         return None
     if gpu.integrated:
-        return "cubin" if build.platform == "linux-aarch64" and gpu.capability in build.archs else None
+        return "cubin" if build.platform == "linux-aarch64" and gpu.capability in (build.archs or ()) else None
     if gpu.last_cuda and "last_cuda" not in gpu.inferred and key(build.cuda)[0] > key(gpu.last_cuda)[0]:
         return None
-    major, minor = _pair(gpu.capability)
-    if any(_pair(arch)[0] == major and _pair(arch)[1] <= minor for arch in build.archs):
-        return "cubin"
     knows = "first_cuda" in gpu.inferred or key(build.cuda) >= key(gpu.first_cuda)
-    if knows and any(_pair(arch) <= (major, minor) for arch in build.ptx):
-        return "ptx"
-    return None
+    major, minor = _pair(gpu.capability)
+    if any(_pair(arch)[0] == major and _pair(arch)[1] <= minor for arch in build.archs or ()):
+        return "cubin"
+    if knows and build.archs is None:
+        return "unknown"
+    return "ptx" if knows and any(_pair(arch) <= (major, minor) for arch in build.ptx) else None
 
 
 def cudnn_runs(build: Build, gpu: Gpu, index: Index) -> bool:

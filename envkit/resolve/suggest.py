@@ -24,7 +24,7 @@ from envkit.resolve.wanted import DEFAULT_OS, Ask, flag, operating_system, wante
 MOST = 3  # as many as can be compared at a glance
 # Cheapest to change first.
 COST = (
-    "cuda", "torch", "python", "cudnn", "source", "max_size", "supported_only", "template", "os", "platform",
+    "cuda", "torch", "python", "with", "cudnn", "source", "max_size", "supported_only", "template", "os", "platform",
     "allow_forward_compat", "driver", "gpu", "cpu",
 )  # fmt: skip
 _STEP = 100_000_000  # bytes: limits are suggested in tenths of a GB
@@ -141,6 +141,8 @@ def _gives(request: Request, index: Index) -> str | None:
     if not builds:
         return None
     build = choose(builds, sieve).build
+    if sieve.guessed(build):  # a suggestion is known to work, as far as the facts tell
+        return None
     runtime = f"CUDA {build.cuda}" if build.cuda else "CPU"
     return f"torch {build.torch}, {runtime}, Python {python(build, sieve)}"
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from envkit.facts.model import Facts, Os
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import similar
 from envkit.ground.versions import Constraint, key
 from envkit.resolve import forward, gpus
 from envkit.resolve.gpus import Card
-from envkit.resolve.model import Request
+from envkit.resolve.model import Request, WantedPackage
 from envkit.resolve.support import day_of
 
 DEFAULT_OS = "debian12"
@@ -48,6 +48,7 @@ class Wanted:
     max_size: int | None = None  # bytes
     supported_on: str | None = None  # ISO date on which torch and Python must still get fixes
     forward: frozenset[str] = frozenset()  # CUDA runtimes that the driver runs with a cuda-compat package
+    packages: tuple[WantedPackage, ...] = ()  # that go with the build's torch
     wheels: bool = False  # a venv on the OS's own Python: wheels only
 
 
@@ -72,6 +73,7 @@ def wanted(request: Request, facts: Facts) -> Wanted:
         max_size=None if request.max_size is None else parse_size(request.max_size, "--max-size"),
         supported_on=day_of(request.today, facts) if request.supported_only else None,
         forward=forward.allowed(request.driver, cards, facts) if request.allow_forward_compat else frozenset(),
+        packages=request.packages,
         wheels=request.template == WHEELS_TEMPLATE,
     )
 
@@ -81,10 +83,11 @@ def card(typed: str, facts: Facts, flag: str = "--gpu") -> Card:
 
     Raises:
         UsageError: no row has it; the hint has the nearest names.
+        ConflictError: it is a GPU of AMD.
     """
     gpu = gpus.find(typed, facts.gpus, short=True)
     if gpu is None and gpus.is_amd(typed):
-        raise UsageError(f"{flag}: {typed!r} is an AMD GPU. {NO_AMD}", hint=NO_AMD_HINT)
+        raise ConflictError(f"{flag}: {typed!r} is an AMD GPU. {NO_AMD}", hint=NO_AMD_HINT)
     if gpu is None:
         near = gpus.nearest(typed, facts.gpus)
         named = f"did you mean {' or '.join(near)}? Or " if near else ""
@@ -142,6 +145,7 @@ FIELDS = (
     "cuda",
     "cudnn",
     "python",
+    "with",
     "gpu",
     "driver",
     "os",
@@ -153,6 +157,9 @@ FIELDS = (
     "supported_only",
 )
 
+SEVERAL = ("gpu", "with")
+"""Fields that may be stated more than once; each statement is a constraint of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -160,7 +167,7 @@ class Ask:
 
     field: str
     words: tuple[str, ...]  # ('--gpu', 'RTX 4090')
-    position: int = 0  # among several GPUs
+    position: int = 0  # among several GPUs, or several packages
 
     def __str__(self) -> str:
         return " ".join(f'"{word}"' if _needs_quotes(word) else word for word in self.words)
@@ -181,14 +188,18 @@ def asks(request: Request) -> tuple[Ask, ...]:
     for field in FIELDS:
         if field == "gpu":
             constraints += [Ask("gpu", ("--gpu", typed), position) for position, typed in enumerate(request.gpus)]
+        elif field == "with":
+            constraints += [
+                Ask("with", ("--with", str(wanted)), position) for position, wanted in enumerate(request.packages)
+            ]
         elif field == "cpu":
             constraints += [Ask("cpu", ("--cpu",))] if request.cpu else []
         elif field == "supported_only":
             constraints += [Ask("supported_only", ("--supported-only",))] if request.supported_only else []
         elif field == "platform":
-            constraints += (
-                [Ask("platform", ("--platform", request.platform))] if request.platform != DEFAULT_PLATFORM else []
-            )
+            # A platform that follows from a GPU is not one of the user's constraints.
+            stated = request.platform != DEFAULT_PLATFORM and field not in request.understood
+            constraints += [Ask("platform", ("--platform", request.platform))] if stated else []
         elif field == "source":
             constraints += [Ask("source", ("--source", request.source))] if request.source != "auto" else []
         elif field == "template":
@@ -206,8 +217,9 @@ def permissions(request: Request) -> tuple[str, ...]:
 
 def keep(full: Wanted, stated: tuple[Ask, ...], kept: tuple[Ask, ...]) -> Wanted:
     """Return `full` without the stated constraints that are not in `kept`."""
-    removed = {ask.field for ask in stated if ask not in kept and ask.field != "gpu"}
+    removed = {ask.field for ask in stated if ask not in kept and ask.field not in SEVERAL}
     positions = {ask.position for ask in kept if ask.field == "gpu"}
+    packages = {ask.position for ask in kept if ask.field == "with"}
 
     def unless_removed(field: str, value: T) -> T | None:
         return None if field in removed else value
@@ -228,5 +240,6 @@ def keep(full: Wanted, stated: tuple[Ask, ...], kept: tuple[Ask, ...]) -> Wanted
         max_size=unless_removed("max_size", full.max_size),
         supported_on=unless_removed("supported_only", full.supported_on),
         forward=full.forward,
+        packages=tuple(wanted for position, wanted in enumerate(full.packages) if position in packages),
         wheels=full.wheels and "template" not in removed,
     )

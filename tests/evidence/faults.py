@@ -20,4 +20,4 @@ def refused(fault: str, found: tuple[int, str, str], sent: int) -> None:
     assert err.count("error: ") == 1
     assert "hint:" in err
     assert "Traceback" not in err
-    assert sent <= most
+    assert sent <= most, (sent, most)

@@ -12,6 +12,7 @@ from envkit.plan.planner import plan_of
 from envkit.project.definition import Drafted, choose, draft, shown
 from envkit.render.model import SYNTAXES
 from envkit.render.render import render
+from tests.support.plans import steady
 
 PROJECTS = Path(__file__).parent / "projects"
 NAMES = tuple(sorted(path.name for path in PROJECTS.iterdir()))
@@ -28,7 +29,7 @@ def drafted(name: str) -> Drafted:
 def plan(name: str) -> BuildPlan:
     """The plan of a project's definition, as if it lay in the project's folder."""
     definition = parse(drafted(name).text, where="image.yaml", folder=PROJECTS / name)
-    return plan_of(definition, {}, load())
+    return steady(plan_of(definition, {}, load()))
 
 
 def listing(name: str) -> str:

@@ -33,6 +33,7 @@ def plan(*, cuda: str | None = "12.6", user: str = "1000:1000", shm_mb: int = 51
         pythons=("3.12",),
         torchvision="0.22.1",
         torchaudio="2.7.1",
+        files={"torch": "2.7.1+cu126" if cuda else "2.7.1+cpu"},
         source="pytorch",
         index="https://wheels.example.com/cu126" if cuda else None,
         channels=(),

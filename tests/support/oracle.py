@@ -90,7 +90,8 @@ class Asked:
         self.driver: str | None = fields.get("driver")
         self.gpus = [gpu_of(typed, facts) for typed in fields.get("gpu", ())]
         self.os: Os = next(row for row in facts.oses if row.id == fields.get("os", DEFAULTS["os"]))
-        self.platform: str = fields.get("platform", DEFAULTS["platform"])
+        arm = any(name in gpu.arm_host for name, gpu in zip(fields.get("gpu", ()), self.gpus, strict=True))
+        self.platform: str = fields.get("platform", "linux-aarch64" if arm else DEFAULTS["platform"])
         self.source: str = fields.get("source", DEFAULTS["source"])
         self.venv = fields.get("template") == "wheels"
         self.cpu = bool(fields.get("cpu"))
@@ -265,9 +266,10 @@ class Oracle:
         return best
 
     def _beats(self, build: Build, other: Build, asked: Asked) -> bool:
-        """Compare by: documented, newest torch, driver mode, preferred source, advertised, newest CUDA."""
-        if unsure(build) != unsure(other):
-            return unsure(other)
+        """Compare by: documented, known code for the GPUs, torch, driver mode, preferred source, advertised, CUDA."""
+        doubts = [(unsure(row), any(code(row, gpu) == "unknown" for gpu in asked.gpus)) for row in (build, other)]
+        if doubts[0] != doubts[1]:
+            return doubts[0] < doubts[1]
         if version(build.torch) != version(other.torch):
             return version(build.torch) > version(other.torch)
         mode, mode_other = (MODES.index(self._mode(row, asked) or MODES[-1]) for row in (build, other))
@@ -325,13 +327,27 @@ class Oracle:
         return max(pythons, key=merits)
 
     def _partner(self, build: Build, name: str, python: str) -> str | None:
+        if build.source not in WHEELS:
+            stated: str | None = getattr(build, name)
+            return stated
+        page = "cpu" if build.cuda is None else "cu" + build.cuda.replace(".", "")
+        listed = {"pypi"} if build.source == "pypi" else {page, "root"}
+        fits = [
+            row.version
+            for row in self.facts.companions
+            if row.package == name and row.platform == build.platform and row.index in listed and python in row.pythons
+            and Version(build.torch) in SpecifierSet(row.torch) and _beside(name, row.cuda, build.cuda)
+        ]  # fmt: skip
         release = self.facts.releases.get(build.torch)
-        stated: str | None = getattr(build, name)
-        if stated is None and release is not None and build.source in WHEELS:
-            stated = getattr(release, name)
-        own = getattr(build, f"{name}_pythons")
-        files = build.pythons if own is None else own
-        return stated if files is None or python in files else None
+        paired = getattr(release, name, None)
+        return paired if paired in fits else max(fits, key=Version, default=None)
+
+
+def _beside(name: str, own: str | None, cuda: str | None) -> bool:
+    """Return whether a package loads beside torch's CUDA, of which torchaudio compares the whole version."""
+    if own is None:
+        return True
+    return cuda is not None and (own == cuda if name == "torchaudio" else version(own).major == version(cuda).major)
 
 
 def _versions(build: Build, asked: Asked) -> Iterator[Mask]:
@@ -406,19 +422,21 @@ def gpu_of(typed: str, facts: Facts) -> Gpu:
 
 
 def code(build: Build, gpu: Gpu) -> str | None:
-    """Return how a CUDA build runs on a GPU: with machine code (`cubin`), with `ptx`, or None."""
-    if build.cuda is None or build.archs is None:
+    """Return how a CUDA build runs on a GPU: with machine code (`cubin`), with `ptx`, None, or that it is `unknown`."""
+    if build.cuda is None:
         return None
     if gpu.integrated:
-        return "cubin" if build.platform == "linux-aarch64" and gpu.capability in build.archs else None
+        listed = build.archs is not None and gpu.capability in build.archs
+        return "cubin" if build.platform == "linux-aarch64" and listed else None
     cuda, own = version(build.cuda), pair(gpu.capability)
     if gpu.last_cuda is not None and "last_cuda" not in gpu.inferred and cuda.major > version(gpu.last_cuda).major:
         return None
-    if any(pair(arch)[0] == own[0] and pair(arch)[1] <= own[1] for arch in build.archs):
+    if any(pair(arch)[0] == own[0] and pair(arch)[1] <= own[1] for arch in build.archs or ()):
         return "cubin"
     if "first_cuda" not in gpu.inferred and cuda < version(gpu.first_cuda):
         return None
-    return "ptx" if any(pair(arch) <= own for arch in build.ptx) else None
+    jit = "ptx" if any(pair(arch) <= own for arch in build.ptx) else None
+    return "unknown" if build.archs is None else jit
 
 
 def supports(driver: str, gpu: Gpu) -> bool:

@@ -101,6 +101,9 @@ class TorchWheel:
                 "torch/lib/libtorch_python.so": library(flags=flags.encode() if self.cuda else b""),
                 "torch/lib/libtorch_cuda.so": fat_library(flags),
             }
+        elif self.cuda:
+            local = f"{self.version}+cu{self.cuda.replace('.', '')}"
+            files[f"{self.name}/version.py"] = f"__version__ = '{local}'\ngit_version = '0'\n".encode()
         return {**files, **self.more}
 
     def data(self) -> bytes:
@@ -117,10 +120,12 @@ def release(version: str = "2.15.0", **changed: Any) -> list[TorchWheel]:
     first = TorchWheel(version=version, **changed)
     pythons = [f"cp3{number}" for number in range(11, 16)]
     wheels = [replace(wheel, python=python) for wheel in (first, arm(first)) for python in pythons]
-    for name, partner, last in (("torchvision", "0.29.2", 15), ("torchaudio", "2.11.0", 14)):
-        for python in [f"cp3{number}" for number in range(11, last + 1)]:
-            wheel = TorchWheel(name=name, version=partner, requires=("torch>=2.14.0",), python=python)
-            wheels += [wheel, arm(wheel)]
+    vision = TorchWheel(name="torchvision", version="0.29.2", requires=("torch>=2.14.0",), cuda="13.2")
+    audio = TorchWheel(name="torchaudio", version="2.11.0", requires=(), cuda="13.0")
+    for wheel, last in ((vision, 15), (audio, 14)):
+        for python in [f"cp3{number}" for number in range(10, last + 1)]:
+            own = replace(wheel, python=python)
+            wheels += [own, arm(own)]
     return wheels
 
 

@@ -210,7 +210,7 @@ def test_auto_on_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys
 @pytest.mark.parametrize("words", [["--rocm"], ["--rocm", "6.2"], ["--torch", "2.4", "--rocm"]])
 def test_rocm_is_not_supported(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(words, capsys)
-    assert (code, out) == (2, "")
+    assert (code, out) == (3, "")
     assert err.startswith("error: --rocm: AMD GPUs are not supported\n")
     assert "hint: use an NVIDIA GPU, or --cpu for a build without CUDA" in err
 

@@ -31,7 +31,7 @@ from envkit.cli.main import run
         ("matrix lst", "unknown command 'lst'; did you mean `envkit matrix list`?", "envkit matrix list --help"),
         ("cache xyzzy", "unknown command 'xyzzy'", "envkit cache --help lists the commands"),
         ("resolve 12.6", "unknown image definition '12.6'", "versions are options: --cuda 12.6, --torch 12.6 or"),
-        ("resolve torch==2.7", "unknown image definition 'torch==2.7'", "versions are options: --torch 2.7"),
+        ("lock torch==2.7", "unknown image definition 'torch==2.7'", "versions are options: --torch 2.7"),
         ("lock defualt", "unknown image definition 'defualt'", "did you mean default? use one of "),
     ],
 )

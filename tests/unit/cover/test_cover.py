@@ -190,7 +190,7 @@ def test_v100_and_b200_need_two_images_and_the_reasons_name_the_architecture() -
 
 
 def test_an_old_driver_forces_an_image_and_a_newer_one_saves_it() -> None:
-    found = covered(("B200", "580.65.06"), ("A100", "535.104.05"), torch=">=2.12")
+    found = covered(("B200", "580.65.06"), ("A100", "535.104.05"), torch=">=2.14")
     assert len(found.images) == 2
     [old] = [image for image in found.images if image.resolution.cuda == "12.6"]
     assert old.forced_by[0].hosts.title == "A100 (sm_80), driver 535.104.05"
@@ -204,7 +204,7 @@ def test_an_old_driver_forces_an_image_and_a_newer_one_saves_it() -> None:
 
 
 def test_classes_that_share_a_fault_are_raised_together() -> None:
-    found = covered(("B200", "580.65.06"), ("A100", "535.104.05"), ("T4", "535.104.05"), torch=">=2.12")
+    found = covered(("B200", "580.65.06"), ("A100", "535.104.05"), ("T4", "535.104.05"), torch=">=2.14")
     joint = [one for one in found.savings if one.driver is not None]
     assert [len(one.hosts) for one in joint] == [2]
 

@@ -128,6 +128,7 @@ def test_a_capability_beside_an_unknown_name_is_enough() -> None:
 def test_kubernetes_nodes_by_their_labels() -> None:
     newer = {key: value for key, value in LABELS.items() if "cuda.driver" not in key}
     newer |= {"nvidia.com/cuda.driver-version.full": "570.86.15", "kubernetes.io/arch": "amd64"}
+    newer |= {"nvidia.com/gpu.product": "NVIDIA-H200"}
     tree = {
         "kind": "List",
         "items": [
@@ -143,8 +144,18 @@ def test_kubernetes_nodes_by_their_labels() -> None:
     assert found.hosts[0].os == "Ubuntu 22.04.4 LTS"
     assert titles(json.dumps(tree)) == [
         "NVIDIA-GH200-480GB (sm_90), driver 550.54.15, linux-aarch64: old",
-        "NVIDIA-GH200-480GB (sm_90), driver 570.86.15: new",
+        "NVIDIA-H200 (sm_90), driver 570.86.15: new",
     ]
+
+
+def test_the_platform_follows_from_a_product_with_an_arm_cpu() -> None:
+    rows = "name,gpu,driver\na,NVIDIA GH200 480GB,550.54.15\nb,H100,550.54.15\n"
+    assert titles(rows) == [
+        "H100 (sm_90), driver 550.54.15: b",
+        "NVIDIA GH200 480GB (sm_90), driver 550.54.15, linux-aarch64: a",
+    ]
+    with pytest.raises(UsageError, match="has an Arm CPU, but the architecture is 'x86_64'"):
+        titles("name,gpu,driver,arch\na,GH200,550.54.15,x86_64\n")
 
 
 def test_a_node_with_gpus_and_without_labels_needs_flags() -> None:

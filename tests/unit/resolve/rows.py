@@ -3,7 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from envkit.facts.model import Build, Cudnn, Facts, Gpu, MinorCompat, Os, PythonSeries, Release, ToolkitDriver, Trap
+from envkit.facts.model import (
+    Build,
+    Companion,
+    Cudnn,
+    Facts,
+    Gpu,
+    MinorCompat,
+    Os,
+    PythonSeries,
+    Release,
+    ToolkitDriver,
+    Trap,
+)
 
 BUILD = Build(
     torch="2.6.0",
@@ -20,11 +32,10 @@ BUILD = Build(
     channels=(),
     selector=None,
     local_version="+cu126",
+    index_lacks=(),
     glibc="2.28",
-    torchvision="0.21.0",
-    torchaudio="2.6.0",
-    torchvision_pythons=None,
-    torchaudio_pythons=None,
+    torchvision=None,
+    torchaudio=None,
     wheel_size=None,
     pulled_size=None,
     advertised=True,
@@ -32,6 +43,19 @@ BUILD = Build(
     note=None,
     refs=("b",),
 )
+VISION = Companion(
+    package="torchvision",
+    version="0.21.0",
+    index="cu126",
+    platform="linux-64",
+    local_version="+cu126",
+    cuda="12.6",
+    torch_cuda="12",
+    pythons=("3.10", "3.11"),
+    torch="==2.6.0",
+    refs=("v",),
+)
+AUDIO = replace(VISION, package="torchaudio", version="2.6.0", torch_cuda="12.6", refs=("a",))
 RELEASE = Release(
     torch="2.6.0",
     released="2025-01-29",
@@ -128,6 +152,7 @@ def facts(*builds: Build, **changes: Any) -> Facts:
         version=1,
         releases=releases,
         builds=builds,
+        companions=(VISION, AUDIO),
         toolkits=TOOLKITS,
         compat=COMPAT,
         forward=(),

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from envkit.facts.load import load
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import ConflictError, UsageError
 from envkit.resolve.explain import Unresolvable
 from envkit.resolve.model import Resolution
 from envkit.resolve.request import parse
@@ -27,7 +27,7 @@ def wrong(case: Mapping[str, Any]) -> list[str]:
         told = " ".join((error.message, *error.details, error.hint or ""))
         missing = [text for text in case.get("refused", ()) if text not in told]
         return missing if "refused" in case else [f"refused: {told}"]
-    except UsageError as error:
+    except (UsageError, ConflictError) as error:
         right = "hint" in case and case["hint"] in f"{error.message} {error.hint}"
         return [] if right else [f"not understood: {error.message}"]
     if "gives" not in case:

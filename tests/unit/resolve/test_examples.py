@@ -128,9 +128,21 @@ def test_a_gpu_alone_brings_its_own_least_driver(answer: Answer) -> None:
 
 
 def test_no_wheel_for_an_old_and_a_new_gpu(conflict: Find) -> None:
-    found = conflict("--gpu V100 --gpu B200 --torch 2.12")
-    assert found.clash == ("--torch 2.12", "--gpu V100", "--gpu B200")
-    assert "V100 (sm_70) with B200 (sm_100) is supported by torch 2.8.0 to 2.10.0" in found.because
+    found = conflict("--gpu V100 --gpu B200 --torch 2.14")
+    assert found.clash == ("--torch 2.14", "--gpu V100", "--gpu B200")
+    assert (
+        "torch 2.14 with V100 (sm_70) has compiled code for sm_50 to sm_90; none of it runs on B200 (sm_100)"
+        in found.because
+    )
+
+
+def test_an_unknown_list_of_gpus_warns_and_refuses_nothing(answer: Answer) -> None:
+    found = answer("--gpu A100 --torch 2.10 --source conda-forge")
+    assert (found.torch, found.gpu_archs) == ("2.10.0", None)
+    assert any("A100 (sm_80) may not work" in text for text in found.warnings)
+    # A build that is known to have the code comes first, also if it is older.
+    grace = answer("--gpu GH200 --platform linux-aarch64 --cuda 12.9")
+    assert grace.gpu_archs is None or "9.0" in grace.gpu_archs
 
 
 def test_a_torch_the_facts_do_not_know(conflict: Find) -> None:
@@ -302,11 +314,13 @@ def test_thor_takes_the_server_wheels_for_aarch64(answer: Answer, conflict: Find
 
 
 def test_the_pythons_of_a_set_are_those_of_all_its_wheels(answer: Answer) -> None:
-    whole = answer("--torch 2.15.0")
+    whole = answer("--torch 2.15.0 --cuda 13.0")
     assert (whole.torchaudio, whole.pythons) == ("2.11.0", ("3.11", "3.12", "3.13", "3.14"))
-    newest = answer("--torch 2.15.0 --python 3.15")
+    newest = answer("--torch 2.15.0 --cuda 13.0 --python 3.15")
     assert (newest.torchvision, newest.torchaudio, "3.15" in (newest.pythons or ())) == ("0.29.2", None, True)
-    assert newest.reasons["torchaudio"] == "left out: torchaudio 2.11.0 has no wheel for Python 3.15"
+    assert newest.reasons["torchaudio"] == (
+        "torchaudio 2.11.0, the release for torch 2.15.0, has no wheel for Python 3.15 on linux-64 and is left out"
+    )
     assert answer("--torch 1.13.1").python == "3.10"
 
 

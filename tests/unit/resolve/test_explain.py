@@ -118,11 +118,6 @@ JETSON = (
             "torch 2.15 comes with CUDA 13 only, which has no code for Volta (sm_70)",
         ),
         (
-            "--gpu A100 --torch 2.10 --source conda-forge",
-            ("--torch 2.10", "--gpu A100", "--source conda-forge"),
-            "it is unknown which GPUs torch 2.10 with source conda-forge has code for, so A100 (sm_80) may not work",
-        ),
-        (
             "--gpu K40",
             ("--gpu K40",),
             "compiled code exists for sm_37 to sm_120; none of it runs on K40 (sm_35)",

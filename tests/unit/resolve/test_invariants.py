@@ -18,7 +18,7 @@ from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import key, parse_constraint
 from envkit.resolve.gpus import Card
 from envkit.resolve.index import WHEEL_SOURCES, index, unsure
-from envkit.resolve.model import Request
+from envkit.resolve.model import Request, Resolution
 from envkit.resolve.resolver import resolve
 from envkit.resolve.rules import Sieve, code, fits
 from envkit.resolve.wanted import Wanted
@@ -111,6 +111,17 @@ def questions() -> Iterator[tuple[str, str, str]]:
                 yield from ((torch, python, platform) for python in pythons)
 
 
+def pages_of(found: Resolution, name: str) -> tuple[str, ...]:
+    """The Pythons of the very file that an answer pins, from the rows of the facts."""
+    page = "cpu" if found.cuda is None else f"cu{found.cuda.replace('.', '')}"
+    return next(
+        row.pythons
+        for row in known().companions
+        if (row.package, row.platform, row.pinned) == (name, found.platform, found.files[name])
+        and row.index in (page, "root")
+    )
+
+
 @pytest.mark.parametrize("source", ["pypi", "auto"])
 def test_no_answer_names_a_companion_without_a_wheel(source: str) -> None:
     files, asked, wrong = table(), 0, []
@@ -132,10 +143,11 @@ def test_no_answer_names_a_companion_without_a_wheel(source: str) -> None:
         assert found.pythons is not None
         for name in ("torchvision", "torchaudio"):
             version = getattr(found, name)
-            # Some releases are on the PyTorch index only (torchvision 0.11.0 and 0.15.0).
-            if version is None or (source == "auto" and version not in files[name]):
+            if version is None:
                 continue
             have = files[name].get(version, {}).get(platform, [])
+            if found.source == "pytorch":  # which has files for more Pythons than the Python index
+                have = list(pages_of(found, name))
             wrong += [
                 (torch, other, platform, name, version) for other in (python, *found.pythons) if other not in have
             ]

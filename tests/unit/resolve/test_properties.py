@@ -124,7 +124,7 @@ def test_the_answer_satisfies_the_request(request: Request) -> None:
         archs = [tuple(map(int, arch.split("."))) for arch in builds[0].archs or ()]
         cubin = any(have == major and below <= minor for have, below in archs)
         ptx = any(key(arch) <= key(gpu.capability) for arch in builds[0].ptx)
-        assert cubin or ptx
+        assert cubin or ptx or (builds[0].archs is None and any("may not work" in text for text in found.warnings))
         assert cudnn_runs(builds[0], gpu, rows())
         if request.driver:
             branch = key(request.driver)[0]

@@ -83,7 +83,8 @@ def test_where_the_glibc_is_not_known_the_os_must_be_newer_than_any_known_need()
         ("9.0", ("8.0",), (), None),  # nor on another major
         ("9.0", ("8.0",), ("8.0",), "ptx"),
         ("7.0", ("8.0",), ("8.0",), None),  # PTX is not compiled backwards
-        ("8.0", None, ("7.0",), None),  # an arch list that is not known proves nothing
+        ("8.0", None, ("7.0",), "unknown"),  # an arch list that is not known refuses nothing
+        ("10.0", None, (), "unknown"),
         ("10.0", ("9.0",), (), None),
         ("10.3", ("10.0",), (), "cubin"),
         ("12.0", ("10.0",), (), None),  # both are Blackwell, and not the same major

@@ -116,40 +116,43 @@ RUN set -eu; \
       RE9OVFdSSVRFQllURUNPREUiOiIxIiwiUFlUSE9OTk9VU0VSU0lURSI6IjEiLCJQWVRIT05VTkJVRkZFUkVEIjoiMSIsIlRPUkNISU5EVUNU \
       T1JfQ0FDSEVfRElSIjoiL3RtcC9ob21lLy5jYWNoZS9pbmR1Y3RvciIsIlRPUkNIX0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlL3RvcmNoIiwi \
       VFJJVE9OX0NBQ0hFX0RJUiI6Ii90bXAvaG9tZS8uY2FjaGUvdHJpdG9uIiwiVklSVFVBTF9FTlYiOiIvb3B0L2VudiIsIlhER19DQUNIRV9I \
-      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiI5ZDYxZDFjOTFmNzY0NWZiMWE3ZWU5YTY1MTkzNzY3NDhjOGRiZGZj \
-      MDkzZDQzYTk2ZmEzNDE1ZGE3ZDgxY2YwIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
+      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiJmYWNjZmFjY2ZhY2NmYWNjZmFjY2ZhY2NmYWNjZmFjY2ZhY2NmYWNj \
+      ZmFjY2ZhY2NmYWNjZmFjY2ZhY2NmYWNjIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
       MTMyIiwic2V0dXB0b29scz49NzcuMC4zIiwibnVtcHkiXSwiZmVhdHVyZXMiOltdLCJmbGF2b3IiOiJydW50aW1lIiwiaW5zdGFsbGVyIjpu \
       dWxsLCJpbnRlcnByZXRlciI6InB5dGhvbjMuMTIiLCJsYWJlbHMiOnt9LCJuYW1lIjoicm9ja3k5Iiwib3NfZmFtaWx5IjoicnBtIiwicGlw \
       IjpbXSwicHJlZml4IjoiL29wdC9lbnYiLCJyZXNvbHV0aW9uIjp7ImNoYW5uZWxzIjpbXSwiY3VkYSI6IjEzLjIiLCJjdWRubiI6IjkuMjYu \
-      MC41MSIsImRyaXZlciI6eyJnaXZlbiI6bnVsbCwibWluaW11bSI6IjU4MCIsIm1vZGUiOm51bGwsIm5hdGl2ZSI6IjU5NS40NS4wNCJ9LCJn \
-      bGliYyI6IjIuMjgiLCJncHVfYXJjaHMiOlsiNy41IiwiOC4wIiwiOC42IiwiOS4wIiwiMTAuMCIsIjEyLjAiXSwiZ3B1cyI6W10sImluZGV4 \
-      IjoiaHR0cHM6Ly9kb3dubG9hZC5weXRvcmNoLm9yZy93aGwvY3UxMzIiLCJsb2NhbF92ZXJzaW9uIjoiK2N1MTMyIiwibmNjbCI6IjIuMzAu \
-      NyIsIm9zIjoicm9ja3lsaW51eDkiLCJwaW5zIjpbInNldHVwdG9vbHM+PTc3LjAuMyJdLCJwbGF0Zm9ybSI6ImxpbnV4LTY0IiwicHR4Ijpb \
-      XSwicHl0aG9uIjoiMy4xMiIsInB5dGhvbnMiOlsiMy4xMSIsIjMuMTIiLCIzLjEzIiwiMy4xNCJdLCJyZWFzb25zIjp7ImNoYW5uZWxzIjoi \
-      d2hlZWxzIG5lZWQgbm8gY29uZGEgY2hhbm5lbCIsImN1ZGEiOiJuZXdlc3QgZm9yIHRvcmNoIDIuMTUuMCB0aGF0IGlzIGNvbXBhdGlibGUg \
-      d2l0aCB0aGUgcmVzdCIsImN1ZG5uIjoiY29tZXMgd2l0aCB0aGlzIGJ1aWxkIiwiZHJpdmVyIjoiQ1VEQSAxMy4yIHNoaXBzIHdpdGggNTk1 \
-      LjQ1LjA0OyB0aGUgbWluaW11bSBpcyA1ODAiLCJnbGliYyI6Im1pbmltdW0gZm9yIHRoaXMgYnVpbGQ7IHJvY2t5bGludXg5IGhhcyAyLjM0 \
-      IiwiZ3B1X2FyY2hzIjoiY29tcGlsZWQgY29kZSBmb3Igc21fNzUgdG8gc21fMTIwOyBhbHNvIHJ1bnMgb24gbGF0ZXIgbWlub3IgdmVyc2lv \
-      bnMgb2YgdGhhdCBtYWpvciIsImdwdXMiOiJub25lIHJlcXVlc3RlZCIsImluZGV4IjoidGhlIHdoZWVsIGluZGV4IG9mIHRoaXMgQ1VEQSIs \
-      ImxvY2FsX3ZlcnNpb24iOiJwaW5zIHRoZSBidWlsZCwgc28gbm8gb3RoZXIgaW5kZXggY2FuIHNhdGlzZnkgaXQiLCJuY2NsIjoiY29tZXMg \
-      d2l0aCB0aGlzIGJ1aWxkIiwib3MiOiJmcm9tIGltYWdlcy9yb2NreTkueWFtbDogUm9ja3kgTGludXggOSIsInBpbnMiOiJ0b3JjaCAyLjE1 \
-      LjAgcmVxdWlyZXMgaXQiLCJwbGF0Zm9ybSI6ImRlZmF1bHQiLCJwdHgiOiJubyBQVFggaW4gdGhpcyBidWlsZCIsInB5dGhvbiI6ImZyb20g \
-      aW1hZ2VzL3JvY2t5OS55YW1sIiwicHl0aG9ucyI6IlB5dGhvbiB2ZXJzaW9ucyB0aGF0IGFsbCB0aGVzZSBwYWNrYWdlcyBzdXBwb3J0Iiwi \
-      c2VsZWN0b3IiOiJub3RoaW5nIHRvIHNlbGVjdCIsInNvdXJjZSI6InRoZSBQeVRvcmNoIHdoZWVsIGluZGV4OiB0aGUgdmVyc2lvbiBuYW1l \
-      cyBpdHMgQ1VEQSwgc28gaXQgaXMgcHJlZmVycmVkIiwidG9yY2giOiJuZXdlc3QgcmVsZWFzZSIsInRvcmNoYXVkaW8iOiJpdHMgbGFzdCBy \
-      ZWxlYXNlIiwidG9yY2h2aXNpb24iOiJ0aGUgcmVsZWFzZSBmb3IgdGhpcyB0b3JjaDsgTm8gdG9yY2h2aXNpb24gcmVsZWFzZSBuYW1lcyAy \
-      LjE1LjA7IDAuMjkuMiBhY2NlcHRzIGFueSB0b3JjaCBmcm9tIDIuMTQuMCBvbiwgc28gdGhpcyBwYWlyIGlzIGluZmVycmVkLiB0b3JjaGF1 \
-      ZGlvIGVuZGVkIHdpdGggMi4xMS4wLCB3aGljaCBzZXRzIG5vIHRvcmNoIHZlcnNpb24gYW5kIGlzIG1lYW50IGZvciB0b3JjaCAyLjExIGFu \
-      ZCBsYXRlci4iLCJ0cml0b24iOiJyZXF1aXJlZCBieSB0aGlzIHRvcmNoIiwid2FybmluZ3MiOiJjb21wYXRpYmlsaXR5IGRhdGEgb2YgMjAy \
-      Ni0xMS0yMCJ9LCJyZWplY3RlZF9jb3VudCI6NDEyLCJzY2hlbWEiOiJlbnZraXQucmVzb2x1dGlvbi8xIiwic2VsZWN0b3IiOm51bGwsInNv \
-      dXJjZSI6InB5dG9yY2giLCJzb3VyY2VzIjpbInB5cGlfd2hlZWwiLCJ0ZXN0aW5mcmE6MDBmYTU3ODBjYzc1IiwicmVsZWFzZV9tZF8yXzE0 \
-      IiwicHlwaV9zaW1wbGUiLCJweXBpX3BhcnRuZXJzIiwibnZfcmVsbm90ZXNfdGFibGVfY29weSIsImppbXZlciIsIm52X3JlZGlzdHJpYiIs \
-      Im52X212Y19wYWdlIiwidXZfYmFja2VuZCIsInJoZWw5X3B5dGhvbiIsInJvY2t5X3ZlcnNpb25zIiwiZGlzdHJvX2dsaWJjIiwibnZfZG9j \
-      a2VyIiwiYXVkaW9fNDIxMiJdLCJ0b3JjaCI6IjIuMTUuMCIsInRvcmNoYXVkaW8iOm51bGwsInRvcmNodmlzaW9uIjoiMC4yOS4yIiwidHJp \
-      dG9uIjoiMy45LioiLCJ3YXJuaW5ncyI6W119LCJzY2hlbWEiOiJlbnZraXQucGxhbi8xIiwic21va2UiOnsiYmF0Y2hfbWIiOjE2LCJjb21w \
-      aWxlIjoib3B0aW9uYWwiLCJudW1fd29ya2VycyI6MiwicGluX21lbW9yeSI6dHJ1ZSwicHJlZmV0Y2hfZmFjdG9yIjoyLCJzaG1fbWIiOjEw \
-      MjQsInRpZXIiOiJxdWljayJ9LCJzb2x2ZV9lbnYiOnt9LCJzeXN0ZW0iOlsicHl0aG9uMy4xMiJdLCJ0ZW1wbGF0ZSI6IndoZWVscyIsInRp \
-      dGxlIjoiUHlUb3JjaCBvbiBSb2NreSBMaW51eCA5IiwidXNlciI6IjEwMDA6MTAwMCIsIndvcmtkaXIiOiIvd29ya3NwYWNlIn0K \
+      MC41MSIsImRyaXZlciI6eyJnaXZlbiI6bnVsbCwibWluaW11bSI6IjU4MCIsIm1vZGUiOm51bGwsIm5hdGl2ZSI6IjU5NS40NS4wNCJ9LCJm \
+      aWxlcyI6eyJ0b3JjaCI6IjIuMTUuMCtjdTEzMiIsInRvcmNodmlzaW9uIjoiMC4yOS4yK2N1MTMyIn0sImdsaWJjIjoiMi4yOCIsImdwdV9h \
+      cmNocyI6WyI3LjUiLCI4LjAiLCI4LjYiLCI5LjAiLCIxMC4wIiwiMTIuMCJdLCJncHVzIjpbXSwiaW5kZXgiOiJodHRwczovL2Rvd25sb2Fk \
+      LnB5dG9yY2gub3JnL3dobC9jdTEzMiIsImxvY2FsX3ZlcnNpb24iOiIrY3UxMzIiLCJuY2NsIjoiMi4zMC43Iiwib3MiOiJyb2NreWxpbnV4 \
+      OSIsInBpbnMiOlsic2V0dXB0b29scz49NzcuMC4zIl0sInBsYXRmb3JtIjoibGludXgtNjQiLCJwdHgiOltdLCJweXRob24iOiIzLjEyIiwi \
+      cHl0aG9ucyI6WyIzLjExIiwiMy4xMiIsIjMuMTMiLCIzLjE0IiwiMy4xNSJdLCJyZWFzb25zIjp7ImNoYW5uZWxzIjoid2hlZWxzIG5lZWQg \
+      bm8gY29uZGEgY2hhbm5lbCIsImN1ZGEiOiJuZXdlc3QgZm9yIHRvcmNoIDIuMTUuMCB0aGF0IGlzIGNvbXBhdGlibGUgd2l0aCB0aGUgcmVz \
+      dCIsImN1ZG5uIjoiY29tZXMgd2l0aCB0aGlzIGJ1aWxkIiwiZHJpdmVyIjoiQ1VEQSAxMy4yIHNoaXBzIHdpdGggNTk1LjQ1LjA0OyB0aGUg \
+      bWluaW11bSBpcyA1ODAiLCJmaWxlcyI6InZlcnNpb25zIGFzIHRoZSBmaWxlIG5hbWVzIG9mIHRoaXMgc291cmNlIGhhdmUgdGhlbSIsImds \
+      aWJjIjoibWluaW11bSBmb3IgdGhpcyBidWlsZDsgcm9ja3lsaW51eDkgaGFzIDIuMzQiLCJncHVfYXJjaHMiOiJjb21waWxlZCBjb2RlIGZv \
+      ciBzbV83NSB0byBzbV8xMjA7IGFsc28gcnVucyBvbiBsYXRlciBtaW5vciB2ZXJzaW9ucyBvZiB0aGF0IG1ham9yIiwiZ3B1cyI6Im5vbmUg \
+      cmVxdWVzdGVkIiwiaW5kZXgiOiJ0aGUgd2hlZWwgaW5kZXggb2YgdGhpcyBDVURBIiwibG9jYWxfdmVyc2lvbiI6InBpbnMgdGhlIGJ1aWxk \
+      LCBzbyBubyBvdGhlciBpbmRleCBjYW4gc2F0aXNmeSBpdCIsIm5jY2wiOiJjb21lcyB3aXRoIHRoaXMgYnVpbGQiLCJvcyI6ImZyb20gaW1h \
+      Z2VzL3JvY2t5OS55YW1sOiBSb2NreSBMaW51eCA5IiwicGlucyI6InRvcmNoIDIuMTUuMCByZXF1aXJlcyBpdCIsInBsYXRmb3JtIjoiZGVm \
+      YXVsdCIsInB0eCI6Im5vIFBUWCBpbiB0aGlzIGJ1aWxkIiwicHl0aG9uIjoiZnJvbSBpbWFnZXMvcm9ja3k5LnlhbWwiLCJweXRob25zIjoi \
+      UHl0aG9uIHZlcnNpb25zIHRoYXQgYWxsIHRoZXNlIHBhY2thZ2VzIHN1cHBvcnQiLCJzZWxlY3RvciI6Im5vdGhpbmcgdG8gc2VsZWN0Iiwi \
+      c291cmNlIjoidGhlIFB5VG9yY2ggd2hlZWwgaW5kZXg6IHRoZSB2ZXJzaW9uIG5hbWVzIGl0cyBDVURBLCBzbyBpdCBpcyBwcmVmZXJyZWQi \
+      LCJ0b3JjaCI6Im5ld2VzdCByZWxlYXNlIiwidG9yY2hhdWRpbyI6InRvcmNoYXVkaW8gaXMgbGVmdCBvdXQ6IG5vIGZpbGUgb2YgaXQgaXMg \
+      a25vd24gZm9yIHRvcmNoIDIuMTUuMCBvbiB0aGUgaW5kZXggY3UxMzIsIGxpbnV4LTY0OyBmb3IgdG9yY2ggMi4xNS4wIHRoZXJlIGlzIG9u \
+      ZSB3aXRoIC0tY3VkYSAxMy4wIiwidG9yY2h2aXNpb24iOiJ0aGUgcmVsZWFzZSBmb3IgdGhpcyB0b3JjaDsgTm8gdG9yY2h2aXNpb24gcmVs \
+      ZWFzZSBuYW1lcyAyLjE1LjA7IDAuMjkuMiBhY2NlcHRzIGFueSB0b3JjaCBmcm9tIDIuMTQuMCBvbiwgc28gdGhpcyBwYWlyIGlzIGluZmVy \
+      cmVkLiB0b3JjaGF1ZGlvIGVuZGVkIHdpdGggMi4xMS4wLCB3aGljaCBzZXRzIG5vIHRvcmNoIHZlcnNpb24gYW5kIGlzIG1lYW50IGZvciB0 \
+      b3JjaCAyLjExIGFuZCBsYXRlci4iLCJ0cml0b24iOiJyZXF1aXJlZCBieSB0aGlzIHRvcmNoIiwid2FybmluZ3MiOiJjb21wYXRpYmlsaXR5 \
+      IGRhdGEgb2YgMjAyNi0xMS0yMCJ9LCJyZWplY3RlZF9jb3VudCI6MCwic2NoZW1hIjoiZW52a2l0LnJlc29sdXRpb24vMSIsInNlbGVjdG9y \
+      IjpudWxsLCJzb3VyY2UiOiJweXRvcmNoIiwic291cmNlcyI6WyJweXBpX3doZWVsIiwidGVzdGluZnJhOjAwZmE1NzgwY2M3NSIsInJlbGVh \
+      c2VfbWRfMl8xNCIsInB5cGlfc2ltcGxlIiwicHlwaV9wYXJ0bmVycyIsIm52X3JlbG5vdGVzX3RhYmxlX2NvcHkiLCJqaW12ZXIiLCJudl9y \
+      ZWRpc3RyaWIiLCJudl9tdmNfcGFnZSIsInV2X2JhY2tlbmQiLCJyaGVsOV9weXRob24iLCJyb2NreV92ZXJzaW9ucyIsImRpc3Ryb19nbGli \
+      YyIsIm52X2RvY2tlciJdLCJ0b3JjaCI6IjIuMTUuMCIsInRvcmNoYXVkaW8iOm51bGwsInRvcmNodmlzaW9uIjoiMC4yOS4yIiwidHJpdG9u \
+      IjoiMy45LioiLCJ3YXJuaW5ncyI6W119LCJzY2hlbWEiOiJlbnZraXQucGxhbi8xIiwic21va2UiOnsiYmF0Y2hfbWIiOjE2LCJjb21waWxl \
+      Ijoib3B0aW9uYWwiLCJudW1fd29ya2VycyI6MiwicGluX21lbW9yeSI6dHJ1ZSwicHJlZmV0Y2hfZmFjdG9yIjoyLCJzaG1fbWIiOjEwMjQs \
+      InRpZXIiOiJxdWljayJ9LCJzb2x2ZV9lbnYiOnt9LCJzeXN0ZW0iOlsicHl0aG9uMy4xMiJdLCJ0ZW1wbGF0ZSI6IndoZWVscyIsInRpdGxl \
+      IjoiUHlUb3JjaCBvbiBSb2NreSBMaW51eCA5IiwidXNlciI6IjEwMDA6MTAwMCIsIndvcmtkaXIiOiIvd29ya3NwYWNlIn0K \
       > plan.json.base64; \
     base64 -d plan.json.base64 > plan.json; \
     rm plan.json.base64; \
@@ -278,12 +281,12 @@ LABEL "envkit.cuda"="13.2" \
     "envkit.cudnn"="9.26.0.51" \
     "envkit.driver.minimum"="580" \
     "envkit.driver.native"="595.45.04" \
-    "envkit.facts"="9d61d1c91f7645fb1a7ee9a6519376748c8dbdfc093d43a96fa3415da7d81cf0" \
+    "envkit.facts"="faccfaccfaccfaccfaccfaccfaccfaccfaccfaccfaccfaccfaccfaccfaccfacc" \
     "envkit.flavor"="runtime" \
     "envkit.gpu.archs"="7.5 8.0 8.6 9.0 10.0 12.0" \
     "envkit.name"="rocky9" \
     "envkit.nccl"="2.30.7" \
-    "envkit.plan"="sha256:91aa814b989cac400d97bd9fea06b8d77ba2d31ae97007cfeffaab5e49c75faf" \
+    "envkit.plan"="sha256:8e4f6261cd24592565d06d878c918d432f4382c7548c37eaa08f8f57c18231bb" \
     "envkit.platform"="linux-64" \
     "envkit.python"="3.12" \
     "envkit.shm-mb"="1024" \
@@ -307,40 +310,43 @@ RUN set -eu; \
       RE9OVFdSSVRFQllURUNPREUiOiIxIiwiUFlUSE9OTk9VU0VSU0lURSI6IjEiLCJQWVRIT05VTkJVRkZFUkVEIjoiMSIsIlRPUkNISU5EVUNU \
       T1JfQ0FDSEVfRElSIjoiL3RtcC9ob21lLy5jYWNoZS9pbmR1Y3RvciIsIlRPUkNIX0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlL3RvcmNoIiwi \
       VFJJVE9OX0NBQ0hFX0RJUiI6Ii90bXAvaG9tZS8uY2FjaGUvdHJpdG9uIiwiVklSVFVBTF9FTlYiOiIvb3B0L2VudiIsIlhER19DQUNIRV9I \
-      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiI5ZDYxZDFjOTFmNzY0NWZiMWE3ZWU5YTY1MTkzNzY3NDhjOGRiZGZj \
-      MDkzZDQzYTk2ZmEzNDE1ZGE3ZDgxY2YwIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
+      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiJmYWNjZmFjY2ZhY2NmYWNjZmFjY2ZhY2NmYWNjZmFjY2ZhY2NmYWNj \
+      ZmFjY2ZhY2NmYWNjZmFjY2ZhY2NmYWNjIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
       MTMyIiwic2V0dXB0b29scz49NzcuMC4zIiwibnVtcHkiXSwiZmVhdHVyZXMiOltdLCJmbGF2b3IiOiJydW50aW1lIiwiaW5zdGFsbGVyIjpu \
       dWxsLCJpbnRlcnByZXRlciI6InB5dGhvbjMuMTIiLCJsYWJlbHMiOnt9LCJuYW1lIjoicm9ja3k5Iiwib3NfZmFtaWx5IjoicnBtIiwicGlw \
       IjpbXSwicHJlZml4IjoiL29wdC9lbnYiLCJyZXNvbHV0aW9uIjp7ImNoYW5uZWxzIjpbXSwiY3VkYSI6IjEzLjIiLCJjdWRubiI6IjkuMjYu \
-      MC41MSIsImRyaXZlciI6eyJnaXZlbiI6bnVsbCwibWluaW11bSI6IjU4MCIsIm1vZGUiOm51bGwsIm5hdGl2ZSI6IjU5NS40NS4wNCJ9LCJn \
-      bGliYyI6IjIuMjgiLCJncHVfYXJjaHMiOlsiNy41IiwiOC4wIiwiOC42IiwiOS4wIiwiMTAuMCIsIjEyLjAiXSwiZ3B1cyI6W10sImluZGV4 \
-      IjoiaHR0cHM6Ly9kb3dubG9hZC5weXRvcmNoLm9yZy93aGwvY3UxMzIiLCJsb2NhbF92ZXJzaW9uIjoiK2N1MTMyIiwibmNjbCI6IjIuMzAu \
-      NyIsIm9zIjoicm9ja3lsaW51eDkiLCJwaW5zIjpbInNldHVwdG9vbHM+PTc3LjAuMyJdLCJwbGF0Zm9ybSI6ImxpbnV4LTY0IiwicHR4Ijpb \
-      XSwicHl0aG9uIjoiMy4xMiIsInB5dGhvbnMiOlsiMy4xMSIsIjMuMTIiLCIzLjEzIiwiMy4xNCJdLCJyZWFzb25zIjp7ImNoYW5uZWxzIjoi \
-      d2hlZWxzIG5lZWQgbm8gY29uZGEgY2hhbm5lbCIsImN1ZGEiOiJuZXdlc3QgZm9yIHRvcmNoIDIuMTUuMCB0aGF0IGlzIGNvbXBhdGlibGUg \
-      d2l0aCB0aGUgcmVzdCIsImN1ZG5uIjoiY29tZXMgd2l0aCB0aGlzIGJ1aWxkIiwiZHJpdmVyIjoiQ1VEQSAxMy4yIHNoaXBzIHdpdGggNTk1 \
-      LjQ1LjA0OyB0aGUgbWluaW11bSBpcyA1ODAiLCJnbGliYyI6Im1pbmltdW0gZm9yIHRoaXMgYnVpbGQ7IHJvY2t5bGludXg5IGhhcyAyLjM0 \
-      IiwiZ3B1X2FyY2hzIjoiY29tcGlsZWQgY29kZSBmb3Igc21fNzUgdG8gc21fMTIwOyBhbHNvIHJ1bnMgb24gbGF0ZXIgbWlub3IgdmVyc2lv \
-      bnMgb2YgdGhhdCBtYWpvciIsImdwdXMiOiJub25lIHJlcXVlc3RlZCIsImluZGV4IjoidGhlIHdoZWVsIGluZGV4IG9mIHRoaXMgQ1VEQSIs \
-      ImxvY2FsX3ZlcnNpb24iOiJwaW5zIHRoZSBidWlsZCwgc28gbm8gb3RoZXIgaW5kZXggY2FuIHNhdGlzZnkgaXQiLCJuY2NsIjoiY29tZXMg \
-      d2l0aCB0aGlzIGJ1aWxkIiwib3MiOiJmcm9tIGltYWdlcy9yb2NreTkueWFtbDogUm9ja3kgTGludXggOSIsInBpbnMiOiJ0b3JjaCAyLjE1 \
-      LjAgcmVxdWlyZXMgaXQiLCJwbGF0Zm9ybSI6ImRlZmF1bHQiLCJwdHgiOiJubyBQVFggaW4gdGhpcyBidWlsZCIsInB5dGhvbiI6ImZyb20g \
-      aW1hZ2VzL3JvY2t5OS55YW1sIiwicHl0aG9ucyI6IlB5dGhvbiB2ZXJzaW9ucyB0aGF0IGFsbCB0aGVzZSBwYWNrYWdlcyBzdXBwb3J0Iiwi \
-      c2VsZWN0b3IiOiJub3RoaW5nIHRvIHNlbGVjdCIsInNvdXJjZSI6InRoZSBQeVRvcmNoIHdoZWVsIGluZGV4OiB0aGUgdmVyc2lvbiBuYW1l \
-      cyBpdHMgQ1VEQSwgc28gaXQgaXMgcHJlZmVycmVkIiwidG9yY2giOiJuZXdlc3QgcmVsZWFzZSIsInRvcmNoYXVkaW8iOiJpdHMgbGFzdCBy \
-      ZWxlYXNlIiwidG9yY2h2aXNpb24iOiJ0aGUgcmVsZWFzZSBmb3IgdGhpcyB0b3JjaDsgTm8gdG9yY2h2aXNpb24gcmVsZWFzZSBuYW1lcyAy \
-      LjE1LjA7IDAuMjkuMiBhY2NlcHRzIGFueSB0b3JjaCBmcm9tIDIuMTQuMCBvbiwgc28gdGhpcyBwYWlyIGlzIGluZmVycmVkLiB0b3JjaGF1 \
-      ZGlvIGVuZGVkIHdpdGggMi4xMS4wLCB3aGljaCBzZXRzIG5vIHRvcmNoIHZlcnNpb24gYW5kIGlzIG1lYW50IGZvciB0b3JjaCAyLjExIGFu \
-      ZCBsYXRlci4iLCJ0cml0b24iOiJyZXF1aXJlZCBieSB0aGlzIHRvcmNoIiwid2FybmluZ3MiOiJjb21wYXRpYmlsaXR5IGRhdGEgb2YgMjAy \
-      Ni0xMS0yMCJ9LCJyZWplY3RlZF9jb3VudCI6NDEyLCJzY2hlbWEiOiJlbnZraXQucmVzb2x1dGlvbi8xIiwic2VsZWN0b3IiOm51bGwsInNv \
-      dXJjZSI6InB5dG9yY2giLCJzb3VyY2VzIjpbInB5cGlfd2hlZWwiLCJ0ZXN0aW5mcmE6MDBmYTU3ODBjYzc1IiwicmVsZWFzZV9tZF8yXzE0 \
-      IiwicHlwaV9zaW1wbGUiLCJweXBpX3BhcnRuZXJzIiwibnZfcmVsbm90ZXNfdGFibGVfY29weSIsImppbXZlciIsIm52X3JlZGlzdHJpYiIs \
-      Im52X212Y19wYWdlIiwidXZfYmFja2VuZCIsInJoZWw5X3B5dGhvbiIsInJvY2t5X3ZlcnNpb25zIiwiZGlzdHJvX2dsaWJjIiwibnZfZG9j \
-      a2VyIiwiYXVkaW9fNDIxMiJdLCJ0b3JjaCI6IjIuMTUuMCIsInRvcmNoYXVkaW8iOm51bGwsInRvcmNodmlzaW9uIjoiMC4yOS4yIiwidHJp \
-      dG9uIjoiMy45LioiLCJ3YXJuaW5ncyI6W119LCJzY2hlbWEiOiJlbnZraXQucGxhbi8xIiwic21va2UiOnsiYmF0Y2hfbWIiOjE2LCJjb21w \
-      aWxlIjoib3B0aW9uYWwiLCJudW1fd29ya2VycyI6MiwicGluX21lbW9yeSI6dHJ1ZSwicHJlZmV0Y2hfZmFjdG9yIjoyLCJzaG1fbWIiOjEw \
-      MjQsInRpZXIiOiJxdWljayJ9LCJzb2x2ZV9lbnYiOnt9LCJzeXN0ZW0iOlsicHl0aG9uMy4xMiJdLCJ0ZW1wbGF0ZSI6IndoZWVscyIsInRp \
-      dGxlIjoiUHlUb3JjaCBvbiBSb2NreSBMaW51eCA5IiwidXNlciI6IjEwMDA6MTAwMCIsIndvcmtkaXIiOiIvd29ya3NwYWNlIn0K \
+      MC41MSIsImRyaXZlciI6eyJnaXZlbiI6bnVsbCwibWluaW11bSI6IjU4MCIsIm1vZGUiOm51bGwsIm5hdGl2ZSI6IjU5NS40NS4wNCJ9LCJm \
+      aWxlcyI6eyJ0b3JjaCI6IjIuMTUuMCtjdTEzMiIsInRvcmNodmlzaW9uIjoiMC4yOS4yK2N1MTMyIn0sImdsaWJjIjoiMi4yOCIsImdwdV9h \
+      cmNocyI6WyI3LjUiLCI4LjAiLCI4LjYiLCI5LjAiLCIxMC4wIiwiMTIuMCJdLCJncHVzIjpbXSwiaW5kZXgiOiJodHRwczovL2Rvd25sb2Fk \
+      LnB5dG9yY2gub3JnL3dobC9jdTEzMiIsImxvY2FsX3ZlcnNpb24iOiIrY3UxMzIiLCJuY2NsIjoiMi4zMC43Iiwib3MiOiJyb2NreWxpbnV4 \
+      OSIsInBpbnMiOlsic2V0dXB0b29scz49NzcuMC4zIl0sInBsYXRmb3JtIjoibGludXgtNjQiLCJwdHgiOltdLCJweXRob24iOiIzLjEyIiwi \
+      cHl0aG9ucyI6WyIzLjExIiwiMy4xMiIsIjMuMTMiLCIzLjE0IiwiMy4xNSJdLCJyZWFzb25zIjp7ImNoYW5uZWxzIjoid2hlZWxzIG5lZWQg \
+      bm8gY29uZGEgY2hhbm5lbCIsImN1ZGEiOiJuZXdlc3QgZm9yIHRvcmNoIDIuMTUuMCB0aGF0IGlzIGNvbXBhdGlibGUgd2l0aCB0aGUgcmVz \
+      dCIsImN1ZG5uIjoiY29tZXMgd2l0aCB0aGlzIGJ1aWxkIiwiZHJpdmVyIjoiQ1VEQSAxMy4yIHNoaXBzIHdpdGggNTk1LjQ1LjA0OyB0aGUg \
+      bWluaW11bSBpcyA1ODAiLCJmaWxlcyI6InZlcnNpb25zIGFzIHRoZSBmaWxlIG5hbWVzIG9mIHRoaXMgc291cmNlIGhhdmUgdGhlbSIsImds \
+      aWJjIjoibWluaW11bSBmb3IgdGhpcyBidWlsZDsgcm9ja3lsaW51eDkgaGFzIDIuMzQiLCJncHVfYXJjaHMiOiJjb21waWxlZCBjb2RlIGZv \
+      ciBzbV83NSB0byBzbV8xMjA7IGFsc28gcnVucyBvbiBsYXRlciBtaW5vciB2ZXJzaW9ucyBvZiB0aGF0IG1ham9yIiwiZ3B1cyI6Im5vbmUg \
+      cmVxdWVzdGVkIiwiaW5kZXgiOiJ0aGUgd2hlZWwgaW5kZXggb2YgdGhpcyBDVURBIiwibG9jYWxfdmVyc2lvbiI6InBpbnMgdGhlIGJ1aWxk \
+      LCBzbyBubyBvdGhlciBpbmRleCBjYW4gc2F0aXNmeSBpdCIsIm5jY2wiOiJjb21lcyB3aXRoIHRoaXMgYnVpbGQiLCJvcyI6ImZyb20gaW1h \
+      Z2VzL3JvY2t5OS55YW1sOiBSb2NreSBMaW51eCA5IiwicGlucyI6InRvcmNoIDIuMTUuMCByZXF1aXJlcyBpdCIsInBsYXRmb3JtIjoiZGVm \
+      YXVsdCIsInB0eCI6Im5vIFBUWCBpbiB0aGlzIGJ1aWxkIiwicHl0aG9uIjoiZnJvbSBpbWFnZXMvcm9ja3k5LnlhbWwiLCJweXRob25zIjoi \
+      UHl0aG9uIHZlcnNpb25zIHRoYXQgYWxsIHRoZXNlIHBhY2thZ2VzIHN1cHBvcnQiLCJzZWxlY3RvciI6Im5vdGhpbmcgdG8gc2VsZWN0Iiwi \
+      c291cmNlIjoidGhlIFB5VG9yY2ggd2hlZWwgaW5kZXg6IHRoZSB2ZXJzaW9uIG5hbWVzIGl0cyBDVURBLCBzbyBpdCBpcyBwcmVmZXJyZWQi \
+      LCJ0b3JjaCI6Im5ld2VzdCByZWxlYXNlIiwidG9yY2hhdWRpbyI6InRvcmNoYXVkaW8gaXMgbGVmdCBvdXQ6IG5vIGZpbGUgb2YgaXQgaXMg \
+      a25vd24gZm9yIHRvcmNoIDIuMTUuMCBvbiB0aGUgaW5kZXggY3UxMzIsIGxpbnV4LTY0OyBmb3IgdG9yY2ggMi4xNS4wIHRoZXJlIGlzIG9u \
+      ZSB3aXRoIC0tY3VkYSAxMy4wIiwidG9yY2h2aXNpb24iOiJ0aGUgcmVsZWFzZSBmb3IgdGhpcyB0b3JjaDsgTm8gdG9yY2h2aXNpb24gcmVs \
+      ZWFzZSBuYW1lcyAyLjE1LjA7IDAuMjkuMiBhY2NlcHRzIGFueSB0b3JjaCBmcm9tIDIuMTQuMCBvbiwgc28gdGhpcyBwYWlyIGlzIGluZmVy \
+      cmVkLiB0b3JjaGF1ZGlvIGVuZGVkIHdpdGggMi4xMS4wLCB3aGljaCBzZXRzIG5vIHRvcmNoIHZlcnNpb24gYW5kIGlzIG1lYW50IGZvciB0 \
+      b3JjaCAyLjExIGFuZCBsYXRlci4iLCJ0cml0b24iOiJyZXF1aXJlZCBieSB0aGlzIHRvcmNoIiwid2FybmluZ3MiOiJjb21wYXRpYmlsaXR5 \
+      IGRhdGEgb2YgMjAyNi0xMS0yMCJ9LCJyZWplY3RlZF9jb3VudCI6MCwic2NoZW1hIjoiZW52a2l0LnJlc29sdXRpb24vMSIsInNlbGVjdG9y \
+      IjpudWxsLCJzb3VyY2UiOiJweXRvcmNoIiwic291cmNlcyI6WyJweXBpX3doZWVsIiwidGVzdGluZnJhOjAwZmE1NzgwY2M3NSIsInJlbGVh \
+      c2VfbWRfMl8xNCIsInB5cGlfc2ltcGxlIiwicHlwaV9wYXJ0bmVycyIsIm52X3JlbG5vdGVzX3RhYmxlX2NvcHkiLCJqaW12ZXIiLCJudl9y \
+      ZWRpc3RyaWIiLCJudl9tdmNfcGFnZSIsInV2X2JhY2tlbmQiLCJyaGVsOV9weXRob24iLCJyb2NreV92ZXJzaW9ucyIsImRpc3Ryb19nbGli \
+      YyIsIm52X2RvY2tlciJdLCJ0b3JjaCI6IjIuMTUuMCIsInRvcmNoYXVkaW8iOm51bGwsInRvcmNodmlzaW9uIjoiMC4yOS4yIiwidHJpdG9u \
+      IjoiMy45LioiLCJ3YXJuaW5ncyI6W119LCJzY2hlbWEiOiJlbnZraXQucGxhbi8xIiwic21va2UiOnsiYmF0Y2hfbWIiOjE2LCJjb21waWxl \
+      Ijoib3B0aW9uYWwiLCJudW1fd29ya2VycyI6MiwicGluX21lbW9yeSI6dHJ1ZSwicHJlZmV0Y2hfZmFjdG9yIjoyLCJzaG1fbWIiOjEwMjQs \
+      InRpZXIiOiJxdWljayJ9LCJzb2x2ZV9lbnYiOnt9LCJzeXN0ZW0iOlsicHl0aG9uMy4xMiJdLCJ0ZW1wbGF0ZSI6IndoZWVscyIsInRpdGxl \
+      IjoiUHlUb3JjaCBvbiBSb2NreSBMaW51eCA5IiwidXNlciI6IjEwMDA6MTAwMCIsIndvcmtkaXIiOiIvd29ya3NwYWNlIn0K \
       > /usr/share/envkit/plan.json.base64; \
     base64 -d /usr/share/envkit/plan.json.base64 > /usr/share/envkit/plan.json; \
     rm /usr/share/envkit/plan.json.base64; \
