@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from envkit.ground.naming import LABEL_PREFIX
 from envkit.plan.model import PREFIX
-from envkit.plan.names import LABEL_PREFIX
 
 _PROGRAMS = ("sh", "bash", "cat", "env", "grep", "head", "id", "ls", "mkdir", "nproc", "rm", "sed", "sleep", "timeout")
 # A compiler needs headers, object files and linker scripts from many packages, so it gets the folders as they are.

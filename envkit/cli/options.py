@@ -240,7 +240,7 @@ request_options = applied(
             "with_",
             metavar="PACKAGE",
             multiple=True,
-            help="Choose a torch that this package goes with: torchaudio, 'torchvision==0.21.*', torchtext, torchcodec.",
+            help="Choose a torch for torchaudio, 'torchvision==0.21.*', torchtext or torchcodec. Repeatable.",
         ),
         option(Section.REQUEST, "--torchvision", metavar="VERSION", help="The same as --with torchvision==VERSION."),
         option(

@@ -141,7 +141,11 @@ def command(flags: ResolveFlags) -> None:
             tell(f"warning: {warning}")
         click.echo(text, nl=False)
         return
-    stated = {"gpus": bool(request.gpus), "os": request.os is not None, "platform": request.platform != DEFAULT_PLATFORM}
+    stated = {
+        "gpus": bool(request.gpus),
+        "os": request.os is not None,
+        "platform": request.platform != DEFAULT_PLATFORM,
+    }
     _show(resolution, whole=flags.verbose, more=tuple(field for field in _UNDERSTOOD if stated[field]))
     if flags.verbose:
         _show_sources(resolution, facts)

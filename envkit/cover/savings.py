@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envkit.cover.candidates import driver_of, fitting, row_of, sure_first
+from envkit.cover.candidates import Fitting, driver_of, fitting, row_of, sure_first
 from envkit.cover.explain import thresholds
 from envkit.cover.hosts import HostClass
 from envkit.cover.model import Saving

@@ -104,7 +104,7 @@ def _release(facts: Facts, text: str) -> Entry | None:
 
 
 def _companion(facts: Facts, text: str) -> Entry | None:
-    """Return the files of `torchvision 0.21.0` or `torchvision==0.21.0`, or one row for each release of `torchcodec`."""
+    """Return the files of `torchvision 0.21.0` (or with `==`), or one row for each release of `torchcodec`."""
     match = _COMPANION.fullmatch(text)
     if match is None:
         return None

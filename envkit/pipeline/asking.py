@@ -57,7 +57,10 @@ def fields_here(
     gpus = tuple(given.get("gpu") or ((AUTO,) if here else ()))
     fields = dict(given) | {"driver": driver, "today": today(os.environ)}
     if (days := _age(facts, fields["today"])) > _OLD_DAYS:
-        note(f"the compatibility data are {days} days old; envkit matrix update --into FILE reads newer releases for --facts")
+        note(
+            f"the compatibility data are {days} days old; "
+            "envkit matrix update --into FILE reads newer releases for --facts"
+        )
     if driver == AUTO or AUTO in gpus:
         from envkit.ground import nvidia  # noqa: PLC0415 - most requests do not need it
 
@@ -108,7 +111,7 @@ _REQUIREMENT = re.compile(r"(torch|torchvision|torchaudio|torchtext|torchcodec)\
 
 
 def _requirement(text: str) -> dict[str, Any]:
-    """Return the fields of a requirement in place of a definition: `torch==2.4`, `torchvision==0.21.0`; {} for others."""
+    """Return the fields of a requirement in place of a definition, such as `torch==2.4`; {} for other texts."""
     match = _REQUIREMENT.fullmatch(text.strip())
     if match is None or Path(text).exists():
         return {}

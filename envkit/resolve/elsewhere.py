@@ -30,7 +30,7 @@ ROWS = (
     _row(
         "platform os", r"(osx|mac ?os|darwin)([-_ ]?(arm64|64|x86_64|universal2|[0-9.]+))?|arm64-darwin",
         "macOS has no CUDA, and envkit makes Linux images for NVIDIA GPUs",
-        "pip install torch on the Mac uses its GPU (MPS); --platform linux-aarch64 --cpu makes an image for Docker on it",
+        "pip install torch on the Mac uses its GPU (MPS); --platform linux-aarch64 --cpu is for Docker on it",
     ),
     _row(
         "platform os", r"win(dows)?([-_ ]?(32|64|amd64|arm64|[0-9.]+))?",
@@ -40,7 +40,7 @@ ROWS = (
     _row("platform", r"(linux[-_ ])?(ppc64le|s390x|riscv64|armv7l?|i[3-6]86|32)", "PyTorch has no CUDA wheels for it",
          "use linux-64 or linux-aarch64"),
     _row(
-        "gpu", r"(intel\b.*|(intel )?(arc|iris|uhd|data center gpu)\b.*|arc[ -]?[abp][0-9]{2,3}.*|ponte vecchio|flex [0-9]+)",
+        "gpu", r"(intel|arc|iris|uhd|data center gpu)\b.*|arc[ -]?[abp][0-9]{2,3}.*|ponte vecchio|flex [0-9]+",
         "Intel GPUs have no CUDA", _XPU,
     ),
     _row("gpu", r"apple\b.*|m[1-9] (pro|max|ultra)|mps", "Apple GPUs have no CUDA",
@@ -48,9 +48,10 @@ ROWS = (
     _row("gpu", r"jetson (nano|tx1|tx2( nx)?)",
          "PyTorch's wheels have no code for this Jetson module, which needs NVIDIA's own builds for its JetPack",
          "use the l4t-pytorch images of NVIDIA's registry (nvcr.io/nvidia/l4t-pytorch)"),
-    _row("cuda torch source", r".*rocm.*|hip([0-9.]*)", "ROCm builds are for AMD GPUs, and envkit makes images for NVIDIA GPUs",
-         _ROCM),
-    _row("cuda torch source", r"xpu.*|oneapi.*", "XPU builds are for Intel GPUs, and envkit makes images for NVIDIA GPUs", _XPU),
+    _row("cuda torch source", r".*rocm.*|hip([0-9.]*)",
+         "ROCm builds are for AMD GPUs, and envkit makes images for NVIDIA GPUs", _ROCM),
+    _row("cuda torch source", r"xpu.*|oneapi.*",
+         "XPU builds are for Intel GPUs, and envkit makes images for NVIDIA GPUs", _XPU),
     _row(
         "torch source", r"nightly.*|.*\.?dev[0-9]*.*|main|master|pre(-?release)?|(.*[0-9])?rc[0-9]*",
         "nightly builds and release candidates are replaced every day, so no compatibility data describe them",
@@ -58,8 +59,6 @@ ROWS = (
     ),
     _row("os", r"alpine.*|.*musl.*|void.*", "Alpine's C library is musl, and the wheels of torch need glibc",
          "--os debian12"),
-    _row("os", r"(rhel|red ?hat.*?)[ :_-]?8?", "images of RHEL itself need a subscription",
-         "--os ubi8 or --os rockylinux8 have its packages"),
     _row("python", r"(python ?|cp|py)?3\.?[0-9]+t|.*free[- ]?thread.*|.*no-?gil.*",
          "free-threaded builds of Python are not covered: few packages that go with torch have wheels for them",
          "leave out the t, as in --python 3.13"),

@@ -182,7 +182,9 @@ def _python(request: Request, chosen: Chosen) -> str:
         if key(name) > key(python) and sieve.may_be(name) and sieve.complete(build, name)
     ]
     if not newer:
-        return f"newest{of} that this build supports" + (" with the packages requested" if sieve.wanted.packages else "")
+        return f"newest{of} that this build supports" + (
+            " with the packages requested" if sieve.wanted.packages else ""
+        )
     if not compile_supported(newer[0], chosen.release):
         return f"newest{of} that torch.compile in this torch supports"
     why = f"{' and '.join(newer)} {'are' if newer[1:] else 'is'} new in torch {minor(build.torch)}"

@@ -90,11 +90,11 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
             understood["driver"] = f"{driver} is the CUDA version that nvidia-smi prints for driver branch {branch}"
             driver = printed
     gpus = tuple(_texts(fields, "gpu"))
+    cards = [row for typed in gpus if (row := faults.take(card, typed, facts, name("gpu"))) is not None]
     os_text = _text(fields, "os")
     os_row = None if os_text is None else faults.take(operating_system, os_text, facts, name("os"))
     if os_text is not None and os_row is not None and bare(os_text):
         understood["os"] = f"newest supported {os_text}: {os_row.title}"
-    cards = [row for typed in gpus if (row := faults.take(card, typed, facts, name("gpu"))) is not None]
     for own in cards:
         if meant := others(own, facts.gpus):
             understood["gpus"] = f"{own.typed} is read as {named(own)}, not as {' or '.join(meant)}"
@@ -158,9 +158,7 @@ class _Faults:
             raise UsageError(first.message, hint=first.hint, details=shown([_line(error) for error in others]))
 
 
-def _packages(
-    fields: Fields, name: Callable[[str], str], faults: _Faults
-) -> tuple[WantedPackage, ...]:
+def _packages(fields: Fields, name: Callable[[str], str], faults: _Faults) -> tuple[WantedPackage, ...]:
     """Return the packages that have to go with torch: of `--with torchaudio`, and of `--torchvision 0.21`."""
     wanted: dict[str, WantedPackage] = {}
     for text in _texts(fields, "with"):
@@ -170,7 +168,9 @@ def _packages(
     for package in ("torchvision", "torchaudio"):
         version = _text(fields, package)
         if version is not None:
-            row = faults.take(_package, version if version.startswith(package) else f"{package} {version}", name(package))
+            row = faults.take(
+                _package, version if version.startswith(package) else f"{package} {version}", name(package)
+            )
             if row is not None:
                 wanted[package] = row
     return tuple(wanted.values())

@@ -25,7 +25,7 @@ def facts() -> Facts:
 
 
 def steady(plan: BuildPlan) -> BuildPlan:
-    """Return a plan without what every new row of the facts changes, so that kept files change only with their image."""
+    """Return a plan without what every new row of the facts changes, so that kept files follow only their image."""
     return replace(plan, facts_digest=FACTS_DIGEST, resolution=replace(plan.resolution, rejected_count=0))
 
 

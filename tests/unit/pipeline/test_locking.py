@@ -123,9 +123,10 @@ def request(**typed: Any) -> RequestOptions:
         "template",
         "facts_file",
         "max_size",
+        "torchvision",
     )
     empty: dict[str, Any] = dict.fromkeys(names) | {
-        "gpu": (), "cpu": False, "here": False, "supported_only": False, "allow_forward_compat": False,
+        "gpu": (), "with_": (), "cpu": False, "here": False, "supported_only": False, "allow_forward_compat": False,
     }  # fmt: skip
     return RequestOptions(**empty | typed)
 

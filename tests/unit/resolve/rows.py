@@ -81,6 +81,7 @@ GPU = Gpu(
     inferred=(),
     integrated=False,
     data_center=("A100",),
+    arm_host=(),
     note=None,
     refs=("g",),
 )

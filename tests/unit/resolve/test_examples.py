@@ -307,10 +307,10 @@ def test_a_cuda_that_nvidia_smi_prints_and_no_wheel_has(conflict: Find) -> None:
     )
 
 
-def test_thor_takes_the_server_wheels_for_aarch64(answer: Answer, conflict: Find) -> None:
-    found = answer("--gpu 'Jetson AGX Thor' --platform linux-aarch64")
-    assert (found.torch, found.cuda) == ("2.15.0", "13.2")
-    assert changes(conflict("--gpu 'Jetson AGX Thor'"))[0] == "--platform linux-aarch64 instead of linux-64"
+def test_thor_takes_the_server_wheels_for_aarch64(answer: Answer) -> None:
+    found = answer("--gpu 'Jetson AGX Thor'")
+    assert (found.platform, found.torch, found.cuda) == ("linux-aarch64", "2.15.0", "13.2")
+    assert found.reasons["platform"] == "Jetson AGX Thor has an Arm CPU"
 
 
 def test_the_pythons_of_a_set_are_those_of_all_its_wheels(answer: Answer) -> None:

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from envkit.facts.model import Facts
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import ConflictError
 from envkit.resolve.gpus import Card, capability, find, is_amd, nearest
 from envkit.resolve.rules import code
 from envkit.resolve.wanted import card
@@ -135,7 +135,7 @@ def test_numbers_in_an_inventory_are_no_gpus(typed: str, facts: Facts) -> None:
 )
 def test_amd_gpus_are_told_apart(typed: str, facts: Facts) -> None:
     assert is_amd(typed)
-    with pytest.raises(UsageError, match=r"is an AMD GPU\. AMD GPUs are not supported"):
+    with pytest.raises(ConflictError, match=r"is an AMD GPU\. AMD GPUs are not supported"):
         card(typed, facts)
 
 
