@@ -108,7 +108,6 @@ def command(flags: ResolveFlags) -> None:
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.plan import install
     from envkit.resolve.explain import Unresolvable
-    from envkit.resolve.wanted import DEFAULT_PLATFORM
 
     exclude(format=flags.form, json=flags.as_json)
     exclude(format=flags.form, advise=flags.advise)
@@ -141,12 +140,7 @@ def command(flags: ResolveFlags) -> None:
             tell(f"warning: {warning}")
         click.echo(text, nl=False)
         return
-    stated = {
-        "gpus": bool(request.gpus),
-        "os": request.os is not None,
-        "platform": request.platform != DEFAULT_PLATFORM,
-    }
-    _show(resolution, whole=flags.verbose, more=tuple(field for field in _UNDERSTOOD if stated[field]))
+    _show(resolution, whole=flags.verbose, more=_stated(request))
     if flags.verbose:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
@@ -154,6 +148,14 @@ def command(flags: ResolveFlags) -> None:
         _show_advice(advice)
     if not (request.gpus or request.driver or request.cpu):
         _mention_driver()
+
+
+def _stated(request: Request) -> tuple[str, ...]:
+    """Return the fields of `_UNDERSTOOD` that the short table shows."""
+    from envkit.resolve.wanted import DEFAULT_PLATFORM
+
+    stated = (bool(request.gpus), request.platform != DEFAULT_PLATFORM, request.os is not None)
+    return tuple(field for field, is_stated in zip(_UNDERSTOOD, stated, strict=True) if is_stated)
 
 
 def _as_typed(conflict: ConflictError) -> ConflictError:

@@ -28,9 +28,9 @@ _FIELDS = {
     ),
     ("torch_cuda_variants", "rows"): (
         "torch cuda source refs",
-        """index local_version local_version_aarch64 index_lacks advertised pypi_default files arch ptx arch_aarch64 cudnn
-        nccl confidence note arch_refs arch_aarch64_refs cudnn_refs selector channels pythons torchvision torchaudio platform
-        glibc recipe_period""",
+        """index local_version local_version_aarch64 index_lacks advertised pypi_default files arch ptx arch_aarch64
+        cudnn nccl confidence note arch_refs arch_aarch64_refs cudnn_refs selector channels pythons torchvision
+        torchaudio platform glibc recipe_period""",
     ),
     ("companions", "rows"): ("package version torch refs", "linux-64 linux-aarch64 note"),
     ("cuda_drivers", "toolkits"): ("toolkit linux_min refs", "linux_bundled windows_bundled confidence note"),

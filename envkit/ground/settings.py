@@ -439,7 +439,11 @@ def own_file(environ: Mapping[str, str]) -> Path | None:
 
 def _own(environ: Mapping[str, str]) -> tuple[Path | None, dict[str, str]]:
     path = own_file(environ)
-    return path, _checked(path, _toml(path)) if path is not None and path.is_file() else {}
+    return path, _checked(path, _toml(path)) if path is not None and _is_there(path) else {}
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
 
 
 FILES = ("envkit.toml", "pyproject.toml")
@@ -449,7 +453,8 @@ FILES = ("envkit.toml", "pyproject.toml")
 def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
     for path in (folder / name for name in FILES):
         # A pyproject.toml may have no settings at all. An empty envkit.toml is still the settings file.
-        if path.is_file() and ((tree := _tree(path)) or path.name == FILES[0]):
+        # A pipe or a broken link is refused when it is read: to skip it would drop what it might set.
+        if _is_there(path) and ((tree := _tree(path)) or path.name == FILES[0]):
             return path, _checked(path, tree)
     return None, {}
 

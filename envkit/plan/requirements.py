@@ -138,6 +138,8 @@ class Reading:
             raise UsageError(
                 f"{masked(name)!r:.200} is a URL, and only files are read", hint="save it as a file in the folder"
             )
+        if "\0" in name:
+            raise UsageError(f"{name!r:.200} is not a file name", hint="remove the NUL character")
         path = folder / name
         if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
             raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")

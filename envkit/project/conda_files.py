@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
 from envkit.plan import conda_specs, names
 from envkit.plan.requirements import Contents, Line, included, skip, sort, take
-from envkit.project.toml_files import lines_of, requirement_lines, table, texts
+from envkit.project.toml_files import lines_of, parsed, requirement_lines, table, texts
 
 _FILE = re.compile(r"(?:-r|--requirement|(-c|--constraint))[\s=]*(\S.*)")  # in a section `pip`
 _FIELDS = {
@@ -80,12 +79,7 @@ def pixi(name: str, folder: Path) -> Contents:
         UsageError: the file is not TOML.
     """
     text = strictyaml.text_of(folder / name)
-    try:
-        tree: Mapping[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # an integer of more than 4300 digits, too
-        raise UsageError(
-            f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init FILE to read another file"
-        ) from error
+    tree = parsed(name, text)
     tree = table(tree, "tool", "pixi") or tree
     where = lines_of(name, text)
     workspace = table(tree, "workspace") or table(tree, "project")
@@ -113,7 +107,7 @@ def pixi(name: str, folder: Path) -> Contents:
 
 def has_pixi(path: Path) -> bool:
     """Return whether a pyproject.toml, known to be valid TOML, has the table `tool.pixi`."""
-    return bool(table(tomllib.loads(strictyaml.text_of(path)), "tool", "pixi"))
+    return bool(table(parsed(path.name, strictyaml.text_of(path)), "tool", "pixi"))
 
 
 def _list(value: object) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from packaging.markers import InvalidMarker, Marker
 from packaging.utils import canonicalize_name
 
-from envkit.ground import strictyaml
+from envkit.ground import foreign, strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
 from envkit.plan.requirements import FAMILY, Contents, Line, included, index, skip, sort, take
@@ -30,7 +29,7 @@ def pyproject(name: str, folder: Path) -> Contents:
         UsageError: the file is not TOML.
     """
     text = strictyaml.text_of(folder / name)
-    tree = _parsed(name, text)
+    tree = parsed(name, text)
     where = lines_of(name, text)
     project, poetry = table(tree, "project"), table(tree, "tool", "poetry")
     lines = [where(requirement, requirement) for requirement in texts(project.get("dependencies"))]
@@ -57,20 +56,21 @@ def project_name(folder: Path) -> str | None:
     """Return the project's name in a folder's pyproject.toml, None if it has none or cannot be read."""
     path = folder / "pyproject.toml"
     try:
-        tree = _parsed(path.name, strictyaml.text_of(path))
+        tree = parsed(path.name, strictyaml.text_of(path))
     except UsageError:  # other files can define a project, so this one may be missing or invalid
         return None
     name = table(tree, "project").get("name") or table(tree, "tool", "poetry").get("name")
     return name if isinstance(name, str) else None
 
 
-def _parsed(name: str, text: str) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # an integer of more than 4300 digits, too
-        raise UsageError(
-            f"{name} is not TOML: {error}", hint=f"fix {name}, or envkit init FILE to read another file"
-        ) from error
+def parsed(name: str, text: str) -> Mapping[str, Any]:
+    """Return the tree of a project's TOML file.
+
+    Raises:
+        UsageError: the text is not TOML.
+    """
+    hint = f"fix {name}, or envkit init FILE to read another file"
+    return foreign.toml_tree(text, f"{name} is not TOML", hint=hint)
 
 
 _UV_SKIPPED = {

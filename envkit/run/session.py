@@ -6,6 +6,7 @@ A session does not depend on the engine. `envkit.run.command_line` turns it into
 from __future__ import annotations
 
 import errno
+import posixpath
 import socket
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -14,6 +15,8 @@ from envkit.ground.errors import EnvironmentProblem, UsageError
 
 LOOPBACK = "127.0.0.1"
 _MAX_PORT = 65535
+# Folders that the kernel or the engine fills in a container; a mount over one breaks it, or hides the GPUs.
+_SYSTEM = ("/proc", "/sys", "/dev", "/run/nvidia")
 # Programs that do what process 1 has to do: forward signals and reap orphaned processes.
 _INITS = frozenset({"tini", "tini-static", "dumb-init", "catatonit", "docker-init", "s6-svscan", "init", "systemd"})
 
@@ -98,11 +101,19 @@ def parse_mount(text: str, target: str, *, read_only: bool, option: str) -> Moun
     folder = Path(source).expanduser()
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"{option} {source!r:.200} {what}", hint=f"mkdir -p {source}" if what[0] == "d" else None)
+        raise UsageError(
+            f"{option} {source!r:.200} {what}", hint=f"mkdir -p {source}" if what[0] == "d" else f"{option} DIR"
+        )
     mount_point = given or target
     if not mount_point.startswith("/") or ".." in mount_point.split("/") or mount_point.rstrip("/") == "":
         raise UsageError(
             f"{option}: {mount_point!r:.200} is not a folder in a container", hint=f"{option} {source}:/data"
+        )
+    # posixpath.normpath keeps two slashes at the beginning.
+    target = "/" + posixpath.normpath(mount_point).lstrip("/")
+    if any(target == place or target.startswith(f"{place}/") for place in _SYSTEM):
+        raise UsageError(
+            f"{option}: {mount_point!r:.200} belongs to the container's system", hint=f"{option} {source}:/data"
         )
     resolved = folder.resolve()
     for path in (str(resolved), mount_point):

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 APART = ("envkit.smoke", "envkit.checks.c", "envkit.run", "envkit.watch")
 
-PENDING = {"envkit.project.conda_files", "envkit.project.definition", "envkit.project.toml_files"}
-"""Modules that still go around the door. No module is added."""
-
 OPENERS = {
     "the door itself, and locks": {"envkit.ground.foreign", "envkit.ground.store"},
     "files of this installation": {
         "envkit.assemble.top_layer", "envkit.checks.thresholds", "envkit.cli.help", "envkit.cli.schema",
         "envkit.facts.check_tables", "envkit.facts.evidence", "envkit.facts.load", "envkit.facts.snapshot",
         "envkit.ground.plugins", "envkit.pipeline.updating", "envkit.render.contextfiles", "envkit.report.html.frame",
-        "envkit.verify.payload", "envkit.verify.record",
+        "envkit.verify.payload", "envkit.verify.record", "envkit.checks.system_libraries", "envkit.ground.installation",
+        "envkit.project.installers",
     },
     "the state and cache of this user, which no one else can write": {
         "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.build.log",
@@ -52,13 +50,14 @@ PARSERS = {
     "the parsers themselves": {"envkit.ground.canonical", "envkit.ground.foreign", "envkit.ground.strictyaml"},
     "files of this installation": {
         "envkit.checks.thresholds", "envkit.cli.schema", "envkit.facts.evidence", "envkit.facts.load",
-        "envkit.facts.snapshot", "envkit.verify.record",
+        "envkit.facts.snapshot", "envkit.ground.installation", "envkit.project.installers", "envkit.verify.record",
     },
     "the state and cache of this user, and what this run wrote": {
         "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.fleet.build_task",
         "envkit.fleet.cluster", "envkit.fleet.cluster_run", "envkit.fleet.state", "envkit.fleet.verify_task",
         "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built", "envkit.plan.store",
-        "envkit.render.lint_model", "envkit.source.inside", "envkit.verify.selftest", "envkit.verify.verified",
+        "envkit.project.definition", "envkit.render.lint_model", "envkit.source.inside", "envkit.verify.selftest",
+        "envkit.verify.verified",
     },
     "answers of programs of this machine": {
         "envkit.assemble.conda_child", "envkit.assemble.conda_install", "envkit.build.podman",

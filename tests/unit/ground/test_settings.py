@@ -186,6 +186,13 @@ def test_broken_toml_names_the_file(tmp_path: Path) -> None:
         settings.load({}, {}, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["envkit.toml", "pyproject.toml"])
+def test_a_settings_file_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UsageError, match=f"{name} is a pipe, not a regular file"):
+        settings.load({}, {}, tmp_path)
+
+
 def test_a_misspelt_variable_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown setting ENVKIT_ENGIN") as caught:
         settings.load({}, {"ENVKIT_ENGIN": "docker"}, tmp_path)

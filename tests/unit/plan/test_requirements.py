@@ -116,6 +116,7 @@ def test_continued_lines_comments_and_included_files_keep_their_places(tmp_path:
     ("text", "message"),
     [
         ("-c ../other.txt", "is outside the folder"),
+        ("-c a\0b.txt", "is not a file name"),
         ("-c /etc/constraints.txt", "is outside the folder"),
         ("-c missing.txt", "missing.txt: no such file"),
         ("-cmissing.txt", "missing.txt: no such file"),

@@ -58,10 +58,13 @@ def test_a_folder_behind_a_link_is_the_folder(tmp_path: Path) -> None:
     ("text", "said", "hint"),
     [
         ("/nowhere", "--data '/nowhere' does not exist", "mkdir -p /nowhere"),
-        ("/etc/passwd", "--data '/etc/passwd' is not a folder", None),
+        ("/etc/passwd", "--data '/etc/passwd' is not a folder", "--data DIR"),
         ("/tmp:data", "--data: 'data' is not a folder in a container", "--data /tmp:/data"),
         ("/tmp:/../etc", "is not a folder in a container", "--data /tmp:/data"),
         ("/tmp:/", "is not a folder in a container", "--data /tmp:/data"),
+        ("/tmp:/proc", "--data: '/proc' belongs to the container's system", "--data /tmp:/data"),
+        ("/tmp:/usr/..//dev/shm/", "is not a folder in a container", "--data /tmp:/data"),
+        ("/tmp://dev/shm/", "belongs to the container's system", "--data /tmp:/data"),
         ("/", "--data / would give the container the whole machine", "--data DIR"),
     ],
 )
