@@ -33,7 +33,7 @@ ROWS = (
         "pip install torch on the Mac uses its GPU (MPS); --platform linux-aarch64 --cpu is for Docker on it",
     ),
     _row(
-        "platform os", r"win(dows)?([-_ ]?(32|64|amd64|arm64|[0-9.]+))?",
+        "platform os", r"(win|windows)([-_ ]?(32|64|amd64|arm64|[0-9.]+))?",
         "envkit makes Linux images, not Windows ones",
         "WSL2 on Windows runs Linux images with CUDA: use linux-64 and the Windows driver's version",
     ),

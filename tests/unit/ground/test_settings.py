@@ -189,7 +189,7 @@ def test_broken_toml_names_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["envkit.toml", "pyproject.toml"])
 def test_a_settings_file_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(UsageError, match=f"{name} is a pipe, not a regular file"):
+    with pytest.raises(UsageError, match=f"{name}: is a pipe, not a regular file"):
         settings.load({}, {}, tmp_path)
 
 
