@@ -67,6 +67,12 @@ def conda_version(build: Build, name: str) -> str | None:
     return None if build.source in WHEEL_SOURCES else version
 
 
+def paired(torch: str, name: str, index: Index) -> tuple[str, ...]:
+    """Return the versions of a package that are made for a torch, whichever index has a file of them."""
+    rows = (row for row in index.facts.companions if row.package == name and _allows(row.torch, torch))
+    return tuple(sorted({row.version for row in rows}, key=key))
+
+
 def _listed(build: Build, name: str, index: Index) -> list[Companion]:
     """Return what the index of a build lists for its platform."""
     pages = (PYPI,) if build.source == PYPI else (folder_of(build.cuda), ROOT)
