@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from envkit.facts.companions import PYPI, ROOT, folder_of
-from envkit.facts.model import Build, Companion
+from envkit.facts.model import PYPI, ROOT, Build, Companion, folder_of
 from envkit.ground.versions import Constraint, key, major, parse_constraint
 from envkit.resolve.index import WHEEL_SOURCES, Index
 
