@@ -20,7 +20,8 @@ WORDS = (
     "node_fail", "preempt", "out of memory", "out_of_me", "oom", "cannot", "could not", "couldn't", "can't",
     "unable to", "not permitted", "denied", "refused", "no such", "not found", "no devices were found",
     "not allowed", "is configured", "invalid", "corrupt", "mismatch", "not supported", "interrupt", "deadline",
-    "errimagepull", "containercannotrun", "segmentation fault", "unexpected", "rc=", "段错误", "已杀死", "总线错误",
+    "errimagepull", "containercannotrun", "segmentation fault", "unexpected", "rc=",
+    ": line ", "sh: ", "段错误", "已杀死", "总线错误",
     "核心已转储", "致命错误", "未找到命令", "找不到", "没有那个文件", "已放弃", "非法指令",
 )  # fmt: skip
 """A line without one of these shows no failure by its words, unless it has the shape of an exception's name."""
@@ -49,6 +50,10 @@ _SURE = re.compile(
     r"|^(?:E: |ERROR\b|Error: |ERR.\[|FATAL\b|FAILED\b)|^(?:docker: )?Error response from daemon"
     rf"|^(?:{_TOOL}:? )?fatal {{0,6}}:"
     r"| [-|] (?:ERROR|CRITICAL|FATAL) {1,4}[-|] |\[(?:ERROR|CRITICAL|FATAL|F|E)\]|^\[?[EF]\d{3,4} \d\d:\d\d:"
+    r"|\blevel=(?:error|fatal|panic)\b|\"level\": {0,2}\"(?:error|fatal|panic)\"|^CMake Error\b"
+    # Shells: `bash: x: Permission denied`, `run.sh: line 3: x: unbound variable`.
+    r"|^-?(?:ba|z|k|da)?sh: (?!warning)|^\S{1,80}: line \d{1,6}: (?!warning)"
+    r"|\(\d{1,7}(?:,\d{1,7})?\): (?:fatal )?error\b|\b(?:exited on|killed by|died from) signal \d"
     r"|:\d{1,7}(?::\d{1,7})?: (?:fatal )?error: |^make(?:\[\d{1,4}\])?: \*\*\* |: command not found$"
     # Signals, in English and in Chinese, as shells print them.
     r"|\(core dumped\)|核心已转储|^(?:Killed|Aborted|Terminated|Bus error|Segmentation fault|Illegal instruction)\b"
@@ -70,7 +75,8 @@ _SURE = re.compile(
 )
 # Their digits decide, and lines that differ in digits alone are tested once.
 _CODE = re.compile(
-    r"\bexit(?:ed)?(?:_| )?(?:with )?(?:a )?(?:exit |return |error )?(?:code|status) {0,4}[:=]? {0,2}-?[1-9]\d{0,2}\b"
+    r"\bexit(?:ed)?(?:_| )?(?:with )?(?:a )?(?:exit |return |error |status )?(?:code|status) {0,4}[:=]? {0,2}"
+    r"-?[1-9]\d{0,2}\b"
     r"|\b(?:exit_?code|return_?code|ExitCode\"?) {0,4}[:=] {0,2}-?[1-9]\d{0,2}\b|\bstatus=(?:[1-9]\d{0,2})/"
     r"|failed with (?:exit code|error code|status|rc=) ?:? ?-?[1-9]\d{0,2}\b|\brc=-?[1-9]\d{0,2}\b"
     r"|\bexited \([1-9]\d{0,2}\)|^\+{1,4} exit [1-9]",
@@ -107,7 +113,7 @@ _GOOD = re.compile(
     r"|\bsuccessfully (?:built [0-9a-f]{12}$|tagged|installed|completed)\b"
     r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|\bnaming to \S{1,200} (?:[\d.]{1,8}s )?done$"
     r"|^=+ \d{1,7} passed\b(?!.{0,80}failed)|^\d{1,7} passed in |^installed \d{1,6} packages?\b"
-    r"|^executing transaction: .{0,20}done$"
+    r"|^`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d{1,9}` reached|^executing transaction: .{0,20}done$"
     # sacct, kubectl describe, kubectl get
     r"|\bCOMPLETED\b.{0,60} 0:0$|^reason: {1,30}completed$|^status: {1,30}(?:succeeded|running)$"
     r"|^state: {1,30}running$"
