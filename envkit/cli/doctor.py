@@ -36,9 +36,10 @@ envkit doctor --image REF          an image, without running it
 envkit doctor --record FILE        a verification record (envkit verify -o FILE)
 envkit doctor --file Dockerfile    a Dockerfile or Compose file, without building it
 
-Exit codes: 0 success; 5 the log has errors that envkit does not recognize; 6 the image or the file has a problem; 9
-envkit cannot work on this machine (it cannot build or run images, or its folders are full). A missing GPU or driver is
-reported, but not counted as an error.
+Exit codes: 0 success (of a log: a cause is named, or the job ended well or runs); 5 the log shows a failure without a
+known cause, or does not say how the job ended; 6 the image or the file has a problem; 9 envkit cannot work on this
+machine (it cannot build or run images, or its folders are full). A missing GPU or driver is reported, but not counted
+as an error.
 """
 
 

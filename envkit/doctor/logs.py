@@ -1,16 +1,22 @@
-"""Find known failures in a build or training log, and which of them came first."""
+"""Find known failures in a build or training log, which of them came first, and what the log says of its job.
+
+A job failed for a cause that a row names, or for one that no row knows; it ended well only if the log says so. A row of
+the role `end` or `effect` explains nothing alone.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from typing import TYPE_CHECKING
 
+from envkit.doctor import shapes
+from envkit.doctor.faults import Faults
 from envkit.doctor.knowledge import NEAR, ROLES, Row, Signature, rows
 from envkit.doctor.logtext import Piece, pieces, plain
-from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity
+from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity, Verdict
 from envkit.ground.errors import NotVerifiedError
 from envkit.ground.text import LINE_LIMIT
 
@@ -19,30 +25,17 @@ if TYPE_CHECKING:
 
 SHOWN = 400  # characters of a line in a finding
 _MOST_EVIDENCE = 3  # lines shown per failure
-_UNKNOWN_KEPT = 4  # error lines that match no row: this many first ones and as many last ones are kept
-_FAULT_WORDS = (
-    "error", "exception", "fatal", "panic", "killed", "aborted", "traceback", "command not found", "terminate called",
-    "critical",
-)  # fmt: skip
-_HEAD = "Traceback (most recent call last)"
-# Engines quote errors in informational lines of their own logs.
-_INFORMATIONAL = re.compile(r"\blevel=(?:info|debug)\b")
-# A fast first test of the raw line; `_FAULT` then tests the line without its prefixes.
-_FAULTY = re.compile(
-    r"Error|Exception|ERROR|FATAL|E: |fatal: |error: |panic: |CRITICAL|Killed|Aborted|Traceback"
-    r"|command not found|terminate called"
-)
-_FAULT = re.compile(
-    r"^(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception)(?::|$)|^(?:E: |ERROR\b|FATAL\b|fatal: |error: |panic: )"
-    r"|^(?:Killed|Aborted)\b|^(?:docker: )?Error response from daemon"
-    # These may be anywhere in the line: not every exception ends in Error, and not every prefix is known.
-    r"| [-|] (?:ERROR|CRITICAL|FATAL) {1,4}[-|] |\[(?:ERROR|CRITICAL|FATAL)\]|Traceback \(most recent call last\)"
-    r"|: command not found$|\bterminate called "
-    r"|:\d{1,7}(?::\d{1,7})?: (?:fatal )?error: |^make(?:\[\d{1,4}\])?: \*\*\* "
-)
-
-
 _DIGITS = str.maketrans("123456789", "0" * 9)
+_END = 12  # the last lines of a log, of which one may say how the job ended
+_QUOTE = 60  # characters of that line in the conclusion
+# Lines that may follow the end of a job: separators, prompts, clean-up of runners, times, remarks of pip and torch.
+_AFTER = re.compile(
+    r"^(?:[-=*_~ .|+]{1,200}$|\$|Post job cleanup|Cleaning up|Cleanup|Complete job name|wandb:"
+    r"|(?:real|user|sys)\s{1,4}\d"
+    r"|\[notice\]|WARNING: Running pip as|View build details|What's next|section_end|#\d{1,6} DONE |.{0,80}Warning: )"
+)
+_WARNED = re.compile(r"Warning: |\bWARNING\b|^\[W")  # NCCL WARN is about an error
+_CODES = ("exit", "code", "status", "rc=")
 _MOST_SHAPES = 20_000
 _LONG_SHAPE = 300  # characters
 _CUDA_NUMBER = re.compile(r"\(found version (\d{4,5})\)")
@@ -77,15 +70,26 @@ class ScanResult:
     """The failures found in a log."""
 
     hits: dict[str, _Hit] = field(default_factory=dict)
-    unknown: list[_RawLine] = field(default_factory=list)  # the first lines that look like errors
-    last: deque[_RawLine] = field(default_factory=lambda: deque(maxlen=_UNKNOWN_KEPT))
+    faults: Faults = field(default_factory=Faults)  # what looks like a failure and matches no row
+    end: list[_RawLine] = field(default_factory=list)  # the last lines that have text
     lines: int = 0
     skipped: int = 0  # characters in the middle of very long lines
 
-    @property
-    def faults(self) -> tuple[Evidence, ...]:
-        """The first and the last lines that look like errors and match no row."""
-        return tuple(Evidence(text=plain(line)[:SHOWN], line=number) for number, line in (*self.unknown, *self.last))
+    def unknown(self) -> list[Evidence]:
+        """Return the lines that look like failures and match no row, in order."""
+        # A signature that waited for its context may have matched a line that was kept.
+        known = {evidence.line for hit in self.hits.values() for evidence in hit.lines}
+        return [
+            Evidence(text=plain(line)[:SHOWN], line=number)
+            for number, line in self.faults.lines()
+            if number not in known
+        ]
+
+    def last_line(self) -> Evidence | None:
+        """Return the last line that says something of the job."""
+        texts = [(number, plain(line)) for number, line in self.end]
+        said = [(number, text) for number, text in texts if text and not _AFTER.match(text)]
+        return Evidence(text=said[-1][1][:SHOWN], line=said[-1][0]) if said else None
 
 
 _RawLine = tuple[int, str]  # number and text
@@ -96,13 +100,17 @@ class _Shape:
     """What is known of all lines that differ only in their digits."""
 
     literals: tuple[str, ...]  # literals that such a line may contain
-    is_fault: bool
+    sign: shapes.Sign
+    may_have_code: bool
+
+
+_PLAIN_SHAPE = _Shape((), shapes.Sign.NONE, may_have_code=False)
 
 
 def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     """Diagnose a log of any size in bounded memory.
 
-    The exit code is 0 if a cause was found or nothing looks like an error, and 5 if none of the errors is known.
+    The exit code is 0 if a cause is named, or if the log says that the job ended well or runs; otherwise 5.
 
     Raises:
         OSError: the file cannot be read.
@@ -110,22 +118,79 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     """
     result = scan(file)
     findings = tuple(_findings(result))
-    known = [finding for finding in findings if finding.severity is Severity.ERROR]
-    faults = result.faults
+    unknown = result.unknown()
+    last = result.last_line()
+    verdict = _verdict(result, findings, unknown, last)
+    if verdict is Verdict.CLEAR:
+        # What other errors may lead to led to none here.
+        findings = tuple(
+            replace(found, severity=Severity.WARN) if found.severity is Severity.ERROR else found for found in findings
+        )
     facts = [("lines", f"{result.lines:,}")]
     if result.skipped:
         facts.append(("not read", f"{result.skipped / 1e6:,.1f} MB in the middle of very long lines"))
-    code = 0
-    if known:
-        conclusion = f"{known[0].title} (line {known[0].evidence[0].line})"
-    elif faults:
-        conclusion = "errors found, but none that envkit knows"
-        facts += [(f"line {evidence.line}", evidence.text) for evidence in faults]
-        code = NotVerifiedError.exit_code
-    else:
-        conclusion = "no errors found in the log" if not findings else "no errors"
+    facts += [(f"line {evidence.line}", evidence.text) for evidence in unknown]
+    if result.faults.left_out:
+        facts.append(("more lines", f"{result.faults.left_out:,} other lines that look like failures are not shown"))
+    if verdict is Verdict.OPEN and result.end:
+        facts.append(("last line", plain(result.end[-1][1])[:SHOWN]))
     section = Section(id="log", title="Log", facts=tuple(facts), findings=findings)
-    return Diagnosis(subject="log", name=name, sections=(section,), exit_code=code, conclusion=conclusion)
+    return Diagnosis(
+        subject="log",
+        name=name,
+        sections=(section,),
+        exit_code=0 if verdict in (Verdict.NAMED, Verdict.CLEAR) else NotVerifiedError.exit_code,
+        conclusion=_conclusion(verdict, findings, unknown, result, last),
+        verdict=verdict,
+    )
+
+
+def _verdict(
+    result: ScanResult, findings: Sequence[Finding], unknown: Sequence[Evidence], last: Evidence | None
+) -> Verdict:
+    """Return what a log says of its job; a failure without a cause is never a good end."""
+    errors = [found for found in findings if found.severity is Severity.ERROR]
+    causes = [found for found in errors if result.hits[found.id].row.role == "cause"]
+    kept = set(result.faults.sure())
+    sure = [evidence for evidence in unknown if evidence.line in kept]
+    if causes and not all(_is_overtaken(found, sure) for found in causes):
+        return Verdict.NAMED
+    ended_well = last is not None and shapes.is_good_end(last.text)
+    if causes or sure or any(result.hits[found.id].row.role == "end" for found in errors):
+        return Verdict.UNKNOWN
+    if ended_well:
+        return Verdict.CLEAR
+    return Verdict.UNKNOWN if errors or unknown else Verdict.OPEN
+
+
+def _is_overtaken(found: Finding, sure: Sequence[Evidence]) -> bool:
+    """Return whether a cause was only warned of, and something else failed later: a warning ends no job."""
+    if not all(_WARNED.search(evidence.text) for evidence in found.evidence):
+        return False
+    last = found.evidence[-1].line or 0
+    # An exit code is not something else.
+    return any((evidence.line or 0) > last and not shapes.has_exit_code(evidence.text) for evidence in sure)
+
+
+def _conclusion(
+    verdict: Verdict,
+    findings: Sequence[Finding],
+    unknown: Sequence[Evidence],
+    result: ScanResult,
+    last: Evidence | None,
+) -> str:
+    if verdict is Verdict.NAMED:
+        return f"{findings[0].title} (line {findings[0].evidence[0].line})"
+    if verdict is Verdict.UNKNOWN and unknown:
+        sure = set(result.faults.sure())
+        first = next((evidence for evidence in unknown if evidence.line in sure), unknown[0])
+        verb = "shows" if first.line in sure else "may show"
+        return f"the log {verb} a failure that envkit does not recognize (line {first.line})"
+    if verdict is Verdict.UNKNOWN:
+        return f"{findings[0].title} (line {findings[0].evidence[0].line}), but the log does not show why"
+    if verdict is Verdict.CLEAR and last is not None:
+        return f"no sign of failure: the log ends with {last.text[:_QUOTE]!r} (line {last.line})"
+    return "no sign of failure, but the log does not say how the job ended" if result.lines else "the log is empty"
 
 
 def scan(file: BufferedReader) -> ScanResult:
@@ -138,32 +203,40 @@ def scan(file: BufferedReader) -> ScanResult:
         starts.setdefault(watch.signature.has, []).append(watch)
         for text in watch.signature.near:
             contexts.setdefault(text, []).append(watch)
-    shapes = _Shapes((*dict.fromkeys((*starts, *contexts, *_FAULT_WORDS)),))
+    known = _Shapes((*dict.fromkeys((*starts, *contexts, *shapes.WORDS)),), result)
     for piece in pieces(file):
-        result.lines = piece.first + piece.text.count("\n")
+        if piece.text:
+            result.lines = piece.first + piece.text.count("\n")
         result.skipped += piece.skipped
-        for number, line, shape in shapes.of(piece):
+        for number, line, shape in known.of(piece):
             low = line.lower()
             matched = [text for text in shape.literals if text in low]
             for text in matched:
                 for watch in contexts.get(text, ()):
                     _context(watch, number, result)
             started = [(text, watch) for text in matched for watch in starts.get(text, ())]
+            has_hit = False
             if started:
                 # `plain` cuts a long line, and would cut off a message far out in it.
                 is_short = len(line) <= LINE_LIMIT
                 clean = plain(line) if is_short else ""
-                for text, watch in started:
-                    _start(watch, number, clean if is_short else plain(_around(line, low.find(text))), result)
-            if shape.is_fault:
-                _fault(number, line, result)
+                for text, watch in [] if shapes.quoted(clean) else started:
+                    around = clean if is_short else plain(_around(line, low.find(text)))
+                    has_hit = _start(watch, number, around, result) or has_hit
+            sign = shape.sign
+            if shape.may_have_code and shapes.has_exit_code(plain(line)):
+                sign = shapes.Sign.SURE
+            if sign or result.faults.heads:
+                result.faults.read(number, line, sign, known=has_hit)
+    result.faults.finish()
     return result
 
 
 class _Shapes:
     """Lines by their shape: a log of millions of lines has few, so each shape is searched for the literals once."""
 
-    def __init__(self, literals: Sequence[str]) -> None:
+    def __init__(self, literals: Sequence[str], result: ScanResult) -> None:
+        self._result = result
         self._literals = [(text, text.translate(_DIGITS)) for text in literals]
         self._known: dict[str, _Shape | None] = {}
 
@@ -179,10 +252,16 @@ class _Shapes:
             present = [pair for pair in self._literals if pair[1] in whole]
             for shape, line in new.items():
                 self._known[shape] = _shape(shape, line, present)
+        heads = self._result.faults.heads
         for number, line, text in rows:
             shape_of_line = self._known[text]
             if shape_of_line is not None:
                 yield number, line, shape_of_line
+            # The exception that ends a traceback may have any name.
+            elif heads:
+                yield number, line, _PLAIN_SHAPE
+        said = [(number, line) for number, line, _ in rows[-_END:] if line.strip()]
+        self._result.end = [*self._result.end, *said][-_END:]
         # Long ones are as good as never repeated, and would fill the memory.
         for text in new:
             if len(text) > _LONG_SHAPE:
@@ -190,21 +269,12 @@ class _Shapes:
 
 
 def _shape(text: str, line: str, present: Sequence[tuple[str, str]]) -> _Shape | None:
-    """Return what is known of a shape; None if it has no literal. Digits decide neither prefixes nor errors."""
+    """Return what is known of a shape; None if it has no literal. Digits decide neither prefixes nor most signs."""
     low = text.lower()
     literals = tuple(literal for literal, shape in present if shape in low)
-    if not literals:
+    if not literals and not shapes.may_name_exception(line):
         return None
-    return _Shape(literals, _FAULTY.search(line) is not None and _FAULT.search(plain(line)) is not None)
-
-
-def _fault(number: int, line: str, result: ScanResult) -> None:
-    """Keep a line that looks like an error; an exception replaces the head of its own traceback."""
-    recent = result.last or result.unknown
-    if recent and _HEAD in recent[-1][1] and number - recent[-1][0] <= NEAR:
-        recent[-1] = (number, line)
-        return
-    (result.unknown if len(result.unknown) < _UNKNOWN_KEPT else result.last).append((number, line))
+    return _Shape(literals, shapes.sign(plain(line)), may_have_code=any(word in low for word in _CODES))
 
 
 def _around(line: str, position: int) -> str:
@@ -212,14 +282,17 @@ def _around(line: str, position: int) -> str:
     return line[max(0, position - LINE_LIMIT // 4) : position + LINE_LIMIT // 2]
 
 
-def _start(watch: _Watch, number: int, line: str, result: ScanResult) -> None:
+def _start(watch: _Watch, number: int, line: str, result: ScanResult) -> bool:
+    """Return whether a line with the literal of a signature shows its failure."""
     signature = watch.signature
-    if not signature.fits(line) or (watch.row.severity is Severity.ERROR and _INFORMATIONAL.search(line)):
-        return
+    # Engines quote errors in informational lines of their own logs.
+    if not signature.fits(line) or (watch.row.severity is Severity.ERROR and shapes.is_informational(line)):
+        return False
     if signature.near and (watch.near is None or number - watch.near > NEAR):
         watch.waiting.append((number, line))
-        return
+        return False
     _hit(watch.row, number, line, result)
+    return True
 
 
 def _context(watch: _Watch, number: int, result: ScanResult) -> None:

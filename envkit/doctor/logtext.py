@@ -36,7 +36,11 @@ _PREFIXES = re.compile(
     r"|\[pod/[^\]\n]{1,200}\] "  # kubectl logs --prefix
     r"|[A-Za-z0-9_.-]{1,60} {1,30}\| "  # docker compose
     r"|\[(?:rank|default|Rank )\d{1,5}\]:? ?"  # torchrun
-    r"|\d{1,5}: (?=[A-Z\[(])"  # srun -l
+    r"|\d{1,5}: (?=[A-Za-z\[(/])"  # srun -l
+    r"|\d\d[OE][+ ]"  # GitLab, after its time
+    r"|section_(?:start|end):\d{1,12}:[\w.\[\]=,-]{1,80}\s?"  # GitLab
+    r"|\([A-Za-z_][\w.:()-]{0,80} pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?"  # Ray
+    r"|kernel: (?=NVRM|\[)"  # the kernel's log without a time
     r"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d [A-Za-z0-9_.-]{1,60} "  # syslog
     r"(?:[\w./-]{1,60}\[\d{1,10}\]: |kernel: )?"
     r"|\[ {0,5}\d{1,9}\.\d{6}\] "  # the kernel's own log
@@ -133,13 +137,18 @@ def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:
 
 def plain(line: str) -> str:
     """Return a line without the prefixes of engines and launchers, safe to print on a terminal."""
+    return neutral(unprefixed(line)).strip()
+
+
+def unprefixed(line: str) -> str:
+    """Return a line without the prefixes of engines and launchers; its indentation is kept."""
     for _ in range(_MOST_PREFIXES):
         match = _PREFIXES.match(line)
         # A line that is nothing but a prefix is kept.
         if match is None or match.end() == len(line):
             break
         line = line[match.end() :]
-    return neutral(line).strip()
+    return line
 
 
 def _encoding(start: bytes) -> str:

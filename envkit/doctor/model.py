@@ -18,6 +18,15 @@ class Severity(StrEnum):
     INFO = "info"
 
 
+class Verdict(StrEnum):
+    """What a log says of its job."""
+
+    NAMED = "named"  # it failed, and a row names the cause
+    UNKNOWN = "unknown"  # it failed, and no row names the cause
+    CLEAR = "clear"  # the log says that it ended well, or that it runs
+    OPEN = "open"  # no sign of failure, and the log does not say how it ended
+
+
 RANK = (Severity.ERROR, Severity.WARN, Severity.INFO)
 
 
@@ -99,6 +108,7 @@ class Diagnosis:
     sections: tuple[Section, ...]
     exit_code: int
     conclusion: str
+    verdict: Verdict | None = None  # of a log
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -113,6 +123,7 @@ class Diagnosis:
             "name": self.name,
             "exit_code": self.exit_code,
             "conclusion": self.conclusion,
+            "verdict": None if self.verdict is None else str(self.verdict),
             "counts": counts(self.findings),
             "sections": [section.to_json() for section in self.sections],
         }

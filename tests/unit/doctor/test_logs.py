@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from envkit.doctor.knowledge import NEAR
 from envkit.doctor.logs import diagnose_log
-from envkit.doctor.model import Diagnosis, Severity
+from envkit.doctor.model import Diagnosis, Severity, Verdict
 
 _WORDS = (
     b"\n", b"\r", b"\x1b[31m", b"\xff\xfe", b"2026-11-20T12:00:00Z ", b"RuntimeError: No CUDA GPUs are available",
@@ -153,7 +153,6 @@ def test_an_exception_of_any_name_is_a_fault() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "epoch 1\nepoch 2\n",
         "0 errors, 0 warnings\nerror rate 0.1\n",
         "[INFO] no ERROR\n-- fatal: none, make all\nERROR_RATE - 0.1\n--log-level [INFO|ERROR|FATAL]\n",
@@ -161,7 +160,14 @@ def test_an_exception_of_any_name_is_a_fault() -> None:
 )
 def test_nothing_is_made_of_nothing(text: str) -> None:
     found = diagnosed(text)
-    assert (found.exit_code, found.findings) == (0, ())
+    assert found.findings == ()
+    assert (found.verdict, found.exit_code) == (Verdict.OPEN, 5)
+    assert "does not say how the job ended" in found.conclusion
+
+
+def test_an_empty_log_says_nothing() -> None:
+    found = diagnosed("")
+    assert (found.verdict, found.exit_code, found.conclusion) == (Verdict.OPEN, 5, "the log is empty")
 
 
 def test_what_an_engine_only_remarks_is_no_failure() -> None:

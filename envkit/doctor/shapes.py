@@ -1,0 +1,175 @@
+"""The shapes of lines that show a failure or a good end, whatever the program and its message.
+
+No list of messages is complete, so a failure is recognized by how programs announce one: `TOOL: error:`, an exception's
+name before a colon, an exit code that is not 0, a state in which Slurm or Kubernetes ends a job. A *sure* sign is a
+failure of something; a *weak* one ("failed", "cannot") is also found in logs of jobs that go well.
+
+All repetitions are bounded, so that a hostile line takes no longer than others. The text is a line without the prefixes
+of engines (`logtext.plain`).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+WORDS = (
+    "error", "exception", "fatal", "panic", "kill", "abort", "traceback", "command not found", "terminate",
+    "critical", "fail", "core dump", "bus error", "illegal instruction", "nvrm", "xid", "exit", "returned",
+    "status=", "warning  ", "nccl warn", "backoff", "evict", "time limit", "cancelled", "timeout", "timed out",
+    "node_fail", "preempt", "out of memory", "out_of_me", "oom", "cannot", "could not", "couldn't", "can't",
+    "unable to", "not permitted", "denied", "refused", "no such", "not found", "no devices were found",
+    "not allowed", "is configured", "invalid", "corrupt", "mismatch", "not supported", "interrupt", "deadline",
+    "errimagepull", "containercannotrun", "segmentation fault", "unexpected", "rc=",
+    ": line ", "sh: ", "段错误", "已杀死", "总线错误",
+    "核心已转储", "致命错误", "未找到命令", "找不到", "没有那个文件", "已放弃", "非法指令",
+)  # fmt: skip
+"""A line without one of these shows no failure by its words, unless it has the shape of an exception's name."""
+
+
+class Sign(IntEnum):
+    """How sure a line shows a failure."""
+
+    NONE = 0
+    WEAK = 1
+    SURE = 2
+
+
+# The names that Python gives to exceptions which do not end in Error or Exception, alone at the start of a line.
+_NAMES = r"KeyboardInterrupt|StopIteration|StopAsyncIteration|GeneratorExit|SystemExit: [1-9]"
+_TOOL = r"[A-Za-z/][\w./+-]{0,60}(?:\[\d{1,10}\])?"
+_SURE = re.compile(
+    # Exceptions: a name of any kind that ends in Error or Exception, and dotted ones of any name.
+    r"^(?:(?:E {1,8})?[A-Za-z_][\w.]{0,100})?(?:Error|Exception)(?::|$|\()"
+    r"|^(?:[A-Za-z_]\w{0,60}\.){1,8}[A-Z]\w{0,60}: \S"
+    rf"|^(?:{_NAMES})"
+    r"|Traceback \(most recent call last\)|^Exception in thread |\bterminate called |^Fatal Python error"
+    r"|^thread '[^']{0,80}' panicked|^panic: "
+    # TOOL: error: text, but not "top-1: error: 0.12".
+    rf"|^(?:{_TOOL}: ){{0,3}}(?:fatal )?error: {{0,8}}[^\d\s.]"
+    r"|^(?:E: |ERROR\b|Error: |ERR.\[|FATAL\b|FAILED\b)|^(?:docker: )?Error response from daemon"
+    rf"|^(?:{_TOOL}:? )?fatal {{0,6}}:"
+    r"| [-|] (?:ERROR|CRITICAL|FATAL) {1,4}[-|] |\[(?:ERROR|CRITICAL|FATAL|F|E)\]|^\[?[EF]\d{3,4} \d\d:\d\d:"
+    r"|\blevel=(?:error|fatal|panic)\b|\"level\": {0,2}\"(?:error|fatal|panic)\"|^CMake Error\b"
+    # Shells: `bash: x: Permission denied`, `run.sh: line 3: x: unbound variable`.
+    r"|^-?(?:ba|z|k|da)?sh: (?!warning)|^\S{1,80}: line \d{1,6}: (?!warning)"
+    r"|\(\d{1,7}(?:,\d{1,7})?\): (?:fatal )?error\b|\b(?:exited on|killed by|died from) signal \d"
+    r"|:\d{1,7}(?::\d{1,7})?: (?:fatal )?error: |^make(?:\[\d{1,4}\])?: \*\*\* |: command not found$"
+    # Signals, in English and in Chinese, as shells print them.
+    r"|\(core dumped\)|核心已转储|^(?:Killed|Aborted|Terminated|Bus error|Segmentation fault|Illegal instruction)\b"
+    r"|line \d{1,6}: {1,8}\d{1,10} [A-Z][a-z]{3,12}|段错误|已杀死|总线错误|已放弃|非法指令|致命错误|未找到命令|找不到"
+    r"|^\*\*\* Error in |^(?:malloc|free|realloc|munmap_chunk)\(\): |^double free or corruption|^corrupted "
+    # The kernel's driver.
+    r"|NVRM: .{0,160}(?:[Ff]ail|fallen off|mismatch|[Cc]annot|not supported|not responding|[Ee]rror)|\bXid \(PCI"
+    r"|\bNVIDIA-SMI (?:has failed|couldn't)|^No devices were found|^Failed to initialize NVML"
+    r"|\bNCCL WARN "
+    # Final states of Slurm and Kubernetes.
+    r"|\bDUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|TASK FAILURE)|\bCANCELLED AT \d|\boom[_-]kill event"
+    r"|: task [\d,-]{1,40}: (?:Killed|Terminated|Exited|Out Of Memory|Aborted|Segmentation|Bus)"
+    r"|\b(?:FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL|BOOT_FAIL|DEADLINE|PREEMPTED|CANCELLED)\b.{0,80} \d{1,3}:\d{1,3}$"
+    r"|\b(?:CrashLoopBackOff|OOMKilled|ImagePullBackOff|ErrImagePull|CreateContainer(?:Config)?Error|RunContainerError"
+    r"|InvalidImageName|ContainerCannotRun|DeadlineExceeded|BackoffLimitExceeded|UnexpectedAdmissionError|StartError"
+    r"|FailedCreatePodSandBox|NodeLost)\b|^(?:Reason: {1,30})?(?:Error|Evicted)$|^Warning {1,4}Evicted\b"
+    # Exit codes that are not 0.
+    r"|returned (?:a )?non-zero|returned [1-9]\d{0,2} exit status"
+)
+# Their digits decide, and lines that differ in digits alone are tested once.
+_CODE = re.compile(
+    r"\bexit(?:ed)?(?:_| )?(?:with )?(?:a )?(?:exit |return |error |status )?(?:code|status) {0,4}[:=]? {0,2}"
+    r"-?[1-9]\d{0,2}\b"
+    r"|\b(?:exit_?code|return_?code|ExitCode\"?) {0,4}[:=] {0,2}-?[1-9]\d{0,2}\b|\bstatus=(?:[1-9]\d{0,2})/"
+    r"|failed with (?:exit code|error code|status|rc=) ?:? ?-?[1-9]\d{0,2}\b|\brc=-?[1-9]\d{0,2}\b"
+    r"|\bexited \([1-9]\d{0,2}\)|^\+{1,4} exit [1-9]",
+    re.IGNORECASE,
+)
+_WEAK = re.compile(
+    r"\b(?:fail|failed|fails|failure)\b"
+    r"|\b(?:cannot|can't|could not|couldn't|unable to|not permitted|denied|refused|not allowed)\b"
+    r"|\bno such (?:file|process|device)|\bnot found\b|\btimed? ?out\b|\bout of memory\b|\bcorrupt|\bmismatch\b"
+    r"|\bnot supported\b|\binvalid\b|\binterrupted\b|\baborted\b|\bkilled\b|\bcancelled\b"
+    r"|\bunexpected\b|\bis not configured\b|\bis configured\b|没有那个文件"
+    r"|\berror\b(?! (?:rate|bar|margin)| {0,2}[:=] {0,2}\d)",
+    re.IGNORECASE,
+)
+_NO_FAILURE = re.compile(r"\b(?:0|no|without|zero) (?:files? |tests? )?(?:fail(?:ed|ures?)|errors?)\b", re.IGNORECASE)
+_EVENT = re.compile(r"^Warning {1,30}[A-Z]\w{2,60}\b")  # an event as `kubectl describe` prints it
+# Messages of these levels are no failures, whatever they quote.
+_CALM = re.compile(
+    r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|\blevel=(?:info|debug|warning)\b|\b(?:WARNING|WARN)\b|Warning:|^\[?W\d{3,4} "
+)
+_INFORMATIONAL = re.compile(r"\blevel=(?:info|debug)\b")
+# A comment, a command that prints a text (typed, traced by `set -x`, or as the step of a Dockerfile), and its echo.
+_QUOTED = re.compile(
+    r"^(?:\+{1,4} |\$ |> |##\[(?:group|command)\]|#\d{1,5} \[[^\]\n]{0,80}\] |\[\d{1,3}/\d{1,3}\] "
+    r"|Step \d{1,4}/\d{1,4} : |--->? )?"
+    r"(?:Run |RUN )?(?:.{0,160}(?:&& |; |\|\| ))?(?:echo|printf) "
+    r"|^(?:#(?!\d|#\[)|//|rem |REM )"
+)
+_JOB = r"(?:training|run|job|build|everything)"
+_GOOD = re.compile(
+    r"^(?:all )?done\W{0,5}$|^finished\W{0,5}$"
+    rf"|\b{_JOB}(?: is| has| was)? (?:successfully )?(?:finished|completed?|done|succeeded)(?: successfully)?\b"
+    r"|\b(?:completed|finished|built|exited) successfully\b"
+    r"|\bsuccessfully (?:built [0-9a-f]{12}$|tagged|installed|completed)\b"
+    r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|\bnaming to \S{1,200} (?:[\d.]{1,8}s )?done$"
+    r"|^=+ \d{1,7} passed\b(?!.{0,80}failed)|^\d{1,7} passed in |^installed \d{1,6} packages?\b"
+    r"|^`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d{1,9}` reached|^executing transaction: .{0,20}done$"
+    # sacct, kubectl describe, kubectl get
+    r"|\bCOMPLETED\b.{0,60} 0:0$|^reason: {1,30}completed$|^status: {1,30}(?:succeeded|running)$"
+    r"|^state: {1,30}running$"
+    r"|^normal {1,30}(?:started|completed)\b|\b[\w-]{1,200} +1/1 +(?:Running|Completed) "
+    r"|^(?:saved|wrote) (?:the )?(?:final |last |best )?(?:model|checkpoint|weights)\b",
+    re.IGNORECASE,
+)
+# Not the end, or only that of a part.
+_DENIED = re.compile(
+    r"\bnot (?:yet )?\w{0,12} ?(?:finished|complete|done|succe)|\bun(?:finished|success)"
+    r"|\b(?:epoch|fold|stage|step) ?\d"
+    r"|\b(?:of|for) (?:epoch|fold|stage|step)\b",
+    re.IGNORECASE,
+)
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:: |:?$)")
+_DOTTED = re.compile(r"(?:[a-z_]\w{0,60}\.){1,8}[A-Z]\w{0,60}: \S")
+HEAD = "Traceback (most recent call last)"
+
+
+def sign(text: str) -> Sign:
+    """Return how sure a line shows a failure; exit codes are not read."""
+    if is_informational(text) or quoted(text):
+        return Sign.NONE
+    if _SURE.search(text):
+        return Sign.SURE
+    if _EVENT.search(text):
+        return Sign.WEAK
+    is_weak = _WEAK.search(text) and not _CALM.search(text) and not _NO_FAILURE.search(text)
+    return Sign.WEAK if is_weak else Sign.NONE
+
+
+def is_informational(text: str) -> bool:
+    """Return whether an engine marks a line as information: what it quotes is no failure."""
+    return _INFORMATIONAL.search(text) is not None
+
+
+def has_exit_code(text: str) -> bool:
+    """Return whether a line reports an exit code other than 0."""
+    return _CODE.search(text) is not None and not quoted(text) and not is_informational(text)
+
+
+def quoted(text: str) -> bool:
+    """Return whether a line is a comment or a command that prints a text: what it quotes did not happen."""
+    return _QUOTED.match(text) is not None
+
+
+def is_good_end(text: str) -> bool:
+    """Return whether a line says that a job ended well or runs."""
+    return _GOOD.search(text) is not None and _DENIED.search(text) is None
+
+
+def may_be_raised(text: str) -> bool:
+    """Return whether a line may be the exception of a traceback; `text` still has its indentation."""
+    return _RAISED.match(text) is not None
+
+
+def may_name_exception(text: str) -> bool:
+    """Return whether a text has something like the dotted name of an exception and a message."""
+    return _DOTTED.search(text) is not None

@@ -1,0 +1,155 @@
+"""What a log says of its job: no last line hides a failure, and no log gets an all-clear without evidence."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from benchmarks.log_verdicts import FINAL, KEPT, failures, judge, right_rows
+from envkit.doctor.logs import diagnose_log
+from envkit.doctor.model import Diagnosis, Severity, Verdict
+
+FAILURES = dict(failures(KEPT))
+RIGHT = right_rows()
+HEALTHY = sorted((KEPT / "healthy").iterdir())
+HIDDEN = sorted((KEPT / "hidden").iterdir())
+
+
+def diagnosed(text: str) -> Diagnosis:
+    return diagnose_log(io.BufferedReader(io.BytesIO(text.encode())), "log")
+
+
+def shown(found: Diagnosis) -> str:
+    facts = [value for section in found.sections for _, value in section.facts]
+    return "\n".join([*facts, *(evidence.text for finding in found.findings for evidence in finding.evidence)])
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failing_line_is_named_or_admitted(name: str) -> None:
+    expected = "named" if RIGHT[name] and found_severity(name) is Severity.ERROR else "unknown"
+    assert judge(diagnosed(f"epoch 1\n{FAILURES[name]}\n"), RIGHT[name], FAILURES[name]) == expected
+
+
+def found_severity(name: str) -> Severity:
+    return diagnosed(FAILURES[name]).findings[0].severity
+
+
+@pytest.mark.parametrize("final", FINAL)
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_last_line_hides_no_failure(name: str, final: str) -> None:
+    found = diagnosed(f"epoch 1\n{FAILURES[name]}\n{final}\n")
+    assert judge(found, RIGHT[name], FAILURES[name]) == ("named" if RIGHT[name] else "unknown")
+
+
+PREFIXES = (
+    "2026-05-02T10:00:00.123456789Z ",
+    "[2026-05-02T10:00:00.123] ",
+    "2026-05-02T10:00:00.000000Z 01E ",
+    "[rank3]: ",
+    "7: ",
+    "[pod/train-0/main] ",
+    "2026-05-02T10:00:00.1Z stderr F ",
+    "#9 [build 3/7] 34.56 ",
+    "May  2 10:00:00 node7 kernel: [12345.678901] ",
+    "(RayTrainWorker pid=812, ip=10.0.0.4) ",
+    "trainer-1  | ",
+    "\x1b[1;31m",
+    "loading 12%\rloading 30%\r",
+)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(
+    "line", ["sbatch: error: no such account", "Bus error (core dumped)", "nvcc fatal   : no input"]
+)
+def test_a_prefix_hides_no_failure(prefix: str, line: str) -> None:
+    found = diagnosed(f"epoch 1\n{prefix}{line}\ndone\n")
+    assert (found.verdict, found.exit_code) == (Verdict.UNKNOWN, 5)
+    assert line in shown(found)
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+def test_a_log_that_ends_well_is_clear(path: Path) -> None:
+    found = diagnosed(path.read_text())
+    assert (found.verdict, found.exit_code) == (Verdict.CLEAR, 0)
+    assert not [one for one in found.findings if one.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+def test_the_same_log_without_its_end_is_not_clear(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    kept = [line for line in lines if diagnosed(line + "\n").verdict is not Verdict.CLEAR]
+    assert diagnosed("\n".join(kept)).verdict is not Verdict.CLEAR
+
+
+@pytest.mark.parametrize("path", HIDDEN, ids=lambda path: path.stem)
+def test_the_real_error_is_shown_beside_the_last_line(path: Path) -> None:
+    found = diagnosed(path.read_text())
+    assert (found.verdict, found.exit_code) == (Verdict.UNKNOWN, 5)
+    lines = path.read_text().splitlines()
+    number = int(found.conclusion.rpartition("line ")[2].rstrip(")"))
+    assert "Error: " in lines[number - 1] or "Corrupt: " in lines[number - 1]
+
+
+def test_the_lines_of_a_failure_are_in_json_in_their_order() -> None:
+    tree = diagnosed("a\nzoo.LionError: out\nmake: *** [Makefile:3: all] Error 1\nfailed to feed\n").to_json()
+    facts = {fact["name"]: fact["value"] for fact in tree["sections"][0]["facts"]}
+    assert (tree["verdict"], tree["exit_code"]) == ("unknown", 5)
+    assert list(facts) == ["lines", "line 2", "line 3", "line 4"]
+
+
+def test_lines_that_are_not_shown_are_counted() -> None:
+    facts = dict(diagnosed("zoo.LionError: out\n" * 50).sections[0].facts)
+    assert facts["more lines"].startswith("42 other lines")
+
+
+@pytest.mark.parametrize("end", ["Error: Process completed with exit code 1.", "Killed", "CrashLoopBackOff"])
+def test_an_end_or_an_effect_explains_nothing_alone(end: str) -> None:
+    found = diagnosed(end + "\n")
+    assert (found.verdict, found.exit_code) == (Verdict.UNKNOWN, 5)
+    assert found.conclusion.endswith("but the log does not show why")
+
+
+@pytest.mark.parametrize("code", ["0", "1"])
+def test_the_digits_of_an_exit_code_decide(code: str) -> None:
+    found = diagnosed(f"step one exited with code 0\ncontainer exited with code {code}\n")
+    assert found.verdict is (Verdict.CLEAR if code == "0" else Verdict.UNKNOWN)
+
+
+def test_a_log_that_ends_in_the_middle_is_open_and_shows_its_last_line() -> None:
+    found = diagnosed("Successfully installed torch-2.12.1\nepoch 1 step 3 loss 0.5\n")
+    assert (found.verdict, found.exit_code) == (Verdict.OPEN, 5)
+    assert dict(found.sections[0].facts)["last line"] == "epoch 1 step 3 loss 0.5"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "the training has not finished",
+        "Training finished for epoch 3",
+        "saving checkpoint to /out/3.pt",
+        "Successfully built flash-attn",
+        "#5 DONE 0.3s",
+        "Solving environment: done",
+    ],
+)
+def test_the_end_of_a_part_is_not_the_end(line: str) -> None:
+    assert diagnosed(f"starting\n{line}\n").verdict is Verdict.OPEN
+
+
+def test_a_weak_sign_does_not_outweigh_a_good_end() -> None:
+    assert diagnosed("could not read the cache, starting without it\ntraining finished\n").verdict is Verdict.CLEAR
+
+
+def test_an_exception_of_any_name_ends_its_traceback() -> None:
+    head = 'Traceback (most recent call last):\n  File "a.py", line 1\n    raise Full("error: failed")\n'
+    found = diagnosed(f"{head}Full\n")
+    assert dict(found.sections[0].facts) == {"lines": "4", "line 4": "Full"}
+
+
+def test_tracebacks_of_two_ranks_keep_both_exceptions() -> None:
+    log = "".join(f"[rank{rank}]: Traceback (most recent call last):\n" for rank in (0, 1))
+    log += "".join(f"[rank{rank}]: zoo.Escaped: lion {rank}\n" for rank in (0, 1))
+    assert [name for name, _ in diagnosed(log).sections[0].facts] == ["lines", "line 3", "line 4"]
