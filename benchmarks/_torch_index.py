@@ -179,9 +179,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.end_headers()
+        self.rfile.close()
+        self.wfile.close()
         self.connection = self.tls.wrap_socket(self.connection, server_side=True)
         self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", buffering=0)
         self.close_connection = False
+
+    def finish(self) -> None:
+        """Close what `do_CONNECT` opened, too."""
+        super().finish()
+        self.rfile.close()
+        self.connection.close()
 
     def do_GET(self) -> None:
         """Send a page, a wheel or metadata."""
@@ -219,6 +227,7 @@ def served(files: Iterable[File], host: str) -> Iterator[dict[str, str]]:
         handler = type("Handler", (_Handler,), {"pages": Pages(files), "host": host, "tls": context})
         server = stack.enter_context(_Server(("127.0.0.1", 0), handler))
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        stack.callback(server.server_close)
         stack.callback(server.shutdown)
         own = f"http://127.0.0.1:{server.server_port}"
         trusted = dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), str(signed.bundle))

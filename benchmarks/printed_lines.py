@@ -27,9 +27,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
@@ -272,12 +273,12 @@ def swept(
         ThreadPoolExecutor(_PARALLEL) as pool,
     ):
         env = environment(index, Path(scratch))
-        steps = {
-            **{f"uv ({form})": (answers, lambda one, form=form: by_uv(one, form, env)) for form in forms},
-            "pip": (answers[: counts["pip"]], lambda one: by_pip(one, env)),
-            "envkit install": (own[: counts["install"]], lambda one: by_install(one, facts, env)),
-            "envkit lock": (lockable[: counts["lock"]], lambda one: by_lock(one, facts, env)),
+        steps: dict[str, tuple[Sequence[Resolution], Callable[[Resolution], Miss | None]]] = {
+            f"uv ({form})": (answers, partial(by_uv, form=form, env=env)) for form in forms
         }
+        steps["pip"] = (answers[: counts["pip"]], partial(by_pip, env=env))
+        steps["envkit install"] = (own[: counts["install"]], partial(by_install, facts=facts, env=env))
+        steps["envkit lock"] = (lockable[: counts["lock"]], partial(by_lock, facts=facts, env=env))
         for tool, (chosen, ask) in steps.items():
             began = time.monotonic()
             found = list(pool.map(ask, chosen))
