@@ -1,12 +1,15 @@
 """A stand-in for PyTorch's wheel index on loopback, for tools that have its address built in.
 
-Its pages list every torch, torchvision and torchaudio in the facts. The wheels are stand-ins of a few kB with torch's
-version attributes. Tools reach it through an HTTPS proxy with its own certificate authority, which only their
-environment trusts; every other host is refused. Other packages come from a Python index, which settings name.
+Its pages list every torch, torchvision and torchaudio in the facts (`files_of`), or other files. The wheels are
+stand-ins of a few kB with torch's version attributes. Tools reach it through an HTTPS proxy with its own certificate
+authority, which only their environment trusts; every other host is refused. Other packages come from a Python index,
+which settings name.
 """
 
 from __future__ import annotations
 
+import hashlib
+import html
 import http.server
 import io
 import re
@@ -17,6 +20,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -43,6 +47,7 @@ class backends:
         def version(): return None
 """
 ANY = "any"  # stands for every index
+PYTHON_INDEX = "simple"  # stands for the Python index
 _BELOW = re.compile(r"^/(simple|whl/\w+)/")
 _VERSION = "__version__ = {version!r}\ncuda = {cuda!r}\ndebug = False\nhip = None\n"
 
@@ -57,24 +62,31 @@ class File:
     tag: str
     cuda: str | None
     archs: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    requires_python: str | None = None
 
     @property
     def path(self) -> str:
         """The path of the wheel on the host."""
-        return f"{self.folder}{self.name}-{self.version}-{self.tag}.whl"
+        return f"{self.folder}{self.name.replace('-', '_')}-{self.version}-{self.tag}.whl"
 
     @property
     def folder(self) -> str:
         """The path of the page that lists it."""
-        return f"/whl/{self.index}/{self.name}/"
+        return f"/simple/{self.name}/" if self.index == PYTHON_INDEX else f"/whl/{self.index}/{self.name}/"
 
     def metadata(self) -> bytes:
-        """Return METADATA without requirements, which a stand-in does not have."""
-        return f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n".encode()
+        """Return METADATA, as in the wheel."""
+        with zipfile.ZipFile(io.BytesIO(self.data())) as wheel:
+            return wheel.read(next(name for name in wheel.namelist() if name.endswith("/METADATA")))
 
+    @cache  # noqa: B019 - there are few files, and each page needs the digests of all of its own
     def data(self) -> bytes:
         """Return the bytes of the wheel."""
-        return raw_zip(wheel_entries(self._files(), name=self.name, version=self.version))
+        return raw_zip(wheel_entries(
+            self._files(), name=self.name.replace("-", "_"), version=self.version, requires=self.requires,
+            requires_python=self.requires_python,
+        ))  # fmt: skip
 
     def unpack(self, site: Path) -> None:
         """Put the wheel's files into a folder."""
@@ -120,6 +132,7 @@ class Pages:
         self._pages: dict[str, list[File]] = {}
         for file in self._files.values():
             self._pages.setdefault(file.folder, []).append(file)
+        self._made: dict[str, bytes] = {}
 
     def answer(self, path: str) -> tuple[str, bytes] | None:
         """Return content type and body for a path, or None if nothing is there."""
@@ -132,16 +145,25 @@ class Pages:
             return "application/octet-stream", self._files[path].data()
         if path.removesuffix(".metadata") in self._files:
             return "application/octet-stream", self._files[path.removesuffix(".metadata")].metadata()
-        listed = self._pages.get(path if path.endswith("/") else f"{path}/")
-        return None if listed is None else ("text/html", self._page(listed).encode())
+        folder = path if path.endswith("/") else f"{path}/"
+        if folder not in self._pages:
+            return None
+        if folder not in self._made:
+            self._made[folder] = self._page(self._pages[folder]).encode()
+        return "text/html", self._made[folder]
 
     def _page(self, listed: Iterable[File]) -> str:
         rows = (
-            f'<a href="{file.path.replace("+", "%2B")}" data-dist-info-metadata="true" data-core-metadata="true">'
+            f'<a href="{file.path.replace("+", "%2B")}#sha256={hashlib.sha256(file.data()).hexdigest()}" '
+            f'data-dist-info-metadata="true" data-core-metadata="true"{_limit(file)}>'
             f"{file.path.rpartition('/')[2]}</a><br>"
             for file in listed
         )
         return "<!DOCTYPE html><html><body>" + "\n".join(rows) + "</body></html>"
+
+
+def _limit(file: File) -> str:
+    return f' data-requires-python="{html.escape(file.requires_python)}"' if file.requires_python else ""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -157,9 +179,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.end_headers()
+        self.rfile.close()
+        self.wfile.close()
         self.connection = self.tls.wrap_socket(self.connection, server_side=True)
         self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", buffering=0)
         self.close_connection = False
+
+    def finish(self) -> None:
+        """Close what `do_CONNECT` opened, too."""
+        super().finish()
+        self.rfile.close()
+        self.connection.close()
 
     def do_GET(self) -> None:
         """Send a page, a wheel or metadata."""
@@ -168,6 +198,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200 if answer else 404)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "max-age=600")
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)
@@ -196,6 +227,7 @@ def served(files: Iterable[File], host: str) -> Iterator[dict[str, str]]:
         handler = type("Handler", (_Handler,), {"pages": Pages(files), "host": host, "tls": context})
         server = stack.enter_context(_Server(("127.0.0.1", 0), handler))
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        stack.callback(server.server_close)
         stack.callback(server.shutdown)
         own = f"http://127.0.0.1:{server.server_port}"
         trusted = dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), str(signed.bundle))

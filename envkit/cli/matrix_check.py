@@ -22,7 +22,7 @@ from envkit.cli.options import ProgressOptions, facts_in, gathered, group, load_
 if TYPE_CHECKING:
     from envkit.facts.check import Finding
     from envkit.facts.model import Facts
-    from envkit.pipeline.proving import Proof
+    from envkit.pipeline.proving import Proof, Reading
 
 
 _QUOTE = 60  # characters of a quotation on a terminal
@@ -34,6 +34,7 @@ class CheckFlags:
 
     online: bool
     deep: bool
+    index: str | None
     torch: str | None
     table: str | None
     facts_file: str | None
@@ -44,6 +45,12 @@ class CheckFlags:
 @new_command("check")
 @option(Section.INPUT, "--online", is_flag=True, help="Compare the facts with the wheels on the Python index.")
 @option(Section.INPUT, "--deep", is_flag=True, help="With --online: also read machine code (20 to 45 MB per file).")
+@option(
+    Section.INPUT,
+    "--index",
+    type=click.Choice(("python", "pytorch")),
+    help="With --online: read wheels of the Python index, or the pages of the PyTorch index.  [python]",
+)
 @option(
     Section.SELECTION,
     "--torch",
@@ -60,11 +67,16 @@ def check_command(flags: CheckFlags) -> None:
     """Check every invariant of the facts and their evidence. Exit 2 and list all findings if one is violated.
 
     With --online, compare the facts with parts of the wheels: about 12 MB for a release that was not read before, and
-    only file lists afterwards. A rejected file (damaged, or not the one that the index lists) is a finding. Exit 9 if
+    only file lists afterwards. With --index pytorch, compare the names of all files with the pages of the PyTorch index
+    (ENVKIT_PYTORCH_INDEX): versions, Pythons and platforms.
+
+    A rejected file (damaged, or not the one that the index lists) is a finding. Exit 9 if
     the index does not respond.
     """
-    if (flags.deep or flags.torch) and not flags.online:
-        raise click.UsageError("--deep and --torch need --online")
+    if (flags.deep or flags.torch or flags.index) and not flags.online:
+        raise click.UsageError("--deep, --index and --torch need --online")
+    if flags.deep and flags.index == "pytorch":
+        raise click.UsageError("--deep reads wheels, and --index pytorch reads only pages")
     facts = load_facts(flags.facts_file)
     if flags.online:
         _online(flags, facts)
@@ -98,13 +110,16 @@ def _tell(facts: Facts, findings: list[Finding], *, as_json: bool) -> None:
 def _online(flags: CheckFlags, facts: Facts) -> None:
     from envkit.cli.options import load_settings
     from envkit.ground.text import neutral
-    from envkit.pipeline.proving import check_online
+    from envkit.pipeline.proving import check_online, check_pages
 
+    settings = load_settings({"facts": flags.facts_file})
+    proofs: tuple[Reading, ...]
     reporter = flags.progress.reporter()
     with closing(reporter):
-        proofs, traffic = check_online(
-            facts, load_settings({"facts": flags.facts_file}), reporter, torch=flags.torch, deep=flags.deep
-        )
+        if flags.index == "pytorch":
+            proofs, traffic = check_pages(facts, settings, reporter, torch=flags.torch)
+        else:
+            proofs, traffic = check_online(facts, settings, reporter, torch=flags.torch, deep=flags.deep)
     wrong = [
         str(difference)
         for proof in proofs
@@ -120,18 +135,19 @@ def _online(flags: CheckFlags, facts: Facts) -> None:
     else:
         for line in wrong:
             click.echo(neutral(line))
-        click.echo(_summary(proofs, len(wrong), traffic), err=bool(wrong))
+        unit = "folders" if flags.index == "pytorch" else "releases"
+        click.echo(_summary(proofs, unit, len(wrong), traffic), err=bool(wrong))
     if wrong:
         raise click.exceptions.Exit(2)
 
 
-def _summary(proofs: tuple[Proof, ...], wrong: int, traffic: Any) -> str:
+def _summary(proofs: tuple[Reading, ...], unit: str, wrong: int, traffic: Any) -> str:
     values = sum(len(proof.compared) for proof in proofs)
     refused = sum(len(proof.refused) for proof in proofs)
     result = f"{wrong - refused} differ from the facts" if wrong else "all match the facts"
-    result += f", {refused} files rejected" if refused else ""
+    result += f", {refused} {'pages' if unit == 'folders' else 'files'} rejected" if refused else ""
     traffic_text = f"{traffic.requests} requests, {traffic.received / 1e6:.1f} MB"
-    return f"{len(proofs)} releases, {values} values read, {result}; {traffic_text}"
+    return f"{len(proofs)} {unit}, {values} values read, {result}; {traffic_text}"
 
 
 @new_command("prove")

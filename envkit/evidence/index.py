@@ -25,18 +25,23 @@ if TYPE_CHECKING:
     from envkit.registry.transport import Answer, Transport
 
 PACKAGES = frozenset({
-    "torch", "torchvision", "torchaudio", "triton", "cuda-toolkit",
+    "torch", "torchvision", "torchaudio", "torchtext", "torchcodec", "triton", "cuda-toolkit",
     *(f"nvidia-{part}-cu{major}" for part in ("cudnn", "nccl") for major in (11, 12, 13)),
 })  # fmt: skip
 """The only packages that are requested; names from untrusted files are never added."""
 LIST_MAX = 64 << 20  # bytes; torch's has 0.4 MB
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-_HINT = "envkit config shows the index; ENVKIT_PYTHON_INDEX=URL sets another one"
-_OK, _UNAUTHORIZED = 200, (401, 403)
+_HINT = "envkit config shows the index; {}=URL sets another one"
+_PYTHON = "ENVKIT_PYTHON_INDEX"
+_OK, _NOT_FOUND, _UNAUTHORIZED = 200, 404, (401, 403)
 _BUILD = re.compile(r"(\d+)(.*)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _DAY = timedelta(days=1)  # tolerance for clocks and time zones
+
+
+class NoListError(EnvironmentProblem):
+    """The index has no list of a package (404)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,20 +106,27 @@ class Index:
     transport: Transport
     traffic: Traffic
     ca_bundle: str | None = None  # PEM file, for other clients of the same index
+    variable: str = _PYTHON  # that sets another index, for hints
     _lists: dict[str, FileList] = field(default_factory=dict)
 
     def files(self, package: str) -> FileList:
         """Return the file list of a package.
 
         Raises:
+            NoListError: the index has no list of the package.
             EnvironmentProblem: the index does not answer, refuses, or its answer is not a file list.
-            IntegrityError: the list contradicts itself.
+            IntegrityError: the list contradicts itself or is cut short.
         """
         if package not in PACKAGES:
             raise UsageError(f"{package!r:.80} is not a package that evidence is read from", hint="torch==2.7.1")
         if package not in self._lists:
             self._lists[package] = self._ask(package)
         return self._lists[package]
+
+    def empty(self, package: str) -> FileList:
+        """Return the list of a package that the index does not have."""
+        url = f"{without_login(self.url).rstrip('/')}/{package}/"
+        return FileList(package=package, url=shown(url), files=(), today=_today(None))
 
     def remote(self, file: WheelFile) -> RemoteFile:
         """Return a wheel of a file list as a file that can be read in parts."""
@@ -134,9 +146,9 @@ class Index:
             rows = _from_json(data, answer.url) if kind.endswith("json") else _from_html(data, answer.url)
         # Not JSON, not UTF-8, nested too deeply or of another shape: the answer is untrusted.
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
-            raise _no_list(plain, package) from error
+            raise _no_list(plain, package, self.variable) from error
         if not rows:
-            raise _no_list(plain, package)
+            raise _no_list(plain, package, self.variable)
         today = _today(answer.headers.get("date"))
         file_list = FileList(package=package, url=shown(plain), files=_wheels(package, rows, plain), today=today)
         _check_days(file_list)
@@ -152,7 +164,7 @@ class Index:
             if host(answer.url) != host(plain):
                 raise EnvironmentProblem(
                     f"{host(plain)} redirects to {host(answer.url)}",
-                    hint="if that is your index, set ENVKIT_PYTHON_INDEX=URL",
+                    hint=f"if that is your index, set {self.variable}=URL",
                 )
             if answer.status in _UNAUTHORIZED:
                 raise EnvironmentProblem(
@@ -160,23 +172,26 @@ class Index:
                     hint="put it into ~/.netrc, or into the index URL in the configuration of pip or uv",
                 )
             if answer.status != _OK:
-                raise EnvironmentProblem(f"{shown(plain)} answers {answer.status}", hint=_HINT)
+                kind = NoListError if answer.status == _NOT_FOUND else EnvironmentProblem
+                raise kind(f"{shown(plain)} answers {answer.status}", hint=_HINT.format(self.variable))
             data = answer.read(LIST_MAX)
         self.traffic.received += len(data)
         if answer.headers.get("content-encoding", "").lower() == "gzip":
-            data = _unzipped(data, plain)
+            data = _unzipped(data, plain, self.variable)
         return answer, data
 
 
-def _unzipped(data: bytes, url: str) -> bytes:
+def _unzipped(data: bytes, url: str, variable: str) -> bytes:
     engine = zlib.decompressobj(31)  # 16 for gzip's header and trailer, 15 for the largest window
     try:
         # The limit holds for the output, too: a small file can inflate to gigabytes.
         unpacked = engine.decompress(data, LIST_MAX)
     except zlib.error as error:
-        raise IntegrityError(f"{shown(url)} sends damaged gzip data", hint=_HINT) from error
+        raise IntegrityError(f"{shown(url)} sends damaged gzip data", hint=_HINT.format(variable)) from error
     if engine.unconsumed_tail or not engine.eof:
-        raise IntegrityError(f"{shown(url)} sends a damaged list, or one of more than 64 MiB", hint=_HINT)
+        raise IntegrityError(
+            f"{shown(url)} sends a damaged list, or one of more than 64 MiB", hint=_HINT.format(variable)
+        )
     return unpacked
 
 
@@ -203,8 +218,8 @@ def _check_days(files: FileList) -> None:
         )
 
 
-def _no_list(url: str, package: str) -> EnvironmentProblem:
-    return EnvironmentProblem(f"{shown(url)} is not a list of {package}'s files", hint=_HINT)
+def _no_list(url: str, package: str, variable: str) -> EnvironmentProblem:
+    return EnvironmentProblem(f"{shown(url)} is not a list of {package}'s files", hint=_HINT.format(variable))
 
 
 Row = dict[str, Any]
@@ -224,12 +239,22 @@ def _from_json(data: bytes, url: str) -> list[Row]:
     return rows
 
 
+_CLOSED = ("html", "body", "a")
+
+
 class _Anchors(html.parser.HTMLParser):
     def __init__(self, url: str) -> None:
         super().__init__()
         self.url, self.rows = url, list[Row]()
+        self.open: list[str] = []  # elements of `_CLOSED` without their end
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.open:
+            self.open.remove(tag)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _CLOSED:
+            self.open.append(tag)
         values = dict(attrs)
         href = values.get("href")
         if tag != "a" or not href:
@@ -247,6 +272,10 @@ class _Anchors(html.parser.HTMLParser):
 def _from_html(data: bytes, url: str) -> list[Row]:
     parser = _Anchors(url)
     parser.feed(data.decode())
+    # A page that ends too early would be read as an index without the files that come later.
+    if parser.open or parser.rawdata.strip():
+        where = f"inside <{parser.open[-1]}>" if parser.open else "inside a tag"
+        raise IntegrityError(f"{shown(url)} is refused: the page is cut short, it ends {where}", hint="try again later")
     return [row for row in parser.rows if row["name"].endswith((".whl", ".tar.gz", ".zip", ".tar.bz2"))]
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-SCHEMA = "envkit.wheel-evidence/2"
+SCHEMA = "envkit.wheel-evidence/3"
 PARTNERS = ("torchvision", "torchaudio")
 """Packages of the same project that are released with torch."""
 CUDNN_LIBRARY = "nvidia/cudnn/lib/libcudnn_cnn.so.9"
@@ -212,17 +212,18 @@ def _items(wheel: Wheel, level: Level) -> Iterator[Evidence]:
     )
     yield _item("requires", tuple(str(requirement) for requirement in metadata.requires), METADATA, member, None)
     if metadata.name == "torch":
-        yield from _torch(wheel, level)
+        yield from _torch(wheel, level, metadata.version)
     elif metadata.name in PARTNERS:
-        yield from _partner(wheel, metadata.name)
+        yield from _partner(wheel, metadata.name, metadata.version)
     elif metadata.name.startswith("nvidia-cudnn-") and level.deep and CUDNN_LIBRARY in wheel.members:
         yield from _code(wheel, CUDNN_LIBRARY)
 
 
-def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
+def _torch(wheel: Wheel, level: Level, release: str) -> Iterator[Evidence]:
     versions = contents.constants(
         wheel.name, contents.VERSION_PY, wheel.text(contents.VERSION_PY), ("__version__", "cuda", "hip")
     )
+    _check_version(wheel, contents.VERSION_PY, versions.get("__version__"), release)
     # torch/version.py of a wheel: `__version__ = '2.7.1+cu126'`, `cuda = '12.6'`, `hip = None`.
     for name, field in (("__version__", "local_version"), ("cuda", "cuda"), ("hip", "hip")):
         if name in versions and (versions[name].value is None or isinstance(versions[name].value, str)):
@@ -255,15 +256,32 @@ def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
         yield from _code(wheel, contents.CUDA_LIBRARY, machine_code)
 
 
-def _partner(wheel: Wheel, name: str) -> Iterator[Evidence]:
+def _partner(wheel: Wheel, name: str, version: str) -> Iterator[Evidence]:
     """Yield the local version of a package that goes with torch, which names the CUDA it was compiled for."""
     member = f"{name}/version.py"
     if member not in wheel.members:
         return
     # torchaudio/version.py of the wheel 2.11.0 on the Python index: `__version__ = '2.11.0+cu130'`.
     quoted = contents.constants(wheel.name, member, wheel.text(member), ("__version__",)).get("__version__")
+    _check_version(wheel, member, quoted, version)
     if quoted is not None and isinstance(quoted.value, str):
         yield _item("local_version", quoted.value, VERSION_PY, member, quoted.quote, offset=quoted.offset)
+
+
+def _check_version(wheel: Wheel, member: str, quoted: contents.Quoted | None, version: str) -> None:
+    """Check that version.py has the version of METADATA; METADATA may leave out the local version.
+
+    Raises:
+        IntegrityError: they disagree, so the CUDA of one of them is not that of the wheel.
+    """
+    if quoted is None or not isinstance(quoted.value, str):
+        return
+    own = quoted.value if "+" in version else quoted.value.partition("+")[0]
+    if own != version:
+        raise IntegrityError(
+            f"{wheel.name} is refused: METADATA has version {version}, and {member} has {quoted.value}",
+            hint="the wheel is invalid; use the file of another index",
+        )
 
 
 def _recorded(stream: Iterable[bytes], record: list[bytes]) -> Iterator[bytes]:

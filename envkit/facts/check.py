@@ -249,8 +249,16 @@ def _companion(facts: Facts, row: Companion) -> Iterator[tuple[str, str]]:
         yield "local_version", f"{row.local_version!r} is not '+{row.index}'"
     if row.torch_cuda is not None and row.torch_cuda not in (row.cuda, row.cuda and str(major(row.cuda))):
         yield "torch_cuda", f"{row.torch_cuda!r} is neither its CUDA {row.cuda} nor the major version of it"
+    # '+cu130' -> '13.0'; the file name says it, so no other CUDA can be its.
+    named = cuda_of((row.local_version or "").removeprefix("+"))
+    if row.local_version is not None and row.cuda != named:
+        yield "cuda", f"{row.cuda or 'none'} is not that of the file, {row.package} {row.pinned}"
+    if "+" in row.version:
+        yield "version", f"{row.version!r} has a local version, which is a field of its own: local_version"
     if not row.pythons:
         yield "pythons", "there is no file"
+    for python in sorted({python for python in row.pythons if row.pythons.count(python) > 1}):
+        yield "pythons", f"there are two files for Python {python}"
 
 
 def _sizes(row: Build) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from envkit.ground.errors import ConflictError
+from envkit.ground.versions import key, minor
 from envkit.lock import sizes, uv
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
@@ -18,6 +19,7 @@ from envkit.plan.model import BuildPlan
 from envkit.plan.source_spec import parse
 
 _CUDA_WHEELS = ("nvidia-", "cuda-")
+_CUDA_INSIDE = "1.12"  # the last minor version of torch whose wheels on the Python index contain CUDA
 
 
 def solve(
@@ -128,8 +130,12 @@ def _no_cpu_build(plan: BuildPlan, wheels: Sequence[Wheel]) -> None:
     torch = next((wheel for wheel in wheels if wheel.name == "torch"), None)
     if torch is None or plan.resolution.cuda is None:
         return
+    # The index of a CUDA version has files without a local version, such as torch-2.4.0-cp38-cp38-linux_aarch64.whl.
+    stated = torch.source == "pytorch" and torch.version == plan.resolution.files.get("torch")
     # A wheel of the Python index does not name its variant, but one with CUDA depends on NVIDIA's wheels.
-    plain = "+" not in torch.version and not any(wheel.name.startswith(_CUDA_WHEELS) for wheel in wheels)
+    depends = any(wheel.name.startswith(_CUDA_WHEELS) for wheel in wheels)
+    inside = torch.source == "pypi" and key(minor(torch.version)) <= key(_CUDA_INSIDE)
+    plain = "+" not in torch.version and not (stated or depends or inside)
     if torch.version.endswith("+cpu") or plain:
         raise ConflictError(
             f"CUDA {plan.resolution.cuda} was requested, but the index returned a CPU build of "

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.build.host_environment import ca_file
+from envkit.evidence import pages
 from envkit.evidence.compare import DIFFERENT, MISSING, Compared, compare
-from envkit.evidence.index import Index
+from envkit.evidence.index import Index, NoListError
 from envkit.evidence.prove import Proved, prove_file, prove_release, release_named
 from envkit.evidence.ranges import PATIENCE, Traffic
 from envkit.evidence.read import Level
+from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.paths import cache_dir
+from envkit.ground.settings import FLAT
 from envkit.ground.versions import is_version, key
 from envkit.lock.places import python_index
 from envkit.lock.uv import default_index
@@ -27,8 +30,8 @@ from envkit.render import sources
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from envkit.evidence.index import FileList
     from envkit.facts.model import Facts
-    from envkit.ground.errors import IntegrityError
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
 
@@ -38,11 +41,10 @@ _MOST_OF_ONE = 120_000_000  # bytes for one release, --deep included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """The evidence from a release or a file, compared with the facts."""
+class Reading:
+    """What was read of a release, a file or a folder of an index, compared with the facts."""
 
     name: str
-    proved: Proved
     compared: tuple[Compared, ...]
     requests: int
     received: int  # bytes
@@ -66,6 +68,13 @@ class Proof:
                 for comparison in self.compared
             ],
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof(Reading):
+    """The evidence from a release or a file, compared with the facts."""
+
+    proved: Proved
 
 
 def evidence_cache() -> Path:
@@ -146,3 +155,50 @@ def check_online(
                 refused=tuple(error.message for error in refused),
             ))  # fmt: skip
         return tuple(proofs), index.traffic
+
+
+def check_pages(
+    facts: Facts, settings: Settings, reporter: Reporter, *, torch: str | None
+) -> tuple[tuple[Reading, ...], Traffic]:
+    """Compare the names of all files on the PyTorch index, or of those for one release, with the facts.
+
+    A page that is damaged or cut short does not end the check: it is listed in the `refused` of its folder, and says
+    nothing about files.
+
+    Raises:
+        UsageError: the index or the CA bundle of the settings cannot be used, or it has flat pages.
+        EnvironmentProblem: the index does not answer.
+    """
+    mirrors = settings.mirrors()
+    root = mirrors.pytorch_index or sources.PYTORCH
+    if root.startswith(FLAT):
+        raise UsageError(
+            f"--index pytorch reads a page for each package, and {root} lists the files of a folder",
+            hint="ENVKIT_PYTORCH_INDEX=URL of an index, such as that of PyTorch",
+        )
+    root = sources.url(root, "pytorch_index")
+    readings, traffic = [], Traffic(MOST)
+    with Transport(ca_bundle=ca_file(mirrors, reporter), policy=PATIENCE) as transport:
+        for folder in pages.folders(facts):
+            before = (traffic.requests, traffic.received)
+            index = Index(url=f"{root}/{folder}", transport=transport, traffic=traffic, variable="ENVKIT_PYTORCH_INDEX")
+            compared, refused = list[Compared](), list[str]()
+            for package in pages.packages(facts):
+                try:
+                    compared += pages.compare_page(facts, folder, _page(index, package), torch=torch)
+                except IntegrityError as error:
+                    refused.append(error.message)
+            reporter.note(f"{folder}: {len(compared)} values")
+            readings.append(Reading(
+                name=folder, compared=tuple(compared), refused=tuple(refused),
+                requests=traffic.requests - before[0], received=traffic.received - before[1],
+            ))  # fmt: skip
+    return tuple(readings), traffic
+
+
+def _page(index: Index, package: str) -> FileList:
+    """Return the page of a package; without files if the folder has no such page."""
+    try:
+        return index.files(package)
+    except NoListError:
+        return index.empty(package)

@@ -157,13 +157,46 @@ def test_a_wheel_of_this_machine(index: Index, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.usefixtures("index")
 def test_an_overlay_makes_an_unknown_wheel_resolvable(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    wheel = TorchWheel(version="2.15.0+cu134", cuda="13.0", tag="linux_x86_64")
+    versions = {"torch/version.py": b"__version__ = '2.15.0+cu134'\ncuda = '13.0'\nhip = None\n"}
+    wheel = TorchWheel(version="2.15.0+cu134", cuda="13.0", tag="linux_x86_64", more=versions)
     (tmp_path / wheel.file).write_bytes(wheel.data())
     code, out, err = prove(capsys, f"./{wheel.file}", "--as-overlay")
     assert code == 0, err
     (tmp_path / "mine.yaml").write_text(out)
     assert run(["resolve", "--facts", "mine.yaml", "--torch", "2.15.0", "--cuda", "13.0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cudnn"] == "9.26.0.51"
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("2.15.0+cu132", "2.15.0+cu130"),
+        ("2.15.0+cu132", "2.15.0"),
+        ("2.15.0", "2.14.1+cu132"),
+        ("2.15.0+cu132", "2.15.1+cu132"),
+    ],
+)
+@pytest.mark.usefixtures("index")
+def test_a_wheel_whose_version_py_contradicts_its_metadata_is_named(
+    version: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    versions = {"torch/version.py": f"__version__ = '{said}'\ncuda = '13.2'\nhip = None\n".encode()}
+    wheel = TorchWheel(version=version, tag="linux_x86_64", more=versions)
+    (tmp_path / wheel.file).write_bytes(wheel.data())
+    code, out, err = prove(capsys, f"./{wheel.file}")
+    assert (code, out) == (10, "")
+    assert f"{wheel.file} is refused: METADATA has version {version}, and torch/version.py has {said}" in err
+    assert "hint: the wheel is invalid" in err
+
+
+def test_a_companion_whose_version_py_contradicts_its_metadata_is_named(
+    index: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = {"torchaudio/version.py": b"__version__ = '2.10.0+cu130'\n"}
+    index.put([replace(one, more=other) if one.name == "torchaudio" else one for one in release()])
+    code, _, err = prove(capsys, "torch==2.15.0")
+    assert code == 10
+    assert "is refused: METADATA has version 2.11.0, and torchaudio/version.py has 2.10.0+cu130" in err
 
 
 # Fault -> part of the path, and what the server does with it. Message, exit code and bytes are those of docs/facts.md.

@@ -188,6 +188,21 @@ def test_a_plain_torch_with_nvidias_wheels_is_a_cuda_build(site: Site) -> None:
     assert len(solve(plans.wheels("torch==2.7.1", cuda="12.6"), Places(python_index=index))) == 2
 
 
+def test_a_torch_without_a_local_version_is_the_file_that_the_facts_name(site: Site) -> None:
+    """Up to torch 2.5.1, the wheels for aarch64 on the PyTorch index have CUDA inside and no local version."""
+    plan = plans.wheels("torch==2.4.0", source="pytorch", cuda="12.4")
+    named = replace(plan, resolution=replace(plan.resolution, files={"torch": "2.4.0"}))
+    places = Places(torch_index=put_index(site, "/whl/cu124", [Dist("torch", "2.4.0")]))
+    assert versions(solve(named, places)) == {"torch": "2.4.0"}
+    with pytest.raises(ConflictError, match="the index returned a CPU build"):
+        solve(plan, places)
+
+
+def test_the_python_index_has_cuda_inside_the_wheels_up_to_torch_1_12(site: Site) -> None:
+    places = Places(python_index=put_index(site, "/simple", [Dist("torch", "1.12.1")]))
+    assert versions(solve(plans.wheels("torch==1.12.1", cuda="10.2"), places)) == {"torch": "1.12.1"}
+
+
 def test_the_past_is_solved_as_it_was(site: Site) -> None:
     dists = [Dist("a", "1", uploaded="2025-01-01T00:00:00Z"), Dist("a", "2", uploaded="2026-01-01T00:00:00Z")]
     places = Places(python_index=put_index(site, "/simple", dists))

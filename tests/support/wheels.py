@@ -100,10 +100,12 @@ def wheel_entries(
     executable: frozenset[str] = frozenset(),
     record: str | None = None,
     requires: Sequence[str] = (),
+    requires_python: str | None = None,
 ) -> list[Raw]:
     """Return the entries of a valid wheel with these files; RECORD comes last."""
     info = f"{name}-{version}.dist-info"
     needed = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    needed += f"Requires-Python: {requires_python}\n" if requires_python else ""
     whole = {
         **files,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}".encode(),

@@ -121,6 +121,46 @@ sources: {mine: {}}
     ]
 
 
+COMPANION = """\
+schema: 1
+companions:
+  - {package: torchvision, version: 0.99.0, index: cu130, platform: linux-64, local_version: +cu130, cuda: '13.0',
+     torch_cuda: '13', pythons: ['3.11', '3.12'], torch: ==2.15.0, refs: [pypi_simple]}
+"""
+
+
+def test_a_companion_is_added(tmp_path: Path) -> None:
+    added = [row for row in overlay(tmp_path, COMPANION).companions if row.version == "0.99.0"]
+    assert [(row.pinned, row.pythons) for row in added] == [("0.99.0+cu130", ("3.11", "3.12"))]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("version: 0.99.0, ", "", "version: is missing"),
+        ("0.99.0", "''", "version: '' is not a version"),
+        ("0.99.0", "0.99.0+cu130", "version: '0.99.0+cu130' has a local version"),
+        ("cuda: '13.0', torch_cuda: '13'", "cuda: '12.6'", "cuda: 12.6 is not that of the file"),
+        ("cuda: '13.0', torch_cuda: '13', ", "", "cuda: none is not that of the file, torchvision 0.99.0+cu130"),
+        ("torch_cuda: '13'", "torch_cuda: '12'", "torch_cuda: '12' is neither its CUDA 13.0"),
+        ("+cu130", "+cu126", "local_version: '+cu126' is not '+cu130'"),
+        ("'3.12'", "'3.11'", "pythons: there are two files for Python 3.11"),
+        ("==2.15.0", "torch 2.15", "torch: 'torch 2.15' is not a version constraint"),
+    ],
+)  # fmt: skip
+def test_a_companion_that_cannot_be_is_refused(old: str, new: str, fault: str, tmp_path: Path) -> None:
+    text = COMPANION.replace("\n     ", " ")
+    assert old in text
+    assert any(line.startswith(f"companions[0].{fault}") for line in faults(tmp_path, text.replace(old, new)))
+
+
+def test_two_rows_for_one_file_are_refused(tmp_path: Path) -> None:
+    row = COMPANION.partition("companions:\n")[2]
+    assert faults(tmp_path, COMPANION + row.replace("'3.11', ", "")) == [
+        "companions[1]: has the same key as companions[0]"
+    ]
+
+
 def test_rows_that_are_well_formed_are_checked_against_the_facts(tmp_path: Path) -> None:
     text = """\
 schema: 1

@@ -1,59 +1,20 @@
-"""Every line that envkit prints names files that an index is recorded to have.
-
-The recorded lists were not made by this project's rules: index_files.json is what pip says of the Python index, and
-pytorch_files.json has the file names of public copies of the PyTorch index (torch up to 2.10.0, torchvision up to
-0.25.0, torchaudio up to 2.1.0). A later file is checked against the rows of the facts, which have a source each.
-"""
+"""Every line that envkit prints names files that an index is recorded to have, or a row of the facts."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 from envkit.facts.load import load
 from envkit.facts.model import Build
-from envkit.ground.versions import key, parse_constraint
+from envkit.ground.versions import key
 from envkit.plan.install import CONDA_FORMATS, FORMATS, text_of
 from envkit.resolve.companions import COMPANIONS, companions
-from envkit.resolve.index import WHEEL_SOURCES, index
-from envkit.resolve.model import Request, Resolution
-from envkit.resolve.resolver import resolve
+from envkit.resolve.index import index
 from tests.support import index_files
+from tests.support.family_files import COPIED, answers, pytorch_files
 
 FACTS = load()
-# The last release of each package in the copies of the PyTorch index, and the first whose list is known to be whole.
-COPIED = {"torch": "2.10.0", "torchvision": "0.25.0", "torchaudio": "2.1.0"}
 _PIN = re.compile(r"(torch|torchvision|torchaudio)(?:==| = (?:\{ version = )?\"==)([0-9][0-9A-Za-z.+]*)")
-
-
-@cache
-def pytorch_files() -> dict[str, dict[str, dict[str, str]]]:
-    """Package -> 'cu126 linux-64' -> version in the file name -> Pythons."""
-    content: dict[str, dict[str, dict[str, str]]] = json.loads(
-        Path(index_files.__file__).with_name("pytorch_files.json").read_text()
-    )
-    return content
-
-
-def answers() -> Iterator[tuple[Build, Resolution]]:
-    """Every wheel that the facts have, with each of its Pythons, as the answer to a request for just that."""
-    for build in FACTS.builds:
-        if build.source not in WHEEL_SOURCES or build.pythons is None:
-            continue
-        for python in build.pythons:
-            request = Request(
-                torch=parse_constraint(f"=={build.torch}", "--torch"),
-                cuda=parse_constraint(build.cuda, "--cuda") if build.cuda else None,
-                python=parse_constraint(python, "--python"),
-                platform=build.platform,
-                source=build.source,
-                cpu=build.cuda is None,
-                os="ubuntu24.04" if build.glibc and key(build.glibc) > key("2.28") else None,
-            )
-            yield build, resolve(request, FACTS)
 
 
 def exists(build: Build, package: str, version: str, python: str) -> bool | None:
@@ -78,7 +39,7 @@ def stated(build: Build, package: str, version: str, python: str) -> bool:
 
 def test_every_pin_of_every_format_is_a_file() -> None:
     resolutions, checked, recorded, missing = 0, 0, 0, []
-    for build, answer in answers():
+    for build, answer in answers(FACTS):
         resolutions += 1
         for form in FORMATS.keys() - CONDA_FORMATS:
             text = text_of(answer, form)
