@@ -38,9 +38,8 @@ from urllib.parse import urlsplit
 from benchmarks import _torch_index
 from benchmarks._report import Figure, finish, tell
 from benchmarks._torch_index import PYTHON_INDEX, File
-from envkit.facts.companions import PYPI
 from envkit.facts.load import load
-from envkit.facts.model import Facts
+from envkit.facts.model import PYPI, Facts
 from envkit.ground.platforms import platform
 from envkit.ground.versions import key
 from envkit.lock import uv

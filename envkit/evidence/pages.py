@@ -17,8 +17,8 @@ from packaging.specifiers import SpecifierSet
 from envkit.evidence.compare import DIFFERENT, MISSING, SAME, Compared
 from envkit.evidence.derive import any_python, platform_of, pythons_of
 from envkit.facts.check import name_of
-from envkit.facts.companions import ROOT, folder_of
 from envkit.facts.evidence import FILE_LIST, Evidence
+from envkit.facts.model import ROOT, folder_of
 from envkit.facts.tables import BY_NAME
 from envkit.ground.versions import is_version, key
 

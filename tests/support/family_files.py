@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from envkit.facts.companions import PYPI, ROOT, folder_of
-from envkit.facts.model import Build, Facts
+from envkit.facts.model import PYPI, ROOT, Build, Facts, folder_of
 from envkit.ground.versions import key, parse_constraint
 from envkit.resolve.index import WHEEL_SOURCES
 from envkit.resolve.model import Request, Resolution
