@@ -10,6 +10,7 @@ from envkit.ground.progress import Silent
 from envkit.lock import conda
 from envkit.lock.model import CondaPackage, Lock, LockedBase
 from envkit.lock.places import Places
+from envkit.lock.previous import Previous
 from envkit.lock.solve import Options, lock_plan
 from envkit.plan.model import BuildPlan
 from tests.lock.plans import VIRTUAL, cpu, cuda
@@ -24,9 +25,11 @@ def solve(
     *specs: str,
     as_of: str | None = None,
     keep: Sequence[CondaPackage] = (),
+    update: frozenset[str] = frozenset(),
     virtual: tuple[str, ...] = VIRTUAL,
 ) -> tuple[CondaPackage, ...]:
-    return conda.solve(plan, specs, virtual, Places(conda_alias=site.url), as_of=as_of, keep=keep)
+    previous = Previous(conda=tuple(keep), update=update)
+    return conda.solve(plan, specs, virtual, Places(conda_alias=site.url), as_of=as_of, previous=previous)
 
 
 def test_a_constraint_that_a_conda_package_breaks_is_named_with_both_versions(site: Site) -> None:
@@ -147,8 +150,7 @@ def test_kept_packages_stay_and_the_others_move(site: Site) -> None:
     before = solve(cpu(), site, "a", "b")
     put_channel(site, "conda-forge", [*old, Pkg("a", "2", ("b >=1",)), Pkg("b", "2")])
     assert [one.version for one in solve(cpu(), site, "a", "b", keep=before)] == ["1", "1"]
-    kept_b = [one for one in before if one.name == "b"]
-    moved = solve(cpu(), site, "a", "b", keep=kept_b)
+    moved = solve(cpu(), site, "a", "b", keep=before, update=frozenset({"a"}))
     assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "1")]
     assert moved[1] == before[1]
 
@@ -158,8 +160,28 @@ def test_a_kept_package_gives_way_where_the_moved_one_needs_it(site: Site) -> No
     put_channel(site, "conda-forge", old)
     before = solve(cpu(), site, "a>=1")
     put_channel(site, "conda-forge", [*old, Pkg("a", "2", ("b >=2",)), Pkg("b", "2")])
-    moved = solve(cpu(), site, "a>=2", keep=[one for one in before if one.name == "b"])
-    assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "2")]
+    for specs, update in ((("a>=2",), frozenset[str]()), (("b", "a"), frozenset({"a"}))):
+        moved = solve(cpu(), site, *specs, keep=before, update=update)
+        assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "2")]
+
+
+def test_an_updated_package_is_never_older_than_before(site: Site) -> None:
+    old = [Pkg("a", "2"), Pkg("b", "1")]
+    put_channel(site, "conda-forge", old)
+    before = solve(cpu(), site, "b", "a")
+    put_channel(site, "conda-forge", [*old, Pkg("a", "1"), Pkg("b", "2", ("a <2",))])
+    moved = solve(cpu(), site, "b", "a", keep=before, update=frozenset({"a"}))
+    assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "1")]
+
+
+def test_torch_is_the_name_of_condas_pytorch_too(site: Site) -> None:
+    old = [Pkg("pytorch", "2.6.0", ("libtorch 2.6.0",)), Pkg("libtorch", "2.6.0"), Pkg("mkl", "1")]
+    put_channel(site, "conda-forge", old)
+    before = solve(cpu(), site, "pytorch", "mkl")
+    new = [Pkg("pytorch", "2.7.1", ("libtorch 2.7.1",)), Pkg("libtorch", "2.7.1"), Pkg("mkl", "2")]
+    put_channel(site, "conda-forge", [*old, *new])
+    moved = solve(cpu(), site, "pytorch", "mkl", keep=before, update=frozenset({"torch"}))
+    assert {one.name: one.version for one in moved} == {"pytorch": "2.7.1", "libtorch": "2.7.1", "mkl": "1"}
 
 
 @pytest.mark.requirement("R14")
