@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.text import similar
 from envkit.lock import abi, request
-from envkit.lock.model import CondaPackage, Lock, Move
+from envkit.lock.model import CondaPackage, Lock, Move, RequestValue
 from envkit.lock.stubs import distribution_of
 from envkit.plan.model import BuildPlan
 
@@ -72,7 +72,7 @@ def previous_of(plan: BuildPlan, old: Lock | None, update: Collection[str]) -> P
     )
 
 
-def keeps_base(old: Lock, solver_input: Mapping[str, request.RequestValue]) -> bool:
+def keeps_base(old: Lock, solver_input: Mapping[str, RequestValue]) -> bool:
     """Return whether the base of an old lock is also the one of a new request."""
     locked = dict(old.request)
     return all(locked.get(key) == solver_input.get(key) for key in _OF_BASE)
@@ -107,14 +107,14 @@ def _require_same_image(old: Lock, plan: BuildPlan) -> None:
     )
 
 
-def _requested(solver_input: Sequence[tuple[str, request.RequestValue]]) -> frozenset[str]:
+def _requested(solver_input: Sequence[tuple[str, RequestValue]]) -> frozenset[str]:
     """Return the distributions that a request names."""
     texts = (text for key, value in solver_input if key in _SPECS for text in value or ())
     found = (_NAME.match(text) for text in texts)
     return frozenset(distribution_of(match[1].lower()) for match in found if match is not None) - _EVERYWHERE
 
 
-def _input_of(plan: BuildPlan) -> tuple[tuple[str, request.RequestValue], ...]:
+def _input_of(plan: BuildPlan) -> tuple[tuple[str, RequestValue], ...]:
     return request.request_of(plan, glibc="", base="")
 
 

@@ -146,7 +146,10 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
         from envkit.pipeline import sources  # noqa: PLC0415 - imports runners and registries, which only these definitions need
 
         built_sources = sources.build_sources(
-            _source_context(request, facts, reporter), glibc=glibc, as_of=request.as_of, preferred=_sdists_of(request)
+            _source_context(request, facts, reporter),
+            glibc=glibc,
+            as_of=request.as_of,
+            preferred=_preferred_sources(request),
         )
     return lock_plan(
         plan,
@@ -164,11 +167,14 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
     )
 
 
-def _sdists_of(request: LockRequest) -> dict[str, str]:
-    """Return the versions of the old lock's sdists that are not to be updated."""
+def _preferred_sources(request: LockRequest) -> dict[str, str]:
+    """Return the old lock's versions of packages that are not to be updated, whether built from source or not."""
+    if request.old is None:
+        return {}
+    # The version of a built wheel may have a local part that its source does not have.
+    versions = {row.name: row.version for rows in (request.old.wheels, request.old.sources) for row in rows}
     update = {canonicalize_name(name) for name in request.update}
-    rows = request.old.sources if request.old else ()
-    return {row.name: row.version for row in rows if row.name not in update}
+    return {name: version for name, version in versions.items() if name not in update}
 
 
 def provide_sources(plan: BuildPlan, lock: Lock, settings: Settings, reporter: Reporter) -> None:

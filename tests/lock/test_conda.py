@@ -8,13 +8,14 @@ import pytest
 from envkit.ground.errors import ConflictError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
 from envkit.lock import conda
-from envkit.lock.model import CondaPackage, Lock, LockedBase
+from envkit.lock.base import nothing
+from envkit.lock.model import CondaPackage, Lock, LockedBase, moves_between
 from envkit.lock.places import Places
 from envkit.lock.previous import Previous
 from envkit.lock.solve import Options, lock_plan
 from envkit.plan.model import BuildPlan
 from tests.lock.plans import VIRTUAL, cpu, cuda
-from tests.lock.served import Pkg, Site, put_channel
+from tests.lock.served import Dist, Pkg, Site, put_channel, put_index
 
 PYTHON = Pkg("python", "3.11.7", build="h0_0")
 
@@ -52,6 +53,29 @@ def test_a_constraint_that_a_conda_package_breaks_is_named_with_both_versions(si
         locked(("numpy<2", "lib<1"))
     # `lib` of conda is not a Python package, so it is another one than the constraint's.
     assert dict(locked(("numpy>=2", "lib<1")).request)["constraints"] == ("numpy>=2", "lib<1")
+
+
+def test_a_kept_conda_package_gives_way_to_what_the_wheels_require(site: Site) -> None:
+    common = [PYTHON, Pkg("pip", "26"), Pkg("six", "1")]
+    plan = replace(cpu("numpy", "six"), constraints=(), pip=("metrics",), system=())
+    plan = replace(plan, resolution=replace(plan.resolution, source="conda-forge", python="3.11"))
+
+    def locked(folder: str, metrics: Dist, *numpys: str, old: Lock | None = None) -> Lock:
+        rows = [Pkg("numpy", version, depends=("python",)) for version in numpys]
+        put_channel(site, "conda-forge", [*common, *rows])
+        return lock_plan(
+            plan,
+            Places(conda_alias=site.url, python_index=put_index(site, f"/{folder}/simple", [metrics])),
+            Options(glibc="2.36", base="none", old=old),
+            resolve_base=lambda _: nothing(),
+            reporter=Silent(),
+        )
+
+    before = locked("before", Dist("metrics", "1", ("numpy",)), "1.26")
+    same = locked("same", Dist("metrics", "1", ("numpy",)), "1.26", "2.4", old=before)
+    assert moves_between(before, same) == ()
+    after = locked("after", Dist("metrics", "2", ("numpy>=2",)), "1.26", "2.4", old=before)
+    assert [str(move) for move in moves_between(before, after)] == ["metrics 1 -> 2", "numpy 1.26 0 -> 2.4 0"]
 
 
 def test_channels_below_a_folder_of_a_mirror_have_their_public_urls(site: Site) -> None:

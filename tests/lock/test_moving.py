@@ -44,9 +44,9 @@ def define(folder: Path, torch: str, *pip: str) -> None:
     (folder / "image.yaml").write_text("\n".join(lines) + "\n")
 
 
-def publish(site: Site, folder: str, dists: Sequence[Dist]) -> dict[str, str]:
-    """Serve an index of its own folder, so that uv remembers no page of the one before."""
-    return {"ENVKIT_PYTHON_INDEX": put_index(site, folder, dists)}
+def publish(site: Site, dists: Sequence[Dist], cache: Path) -> dict[str, str]:
+    """Serve an index; return the settings, with a cache of its own that has no page of an earlier index."""
+    return {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", dists), "UV_CACHE_DIR": str(cache)}
 
 
 def versions(folder: Path) -> Mapping[str, str]:
@@ -57,10 +57,10 @@ def versions(folder: Path) -> Mapping[str, str]:
 def year_old(site: Site, tmp_path: Path) -> dict[str, str]:
     """Lock torch 2.6, then publish a year of releases; return the settings."""
     define(tmp_path, "2.6.*", "numpy", "requests")
-    done = envkit(tmp_path, *LOCK, env=publish(site, "/old", OLD))
+    done = envkit(tmp_path, *LOCK, env=publish(site, OLD, tmp_path / "old"))
     assert done.returncode == 0, done.stderr
     assert versions(tmp_path) == OLD_VERSIONS
-    return publish(site, "/new", (*OLD, *NEW))
+    return publish(site, (*OLD, *NEW), tmp_path / "new")
 
 
 @pytest.mark.parametrize("update", [(), ("--update", "torch"), ("--update", "Torch", "--update", "torchvision")])
@@ -72,3 +72,66 @@ def test_a_newer_torch_moves_with_its_family_and_nothing_else(
     assert done.returncode == 0, done.stderr
     assert versions(tmp_path) == OLD_VERSIONS | FAMILY
     assert len(json.loads(done.stdout)["changes"]) == len(FAMILY)
+
+
+def test_nothing_moves_without_a_reason_and_everything_with_upgrade(year_old: dict[str, str], tmp_path: Path) -> None:
+    before = (tmp_path / "envkit.lock").read_bytes()
+    same = envkit(tmp_path, *LOCK, env=year_old)
+    assert same.stderr.endswith("\nno packages moved\nenvkit.lock is unchanged\n")
+    assert "moved" not in same.stdout
+    assert (tmp_path / "envkit.lock").read_bytes() == before
+    define(tmp_path, "2.7.*", "numpy", "requests")
+    done = envkit(tmp_path, *LOCK, "--upgrade", env=year_old)
+    assert done.returncode == 0, done.stderr
+    assert versions(tmp_path) == {dist.name: dist.version for dist in NEW}
+    assert f"{len(NEW)} packages moved" in done.stderr
+
+
+def test_a_name_that_has_nothing_newer_is_told(year_old: dict[str, str], tmp_path: Path) -> None:
+    done = envkit(tmp_path, *LOCK, "--update", "torch", "--update", "idna", env=year_old)
+    assert done.returncode == 0, done.stderr
+    assert versions(tmp_path) == OLD_VERSIONS | {"idna": "3.11"}
+    assert [line.split() for line in done.stdout.splitlines()[-2:]] == [
+        ["moved", "kind", "from", "to"], ["idna", "wheel", "3.10", "3.11"],
+    ]  # fmt: skip
+    assert "torch stays at 2.6.0: the solver found no newer version that fits\n1 package moved\n" in done.stderr
+
+
+def test_a_package_that_is_new_in_the_definition_joins_and_a_removed_one_leaves(
+    year_old: dict[str, str], tmp_path: Path
+) -> None:
+    define(tmp_path, "2.6.*", "numpy", "idna")
+    done = envkit(tmp_path, *LOCK, "--json", env=year_old)
+    assert json.loads(done.stdout)["changes"] == ["- requests 2.32.3"]
+    define(tmp_path, "2.6.*", "numpy", "requests")
+    done = envkit(tmp_path, *LOCK, "--json", env=year_old)
+    assert json.loads(done.stdout)["changes"] == ["+ requests 2.34"]
+
+
+def test_an_old_lock_that_cannot_be_read_is_named(year_old: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "envkit.lock"
+    path.write_text(path.read_text().replace('"as_of": null', '"as_of": "2026-01-01T00:00:00Z"'))
+    refused = envkit(tmp_path, *LOCK, "--update", "torch", env=year_old)
+    assert refused.returncode == 10
+    done = envkit(tmp_path, *LOCK, env=year_old)
+    assert done.returncode == 0, done.stderr
+    assert "warning: the versions of the old lock are not kept: envkit.lock" in done.stderr
+    assert versions(tmp_path)["requests"] == "2.34"
+
+
+def test_what_cannot_be_updated_is_refused_before_a_request(
+    year_old: dict[str, str], site: Site, tmp_path: Path
+) -> None:
+    asked = len(site.seen)
+    define(tmp_path, "2.6.*", "numpy", "requests", "scipy")
+    for arguments, code, error, hint in (
+        (("--update", "reqests"), 2, "--update 'reqests': the lock has no such package", "--update requests"),
+        (("--update", "scipy"), 2, "--update 'scipy': the lock", "envkit lock without --update adds it"),
+        (("--update", "torch", "--upgrade"), 2, "--upgrade updates every package", "use one of them"),
+        (("--update", "torch", "-o", "-"), 2, "--update needs an old lock, and -o - has none", "envkit lock -o FILE"),
+    ):
+        done = envkit(tmp_path, *LOCK, *arguments, env=year_old)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+        assert f"error: {error}" in done.stderr
+        assert f"hint: {hint}" in done.stderr
+    assert len(site.seen) == asked
