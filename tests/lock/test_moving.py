@@ -125,7 +125,7 @@ def test_what_cannot_be_updated_is_refused_before_a_request(
     asked = len(site.seen)
     define(tmp_path, "2.6.*", "numpy", "requests", "scipy")
     for arguments, code, error, hint in (
-        (("--update", "reqests"), 2, "--update 'reqests': the lock has no such package", "--update requests"),
+        (("--update", "requestz"), 2, "--update 'reqests': the lock has no such package", "--update requests"),
         (("--update", "scipy"), 2, "--update 'scipy': the lock", "envkit lock without --update adds it"),
         (("--update", "torch", "--upgrade"), 2, "--upgrade updates every package", "use one of them"),
         (("--update", "torch", "-o", "-"), 2, "--update needs an old lock, and -o - has none", "envkit lock -o FILE"),
