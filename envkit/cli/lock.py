@@ -146,6 +146,7 @@ def command(flags: LockFlags) -> None:
     from envkit.lock.store import check_write, read_lock
 
     output = Path(flags.output)
+    _check_update(flags)
     has_request = flags.definition or not flags.request.is_empty
     # Without a request, there is nothing to check the lock against.
     if flags.export_format and not has_request:
@@ -158,7 +159,6 @@ def command(flags: LockFlags) -> None:
         if flags.export_format:
             _export(lock, flags.export_format)
         return
-    _check_update(flags)
     request = flags.lock_request()  # first, so that errors of the request are reported before those of the file
     if output.is_dir():
         raise UsageError(f"{flags.output} is a folder", hint="envkit lock -o FILE")
@@ -171,6 +171,11 @@ def command(flags: LockFlags) -> None:
 
 
 def _check_update(flags: LockFlags) -> None:
+    if (flags.update or flags.upgrade) and (flags.check or flags.export_format):
+        raise UsageError(
+            f"{'--check' if flags.check else '--export'} solves nothing, so nothing is updated",
+            hint="run envkit lock with --update or --upgrade first",
+        )
     if flags.update and flags.upgrade:
         raise UsageError("--upgrade updates every package, and --update only some", hint="use one of them")
     if flags.update and flags.output == "-":

@@ -125,9 +125,10 @@ def test_what_cannot_be_updated_is_refused_before_a_request(
     asked = len(site.seen)
     define(tmp_path, "2.6.*", "numpy", "requests", "scipy")
     for arguments, code, error, hint in (
-        (("--update", "requestz"), 2, "--update 'reqests': the lock has no such package", "--update requests"),
+        (("--update", "reqeusts"), 2, "--update 'reqeusts': the lock has no such package", "--update requests"),
         (("--update", "scipy"), 2, "--update 'scipy': the lock", "envkit lock without --update adds it"),
         (("--update", "torch", "--upgrade"), 2, "--upgrade updates every package", "use one of them"),
+        (("--upgrade", "--check"), 2, "--check solves nothing, so nothing is updated", "run envkit lock with"),
         (("--update", "torch", "-o", "-"), 2, "--update needs an old lock, and -o - has none", "envkit lock -o FILE"),
     ):
         done = envkit(tmp_path, *LOCK, *arguments, env=year_old)
