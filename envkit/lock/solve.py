@@ -71,6 +71,9 @@ def lock_plan(
     """
     old, keep = options.old, previous.previous_of(plan, options.old, options.update)
     solver_input = request.request_of(plan, glibc=options.glibc, base=options.base)
+    # A lock of another image is seen here, before its versions are.
+    for line in request.differences(old, solver_input) if old else ():
+        reporter.note(f"changed since the old lock: {line}")
     solved = _Solver(plan=plan, places=places, options=options, sources=sources, keep=keep, reporter=reporter)
     packages = solved.conda(keep)
     try:

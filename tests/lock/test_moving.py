@@ -72,6 +72,11 @@ def test_a_newer_torch_moves_with_its_family_and_nothing_else(
     assert done.returncode == 0, done.stderr
     assert versions(tmp_path) == OLD_VERSIONS | FAMILY
     assert len(json.loads(done.stdout)["changes"]) == len(FAMILY)
+    changed = [line for line in done.stderr.splitlines() if "changed since the old lock" in line]
+    assert [line.rpartition("lock: ")[2] for line in changed] == [
+        "cuda: 12.4 in the lock, 12.6 requested",
+        "wheels: torch==2.6.0, torchvision==0.21.0 in the lock, torch==2.7.1, torchvision==0.22.1 requested",
+    ]
 
 
 def test_nothing_moves_without_a_reason_and_everything_with_upgrade(year_old: dict[str, str], tmp_path: Path) -> None:
