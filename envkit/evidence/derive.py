@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
-from envkit.facts.companions import PYPI, cuda_of
+from envkit.facts.companions import cuda_of
 from envkit.facts.evidence import FILE_LIST, METADATA, Evidence
+from envkit.facts.model import PYPI
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.platforms import platform as platform_named
 from envkit.ground.versions import key, minor

@@ -10,7 +10,8 @@ from envkit.evidence.derive import has_numpy2, row_key
 from envkit.evidence.read import PARTNERS
 from envkit.facts import model, tables
 from envkit.facts.check import name_of
-from envkit.facts.companions import PYPI, torch_cuda
+from envkit.facts.companions import torch_cuda
+from envkit.facts.model import PYPI
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

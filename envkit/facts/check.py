@@ -9,9 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 from envkit.facts import sources, tables
-from envkit.facts.companions import PYPI, ROOT, cuda_of, folder_of
+from envkit.facts.companions import cuda_of
 from envkit.facts.conditions import check_when
 from envkit.facts.model import (
+    PYPI,
+    ROOT,
     Build,
     Companion,
     CudaImage,
@@ -23,6 +25,7 @@ from envkit.facts.model import (
     PythonSeries,
     Release,
     Trap,
+    folder_of,
 )
 from envkit.ground.errors import UsageError
 from envkit.ground.platforms import PLATFORMS, platform

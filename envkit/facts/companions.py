@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from envkit.facts import edited
-from envkit.facts.model import Companion, Facts
+from envkit.facts.model import PYPI, Companion, Facts
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import key, major
 
-PYPI, ROOT = "pypi", "root"
-"""Indexes of companions that are not a folder: the Python index, and the top of the PyTorch index."""
 _FOLDER = re.compile(r"cpu|cu([0-9]+)([0-9])")
 
 Row = dict[str, Any]
@@ -27,11 +25,6 @@ def companion_rows() -> tuple[Companion, ...]:
     table = edited.read("companions")
     rows = [row for entry in table["rows"] for row in _rows(entry, table["compares"][entry["package"]])]
     return tuple(sorted(rows, key=lambda row: (row.package, key(row.version), row.index, row.platform)))
-
-
-def folder_of(cuda: str | None) -> str:
-    """Return the folder of the PyTorch index for a CUDA version: '13.0' -> 'cu130', None -> 'cpu'."""
-    return "cpu" if cuda is None else f"cu{cuda.replace('.', '')}"
 
 
 def cuda_of(name: str) -> str | None:

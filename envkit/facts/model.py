@@ -47,6 +47,15 @@ class Build:
         return self.wheel_size + self.pulled_size
 
 
+PYPI, ROOT = "pypi", "root"
+"""Indexes of companions that are not a folder: the Python index, and the top of the PyTorch index."""
+
+
+def folder_of(cuda: str | None) -> str:
+    """Return the folder of the PyTorch index for a CUDA version: '13.0' -> 'cu130', None -> 'cpu'."""
+    return "cpu" if cuda is None else f"cu{cuda.replace('.', '')}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:
     """The wheels of one release of a package that goes with torch, as an index has them for one platform."""

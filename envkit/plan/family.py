@@ -44,7 +44,14 @@ def _conda(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ..
         version = getattr(resolution, name)
         if name in companions and version:
             packages.append(f"{name}={version}")
-    return tuple(packages)
+    return (*packages, *(_chosen_by_conda(name, asked) for name, asked in resolution.files.items()))
+
+
+def _chosen_by_conda(name: str, asked: str) -> str:
+    """Return the conda spec of a requested package: `torchvision`, `torchvision=0.20`, `torchvision >=0.20,<0.22`."""
+    if not asked:
+        return name
+    return f"{name}={asked.removesuffix('.*')}" if asked[0].isdigit() else f"{name} {asked}"
 
 
 def _wheels(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from envkit.plan.features import Feature
 from envkit.plan.model import PREFIX, BuildPlan
 from envkit.plan.requirements import unmet
 from envkit.resolve import request as requests
+from envkit.resolve.companions import COMPANION_PACKAGES
+from envkit.resolve.explain import Unresolvable
 from envkit.resolve.model import Request, Resolution
 from envkit.resolve.reasons import REQUESTED
 from envkit.resolve.resolver import resolve
@@ -37,9 +40,13 @@ def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
         ConflictError: no combination satisfies the request; the error carries the conflict.
     """
     request, kind, warnings = request_of(definition, given, facts)
-    answer = _with_origins(resolve(replace(request, template=kind), facts), definition, given)
-    definition = replace(definition, companions=_companions(definition))
-    _require_companions(definition, answer)
+    try:
+        resolved = resolve(replace(request, template=kind), facts)
+    except Unresolvable as error:
+        error.details = (*_places(definition, error.conflict.clash), *error.details)
+        raise
+    answer = _with_origins(resolved, definition, given)
+    definition = replace(definition, companions=_companions(definition, request))
     _require_listed(definition, answer)
     resolution = _installed(replace(answer, warnings=(*answer.warnings, *warnings)), definition.companions)
     plan = _plan(definition, resolution, request, kind, facts)
@@ -72,28 +79,35 @@ def _with_origins(answer: Resolution, definition: Definition, given: Given) -> R
     )
 
 
-def _require_companions(definition: Definition, answer: Resolution) -> None:
-    """Refuse a plan without a companion that its definition names."""
-    for name in definition.asked_companions:
-        if name in answer.left_out:
-            pythons = answer.left_out[name]
-            raise ConflictError(
-                f"{definition.where}: companions: the {name} of torch {answer.torch} has no wheel for Python "
-                f"{answer.python} on {answer.platform}",
-                hint=f"--python {pythons[-1]}, or remove {name} from companions"
-                if pythons
-                else f"remove {name} from companions",
-            )
+def _companions(definition: Definition, request: Request) -> tuple[str, ...]:
+    """Return the companions of a definition, including those that its requirements files and the flags name."""
+    return _unique([*definition.companions, *(wanted.package for wanted in request.packages)])
 
 
-def _companions(definition: Definition) -> tuple[str, ...]:
-    """Return the companions of a definition, including those that its requirements files list."""
-    listed = [
-        entry.field
-        for entry in definition.listed.settings
-        if entry.field in ("torchvision", "torchaudio") and not entry.line.constraint
-    ]
-    return _unique([*definition.companions, *listed])
+def _wanted(definition: Definition) -> list[str]:
+    """Return the companions that a definition and its requirements files name, as values of `--with`."""
+    ranges: dict[str, list[str]] = {name: [] for name in definition.asked_companions if name in COMPANION_PACKAGES}
+    for entry in definition.listed.settings:
+        if entry.field in COMPANION_PACKAGES and not entry.line.constraint:
+            ranges.setdefault(entry.field, []).extend([entry.value] if entry.value else [])
+    return [f"{name}{_joined(values)}" for name, values in ranges.items()]
+
+
+def _places(definition: Definition, clash: Sequence[str]) -> Iterator[str]:
+    """Yield where a definition or its requirements files name the packages of a clash."""
+    for wanted in _wanted(definition):
+        package = re.split(r"[^a-z]", wanted, maxsplit=1)[0]
+        if not any(ask.startswith(f"--with {package}") for ask in clash):
+            continue
+        if package in definition.asked_companions:
+            yield f"{definition.where}: companions: {package}"
+        lines = (entry.line for entry in definition.listed.settings if entry.field == package)
+        yield from (f"{line.where}: {line.text!r:.120}" for line in lines if not line.constraint)
+
+
+def _joined(values: Sequence[str]) -> str:
+    """Return constraints as one; a version without an operator, which only stands alone, is kept as the first is."""
+    return ",".join(dict.fromkeys(values)) if all(value[0] in "<>=!~" for value in values) else f" {values[0]}"
 
 
 def _require_listed(definition: Definition, answer: Resolution) -> None:
@@ -136,6 +150,7 @@ def request_of(definition: Definition, given: Given, facts: Facts) -> tuple[Requ
         raise UsageError(f"{'--template' if 'template' in typed else definition.where}: {template!r} {why}")
     kind = kind_of(template) or template
     asked["template"] = template
+    asked["with"] = [*_wanted(definition), *asked.get("with", ())]
     warnings: tuple[str, ...] = ()
     if asked.get("cpu") and kind == "miniconda" and asked.get("source", "auto") == "auto":
         asked["source"] = "conda-forge"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from envkit.facts.companions import PYPI, ROOT, folder_of
-from envkit.facts.model import Build, Companion
+from envkit.facts.model import PYPI, ROOT, Build, Companion, folder_of
 from envkit.ground.versions import Constraint, key, major, parse_constraint
 from envkit.resolve.index import WHEEL_SOURCES, Index
 
@@ -65,6 +64,12 @@ def conda_version(build: Build, name: str) -> str | None:
     """Return the version of a conda build's companion; None if unknown, and for wheels."""
     version: str | None = getattr(build, name, None)
     return None if build.source in WHEEL_SOURCES else version
+
+
+def paired(torch: str, name: str, index: Index) -> tuple[str, ...]:
+    """Return the versions of a package that are made for a torch, whichever index has a file of them."""
+    rows = (row for row in index.facts.companions if row.package == name and _allows(row.torch, torch))
+    return tuple(sorted({row.version for row in rows}, key=key))
 
 
 def _listed(build: Build, name: str, index: Index) -> list[Companion]:

@@ -14,6 +14,7 @@ from envkit.facts.model import Build
 from envkit.ground.errors import ConflictError
 from envkit.ground.sizes import shown_size
 from envkit.ground.versions import Constraint, is_version, key, minor
+from envkit.resolve.companions import companions
 from envkit.resolve.forward import refused, unlisted
 from envkit.resolve.gpus import Card, sm
 from envkit.resolve.index import WHEEL_SOURCES, Index
@@ -194,7 +195,7 @@ class Grounds:
         match ask.field:
             case "gpu":
                 return str(self.full.cards[ask.position])
-            case "os" | "platform":
+            case "os" | "platform" | "with":
                 return ask.words[1]
             case "cpu":
                 return "a CPU build"
@@ -228,6 +229,8 @@ class Grounds:
             case "driver":
                 lowest = min(self.index.needs.values(), key=lambda need: key(need.minimum))
                 return [f"no CUDA build runs on driver {ask.words[1]}; the oldest needs {lowest.minimum}"]
+            case "with":
+                return [self._unlisted(ask)]
             case "gpu" | "max_size" | "supported_only":
                 alone = {"gpu": self._gpu, "max_size": self._size, "supported_only": self._support}
                 return [alone[ask.field](ask, "", self._builds(()))]
@@ -270,6 +273,7 @@ class Grounds:
             "template": self._template,
             "max_size": self._size,
             "supported_only": self._support,
+            "with": self._package,
             "cpu": lambda *_: f"{rest} has no CPU build",
         }
         if ask.field == "python" and self.full.wheels:
@@ -287,6 +291,19 @@ class Grounds:
         if field != "python" or day is None or all(ask.field != "supported_only" for ask in self.clash):
             return values
         return values & supported_pythons(day, self.index.facts)
+
+    def _package(self, ask: Ask, rest: str, builds: list[Build]) -> str:
+        """Return which versions of a package the rest of the clash has."""
+        name = self.full.packages[ask.position].package
+        versions = {row.version for build in builds for row in companions(build, name, None, self.index)}
+        return f"{rest} has {name} {_span(name, versions, self.index)}" if versions else f"{rest} has no {name}"
+
+    def _unlisted(self, ask: Ask) -> str:
+        """Return that no build has a requested version of a package, and which versions there are."""
+        name, facts = self.full.packages[ask.position].package, self.index.facts
+        ordered = sorted({row.version for row in facts.companions if row.package == name}, key=key)
+        known = f"{ordered[0]} to {ordered[-1]}" if ordered else "none"
+        return f"{ask.words[1]} is not in the compatibility data of {facts.collected}; available: {known}"
 
     def _template(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         del ask

@@ -104,9 +104,14 @@ def full_name(card: Card) -> str | None:
 
 
 def named(card: Card) -> str:
-    """Return the product that a card was understood as, with its capability: `4090` -> `RTX 4090 (sm_89)`."""
+    """Return the product that a card was understood as, with its capability: `4090` -> `RTX 4090 (sm_89)`.
+
+    A longer name, as drivers print it, stays: `H100 80GB HBM3 (sm_90)`.
+    """
     known = full_name(card)
-    return str(card) if known is None else f"{_plain(known)} ({card.sm})"
+    if known is None or _plain(known).lower() in card.typed.lower():
+        return str(card)
+    return f"{_plain(known)} ({card.sm})"
 
 
 def arm_host(typed: str, gpu: Gpu) -> bool:

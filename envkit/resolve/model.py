@@ -108,7 +108,8 @@ class Resolution:
     pythons: tuple[str, ...] | None  # None: unknown for this build
     torchvision: str | None  # None: no file of it fits, or none is known; `reasons` says which
     torchaudio: str | None
-    # Package -> version of its wheel as a pin names it: {'torch': '2.9.1+cu130', 'torchvision': '0.24.1'}; conda: {}.
+    # Package -> version of its wheel as a pin names it: {'torch': '2.9.1+cu130', 'torchvision': '0.24.1'}. For conda,
+    # the requested packages whose version is unknown, so that its solver chooses it -> the request: '>=0.20' or ''.
     files: Mapping[str, str]
     source: str
     index: str | None

@@ -194,9 +194,12 @@ def _python(request: Request, chosen: Chosen) -> str:
 def _companion(chosen: Chosen, name: str, of_release: str) -> str:
     """Return why an answer has this version of a companion, or none."""
     build, index = chosen.build, chosen.sieve.index
+    packages = {package.package: package.version for package in chosen.sieve.wanted.packages}
     if build.source not in WHEEL_SOURCES:
+        if conda_version(build, name) is None and name in packages:
+            return f"{REQUESTED}: conda's solver chooses its version"
         return of_release if conda_version(build, name) else _UNKNOWN
-    wanted = next((package.version for package in chosen.sieve.wanted.packages if package.package == name), None)
+    wanted = packages.get(name)
     wheel = companion(build, name, chosen.python, index, wanted)
     if wheel is None:
         return f"{name} {left_out(build, name, chosen.python, index)}"

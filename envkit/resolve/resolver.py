@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from envkit.facts.model import Build, Companion, Facts
 from envkit.ground.versions import Constraint, key
@@ -11,7 +11,7 @@ from envkit.resolve.companions import COMPANIONS, companion, companions, conda_v
 from envkit.resolve.explain import unresolvable
 from envkit.resolve.forward import FORWARD, package, packages
 from envkit.resolve.index import WHEEL_SOURCES, Index, index
-from envkit.resolve.model import Driver, Request, Resolution
+from envkit.resolve.model import Driver, Request, Resolution, WantedPackage
 from envkit.resolve.pitfalls import Chosen, advice, triton_gone
 from envkit.resolve.reasons import download, reasons
 from envkit.resolve.rules import Sieve, candidates, first_branch, scoped
@@ -49,7 +49,7 @@ def resolve(request: Request, facts: Facts) -> Resolution:
         pythons=_pythons(build, wheels),
         torchvision=versions["torchvision"],
         torchaudio=versions["torchaudio"],
-        files=_files(build, wheels),
+        files=_files(build, wheels, sieve.wanted.packages),
         source=build.source,
         index=build.index,
         channels=build.channels,
@@ -78,10 +78,14 @@ def _named(request: Request) -> dict[str, Constraint | None]:
     return dict.fromkeys(COMPANIONS) | {wanted.package: wanted.version for wanted in request.packages}
 
 
-def _files(build: Build, wheels: Mapping[str, Companion | None]) -> dict[str, str]:
-    """Return the version of each wheel as a pin has to name it; empty for conda."""
+def _files(build: Build, wheels: Mapping[str, Companion | None], packages: Sequence[WantedPackage]) -> dict[str, str]:
+    """Return the version of each wheel as a pin has to name it; for conda, what its solver has to choose."""
     if build.source not in WHEEL_SOURCES:
-        return {}
+        return {
+            wanted.package: wanted.version.text if wanted.version else ""
+            for wanted in packages
+            if conda_version(build, wanted.package) is None
+        }
     # On the Python index a file name has no local version; on others it names the variant, where the file has one.
     own = {"torch": f"{build.torch}{build.local_version or ''}"}
     return own | {name: row.pinned for name, row in wheels.items() if row is not None}

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from envkit.facts.model import Build, Gpu
 from envkit.ground.versions import Constraint, key
-from envkit.resolve.companions import companion, conda_version
+from envkit.resolve.companions import companion, conda_version, paired
 from envkit.resolve.forward import FORWARD
 from envkit.resolve.gpus import Card
 from envkit.resolve.index import WHEEL_SOURCES, Index, doubted_floor, unsure
@@ -37,6 +37,7 @@ class Sieve:
         # The default keeps out a CUDA without a driver row; None is one that the driver does not run otherwise.
         self.modes |= {cuda: FORWARD for cuda in wanted.forward if self.modes.get(cuda, "") is None}
         self._gpu_memo: dict[tuple[object, ...], bool] = {}
+        self._pair_memo: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @cached_property
     def driven(self) -> bool:
@@ -77,7 +78,14 @@ class Sieve:
         if build.source in WHEEL_SOURCES:
             return companion(build, wanted.package, python, self.index, wanted.version) is not None
         version = conda_version(build, wanted.package)
-        return version is not None and (wanted.version is None or wanted.version.allows(version))
+        # Which versions conda-forge has is unknown and left to conda's solver; which torch each is for is known.
+        versions = (version,) if version else self._paired(build.torch, wanted.package)
+        return any(wanted.version is None or wanted.version.allows(version) for version in versions)
+
+    def _paired(self, torch: str, package: str) -> tuple[str, ...]:
+        if (torch, package) not in self._pair_memo:
+            self._pair_memo[torch, package] = paired(torch, package, self.index)
+        return self._pair_memo[torch, package]
 
     def runs_on(self, build: Build, card: Card) -> bool:
         """Return whether a build has code and a cuDNN for one GPU; cached, because many builds share an arch list."""

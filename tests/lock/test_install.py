@@ -63,8 +63,7 @@ def envkit(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize("form", ["", "flat+"])
 def test_a_new_environment_gets_the_resolved_wheels(form: str, site: Site, tmp_path: Path) -> None:
     found = resolve(parse({"cpu": True, "source": "pytorch", "python": "3.11"}, facts()), facts())
-    own = [Dist("torch", f"{found.torch}+cpu"), Dist("torchvision", f"{found.torchvision}+cpu")]
-    own += [Dist("torchaudio", found.torchaudio or "0")]
+    own = [Dist(name, version) for name, version in found.files.items()]
     if form:
         put_pages(site, "/whl/cpu", own, hashes=False)
     else:

@@ -44,12 +44,11 @@ sys.exit(main())
 """
 SITE = """
 import runpy, sys
+from importlib.machinery import PathFinder
 
 class AfterTorch:
     def find_spec(self, name, path=None, target=None):
-        # Other finders first: the probes of `watch` have one.
-        others = [finder for finder in sys.meta_path if finder is not self] if name == "torch" else []
-        spec = next((found for found in (other.find_spec(name, path, target) for other in others) if found), None)
+        spec = PathFinder.find_spec(name, path, target) if name == "torch" else None
         if spec is not None:
             run = spec.loader.exec_module
             spec.loader.exec_module = lambda module: (run(module), runpy.run_path({device!r}))

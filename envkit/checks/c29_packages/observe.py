@@ -91,7 +91,7 @@ def _imports(ctx, rows, python, names):
 
 def _answers(ctx, with_torch, alone):
     """Import the modules of ``[(name, modules), ...]`` in parallel; return ``{name: what happened}``."""
-    limit = UNLIMITED_S if ctx.deadline is None else ctx.remaining() * SHARE
+    limit = UNLIMITED_S if ctx.limit is None else ctx.remaining() * SHARE
     room = hostfacts.memory_room()
     groups = [(preload, jobs) for preload, jobs in (("torch", with_torch), (None, alone)) if jobs]
     # Each group may use every CPU: the one with torch waits for torch at first.

@@ -337,8 +337,9 @@ def test_a_companion_without_a_wheel_is_left_out_or_refused() -> None:
     assert any("torchvision 0.20.1" in line and "is left out" in line for line in plan.resolution.warnings)
     with pytest.raises(ConflictError) as caught:
         planned(f"companions: [torchvision]\n{request}")
-    assert "companions: the torchvision of torch 2.5.1 has no wheel for Python 3.13 on linux-64" in caught.value.message
-    assert caught.value.hint == "--python 3.12, or remove torchvision from companions"
+    assert "--with torchvision" in caught.value.message
+    assert caught.value.details[0].endswith("companions: torchvision")
+    assert caught.value.hint == "envkit resolve --torch 2.6.0 --python 3.13 --with torchvision"
     assert planned("companions: [torchvision]\nrequest: {torch: 2.5.1}\n").resolution.python == "3.12"
 
 

@@ -231,7 +231,7 @@ def test_a_missing_file_is_named_with_the_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "given", "message"),
     [
-        ("torchvision==0.15.0\n", {"torch": "2.3.1"}, "r.txt:1: .* does not allow torchvision 0.18.1"),
+        ("torchvision==0.15.2\n", {"torch": "2.3.1"}, "no build matches --torch 2.3.1 and --with torchvision==0.15.2"),
         ("torch==2.2.0\n", {"torch": "2.3.1"}, "r.txt:1: 'torch==2.2.0' does not allow torch 2.3.1"),
     ],
 )  # fmt: skip
@@ -240,6 +240,14 @@ def test_a_flag_against_a_requirements_file_is_a_conflict(
 ) -> None:
     with pytest.raises(ConflictError, match=message):
         plan_of(definition(tmp_path, text), given, load())
+
+
+def test_a_package_of_a_requirements_file_chooses_the_torch(tmp_path: Path) -> None:
+    resolution = plan_of(definition(tmp_path, "torchvision>=0.20,<0.21\n"), {}, load()).resolution
+    assert (resolution.torch, resolution.torchvision) == ("2.5.1", "0.20.1")
+    with pytest.raises(ConflictError) as caught:
+        plan_of(definition(tmp_path, "einops\ntorchvision==0.15.2\n"), {"torch": "2.3.1"}, load())
+    assert caught.value.details[0] == "r.txt:2: 'torchvision==0.15.2'"
 
 
 @pytest.mark.requirement("R61")
