@@ -192,8 +192,8 @@ def lock(
     Args:
         plan: as returned by `plan`.
         base: the base image, `bootstrap:debian/bookworm`, or `none` for a lock of the packages only.
-        old: the current lock; its versions are kept.
-        update: packages whose versions may differ from `old`.
+        old: the current lock; its versions are kept wherever the plan allows them. None: every package is the newest.
+        update: packages to update, with what must move with them; `old` is kept for the others.
         as_of: ignore anything published after this date (UTC) or RFC 3339 time.
         settings: mirrors, indexes, `engine`, `facts`.
         reporter: receives the steps.
@@ -203,7 +203,8 @@ def lock(
         install.
 
     Raises:
-        UsageError: the base, the date or a setting is invalid.
+        UsageError: the base, the date or a setting is invalid, or `old` has no package of a name in `update`.
+        LockError: `update` has names, and `old` is of another image.
         ConflictError: the plan's packages cannot be solved.
         EngineError: the registry does not have the base, or refuses access.
         EnvironmentProblem: an index, a channel or the registry does not respond.

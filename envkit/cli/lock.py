@@ -29,13 +29,15 @@ from envkit.cli.output import print_json, show_table
 from envkit.ground.errors import EnvkitError, LockError, UsageError
 
 if TYPE_CHECKING:
-    from envkit.lock.model import Lock
+    from envkit.lock.model import Lock, Move
     from envkit.pipeline.locking import LockRequest
 
 SCHEMA = "envkit.lock-summary/1"
 COLUMNS = ("what", "packages", "download", "")
 _FORMATS = ("conda-explicit", "pylock.toml", "requirements.txt", "environment.yml")
-_CHANGES = 20  # lines on a terminal; JSON has them all
+MOVED = ("moved", "kind", "from", "to")
+_MOVES = 40  # rows on a terminal; JSON has them all. A new torch moves about twenty packages
+_DIGEST = len("sha256:") + 12  # characters of a base's digest in the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class LockFlags:
     check: bool
     as_of: str | None
     update: tuple[str, ...]
+    upgrade: bool
     export_format: str | None
     timeout: float | None
     progress: ProgressOptions = group(ProgressOptions)
@@ -111,8 +114,13 @@ class LockFlags:
 @option(Section.LOCK, "--check", is_flag=True, help="Only check the lock; exit 4 if it is stale or missing.")
 @option(Section.LOCK, "--as-of", metavar="DATE", help="Ignore anything published after this date (UTC) or time.")
 @option(
-    Section.LOCK, "--update", multiple=True, metavar="NAME", help="Update this package and keep the others; repeatable."
+    Section.LOCK,
+    "--update",
+    multiple=True,
+    metavar="NAME",
+    help="Update this package and what must move with it; keep the others. Repeatable.",
 )
+@option(Section.LOCK, "--upgrade", is_flag=True, help="Update every package, as if there were no lock.")
 @option(
     Section.OUTPUT, "--export", "export_format", type=click.Choice(_FORMATS), help="Print the lock for another tool."
 )
@@ -123,18 +131,22 @@ class LockFlags:
 def command(flags: LockFlags) -> None:
     """Solve an image's packages and record the URL, SHA-256 and size of each. No package is downloaded.
 
+    An existing lock keeps its versions of conda packages and wheels wherever the request allows them.
+
     DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a project file or folder that envkit
     init can read. Flags override it.
 
     \b
     envkit lock                                   the default image
-    envkit lock train.yaml --update numpy         update one package of an existing lock
+    envkit lock train.yaml --update torch         update one package and what must move with it
+    envkit lock train.yaml --upgrade              update all packages
     envkit lock train.yaml --check                check in CI that it is up to date
     envkit lock --export requirements.txt         export envkit.lock for pip
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.lock.store import check_write, read_lock
 
     output = Path(flags.output)
+    _check_update(flags)
     has_request = flags.definition or not flags.request.is_empty
     # Without a request, there is nothing to check the lock against.
     if flags.export_format and not has_request:
@@ -154,8 +166,20 @@ def command(flags: LockFlags) -> None:
     old = None
     if flags.output != "-" and (flags.update or output.exists()):
         old = _required(output, flags) if flags.update else _readable(output)
-    lock = _solve(flags, request, old)
-    _write(lock, old, flags.output, as_json=flags.as_json)
+    lock = _solve(flags, request, None if flags.upgrade else old)
+    _write(lock, old, flags)
+
+
+def _check_update(flags: LockFlags) -> None:
+    if (flags.update or flags.upgrade) and (flags.check or flags.export_format):
+        raise UsageError(
+            f"{'--check' if flags.check else '--export'} solves nothing, so nothing is updated",
+            hint="run envkit lock with --update or --upgrade first",
+        )
+    if flags.update and flags.upgrade:
+        raise UsageError("--upgrade updates every package, and --update only some", hint="use one of them")
+    if flags.update and flags.output == "-":
+        raise UsageError("--update needs an old lock, and -o - has none", hint="envkit lock -o FILE --update NAME")
 
 
 def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> None:
@@ -197,12 +221,13 @@ def _required(path: Path, flags: LockFlags) -> Lock:
 
 
 def _readable(path: Path) -> Lock | None:
-    """Return the current lock; None if it cannot be read, because the new lock replaces it anyway."""
+    """Return the current lock; None with a warning if it cannot be read, because the new lock replaces it anyway."""
     from envkit.lock.store import read_lock
 
     try:
         return read_lock(path)
-    except EnvkitError:
+    except EnvkitError as error:
+        tell(f"warning: the versions of the old lock are not kept: {error.message}")
         return None
 
 
@@ -212,24 +237,41 @@ def _export(lock: Lock, export_format: str) -> None:
     click.echo(FORMATS[export_format](lock), nl=False)
 
 
-def _write(lock: Lock, old: Lock | None, output: str, *, as_json: bool) -> None:
-    from envkit.lock.model import changes_between
+def _write(lock: Lock, old: Lock | None, flags: LockFlags) -> None:
+    from envkit.lock.model import moves_between
+    from envkit.lock.previous import unmoved
     from envkit.lock.store import to_text, write_lock
 
+    output = flags.output
     if output == "-":
         click.echo(to_text(lock), nl=False)
         return
-    changes = changes_between(old, lock)
+    moves = moves_between(old, lock)
     changed = write_lock(Path(output), lock)
-    if as_json:
-        _print_json(_summary(lock, output) | {"changed": changed, "changes": list(changes)})
+    if flags.as_json:
+        _print_json(_summary(lock, output) | {"changed": changed, "changes": [str(move) for move in moves]})
         return
     show_table(COLUMNS, size_rows(lock))
-    for line in changes[:_CHANGES]:
-        tell(line)
-    if len(changes) > _CHANGES:
-        tell(f"... {len(changes) - _CHANGES} more changes")
+    if moves:
+        click.echo()
+        show_table(MOVED, [_moved_row(move) for move in moves[:_MOVES]])
+    if len(moves) > _MOVES:
+        tell(f"... {len(moves) - _MOVES} more moved; --json lists all")
+    for name, version in unmoved(flags.update, lock, moves):
+        tell(f"{name} stays at {version}: the solver found no newer version that fits")
+    if old is not None:
+        tell(f"{len(moves) or 'no'} package{'' if len(moves) == 1 else 's'} moved")
     tell(f"{output} {'written' if changed else 'is unchanged'}")
+
+
+def _moved_row(move: Move) -> tuple[str, str, str, str]:
+    return (move.name, move.kind, _version(move.before), _version(move.after))
+
+
+def _version(text: str | None) -> str:
+    if text is None:
+        return "-"
+    return text[:_DIGEST] if text.startswith("sha256:") else text
 
 
 def size_rows(lock: Lock) -> list[tuple[str, str, str, str]]:

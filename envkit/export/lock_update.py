@@ -39,7 +39,7 @@ def values(order: Order) -> dict[str, Any]:
         )
     chosen = order.options
     (definition,) = order.definitions.values()
-    updates = [f"--update {name}" for name in chosen["packages"].split(",") if name]
+    updates = [f"--update {name}" for name in chosen["packages"].split(",") if name] or ["--upgrade"]
     return {
         "command": order.command,
         "requirement": installed(order, {Form.IMAGE: "the job also needs git and the client of the CI system"}).text,

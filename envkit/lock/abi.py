@@ -40,6 +40,12 @@ def claim_of(version: str) -> Claim | None:
     return Claim(torch=".".join(numbers), cuda=cuda[1] if cuda else None, cxx11_abi=cxx11[1] if cxx11 else None)
 
 
+def fits(version: str, torch: str, cuda: str | None) -> bool:
+    """Return whether a wheel of this version can be in a lock with this torch and CUDA, as far as its version says."""
+    claim = claim_of(version)
+    return claim is None or not any(_against(version, claim, torch, cuda))
+
+
 def faults(lock: Lock) -> tuple[str, ...]:
     """Return an error for each wheel that was built for another torch, CUDA or C++ ABI than the lock's."""
     claims = dict(_claims(lock))

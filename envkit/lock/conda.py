@@ -12,6 +12,7 @@ from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError,
 from envkit.lock import child, conda_solver
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places, without_login
+from envkit.lock.previous import NOTHING, Previous
 from envkit.plan.model import BuildPlan
 
 SOLVE_S = 300
@@ -30,7 +31,7 @@ def solve(
     places: Places,
     *,
     as_of: str | None = None,
-    keep: Sequence[CondaPackage] = (),
+    previous: Previous = NOTHING,
 ) -> tuple[CondaPackage, ...]:
     """Return the packages that satisfy the specs, sorted by name, with strict channel priority.
 
@@ -40,7 +41,7 @@ def solve(
         virtual: `name=version=build` of every virtual package.
         places: where the channels are downloaded from.
         as_of: RFC 3339; newer packages are not considered.
-        keep: packages of an older lock, kept if possible.
+        previous: the old lock's packages, preferred to others, and the names of those to update.
 
     Raises:
         UsageError: a spec is invalid.
@@ -55,7 +56,8 @@ def solve(
         "platform": plan.resolution.platform,
         "virtual": list(virtual),
         "as_of": as_of,
-        "keep": [package.to_json() for package in keep],
+        "keep": [package.to_json() for package in previous.conda if not previous.moves(package)],
+        "update": {package.name: package.version for package in previous.conda if previous.moves(package)},
         "limit_s": SOLVE_S,
     }
     answer = _ask(request, places)
@@ -108,7 +110,8 @@ def _no_cpu_build(plan: BuildPlan, packages: Sequence[CondaPackage]) -> None:
 
 def _name_cpu_build(plan: BuildPlan, request: dict[str, Any], places: Places) -> None:
     """Raise the error for a CPU build if the request resolves to one without its build strings."""
-    loose = {**request, "specs": [spec.rpartition("=")[0] if _has_build(spec) else spec for spec in request["specs"]]}
+    loose = {**request, "update": {}}
+    loose["specs"] = [spec.rpartition("=")[0] if _has_build(spec) else spec for spec in request["specs"]]
     loose["specs"] = [spec for spec in loose["specs"] if not spec.startswith("cuda-version")]
     answer = _ask(loose, places)
     if "packages" in answer:

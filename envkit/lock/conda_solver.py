@@ -55,18 +55,27 @@ async def _solve(request: dict[str, Any]) -> list[dict[str, Any]]:
     gateway = rattler.Gateway(cache_dir=request["cache"], client=_client())
     newest = request["as_of"]
     channels = [rattler.Channel(name, alias) for name in request["channels"]]
-    records = await rattler.solve(
-        channels,
-        _specs(request["specs"]),
-        gateway=gateway,
-        platforms=[request["platform"], "noarch"],
-        virtual_packages=[_virtual(text) for text in request["virtual"]],
-        locked_packages=await _kept(gateway, channels, request),
-        timeout=timedelta(seconds=request["limit_s"]),
-        exclude_newer=datetime.fromisoformat(newest).astimezone(UTC) if newest else None,
-        # A channel may name further channels (CEP 42), which rattler would search too; the plan's list is complete.
-        channel_relations="disabled",
-    )
+    virtual = [_virtual(text) for text in request["virtual"]]
+
+    async def solved(specs: list[Any], kept: list[Any]) -> list[Any]:
+        return await rattler.solve(
+            channels,
+            specs,
+            gateway=gateway,
+            platforms=[request["platform"], "noarch"],
+            virtual_packages=virtual,
+            locked_packages=kept,
+            timeout=timedelta(seconds=request["limit_s"]),
+            exclude_newer=datetime.fromisoformat(newest).astimezone(UTC) if newest else None,
+            # A channel may name further channels (CEP 42), which rattler would search too; the plan's list is complete.
+            channel_relations="disabled",
+        )
+
+    specs, kept = _specs(request["specs"]), await _kept(gateway, channels, request)
+    if request["update"]:
+        # With the old versions of the others, the solver might prefer an old version of these too.
+        specs += _newer(await solved(specs, []), request["update"])
+    records = await solved(specs, kept)
     return [_row(record, request["alias"]) for record in records]
 
 
@@ -81,6 +90,17 @@ def _specs(texts: list[str]) -> list[Any]:
     specs = [rattler.MatchSpec(text) for text in texts]
     names = {spec.name.normalized for spec in specs if spec.channel is None}
     return [*specs, *(rattler.MatchSpec(name) for name in sorted(names))]
+
+
+def _newer(records: list[Any], update: dict[str, str]) -> list[Any]:
+    """Return a spec for each record to update that is not older than the old version."""
+    import rattler  # noqa: PLC0415
+
+    return [
+        rattler.MatchSpec(f"{record.name.normalized}=={record.version}={record.build}")
+        for record in records
+        if record.name.normalized in update and record.version >= rattler.Version(update[record.name.normalized])
+    ]
 
 
 def _client() -> Any:

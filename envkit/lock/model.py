@@ -199,26 +199,32 @@ class Lock:
         return tree
 
 
-def changes_between(old: Lock | None, new: Lock) -> tuple[str, ...]:
-    """Return the differences between two locks, sorted by name; none without an old lock.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A package that differs between two locks."""
 
-    `numpy 2.3.0 -> 2.4.6`, `+ pillow 13.0.0`, `- six 1.17.0`.
-    """
+    name: str
+    kind: str  # 'base' | 'conda' | 'wheel'
+    before: str | None  # version, with the build of a conda package; None: the package is new
+    after: str | None  # None: the package is gone
+
+    def __str__(self) -> str:
+        """Return `numpy 2.3.0 -> 2.4.6`, `+ pillow 13.0.0` or `- six 1.17.0`."""
+        if self.before is None:
+            return f"+ {self.name} {self.after}"
+        return f"- {self.name} {self.before}" if self.after is None else f"{self.name} {self.before} -> {self.after}"
+
+
+def moves_between(old: Lock | None, new: Lock) -> tuple[Move, ...]:
+    """Return the differences between two locks, sorted by name; none without an old lock."""
     if old is None:
         return ()
-    old_versions, new_versions = _versions(old), _versions(new)
-    lines = []
-    for kind, name in sorted({*old_versions, *new_versions}, key=lambda pair: (pair[1], pair[0])):
-        before, after = old_versions.get((kind, name)), new_versions.get((kind, name))
-        if before == after:
-            continue
-        if before is None:
-            lines.append(f"+ {name} {after}")
-        elif after is None:
-            lines.append(f"- {name} {before}")
-        else:
-            lines.append(f"{name} {before} -> {after}")
-    return tuple(lines)
+    before, after = _versions(old), _versions(new)
+    return tuple(
+        Move(name=name, kind=kind, before=before.get((kind, name)), after=after.get((kind, name)))
+        for kind, name in sorted({*before, *after}, key=lambda pair: (pair[1], pair[0]))
+        if before.get((kind, name)) != after.get((kind, name))
+    )
 
 
 def _versions(lock: Lock) -> dict[tuple[str, str], str]:

@@ -66,19 +66,24 @@ def virtual_packages(plan: BuildPlan, glibc: str) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in sorted(packages.items()))
 
 
+def differences(lock: Lock, request: tuple[tuple[str, RequestValue], ...]) -> tuple[str, ...]:
+    """Return how the request of a lock differs from a request, one line for each field."""
+    locked, requested = dict(lock.request), dict(request)
+    return tuple(
+        _difference(key, locked.get(key), requested.get(key))
+        for key in dict.fromkeys((*locked, *requested))
+        # A field that is null (no CUDA) differs from one that is missing.
+        if locked.get(key) != requested.get(key) or (key in locked) != (key in requested)
+    )
+
+
 def drift(lock: Lock, request: tuple[tuple[str, RequestValue], ...], *, as_of: str | None = None) -> tuple[str, ...]:
     """Return how a lock differs from a request, one line for each field or package; nothing if it is up to date.
 
     Packages that the lock itself lacks come last. A change of the plan that does not affect the solvers (labels,
     variables, the text of the facts) keeps a lock valid.
     """
-    locked, requested = dict(lock.request), dict(request)
-    lines = [
-        _difference(key, locked.get(key), requested.get(key))
-        for key in dict.fromkeys((*locked, *requested))
-        # A field that is null (no CUDA) differs from one that is missing.
-        if locked.get(key) != requested.get(key) or (key in locked) != (key in requested)
-    ]
+    lines = list(differences(lock, request))
     if as_of is not None and as_of != lock.as_of:
         lines.append(_difference("as of", lock.as_of, as_of))
     return (*lines, *closure.gaps(lock), *abi.faults(lock))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -40,6 +41,7 @@ def choose(
     target: Target,
     places: Places,
     *,
+    preferred: Mapping[str, str] = MappingProxyType({}),
     as_of: str | None = None,
 ) -> tuple[Sdist, ...]:
     """Return the sdist of each package whose best version has no wheel for the target, sorted by name.
@@ -49,6 +51,7 @@ def choose(
         others: the other requirements of the plan, which may constrain the same packages.
         target: the interpreter.
         places: the indexes.
+        preferred: name -> version that is chosen if it is possible.
         as_of: RFC 3339; newer files are not considered.
 
     Raises:
@@ -60,7 +63,8 @@ def choose(
         return ()
     wanted = [*named.values(), *(text for text in others if canonicalize_name(Requirement(text).name) in named)]
     index = places.python_index
-    text = uv.compile_files(wanted, target, uv.Index(url=index, ca_bundle=places.ca_bundle), as_of=as_of)
+    where = uv.Index(url=index, ca_bundle=places.ca_bundle)
+    text = uv.compile_files(wanted, target, where, preferred=preferred, as_of=as_of)
     rows = parse(text, ranks_of(target.platform, target.glibc, target.python), named)
     unknown = [row["sdist"]["url"] for row in rows if row["sdist"].get("size") is None]
     known = sizes.ask(unknown, index=index, ca_bundle=places.ca_bundle)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envkit.ground.errors import ConflictError, UsageError
+from envkit.ground.errors import ConflictError
 from envkit.ground.progress import Reporter
-from envkit.ground.text import similar
-from envkit.lock import abi, closure, request, stubs
+from envkit.lock import abi, closure, previous, request, stubs
+from envkit.lock.base import nothing
 from envkit.lock.model import CondaPackage, Lock, LockedBase, Source, Wheel
 from envkit.lock.places import Places
+from envkit.lock.previous import Previous
 from envkit.lock.uv import Target
 from envkit.plan.model import BuildPlan
 
@@ -26,8 +27,8 @@ class Options:
     glibc: str  # of the image's OS
     base: str  # the base in `request.request_of`
     as_of: str | None = None  # RFC 3339; newer packages are not considered
-    update: Collection[str] = ()  # packages to update; the others keep the version of `old` if possible
-    old: Lock | None = None
+    update: Collection[str] = ()  # packages to update, with what must move with them
+    old: Lock | None = None  # its versions are kept where that is possible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ def lock_plan(
     reporter: Reporter,
     sources: Sources = NO_SOURCES,
 ) -> Lock:
-    """Solve everything that a plan needs. Equal plans and equal data give equal locks.
+    """Solve everything that a plan needs. Equal plans, old locks and data give equal locks.
 
     Args:
         plan: the plan to lock.
@@ -63,81 +64,105 @@ def lock_plan(
 
     Raises:
         UsageError: a spec is invalid, or `update` names a package that the old lock does not have.
+        LockError: `update` has names, and the old lock is of another image.
         ConflictError: no packages satisfy the plan, or only a CPU build does.
         EnvironmentProblem: a solver is missing, or a source does not answer.
         TimeLimitError: a solver did not finish in time.
     """
-    from envkit.lock import conda, wheels  # noqa: PLC0415 - asyncio and HTTP; a build from a lock solves nothing
-
-    old = _to_keep(options)
+    old, keep = options.old, previous.previous_of(plan, options.old, options.update)
     solver_input = request.request_of(plan, glibc=options.glibc, base=options.base)
-    specs = request.conda_specs(plan)
-    # Conda comes first: wheels are solved for its Python and must be compatible with its packages.
-    packages: tuple[CondaPackage, ...] = ()
-    if specs:
-        reporter.step(f"solve {len(specs)} conda specs")
+    # A lock of another image is seen here, before its versions are.
+    for line in request.differences(old, solver_input) if old else ():
+        reporter.note(f"changed since the old lock: {line}")
+    solved = _Solver(plan=plan, places=places, options=options, sources=sources, keep=keep, reporter=reporter)
+    packages = solved.conda(keep)
+    try:
+        lock = solved.lock(packages)
+    except ConflictError:
+        # conda's solver does not know what the wheels and the constraints require of the packages that it kept.
+        free = solved.conda(replace(keep, conda=())) if keep.conda else packages
+        if free == packages:
+            raise
+        reporter.note("the conda packages of the old lock do not fit the wheels, so all of them are solved again")
+        lock = solved.lock(free)
+    reporter.step("look up the base image")
+    # With --update, the base stays as it is in the old lock: its tag may mean another image today.
+    same_base = old is not None and options.update and previous.keeps_base(old, dict(solver_input))
+    return replace(lock, base=old.base if old and same_base else resolve_base(plan))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solver:
+    """The steps of one lock."""
+
+    plan: BuildPlan
+    places: Places
+    options: Options
+    sources: Sources
+    keep: Previous
+    reporter: Reporter
+
+    def conda(self, keep: Previous) -> tuple[CondaPackage, ...]:
+        """Return the conda packages. They come first: wheels are solved for their Python and must fit them."""
+        from envkit.lock import conda  # noqa: PLC0415 - a build from a lock solves nothing
+
+        plan, options = self.plan, self.options
+        specs = request.conda_specs(plan)
+        if not specs:
+            return ()
+        self.reporter.step(f"solve {len(specs)} conda specs")
         virtual = request.virtual_packages(plan, options.glibc)
-        keep = [package for package in old.conda if package.name not in options.update] if old else []
-        packages = conda.solve(plan, specs, virtual, places, as_of=options.as_of, keep=keep)
-    python = next((package.version for package in packages if package.name == "python"), plan.resolution.python)
-    torch = request.torch_wheels(plan)
-    solved_wheels: tuple[Wheel, ...] = ()
-    if torch or plan.pip or plan.allow_source:
-        reporter.step(f"solve {len(torch) + len(plan.pip) + len(plan.allow_source)} wheels")
-        solved_wheels = wheels.solve(
+        return conda.solve(plan, specs, virtual, self.places, as_of=options.as_of, previous=keep)
+
+    def lock(self, packages: tuple[CondaPackage, ...]) -> Lock:
+        """Return the lock with these conda packages and the wheels for them, still without a base."""
+        plan, options = self.plan, self.options
+        lock = Lock(
+            plan=plan.digest,
+            request=request.request_of(plan, glibc=options.glibc, base=options.base),
+            platform=plan.resolution.platform,
+            python=plan.resolution.python,
+            as_of=options.as_of,
+            base=nothing(),
+            conda=packages,
+            wheels=self._wheels(packages),
+            sources=self.sources.rows,
+            builders=self.sources.builders,
+        )
+        # The specs that rattler gets have constraints only for packages that the plan names, so a dependency may break
+        # one.
+        beyond = closure.beyond_constraints(lock)
+        if beyond:
+            name, *_ = beyond
+            line, *others = beyond.values()
+            raise ConflictError(
+                line,
+                details=tuple(others),
+                hint=f"remove the constraint, or list {name} under conda in the definition with a version it allows",
+            )
+        clash = abi.faults(lock)
+        if clash:
+            raise ConflictError(
+                clash[0], details=clash[1:], hint="use the wheel that was built for this torch, or allow_source: [NAME]"
+            )
+        return lock
+
+    def _wheels(self, packages: tuple[CondaPackage, ...]) -> tuple[Wheel, ...]:
+        from envkit.lock import wheels  # noqa: PLC0415 - asyncio and HTTP; a build from a lock solves nothing
+
+        plan, options = self.plan, self.options
+        torch = request.torch_wheels(plan)
+        if not torch and not plan.pip and not plan.allow_source:
+            return ()
+        self.reporter.step(f"solve {len(torch) + len(plan.pip) + len(plan.allow_source)} wheels")
+        python = next((package.version for package in packages if package.name == "python"), plan.resolution.python)
+        return wheels.solve(
             plan,
             Target(platform=plan.resolution.platform, glibc=options.glibc, python=python),
-            places,
+            self.places,
             torch=torch,
             chosen=stubs.of_conda(packages),
             as_of=options.as_of,
-            keep=[wheel for wheel in old.wheels if wheel.name not in options.update] if old else [],
-            built=sources.wheels,
+            previous=self.keep,
+            built=self.sources.wheels,
         )
-    reporter.step("look up the base image")
-    # With --update, the base stays as it is in the old lock: its tag may mean another image today.
-    same_base = old is not None and dict(old.request).get("base") == options.base
-    base = old.base if old and same_base else resolve_base(plan)
-    lock = Lock(
-        plan=plan.digest,
-        request=solver_input,
-        platform=plan.resolution.platform,
-        python=plan.resolution.python,
-        as_of=options.as_of,
-        base=base,
-        conda=packages,
-        wheels=solved_wheels,
-        sources=sources.rows,
-        builders=sources.builders,
-    )
-    # The specs that rattler gets have constraints only for packages that the plan names, so a dependency may break one.
-    beyond = closure.beyond_constraints(lock)
-    if beyond:
-        name, *_ = beyond
-        line, *others = beyond.values()
-        raise ConflictError(
-            line,
-            details=tuple(others),
-            hint=f"remove the constraint, or list {name} with a version that it allows under conda in the definition",
-        )
-    clash = abi.faults(lock)
-    if clash:
-        raise ConflictError(
-            clash[0], details=clash[1:], hint="use the wheel that was built for this torch, or allow_source: [NAME]"
-        )
-    return lock
-
-
-def _to_keep(options: Options) -> Lock | None:
-    """Return the old lock if only some of its packages are updated, otherwise None."""
-    if not options.update or options.old is None:
-        return None
-    names = {*(package.name for package in options.old.conda), *(wheel.name for wheel in options.old.wheels)}
-    for name in options.update:
-        if name not in names:
-            near = similar(name, names)
-            raise UsageError(
-                f"--update {name!r:.80}: the lock has no such package",
-                hint=f"--update {near[0]}" if near else "envkit lock --json lists its packages",
-            )
-    return options.old

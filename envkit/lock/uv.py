@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -45,6 +46,7 @@ class Limits:
     """The versions that a solve must respect."""
 
     chosen: Mapping[str, str]  # distribution -> version of packages that are installed already
+    preferred: Mapping[str, str] = field(default_factory=dict)  # distribution -> version, chosen if it is possible
     pins: Sequence[str] = ()  # `name==version`, used only if the package is needed
     constraints: Sequence[str] = ()  # `name<2`, used only if the package is needed
     built: Sequence[Path] = ()  # wheels that were built from source, considered in addition to those of the index
@@ -102,11 +104,14 @@ def compile_wheels(
             *(["--find-links", index.pages] if index.pages else []),
             *(["--constraints", "constraints.txt"] if lines else []),
         ]
+        options += _preferences(limits.preferred, folder)
         text = _compile(requirements, target, options, folder, index=index, as_of=as_of)
     return text, frozenset(written)
 
 
-def compile_files(requirements: Sequence[str], target: Target, index: Index, *, as_of: str | None) -> str:
+def compile_files(
+    requirements: Sequence[str], target: Target, index: Index, *, preferred: Mapping[str, str], as_of: str | None
+) -> str:
     """Return the `pylock.toml` of the best version of each requirement, sdists included, without dependencies.
 
     Without dependencies uv reads no metadata, so it runs no build script: those run only in the sandbox.
@@ -115,7 +120,20 @@ def compile_files(requirements: Sequence[str], target: Target, index: Index, *, 
         As `compile_wheels`.
     """
     with paths.scratch() as folder:
-        return _compile(requirements, target, ["--no-deps"], folder, index=index, as_of=as_of)
+        options = ["--no-deps", *_preferences(preferred, folder)]
+        return _compile(requirements, target, options, folder, index=index, as_of=as_of)
+
+
+def _preferences(preferred: Mapping[str, str], folder: Path) -> list[str]:
+    """Write versions into the output file, where uv reads those that it chooses if possible; return its option."""
+    if not preferred:
+        return []
+    lines = ['lock-version = "1.0"', 'created-by = "envkit"']
+    for name, version in sorted(preferred.items()):
+        lines += ["", "[[packages]]", f"name = {json.dumps(name)}", f"version = {json.dumps(version)}"]
+    # uv refuses an output file of another name for this format.
+    (folder / "pylock.toml").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return ["--output-file", "pylock.toml"]
 
 
 def _compile(

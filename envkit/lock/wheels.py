@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from envkit.ground.errors import ConflictError
 from envkit.ground.versions import key, minor
 from envkit.lock import sizes, uv
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
+from envkit.lock.previous import NOTHING, Previous
 from envkit.lock.uv import Target
 from envkit.lock.values import last_part
 from envkit.lock.wheel_choice import IndexWheel, parse_pylock, ranks_of
@@ -20,6 +25,8 @@ from envkit.plan.source_spec import parse
 
 _CUDA_WHEELS = ("nvidia-", "cuda-")
 _CUDA_INSIDE = "1.12"  # the last minor version of torch whose wheels on the Python index contain CUDA
+# A requirement that only one version satisfies.
+_EXACT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*==\s*[A-Za-z0-9.+!]+")
 
 
 def solve(
@@ -30,7 +37,7 @@ def solve(
     torch: Sequence[str],
     chosen: Mapping[str, str],
     as_of: str | None = None,
-    keep: Sequence[Wheel] = (),
+    previous: Previous = NOTHING,
     built: Mapping[Path, Wheel] = MappingProxyType({}),
 ) -> tuple[Wheel, ...]:
     """Return the wheels of a plan, sorted by name.
@@ -42,7 +49,7 @@ def solve(
         torch: requirements of the torch family; none if it comes from conda.
         chosen: distribution -> version of conda's Python packages: respected, but not installed again.
         as_of: RFC 3339; newer files are not considered.
-        keep: wheels of an older lock whose versions are kept.
+        previous: the old lock's versions, preferred to others, and the names of the packages to update.
         built: wheels that were built from source, by file. All are used, and their dependencies are solved too.
 
     Raises:
@@ -53,33 +60,108 @@ def solve(
     """
     own_index = plan.resolution.source == "pytorch" and bool(torch)
     rest = (*plan.pip, *_by_name(plan, built), *(f"{wheel.name}=={wheel.version}" for wheel in built.values()))
-    first = tuple(torch) if own_index else (*torch, *rest)
-    second = rest if own_index else ()
-    pins = tuple(f"{wheel.name}=={wheel.version}" for wheel in keep)
-    ranks = ranks_of(target.platform, target.glibc, target.python)
     names = frozenset(wheel.name for wheel in built.values())
-    solved: list[Wheel] = []
+    solver = _Solver(
+        target=target,
+        constraints=plan.constraints,
+        chosen=chosen,
+        as_of=as_of,
+        update=previous.update - names,
+        built=names,
+    )
     # One index for each solve: with both in one, a package of the same name in the other index could be chosen.
-    for wanted, index in (
-        (first, _torch_index(places) if own_index else _python_index(places)),
-        (second, _python_index(places)),
-    ):
-        if not wanted:
-            continue
-        installed = {**chosen, **{wheel.name: wheel.version for wheel in solved}}
-        limits = uv.Limits(
-            chosen=installed,
-            # The old version of a package that is chosen already would contradict the new one.
-            pins=[pin for pin in pins if pin.partition("==")[0] not in (*installed, *names)],
-            constraints=plan.constraints,
-            # Built wheels are requirements of `rest`, which the first solve includes only without an own index.
-            built=tuple(built) if wanted is not first or not own_index else (),
+    stages = [
+        # Built wheels are requirements of `rest`, which the first solve includes only without an own index.
+        _Stage(wanted=tuple(torch), index=_torch_index(places), own=True),
+        _Stage(wanted=rest, index=_python_index(places), built=tuple(built)),
+    ]
+    if not own_index:
+        stages = [_Stage(wanted=(*torch, *rest), index=_python_index(places), built=tuple(built))]
+    stages = [stage for stage in stages if stage.wanted]
+    kept = {name: version for name, version in previous.wheels.items() if name not in names}
+    try:
+        solved = solver.all(stages, [kept] * len(stages))
+    except ConflictError:
+        # The first solve does not know what the second one requires of the packages that it kept.
+        if len(stages) == 1 or not kept:
+            raise
+        solved = solver.all(stages, [{}, kept])
+    wheels = [_wheel(row, places, own=stage.own) for stage, rows in zip(stages, solved, strict=True) for row in rows]
+    _no_cpu_build(plan, wheels)
+    return tuple(sorted([*wheels, *built.values()], key=lambda wheel: wheel.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """One run of the solver."""
+
+    wanted: tuple[str, ...]
+    index: uv.Index
+    built: tuple[Path, ...] = ()
+    own: bool = False  # the index of the torch family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solver:
+    """What all stages have in common."""
+
+    target: Target
+    constraints: Sequence[str]
+    chosen: Mapping[str, str]  # conda's packages
+    as_of: str | None
+    update: frozenset[str]
+    built: frozenset[str]
+
+    def all(self, stages: Sequence[_Stage], kept: Sequence[Mapping[str, str]]) -> list[tuple[IndexWheel, ...]]:
+        """Return the files of each stage. Packages of one stage are installed for the next ones.
+
+        Args:
+            stages: the stages, in order.
+            kept: for each stage the versions that are preferred, those of packages to update included.
+        """
+        solved: list[tuple[IndexWheel, ...]] = []
+        for stage, old in zip(stages, kept, strict=True):
+            earlier = {row.name: row.version for rows in solved for row in rows}
+            solved.append(self._one(stage, {**self.chosen, **earlier}, old))
+        return solved
+
+    def _one(self, stage: _Stage, installed: Mapping[str, str], old: Mapping[str, str]) -> tuple[IndexWheel, ...]:
+        free = uv.Limits(chosen=installed, constraints=self.constraints, built=stage.built)
+        # The old version of a package that is installed already would contradict its new one.
+        old = {name: version for name, version in old.items() if name not in installed}
+        limits = replace(
+            free,
+            preferred={name: version for name, version in old.items() if name not in self.update},
+            pins=self._newest(stage, free, {name: old[name] for name in self.update if name in old}),
         )
-        text, known = uv.compile_wheels(wanted, target, limits, index, as_of=as_of)
-        rows = _sized(parse_pylock(text, ranks, without=known | names), index)
-        solved += [_wheel(row, places, own=wanted is first and own_index) for row in rows]
-    _no_cpu_build(plan, solved)
-    return tuple(sorted([*solved, *built.values()], key=lambda wheel: wheel.name))
+        return _sized(self._compiled(stage, limits), stage.index)
+
+    def _newest(self, stage: _Stage, free: uv.Limits, old: Mapping[str, str]) -> list[str]:
+        """Return a pin for each package to update whose version without the old lock is newer.
+
+        With the old versions of the others, the solver might prefer an old version of these, too.
+        """
+        exact = {canonicalize_name(match[1]) for match in map(_EXACT.fullmatch, stage.wanted) if match is not None}
+        names = old.keys() - exact
+        if not names:
+            return []
+        return [
+            f"{row.name}=={row.version}"
+            for row in self._compiled(stage, free)
+            if row.name in names and _is_newer(row.version, old[row.name])
+        ]
+
+    def _compiled(self, stage: _Stage, limits: uv.Limits) -> tuple[IndexWheel, ...]:
+        text, known = uv.compile_wheels(stage.wanted, self.target, limits, stage.index, as_of=self.as_of)
+        ranks = ranks_of(self.target.platform, self.target.glibc, self.target.python)
+        return parse_pylock(text, ranks, without=known | self.built)
+
+
+def _is_newer(version: str, old: str) -> bool:
+    try:
+        return Version(version) > Version(old)
+    except InvalidVersion:  # of a lock that was edited
+        return True
 
 
 def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from envkit.assemble.builders import EMBEDDED, builder_of
 from envkit.build.builder import check_base
 from envkit.build.model import BuildOptions
@@ -52,8 +54,8 @@ class LockRequest:
     settings: Settings  # mirrors, facts, engine
     base: str = "auto"  # the value of --base
     as_of: str | None = None  # RFC 3339; nothing newer is considered
-    update: tuple[str, ...] = ()  # packages that may differ from `old`
-    old: Lock | None = None  # the current lock
+    update: tuple[str, ...] = ()  # packages to update, with what must move with them
+    old: Lock | None = None  # the current lock; its versions are kept where that is possible
 
     @property
     def recorded_base(self) -> str:
@@ -144,7 +146,10 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
         from envkit.pipeline import sources  # noqa: PLC0415 - imports runners and registries, which only these definitions need
 
         built_sources = sources.build_sources(
-            _source_context(request, facts, reporter), glibc=glibc, as_of=request.as_of
+            _source_context(request, facts, reporter),
+            glibc=glibc,
+            as_of=request.as_of,
+            preferred=_preferred_sources(request),
         )
     return lock_plan(
         plan,
@@ -160,6 +165,16 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
         reporter=reporter,
         sources=built_sources,
     )
+
+
+def _preferred_sources(request: LockRequest) -> dict[str, str]:
+    """Return the old lock's versions of packages that are not to be updated, whether built from source or not."""
+    if request.old is None:
+        return {}
+    # The version of a built wheel may have a local part that its source does not have.
+    versions = {row.name: row.version for rows in (request.old.wheels, request.old.sources) for row in rows}
+    update = {canonicalize_name(name) for name in request.update}
+    return {name: version for name, version in versions.items() if name not in update}
 
 
 def provide_sources(plan: BuildPlan, lock: Lock, settings: Settings, reporter: Reporter) -> None:
@@ -180,7 +195,9 @@ def _source_context(request: LockRequest, facts: Facts, reporter: Reporter) -> S
 
     # The plan of a builder image allows no source, so this solves no further builder image.
     def lock_builder(plan: BuildPlan, builder: Builder, base: str) -> Lock:
-        builder_request = LockRequest(plan=plan, settings=request.settings, base=base, as_of=request.as_of)
+        builders = request.old.builders if request.old else ()
+        old = next((lock for lock in builders if lock.plan == plan.digest), None)
+        builder_request = LockRequest(plan=plan, settings=request.settings, base=base, as_of=request.as_of, old=old)
         return solve_lock(builder_request, base_from(builder, builder_request, reporter), reporter)
 
     return SourceContext(

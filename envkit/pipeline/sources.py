@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,12 +81,13 @@ class _ImageBuilder:
     base: str
 
 
-def build_sources(context: SourceContext, *, glibc: str, as_of: str | None) -> Sources:
+def build_sources(context: SourceContext, *, glibc: str, preferred: Mapping[str, str], as_of: str | None) -> Sources:
     """Build the packages that a plan allows from source and that have no wheel, or find them in the cache.
 
     Args:
         context: the plan and its context.
         glibc: of the image's OS.
+        preferred: name -> version of an sdist that is chosen if it is possible.
         as_of: RFC 3339; newer sdists are not considered.
 
     Raises:
@@ -105,7 +106,8 @@ def build_sources(context: SourceContext, *, glibc: str, as_of: str | None) -> S
     target = Target(platform=plan.resolution.platform, glibc=glibc, python=plan.resolution.python)
     context.reporter.step("look for packages without a wheel")
     others = (*plan.pip, *plan.constraints)
-    chosen = {sdist.name: sdist for sdist in sdists.choose(specs, others, target, context.places, as_of=as_of)}
+    offered = sdists.choose(specs, others, target, context.places, preferred=preferred, as_of=as_of)
+    chosen = {sdist.name: sdist for sdist in offered}
     wheels: dict[Path, Wheel] = {}
     rows: list[Source] = []
     builders: dict[str, Lock] = {}

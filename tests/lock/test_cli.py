@@ -102,7 +102,8 @@ def test_one_package_moves_and_the_change_is_named(site: Site, tmp_path: Path) -
         moved = envkit(tmp_path, *LOCK, "--update", "numpy", env=env)
         unknown = envkit(tmp_path, *LOCK, "--update", "nunpy", env=env)
     assert moved.returncode == 0, moved.stderr
-    assert "numpy 999 0 -> 1000 0" in moved.stderr
+    assert re.search(r"^moved +kind +from +to\nnumpy +conda +999 0 +1000 0$", moved.stdout, re.MULTILINE)
+    assert "1 package moved\n" in moved.stderr
     after = {one.name: one.version for one in read_lock(tmp_path / "envkit.lock").conda}
     assert after == {one.name: one.version for one in before.conda} | {"numpy": "1000"}
     assert unknown.returncode == 2

@@ -8,12 +8,14 @@ import pytest
 from envkit.ground.errors import ConflictError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
 from envkit.lock import conda
-from envkit.lock.model import CondaPackage, Lock, LockedBase
+from envkit.lock.base import nothing
+from envkit.lock.model import CondaPackage, Lock, LockedBase, moves_between
 from envkit.lock.places import Places
+from envkit.lock.previous import Previous
 from envkit.lock.solve import Options, lock_plan
 from envkit.plan.model import BuildPlan
 from tests.lock.plans import VIRTUAL, cpu, cuda
-from tests.lock.served import Pkg, Site, put_channel
+from tests.lock.served import Dist, Pkg, Site, put_channel, put_index
 
 PYTHON = Pkg("python", "3.11.7", build="h0_0")
 
@@ -24,9 +26,11 @@ def solve(
     *specs: str,
     as_of: str | None = None,
     keep: Sequence[CondaPackage] = (),
+    update: frozenset[str] = frozenset(),
     virtual: tuple[str, ...] = VIRTUAL,
 ) -> tuple[CondaPackage, ...]:
-    return conda.solve(plan, specs, virtual, Places(conda_alias=site.url), as_of=as_of, keep=keep)
+    previous = Previous(conda=tuple(keep), update=update)
+    return conda.solve(plan, specs, virtual, Places(conda_alias=site.url), as_of=as_of, previous=previous)
 
 
 def test_a_constraint_that_a_conda_package_breaks_is_named_with_both_versions(site: Site) -> None:
@@ -49,6 +53,29 @@ def test_a_constraint_that_a_conda_package_breaks_is_named_with_both_versions(si
         locked(("numpy<2", "lib<1"))
     # `lib` of conda is not a Python package, so it is another one than the constraint's.
     assert dict(locked(("numpy>=2", "lib<1")).request)["constraints"] == ("numpy>=2", "lib<1")
+
+
+def test_a_kept_conda_package_gives_way_to_what_the_wheels_require(site: Site) -> None:
+    common = [PYTHON, Pkg("pip", "26"), Pkg("six", "1")]
+    plan = replace(cpu("numpy", "six"), constraints=(), pip=("metrics",), system=())
+    plan = replace(plan, resolution=replace(plan.resolution, source="conda-forge", python="3.11"))
+
+    def locked(folder: str, metrics: Dist, *numpys: str, old: Lock | None = None) -> Lock:
+        rows = [Pkg("numpy", version, depends=("python",)) for version in numpys]
+        put_channel(site, "conda-forge", [*common, *rows])
+        return lock_plan(
+            plan,
+            Places(conda_alias=site.url, python_index=put_index(site, f"/{folder}/simple", [metrics])),
+            Options(glibc="2.36", base="none", old=old),
+            resolve_base=lambda _: nothing(),
+            reporter=Silent(),
+        )
+
+    before = locked("before", Dist("metrics", "1", ("numpy",)), "1.26")
+    same = locked("same", Dist("metrics", "1", ("numpy",)), "1.26", "2.4", old=before)
+    assert moves_between(before, same) == ()
+    after = locked("after", Dist("metrics", "2", ("numpy>=2",)), "1.26", "2.4", old=before)
+    assert [str(move) for move in moves_between(before, after)] == ["metrics 1 -> 2", "numpy 1.26 0 -> 2.4 0"]
 
 
 def test_channels_below_a_folder_of_a_mirror_have_their_public_urls(site: Site) -> None:
@@ -147,8 +174,7 @@ def test_kept_packages_stay_and_the_others_move(site: Site) -> None:
     before = solve(cpu(), site, "a", "b")
     put_channel(site, "conda-forge", [*old, Pkg("a", "2", ("b >=1",)), Pkg("b", "2")])
     assert [one.version for one in solve(cpu(), site, "a", "b", keep=before)] == ["1", "1"]
-    kept_b = [one for one in before if one.name == "b"]
-    moved = solve(cpu(), site, "a", "b", keep=kept_b)
+    moved = solve(cpu(), site, "a", "b", keep=before, update=frozenset({"a"}))
     assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "1")]
     assert moved[1] == before[1]
 
@@ -158,8 +184,28 @@ def test_a_kept_package_gives_way_where_the_moved_one_needs_it(site: Site) -> No
     put_channel(site, "conda-forge", old)
     before = solve(cpu(), site, "a>=1")
     put_channel(site, "conda-forge", [*old, Pkg("a", "2", ("b >=2",)), Pkg("b", "2")])
-    moved = solve(cpu(), site, "a>=2", keep=[one for one in before if one.name == "b"])
-    assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "2")]
+    for specs, update in ((("a>=2",), frozenset[str]()), (("b", "a"), frozenset({"a"}))):
+        moved = solve(cpu(), site, *specs, keep=before, update=update)
+        assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "2")]
+
+
+def test_an_updated_package_is_never_older_than_before(site: Site) -> None:
+    old = [Pkg("a", "2"), Pkg("b", "1")]
+    put_channel(site, "conda-forge", old)
+    before = solve(cpu(), site, "b", "a")
+    put_channel(site, "conda-forge", [*old, Pkg("a", "1"), Pkg("b", "2", ("a <2",))])
+    moved = solve(cpu(), site, "b", "a", keep=before, update=frozenset({"a"}))
+    assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "1")]
+
+
+def test_torch_is_the_name_of_condas_pytorch_too(site: Site) -> None:
+    old = [Pkg("pytorch", "2.6.0", ("libtorch 2.6.0",)), Pkg("libtorch", "2.6.0"), Pkg("mkl", "1")]
+    put_channel(site, "conda-forge", old)
+    before = solve(cpu(), site, "pytorch", "mkl")
+    new = [Pkg("pytorch", "2.7.1", ("libtorch 2.7.1",)), Pkg("libtorch", "2.7.1"), Pkg("mkl", "2")]
+    put_channel(site, "conda-forge", [*old, *new])
+    moved = solve(cpu(), site, "pytorch", "mkl", keep=before, update=frozenset({"torch"}))
+    assert {one.name: one.version for one in moved} == {"pytorch": "2.7.1", "libtorch": "2.7.1", "mkl": "1"}
 
 
 @pytest.mark.requirement("R14")

@@ -1,7 +1,7 @@
 """Packages that have only a source, with uv against an index on loopback: what is chosen, and that nothing runs."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,11 @@ from tests.unit.lock.samples import wheel
 SDIST = {"fastsum-1.2.tar.gz": sdist(FASTSUM)}
 
 
-def _choose(index: str, *specs: str, others: Sequence[str] = ()) -> tuple[Sdist, ...]:
-    return sdists.choose([parse(one) for one in specs], others, TARGET, Places(python_index=index))
+def _choose(
+    index: str, *specs: str, others: Sequence[str] = (), preferred: Mapping[str, str] | None = None
+) -> tuple[Sdist, ...]:
+    found = [parse(one) for one in specs]
+    return sdists.choose(found, others, TARGET, Places(python_index=index), preferred=preferred or {})
 
 
 def test_the_sdist_of_a_package_without_wheels_is_chosen(site: Site) -> None:
@@ -59,6 +62,13 @@ def test_a_wheel_for_another_python_is_none(site: Site) -> None:
     dist = Dist("fastsum", "1.2", tag="cp38-cp38-manylinux_2_17_x86_64")
     index = put_files(site, "/simple", {**SDIST, dist.file: dist.data()})
     assert [one.version for one in _choose(index, "fastsum")] == ["1.2"]
+
+
+def test_the_version_of_the_old_lock_is_kept_where_the_requirements_allow_it(site: Site) -> None:
+    index = put_files(site, "/simple", {**SDIST, "fastsum-2.0.tar.gz": sdist(FASTSUM, "fastsum-2.0")})
+    assert [one.version for one in _choose(index, "fastsum")] == ["2.0"]
+    assert [one.version for one in _choose(index, "fastsum", preferred={"fastsum": "1.2"})] == ["1.2"]
+    assert [one.version for one in _choose(index, "fastsum>1.2", preferred={"fastsum": "1.2"})] == ["2.0"]
 
 
 def test_the_other_requirements_of_the_plan_hold(site: Site) -> None:

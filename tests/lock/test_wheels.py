@@ -14,6 +14,7 @@ from envkit.ground.progress import Silent
 from envkit.lock import sizes, wheels
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
+from envkit.lock.previous import Previous
 from envkit.plan.model import BuildPlan
 from envkit.registry.download import fetch
 from envkit.registry.transport import Transport
@@ -29,9 +30,11 @@ def solve(
     chosen: Mapping[str, str] | None = None,
     as_of: str | None = None,
     keep: Sequence[Wheel] = (),
+    update: frozenset[str] = frozenset(),
 ) -> tuple[Wheel, ...]:
     torch = plan.family
-    return wheels.solve(plan, TARGET, places, torch=torch, chosen=chosen or {}, as_of=as_of, keep=keep)
+    previous = Previous(wheels=versions(keep), update=update)
+    return wheels.solve(plan, TARGET, places, torch=torch, chosen=chosen or {}, as_of=as_of, previous=previous)
 
 
 def versions(found: Sequence[Wheel]) -> dict[str, str]:
@@ -221,9 +224,43 @@ def test_kept_wheels_stay_and_the_others_move(site: Site) -> None:
     old = [Dist("a", "1", ("b",)), Dist("b", "1")]
     places = Places(python_index=put_index(site, "/simple", old))
     before = solve(plans.wheels("a"), places)
-    newer = put_index(site, "/newer", [*old, Dist("a", "2", ("b",)), Dist("b", "2")])
-    moved = solve(plans.wheels("a"), Places(python_index=newer), keep=[one for one in before if one.name == "b"])
+    newer = Places(python_index=put_index(site, "/newer", [*old, Dist("a", "2", ("b",)), Dist("b", "2")]))
+    assert versions(solve(plans.wheels("a"), newer)) == {"a": "2", "b": "2"}
+    assert versions(solve(plans.wheels("a"), newer, keep=before)) == {"a": "1", "b": "1"}
+    moved = solve(plans.wheels("a"), newer, keep=before, update=frozenset({"a"}))
     assert versions(moved) == {"a": "2", "b": "1"}
+
+
+def test_a_kept_wheel_gives_way_to_the_newest_version_of_an_updated_one(site: Site) -> None:
+    old = [Dist("a", "1", ("b",)), Dist("b", "1"), Dist("c", "1")]
+    before = solve(plans.wheels("b", "a", "c"), Places(python_index=put_index(site, "/simple", old)))
+    rows = [*old, Dist("a", "2", ("b>=2",)), Dist("b", "2"), Dist("b", "3"), Dist("c", "2")]
+    newer = Places(python_index=put_index(site, "/newer", rows))
+    moved = solve(plans.wheels("b", "a", "c"), newer, keep=before, update=frozenset({"a"}))
+    assert versions(moved) == {"a": "2", "b": "3", "c": "1"}
+
+
+def test_an_updated_wheel_is_never_older_than_before(site: Site) -> None:
+    old = [Dist("a", "2"), Dist("b", "1")]
+    before = solve(plans.wheels("b", "a"), Places(python_index=put_index(site, "/simple", old)))
+    newer = Places(python_index=put_index(site, "/newer", [*old, Dist("a", "1"), Dist("b", "2", ("a<2",))]))
+    moved = solve(plans.wheels("b", "a"), newer, keep=before, update=frozenset({"a"}))
+    assert versions(moved) == {"a": "2", "b": "1"}
+
+
+def test_what_the_torch_index_keeps_gives_way_to_what_the_other_wheels_require(site: Site) -> None:
+    torch = [Dist("torch", "2.7.1+cu126", ("sympy",)), Dist("sympy", "1.13")]
+    python = [Dist("metrics", "1"), Dist("metrics", "2", ("sympy>=1.14",)), Dist("six", "1"), Dist("six", "2")]
+
+    def places(folder: str, *more: Dist) -> Places:
+        own = put_index(site, f"{folder}/whl/cu126", [*torch, *more])
+        public = "https://download.pytorch.org/whl/cu126"
+        return Places(torch_index=own, torch_public=public, python_index=put_index(site, f"{folder}/simple", python))
+
+    plan = plans.wheels("torch==2.7.1+cu126", source="pytorch", pip=("metrics<2", "six<2"), cuda="12.6")
+    before = solve(plan, places("/old"))
+    moved = solve(replace(plan, pip=("metrics>=2", "six")), places("/new", Dist("sympy", "1.14")), keep=before)
+    assert versions(moved) == {"metrics": "2", "six": "1", "sympy": "1.14", "torch": "2.7.1+cu126"}
 
 
 def test_source_distributions_are_not_built(site: Site) -> None:

@@ -22,7 +22,7 @@ def test_a_lock_has_one_definition(name: str) -> None:
 def test_only_the_named_packages_are_updated(name: str) -> None:
     text = main_file(exported(name, ("cpu",), options=order(name, ("cpu",), given={"packages": "numpy,tini"}).options))
     assert 'envkit lock "$DEFINITION" --engine embedded -o "$LOCK" --update numpy --update tini\n' in text
-    assert 'envkit lock "$DEFINITION" --engine embedded -o "$LOCK"\n' in main_file(exported(name, ("cpu",)))
+    assert 'envkit lock "$DEFINITION" --engine embedded -o "$LOCK" --upgrade\n' in main_file(exported(name, ("cpu",)))
 
 
 @KINDS

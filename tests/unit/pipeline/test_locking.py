@@ -2,23 +2,32 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envkit.assemble.builders import EMBEDDED, builder_of
 from envkit.cli import build
 from envkit.cli.main import run
 from envkit.cli.options import RequestOptions
+from envkit.ground import settings
 from envkit.ground.errors import IntegrityError, LockError
 from envkit.ground.progress import Silent
-from envkit.lock.model import LockedBase
+from envkit.lock import base as bases
+from envkit.lock.model import Lock, LockedBase
+from envkit.lock.solve import NO_SOURCES, Options, Sources
 from envkit.lock.store import digest_of, to_text, write_lock
-from envkit.pipeline.locking import existing_lock, keep_lock
+from envkit.pipeline import locking, sources
+from envkit.pipeline.locking import LockRequest, existing_lock, keep_lock, solve_lock
+from envkit.pipeline.sources import SourceContext
+from envkit.plan.model import BuildPlan
 from tests.support.heard import Heard
 from tests.support.locks import locked_conda, locked_wheels
 from tests.support.plans import shipped_plan
+from tests.unit.lock.samples import from_source, wheel
 
 COMMAND = "envkit lock cpu -o envkit.lock"
 
@@ -30,6 +39,41 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("ENVKIT_"):
             monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("update", "preferred"),
+    [
+        ((), {"fastsum": "1.2", "torch": "2.7.1+cu126"}),
+        (("FastSum",), {"torch": "2.7.1+cu126"}),
+    ],
+)
+def test_a_new_lock_prefers_the_sources_and_builders_of_the_old_one(
+    update: tuple[str, ...], preferred: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(shipped_plan("cu126"), allow_source=("fastsum",))
+    builder_plan = shipped_plan("cpu")
+    builder = replace(from_source().builders[0], plan=builder_plan.digest)
+    wheels = (wheel("torch", "2.7.1+cu126"), wheel("fastsum", "1.2+local"))
+    old = replace(from_source(), wheels=wheels, builders=(builder,))
+    seen: list[tuple[str, object]] = []
+
+    def build_sources(context: SourceContext, *, preferred: Mapping[str, str], **_: object) -> Sources:
+        seen.append(("sources", dict(preferred)))
+        context.lock_builder(builder_plan, builder_of(EMBEDDED, Silent()), bases.NONE)
+        return NO_SOURCES
+
+    def lock_plan(plan: BuildPlan, _: object, options: Options, **__: object) -> Lock:
+        seen.append((plan.digest, options.old))
+        return old
+
+    monkeypatch.setattr(sources, "build_sources", build_sources)
+    monkeypatch.setattr(locking, "lock_plan", lock_plan)
+    request = LockRequest(
+        plan=plan, settings=settings.load({}, {}, Path("/nonexistent")), base="none", old=old, update=update
+    )
+    solve_lock(request, lambda _: bases.nothing(), Silent())
+    assert seen == [("sources", preferred), (builder_plan.digest, builder), (plan.digest, old)]
 
 
 def test_without_a_file_there_is_no_lock_to_take() -> None:

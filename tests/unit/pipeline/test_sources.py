@@ -168,14 +168,14 @@ def test_a_backend_that_never_has_enough_ends(tmp_path: Path, monkeypatch: pytes
 def test_one_package_named_twice_is_refused() -> None:
     plan = plan_from('allow_source: [fastsum, "fast_sum", "fastsum>=1"]\n')
     with pytest.raises(ConflictError, match="allow_source lists fastsum twice"):
-        sources.build_sources(_source_context(plan), glibc="2.36", as_of=None)
+        sources.build_sources(_source_context(plan), glibc="2.36", preferred={}, as_of=None)
 
 
 def test_a_package_with_a_wheel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdists, "choose", lambda *_, **__: ())
     heard = Heard()
     found = sources.build_sources(
-        _source_context(plan_from("allow_source: [fastsum]\n"), heard), glibc="2.36", as_of=None
+        _source_context(plan_from("allow_source: [fastsum]\n"), heard), glibc="2.36", preferred={}, as_of=None
     )
     assert found.rows == ()
     assert heard.notes == ["fastsum has a wheel, so it is not built from source"]
