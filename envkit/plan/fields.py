@@ -28,9 +28,9 @@ class Fields:
         self._tree: Mapping[str, Any] = {}
         if not isinstance(tree, Mapping):
             is_file = joint == ": "
-            faults.append(
-                f"{where} is empty" if tree is None and is_file else f"{where}: {_shown(tree)} is not a mapping"
-            )
+            # The text of a file that is not a definition at all is not shown: a link may lead to any file of the user.
+            what = "a text" if is_file and isinstance(tree, str) else _shown(tree)
+            faults.append(f"{where} is empty" if tree is None and is_file else f"{where}: {what} is not a mapping")
             return
         self._tree = tree
         unknown = [key for key in tree if key not in known]

@@ -115,9 +115,10 @@ def _aligned(tests: Sequence[_Test | None], items: Sequence[_Item], fits: Callab
 
 
 def _patterns(text: str, where: str) -> Iterator[_Pattern]:
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if not line or line.startswith("#"):
+    # Of equal lines only the last can decide, so it stands for all of them.
+    last = {line: number for number, raw in enumerate(text.splitlines(), 1) if (line := raw.strip())}
+    for line, number in sorted(last.items(), key=lambda item: item[1]):
+        if line.startswith("#"):
             continue
         if len(line) > _MOST_CHARS:
             raise UsageError(f"{where}:{number}: a pattern of {len(line)} characters", hint="shorten the pattern")
