@@ -194,7 +194,7 @@ class Grounds:
         match ask.field:
             case "gpu":
                 return str(self.full.cards[ask.position])
-            case "os" | "platform":
+            case "os" | "platform" | "with":
                 return ask.words[1]
             case "cpu":
                 return "a CPU build"
@@ -228,6 +228,8 @@ class Grounds:
             case "driver":
                 lowest = min(self.index.needs.values(), key=lambda need: key(need.minimum))
                 return [f"no CUDA build runs on driver {ask.words[1]}; the oldest needs {lowest.minimum}"]
+            case "with":
+                return [f"no torch is known to have {ask.words[1]}"]
             case "gpu" | "max_size" | "supported_only":
                 alone = {"gpu": self._gpu, "max_size": self._size, "supported_only": self._support}
                 return [alone[ask.field](ask, "", self._builds(()))]
