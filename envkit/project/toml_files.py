@@ -120,7 +120,10 @@ def lines_of(name: str, text: str) -> Where:
             else rf"(?<![A-Za-z0-9_-]){re.escape(key)}(?![A-Za-z0-9_-])"
         )
         fits = re.compile(word).match if is_key else re.compile(word).search
-        at = next((at for at, line in enumerate(lines, 1) if fits(line) and not line.lstrip().startswith("#")), 1)
+        rows = [(at, line) for at, line in enumerate(lines, 1) if not line.lstrip().startswith("#")]
+        # The whole text in quotes counts before a part of another: `einops`, of `einops ; python_version < "3.12"`.
+        whole = (at for at, line in rows if not is_key and (f'"{key}"' in line or f"'{key}'" in line))
+        at = next(whole, 0) or next((at for at, line in rows if fits(line)), 1)
         return Line(where=f"{name}:{at}", text=shown)
 
     return where
@@ -282,7 +285,7 @@ class _Parts:
 
 def _place(part: _Part, where: Where) -> Line:
     is_table = part.key.startswith("tool.poetry")
-    return where(part.key, part.key if is_table else part.key.rpartition(".")[2])
+    return where(part.key, part.key if is_table else f"{part.key.rpartition('.')[2]} =")
 
 
 def _suits(part: _Part, by_source: Mapping[tuple[bool, str], str], *, cpu: bool) -> int:
