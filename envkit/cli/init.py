@@ -31,6 +31,13 @@ class InitFlags:
     dry_run: bool
     facts_file: str | None
     as_json: bool
+    extra: tuple[str, ...]
+    group: tuple[str, ...]
+    environment: str | None
+    cpu: bool
+    torch: str | None
+    cuda: str | None
+    context: str | None
 
 
 @new_command("init")
@@ -43,6 +50,19 @@ class InitFlags:
     shell_complete=shell_values.files,
     help="The same as FILE.",
 )
+@option(
+    Section.INPUT,
+    "--context",
+    metavar="DIR",
+    shell_complete=shell_values.files,
+    help="The build context of a Dockerfile, where the definition is then written. [the folder of FILE]",
+)
+@option(Section.INPUT, "--extra", multiple=True, metavar="NAME", help="Take this extra of a pyproject.toml, too.")
+@option(Section.INPUT, "--group", multiple=True, metavar="NAME", help="Take this dependency group, too.")
+@option(Section.INPUT, "--environment", metavar="NAME", help="Take this environment of a pixi project.")
+@option(Section.INPUT, "--cpu", is_flag=True, help="Of a CUDA and a CPU variant, take the CPU one. [the CUDA one]")
+@option(Section.INPUT, "--torch", metavar="VERSION", help="The torch to request, before what the files name.")
+@option(Section.INPUT, "--cuda", metavar="VERSION", help="The CUDA to request, before what the files name.")
 @option(
     Section.OUTPUT,
     "-o",
@@ -70,7 +90,8 @@ def command(flags: InitFlags) -> None:
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.ground import foreign
     from envkit.ground.store import write_new
-    from envkit.project.definition import SCHEMA_FILE, draft
+    from envkit.project.choice import Choice
+    from envkit.project.definition import SCHEMA_FILE, check_base, draft
 
     name, others, folder = _chosen(flags)
     if Path(flags.output).name != flags.output:
@@ -79,7 +100,16 @@ def command(flags: InitFlags) -> None:
             hint=f"-o {Path(flags.output).name}",
         )
     target = folder / flags.output
-    drafted = draft(name, folder, load_facts(flags.facts_file))
+    choice = Choice(
+        cpu=flags.cpu,
+        extras=flags.extra,
+        groups=flags.group,
+        environment=flags.environment,
+        torch=flags.torch,
+        cuda=flags.cuda,
+    )
+    drafted = draft(name, folder, load_facts(flags.facts_file), choice=choice)
+    check_base(drafted, folder / name)
     if not flags.dry_run:
         # A checkout may have a link of this name, or of its folder, that leads to any file of the user.
         foreign.check_write(folder / SCHEMA_FILE, root=folder, is_ours=_is_schema)
@@ -123,17 +153,32 @@ def _is_schema(data: bytes) -> bool:
 
 def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:
     """Return the file to read, the other project files if the folder was searched, and the folder."""
-    from envkit.project.definition import choose, reader_of
+    from envkit.project.definition import choose, context_of, reader_of
 
     if flags.file and flags.source:
         raise UsageError("FILE and --from contradict each other", hint="give one of them")
     path = Path(flags.file or flags.source or "")
+    if flags.context is not None:
+        return _in_context(path, Path(flags.context))
     if path.is_dir():
         return *choose(path), path
     reader_of(path.name)
     if not path.is_file():
         raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
-    return path.name, (), path.parent
+    folder = context_of(path)
+    return (path.name, (), folder) if folder == path.parent else _in_context(path, folder)
+
+
+def _in_context(path: Path, context: Path) -> tuple[str, tuple[str, ...], Path]:
+    """Return a file by its path in a build context, and the context."""
+    from envkit.project.definition import reader_of
+
+    reader_of(path.name)
+    if not path.is_file():
+        raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
+    if not context.is_dir() or not path.resolve().is_relative_to(context.resolve()):
+        raise UsageError(f"{path} is not in the build context {context}", hint="--context FOLDER, such as --context .")
+    return path.resolve().relative_to(context.resolve()).as_posix(), (), context
 
 
 def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool) -> None:
@@ -147,7 +192,11 @@ def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool)
         click.echo(neutral(line), err=err)
     losses = [entry for entry in drafted.skipped if not entry.harmless]
     harmless = [entry for entry in drafted.skipped if entry.harmless]
-    for title, rows in (("left out", losses), ("not needed", harmless)):
+    elsewhere = [entry for entry in harmless if entry.elsewhere]
+    same = [entry for entry in harmless if not entry.elsewhere]
+    for one in dict.fromkeys((one.line.where, one.line.text, one.note) for one in drafted.taken if one.note):
+        click.echo(neutral(f"note: {': '.join(one)}"), err=err)
+    for title, rows in (("left out", losses), ("not for this system", elsewhere), ("not needed", same)):
         if rows:
             click.echo(f"\n{title}:", err=err)
         for row in rows:
@@ -169,7 +218,13 @@ def _document(drafted: Drafted, others: tuple[str, ...], file: str | None, next_
         "definition": drafted.text,
         "taken": [{"key": key, "value": value, "where": where} for key, value, where in shown(drafted.taken)],
         "left": [
-            {"where": entry.line.where, "text": entry.line.text, "why": entry.why, "harmless": entry.harmless}
+            {
+                "where": entry.line.where,
+                "text": entry.line.text,
+                "why": entry.why,
+                "harmless": entry.harmless,
+                "elsewhere": entry.elsewhere,
+            }
             for entry in drafted.skipped
         ],
         "conflict": drafted.conflict.message if drafted.conflict else None,

@@ -134,13 +134,14 @@ def template_kind(name: str | None) -> str | None:
     return kind_of(name)
 
 
-def definition_of(name: str, facts: Facts, note: Note) -> Definition:
+def definition_of(name: str, facts: Facts, note: Note, fields: Mapping[str, Any] | None = None) -> Definition:
     """Return a shipped image, a definition file, or a definition derived from a project's file or folder.
 
     Args:
         name: a name or a path.
         facts: used to check that a project's request can be resolved.
-        note: receives each line of the project that is not used.
+        note: receives each line of the project that is not used, or not as it stands.
+        fields: the flags that will override the request: markers are for their Python and platform.
 
     Raises:
         UsageError: nothing has this name, or the file has errors.
@@ -148,10 +149,19 @@ def definition_of(name: str, facts: Facts, note: Note) -> Definition:
     from envkit.ground.text import neutral  # noqa: PLC0415 - as below
     from envkit.project.definition import load  # noqa: PLC0415 - doubles the start-up time
 
-    definition, left = load(name, facts)
-    for entry in left:
-        note(neutral(f"{entry.line.where}: {entry.line.text} is left out: {entry.why}"))
+    definition, left = load(name, facts, _with_platform(fields or {}, facts))
+    for text in left:
+        note(neutral(text))
     return definition
+
+
+def _with_platform(fields: Mapping[str, Any], facts: Facts) -> Mapping[str, Any]:
+    """Return flags with the platform that follows from them: `--gpu GH200` has an Arm CPU."""
+    from envkit.resolve.request import parse  # noqa: PLC0415 - doubles the start-up time
+
+    if not fields.get("gpu") or fields.get("platform"):
+        return fields
+    return {**fields, "platform": parse({"gpu": fields["gpu"]}, facts).platform}
 
 
 def plan_asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note) -> BuildPlan:
@@ -163,7 +173,7 @@ def plan_asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, 
     """
     from envkit.plan.planner import DEFAULT, plan_of  # noqa: PLC0415 - doubles the start-up time
 
-    return plan_of(definition_of(definition or DEFAULT, facts, note), fields, facts)
+    return plan_of(definition_of(definition or DEFAULT, facts, note, fields), fields, facts)
 
 
 def resolution_of(
@@ -193,7 +203,7 @@ def resolution_of(
     else:
         from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as above
 
-        loaded = definition_of(definition, facts, note)
+        loaded = definition_of(definition, facts, note, given)
         request, kind, _ = request_of(loaded, given, facts)
         request = replace(request, template=kind)
         # Not `resolve`: a plan also names the definition as the origin of values, and its requirements files are

@@ -6,18 +6,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from envkit.ground import foreign, paths, strictyaml
 from envkit.ground.errors import UsageError, shown
-from envkit.ground.platforms import PLATFORMS
+from envkit.ground.platforms import PLATFORMS, SPELLINGS, X86
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import similar
 from envkit.ground.versions import parse_constraint
 from envkit.plan import conda_specs, copying, features, names, source_spec
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
-from envkit.plan.requirements import Listed, listed_in, with_listed
+from envkit.plan.requirements import Listed, Target, listed_in, with_listed
 from envkit.resolve.model import SOURCES
 
 SCHEMA = "envkit.image/1"
@@ -98,6 +99,9 @@ _LISTS = (
     "volumes",
 )
 
+NO_FLAGS: Mapping[str, Any] = MappingProxyType({})
+"""The values of flags if none is given."""
+
 RequestValue = str | tuple[str, ...] | bool
 """The value of one constraint of a request, as it was written."""
 
@@ -141,8 +145,8 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(paths.data_folder("images").glob("*.yaml"))}
 
 
-def load(name_or_path: str) -> Definition:
-    """Return a shipped definition by its name, or the definition in a file.
+def load(name_or_path: str, given: Mapping[str, Any] = NO_FLAGS) -> Definition:
+    """Return a shipped definition by its name, or the definition in a file; `given` is as for `parse`.
 
     Raises:
         UsageError: the name or file does not exist, or the definition has errors; all of them are reported.
@@ -155,7 +159,7 @@ def load(name_or_path: str) -> Definition:
     else:
         raise UsageError(f"unknown image definition {name_or_path!r:.100}", hint=_suggested(name_or_path, list(known)))
     where = f"images/{path.name}" if path.parent == paths.data_folder("images") else str(path)
-    return parse(strictyaml.text_of(path), where=where, folder=path.parent)
+    return parse(strictyaml.text_of(path), where=where, folder=path.parent, given=given)
 
 
 def _suggested(typed: str, known: list[str]) -> str:
@@ -169,8 +173,15 @@ def _suggested(typed: str, known: list[str]) -> str:
     return f"{suggestion}use one of {', '.join(known)}, or the path of a file, such as ./train.yaml"
 
 
-def parse(text: str, *, where: str, folder: Path) -> Definition:
-    """Return the definition in a text; `where` names it in errors, `extends` searches `folder`.
+def parse(text: str, *, where: str, folder: Path, given: Mapping[str, Any] = NO_FLAGS) -> Definition:
+    """Return the definition in a text.
+
+    Args:
+        text: of the file.
+        where: names it in errors.
+        folder: searched for what `extends` and `requirements` name.
+        given: the flags that will override its request: markers of requirements files are for their Python and
+            platform.
 
     Raises:
         UsageError: as `load`.
@@ -196,7 +207,7 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
     listed = listed_in(
         values.get("requirements", ()),
         folder,
-        python=_exact_python(values.get("request", {})),
+        target=target_of(values.get("request", {}), given),
         faults=faults,
         at=f"{where}: requirements",
     )
@@ -218,6 +229,13 @@ def _with_conda(values: dict[str, Any], listed: Listed, where: str) -> Listed:
         return listed
     values["conda"], of_torch = conda_specs.split(values["conda"], f"{where}: conda")
     return replace(listed, settings=(*listed.settings, *of_torch))
+
+
+def target_of(request: Mapping[str, Any], given: Mapping[str, Any]) -> Target:
+    """Return what markers are evaluated for: the platform and the exact Python that flags, or else a request, name."""
+    asked = {**request, **{key: value for key, value in given.items() if value}}
+    platform = SPELLINGS.get(str(asked.get("platform", "")).lower(), X86.name)
+    return Target(python=_exact_python(given) or _exact_python(request), platform=platform)
 
 
 def _exact_python(request: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.markers import Marker
+from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -23,6 +23,8 @@ from packaging.version import InvalidVersion, Version
 
 from envkit.ground import foreign
 from envkit.ground.errors import UsageError, masked
+from envkit.ground.platforms import PLATFORMS
+from envkit.ground.platforms import platform as platform_named
 from envkit.ground.versions import parse_constraint
 from envkit.plan import names
 
@@ -40,14 +42,25 @@ MOST_LINES = 20_000
 _MOST_CHARS = 100_000  # of one such line: that of a package with a thousand hashes
 _MOST_COMPARED = 20  # different constraints of one package that later ones are compared with
 _FEWER = "remove -r lines, or name fewer files"
-_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
+PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
+"""The minor versions of Python that a marker is decided for."""
 # As in pip, a comment begins only after a blank, so the `#egg=NAME` of a URL is not one.
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 # The value of a short option may follow it without a space: -rbase.txt
 _OPTION = re.compile(r"(--[A-Za-z][A-Za-z-]*(?=\s|=|$)|-[A-Za-z])\s*=?\s*(.*)")
 # The end of an index of PyTorch (`whl/cu118`), or a local version (`2.1.0+cu118`).
 _VARIANT = re.compile(r"cu(\d{2,3})|cpu")
+# A mirror of such an index: `pytorch-cu128/simple`.
+_MIRRORED = re.compile(r"(?:[\w.]+[-_])*(?P<variant>cu\d{2,3}|cpu)")
+# The Python index, which has a host of two words, and public mirrors of all of it.
+_WHOLE_INDEX = re.compile(
+    r"https?://(?:pypi\.[a-z]+|(?:[a-z0-9-]+\.)*(?:tsinghua|aliyun|ustc|huaweicloud|tencent|sjtu|bfsu)\.[a-z.]+)"
+    r"(?:/[a-z-]+)*/simple/?"
+)
+# Only the kernel of the machine that will run the image has these.
+_OF_MACHINES = re.compile(r"\bplatform_(?:release|version)\b")
 _HASH = re.compile(r"\s--hash[= ]\S+")
+_NOT_NAMED = "it is a path or URL, and only names with versions can be locked"
 _FILES, _CONSTRAINTS = ("-r", "--requirement"), ("-c", "--constraint")
 _INDEXES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
 _WITHOUT_EFFECT = {"--prefer-binary", "--only-binary", "--no-cache-dir", "--require-hashes", "--upgrade", "-U"}
@@ -70,6 +83,7 @@ class Setting:
     field: str  # 'torch', 'torchvision', 'torchaudio', 'cuda', 'cpu', 'python', 'cudnn', 'source', ...
     value: str  # '==2.1.0', '11.8', 'true'
     line: Line
+    note: str = ""  # how the value follows from the line, if the line does not have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +100,9 @@ class Skipped:
 
     line: Line
     why: str
-    harmless: bool = False  # the image is the same without it
+    harmless: bool = False  # nothing is lost: the image is the same without it, or it is for another target
+    elsewhere: bool = False  # its marker is false for the platform, Python and extras; `harmless` is true, too
+    tolerated: bool = False  # a definition may name a requirements file with such a line
     excluded: bool = False  # another line of the same files excludes every version that it allows
 
 
@@ -246,14 +262,52 @@ def included(line: Line, name: str, folder: Path, *, constraint: bool = False) -
     return contents if constraint else take(line, FILE, name) + contents
 
 
-def sort(lines: Iterable[Line], *, python: str | None = None) -> Contents:
-    """Classify each line.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What markers are evaluated for; None decides a marker only if it is the same for every value."""
 
-    Args:
-        lines: as `read` returns them.
-        python: minor version for markers; None = a marker is decided only if it is the same for every supported Python.
-    """
-    parts = [_option(line) if line.text.startswith("-") else _requirement(line, python) for line in lines]
+    python: str | None = None  # minor version
+    platform: str | None = None  # 'linux-64'
+
+    def holds(self, marker: Marker) -> bool | None:
+        """Return whether a marker is true; None if that depends on what is not known.
+
+        Raises:
+            ValueError: the marker cannot be evaluated.
+        """
+        if _OF_MACHINES.search(str(marker)):
+            raise ValueError("the marker asks for the kernel of a machine")
+        answers = {
+            marker.evaluate(_environment(python, platform))
+            for python in ((self.python,) if self.python else PYTHONS)
+            for platform in ((self.platform,) if self.platform else PLATFORMS)
+        }
+        return answers.pop() if len(answers) == 1 else None
+
+
+_ANY = Target()
+
+
+def _environment(python: str, platform: str) -> dict[str, str]:
+    """Return the values of markers; those of the host that runs envkit decide nothing."""
+    return {
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "platform_machine": platform_named(platform).machine,
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        # Only the minor version is known; .0 stands for any patch release.
+        "implementation_version": f"{python}.0",
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+        "extra": "",
+    }
+
+
+def sort(lines: Iterable[Line], target: Target = _ANY) -> Contents:
+    """Classify each line of requirements files, as `read` returns them; `target` decides the markers."""
+    parts = [_option(line) if line.text.startswith("-") else _requirement(line, target) for line in lines]
     contents = Contents(
         settings=tuple(setting for part in parts for setting in part.settings),
         packages=tuple(package for part in parts for package in part.packages),
@@ -288,13 +342,17 @@ def _option(line: Line) -> Contents:
 def index(line: Line, url: str) -> Contents:
     """Classify an index: the path of a PyTorch index ends with its CUDA version."""
     # PyTorch's former flat pages: `whl/torch_stable.html`, `whl/cu118/torch_stable.html`.
-    last = url.rstrip("/").removesuffix("/torch_stable.html").rpartition("/")[2]
-    variant = _VARIANT.fullmatch(last)
+    last = url.rstrip("/").removesuffix("/torch_stable.html").removesuffix("/simple").rpartition("/")[2]
+    mirrored = _MIRRORED.fullmatch(last)
+    variant = _VARIANT.fullmatch(mirrored["variant"]) if mirrored else None
     if variant:
         return Contents(settings=(_device(line, variant),))
     if "torch_stable" in url:
         return skip(line, "the CUDA version follows from the torch line", harmless=True)
-    return skip(line, "the package index is a setting, not a part of an image; set ENVKIT_PYTHON_INDEX", harmless=True)
+    if _WHOLE_INDEX.fullmatch(url):
+        return skip(line, "packages come from this index, or from the one of ENVKIT_PYTHON_INDEX", harmless=True)
+    why = "packages that only it has are not found; set ENVKIT_PYTHON_INDEX to an index with all packages"
+    return Contents(skipped=(Skipped(line=line, why=why, tolerated=True),))
 
 
 def _device(line: Line, variant: re.Match[str]) -> Setting:
@@ -303,25 +361,26 @@ def _device(line: Line, variant: re.Match[str]) -> Setting:
     return Setting(field="cuda", value=f"{variant[1][:-1]}.{variant[1][-1]}", line=line)
 
 
-def _requirement(line: Line, python: str | None) -> Contents:
+def _requirement(line: Line, target: Target) -> Contents:
     text = _HASH.sub("", f" {line.text}").strip()
+    # A URL for another system is not lost: its marker counts before it.
+    _, sign, condition = text.partition(" ; " if "://" in text else ";")
+    return (_not_for_here(line, condition, target) if sign else None) or _parsed(line, text)
+
+
+def _parsed(line: Line, text: str) -> Contents:
     if "${" in text:
         return skip(line, "variables are not expanded; write the value")
     if text == "." or text.startswith(_PATHS) or text.endswith((".whl", ".tar.gz", ".zip")):
-        return skip(line, "it is a path or URL, and only names with versions can be locked")
+        return skip(line, _NOT_NAMED)
     try:
         wanted = Requirement(text)
     except InvalidRequirement as error:
         return skip(line, f"is not a requirement: {str(error).splitlines()[0]}")
-    return requirement(line, wanted, python)
+    return skip(line, _NOT_NAMED) if wanted.url else _named(line, wanted)
 
 
-def requirement(line: Line, wanted: Requirement, python: str | None) -> Contents:
-    """Classify one requirement; `python` is as for `sort`."""
-    if wanted.url:
-        return skip(line, "it is a path or URL, and only names with versions can be locked")
-    if wanted.marker and (skipped := _not_for_here(line, wanted.marker, python)):
-        return skipped
+def _named(line: Line, wanted: Requirement) -> Contents:
     name = canonicalize_name(wanted.name)
     if name in FAMILY:
         return _family(line, name, wanted.specifier)
@@ -335,27 +394,25 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Contents
     return Contents(constraints=(package,)) if line.constraint else Contents(packages=(package,))
 
 
-def _not_for_here(line: Line, marker: Marker, python: str | None) -> Contents | None:
+def _not_for_here(line: Line, condition: str, target: Target) -> Contents | None:
+    """Return the line as skipped unless its marker is true; None also for what is no marker, which is told later."""
     try:
-        holds = _holds(marker, python)
+        marker = Marker(condition.strip())
+    except InvalidMarker:
+        return None
+    try:
+        holds = target.holds(marker)
     # Of a version with thousands of digits, or of a comparison without a meaning.
     except ValueError:
         return skip(line, "its marker cannot be evaluated")
     if holds is None:
         return skip(line, f"{UNDECIDED}: {marker}")
-    return None if holds else skip(line, f"it is not for this system: {marker}", harmless=True)
+    return None if holds else not_for(line, f"it is not for this system: {marker}")
 
 
-def _holds(marker: Marker, python: str | None) -> bool | None:
-    system = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-    system |= {"implementation_name": "cpython", "platform_python_implementation": "CPython", "extra": ""}
-    versions = (python,) if python else _PYTHONS
-    answers = {
-        # Only the minor version is known; .0 stands for any patch release.
-        marker.evaluate({**system, "python_version": version, "python_full_version": f"{version}.0"})
-        for version in versions
-    }
-    return answers.pop() if len(answers) == 1 else None
+def not_for(line: Line, why: str) -> Contents:
+    """Return the contents of a line that is for another target."""
+    return Contents(skipped=(Skipped(line=line, why=why, harmless=True, elsewhere=True),))
 
 
 def _family(line: Line, name: str, wanted: SpecifierSet) -> Contents:
@@ -426,13 +483,13 @@ def excludes(first: SpecifierSet, second: SpecifierSet) -> bool:
     return False
 
 
-def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults: list[str], at: str) -> Listed:
+def listed_in(files: Sequence[str], folder: Path, *, target: Target, faults: list[str], at: str) -> Listed:
     """Return the contents of a definition's requirements files.
 
     Args:
         files: as the definition names them.
         folder: the definition's folder.
-        python: the definition's Python version, for markers.
+        target: of the definition, for markers.
         faults: receives one error for each line that cannot be used.
         at: the path of the list in the definition, for errors.
     """
@@ -443,11 +500,11 @@ def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults:
             lines += reading.lines(name, folder)
         except UsageError as error:
             faults.append(f"{at}: {error.message}")
-    contents = sort(lines, python=python)
+    contents = sort(lines, target)
     faults += [
         f"{entry.line.where}: {entry.line.text!r:.120} {_predicate(entry.why)}"
         for entry in contents.skipped
-        if not entry.harmless
+        if not (entry.harmless or entry.tolerated)
     ]
     return Listed(
         specs=tuple(package.spec for package in contents.packages),

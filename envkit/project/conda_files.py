@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
 from envkit.plan import conda_specs, names
-from envkit.plan.requirements import Contents, Line, included, skip, sort, take
+from envkit.plan.requirements import Contents, Line, included, not_for, skip, sort, take
+from envkit.project.choice import DEFAULT, Choice
 from envkit.project.toml_files import lines_of, parsed, requirement_lines, table, texts
 
 _FILE = re.compile(r"(?:-r|--requirement|(-c|--constraint))[\s=]*(\S.*)")  # in a section `pip`
@@ -28,9 +29,8 @@ _FIELDS = {
 }
 _CPU, _CPU_TORCH = ("cpuonly", "pytorch-cpu"), ("pytorch-cpu",)
 _TOOLKIT = frozenset(["cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler", "cudatoolkit-dev", "cuda-libraries-dev"])
-_UNNEEDED = dict.fromkeys(
-    ("cudnn", "nccl", "triton", "pytorch-mutex", "libtorch"), "the version that torch requires is installed"
-)
+_WITH_TORCH = ("cudnn", "nccl", "triton", "pytorch-mutex", "libtorch")
+_UNNEEDED = dict.fromkeys(_WITH_TORCH, "the one that torch requires is installed")
 _UNNEEDED |= dict.fromkeys(("pip", "setuptools", "wheel"), "it is installed in every image that needs it")
 _FOR_TORCH = frozenset(["pytorch", "nvidia"])
 _DEFAULTS = frozenset(["defaults", "anaconda", "main", "r"])
@@ -50,8 +50,14 @@ def environment(name: str, folder: Path) -> Contents:
     def line(text: str, *keys: str | int) -> Line:
         return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)
 
+    if not _ENVIRONMENT & tree.keys():
+        is_compose = "services" in tree
+        raise UsageError(
+            f"{name} is not an environment: it has no dependencies",
+            hint=f"envkit doctor --file {name}" if is_compose else "envkit init FILE to read another file",
+        )
     requirements = Contents()
-    for key in tree.keys() - {"name", "channels", "dependencies", "variables", "prefix"}:
+    for key in tree.keys() - {"name", "prefix", *_ENVIRONMENT}:
         requirements += skip(line(key, key), "unknown key")
     channels = [(channel, line(channel, "channels", at)) for at, channel in enumerate(texts(tree.get("channels")))]
     requirements += of_channels(channels)
@@ -72,8 +78,20 @@ def environment(name: str, folder: Path) -> Contents:
     return with_source(requirements, {channel_name(channel) for channel, _ in channels})
 
 
-def pixi(name: str, folder: Path) -> Contents:
-    """Read a pixi.toml, or the table `tool.pixi` of a pyproject.toml.
+_ENVIRONMENT = frozenset(["dependencies", "channels", "variables"])
+
+
+def is_environment(path: Path) -> bool:
+    """Return whether a YAML file is an environment, not an image definition; False if it cannot be read."""
+    try:
+        tree, _ = strictyaml.read_with_places(strictyaml.text_of(path), path.name)
+    except UsageError:
+        return False
+    return isinstance(tree, dict) and "dependencies" in tree and "schema" not in tree
+
+
+def pixi(name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
+    """Read a pixi.toml, or the table `tool.pixi` of a pyproject.toml: one of its environments.
 
     Raises:
         UsageError: the file is not TOML.
@@ -89,20 +107,79 @@ def pixi(name: str, folder: Path) -> Contents:
         if isinstance(channel, str | Mapping)
     ]
     requirements = of_channels([(channel, where(f"the channel {channel}", channel)) for channel in channels])
-    requirements += _pixi_part(tree, where)
-    features = table(tree, "feature")
-    for label in features:
-        part = _pixi_part(table(features, label), where)
-        if part.of("torch") or part.of("cuda"):
+    own, features = _pixi_part(tree, where, choice), table(tree, "feature")
+    parts = {label: _pixi_part(table(features, label), where, choice) for label in features}
+    chosen = _environment_of(table(tree, "environments"), own, parts, choice, name)
+    requirements += own if chosen.with_default else Contents()
+    for label, part in parts.items():
+        if label in chosen.features:
             requirements += part
         elif part != Contents():
-            requirements += skip(
-                where(f"feature.{label}", f"feature.{label}"), f"the feature {label} does not name torch or CUDA"
-            )
-    for key in ("tasks", "activation"):
-        if tree.get(key):
-            requirements += skip(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
+            line = where(f"feature.{label}", f"feature.{label}")
+            requirements += skip(line, f"the environment {chosen.name} does not have it{chosen.others}")
+    for whole in (tree, *(table(features, label) for label in chosen.features)):
+        activation = table(whole, "activation")
+        for key, value in table(activation, "env").items():
+            requirements += variable(where(f"{key}={value}", f"{key} ="), key, str(value))
+        if activation.keys() - {"env"}:
+            requirements += skip(where("[activation]", "activation"), _PIXI_REASONS["activation"])
+    if tree.get("tasks"):
+        requirements += skip(where("[tasks]", "tasks"), _PIXI_REASONS["tasks"], harmless=True)
     return with_source(requirements, {channel_name(channel) for channel in channels})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Environment:
+    """An environment of a pixi project."""
+
+    name: str
+    features: tuple[str, ...]
+    with_default: bool = True
+    others: str = ""  # for messages: how another one is chosen
+
+
+def _environment_of(
+    tree: Mapping[str, Any], own: Contents, parts: Mapping[str, Contents], choice: Choice, file: str
+) -> _Environment:
+    """Return the environment to read: the one named, else `default`, if torch is not only in another one.
+
+    Raises:
+        UsageError: the project has no environment of this name.
+    """
+    known = {
+        name: _Environment(
+            name=name,
+            features=tuple(texts(row if isinstance(row, list) else table(tree, name).get("features"))),
+            with_default=table(tree, name).get("no-default-feature") is not True,
+        )
+        for name, row in {"default": [], **tree}.items()
+    }
+    if choice.environment is not None and choice.environment not in known:
+        raise UsageError(
+            f"{file} has no environment {choice.environment!r:.80}", hint=f"--environment {', '.join(known)}"
+        )
+
+    def whole(one: _Environment) -> Contents:
+        return sum(
+            (parts[label] for label in one.features if label in parts), start=own if one.with_default else Contents()
+        )
+
+    # `max` takes the first of equal ones, and `default` is the first.
+    named = known.get(choice.environment or "")
+    chosen = named or max(known.values(), key=lambda one: _fits(whole(one), cpu=choice.cpu))
+    if len(known) == 1 and not tree:  # without environments, features are a way to sort packages
+        return replace(chosen, features=tuple(label for label, part in parts.items() if _fits(part, cpu=choice.cpu)))
+    others = ", ".join(name for name in known if name != chosen.name)
+    return replace(chosen, others=f"; envkit init --environment takes another one: {others}" if others else "")
+
+
+def _fits(contents: Contents, *, cpu: bool) -> int:
+    """Return how well an environment fits an image for torch: with torch, and for the wanted device."""
+    if not contents.of("torch") and not contents.of("cuda"):
+        return 0
+    is_cpu = bool(contents.of("cpu"))
+    has_device = bool(contents.of("cpu" if cpu else "cuda"))
+    return 2 if is_cpu == cpu and has_device else 1
 
 
 def has_pixi(path: Path) -> bool:
@@ -120,7 +197,7 @@ _PIXI_REASONS = {
 }
 
 
-def _pixi_part(tree: Mapping[str, Any], where: Any) -> Contents:
+def _pixi_part(tree: Mapping[str, Any], where: Any, choice: Choice) -> Contents:
     requirements = Contents()
     system = table(tree, "system-requirements")
     if "cuda" in system:
@@ -136,15 +213,12 @@ def _pixi_part(tree: Mapping[str, Any], where: Any) -> Contents:
         lines.append(where(f"--extra-index-url {url}", url))
     requirements += sort(lines) + elsewhere
     for platform in table(tree, "target"):
-        if platform in _LINUX:
-            requirements += _pixi_part(table(table(tree, "target"), platform), where)
+        if platform in (choice.platform, "linux", "unix"):
+            requirements += _pixi_part(table(table(tree, "target"), platform), where, choice)
         else:
             line = where(f"target.{platform}", f"target.{platform}")
-            requirements += skip(line, "it is not for this system", harmless=platform.startswith(("osx", "win")))
+            requirements += not_for(line, "it is not for this system")
     return requirements
-
-
-_LINUX = ("linux-64", "linux", "unix")
 
 
 def _pixi_conda(name: str, row: Mapping[str, Any], where: Any) -> Contents:
@@ -172,8 +246,10 @@ def conda(line: Line, spec: str) -> Contents:
         return take(line, "cpu", "true") + (_versioned(line, "torch", version) if name in _CPU_TORCH else Contents())
     if name in _TOOLKIT:
         return take(line, "flavor", "devel")
-    if name in _UNNEEDED:
-        return skip(line, _UNNEEDED[name], harmless=True)
+    is_pinned = version not in ("", "*")
+    # A version of setuptools is one that the project needs.
+    if name in _UNNEEDED and not (is_pinned and name not in _WITH_TORCH):
+        return skip(line, f"{_UNNEEDED[name]}{', in its own version' if is_pinned else ''}", harmless=not is_pinned)
     plain = replace(parts, build="").text
     why = names.conda_spec(plain)
     if parts.channel and channel_name(parts.channel) != conda_specs.FORGE:
@@ -223,7 +299,7 @@ def with_source(contents: Contents, channels: set[str]) -> Contents:
     """Add the source of torch if it is a conda package: the channels decide. For pip it stays PyTorch's own index."""
     # A line with `torch` is a pip requirement; the conda package is called `pytorch`.
     by_conda = [setting for setting in contents.of("torch") if not re.match(r"torch\b", setting.line.text)]
-    if not by_conda:
+    if not by_conda or contents.of("source"):
         return contents
     source = "conda-pytorch" if "pytorch" in channels else "conda-forge"
     return contents + take(by_conda[0].line, "source", source)

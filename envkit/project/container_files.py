@@ -15,7 +15,7 @@ from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
 from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, index, skip, sort, take
-from envkit.project.conda_files import conda, of_channels, variable, with_source
+from envkit.project.conda_files import conda, environment, of_channels, variable, with_source
 from envkit.project.installers import Installation, Item, UndecidedError, installation, unwrapped
 from envkit.project.shell import Command, commands, is_shell, of_words
 from envkit.project.toml_files import texts
@@ -30,6 +30,10 @@ _CUDA_IMAGE = re.compile(
 # `pytorch/pytorch:2.7.1-cuda12.6-cudnn9-runtime`
 _TORCH_IMAGE = re.compile(
     r"(?:[^/\s]+/)*pytorch/pytorch:(?P<torch>[0-9.]+)-cuda(?P<cuda>\d+\.\d+)-cudnn\d+-(?P<flavor>runtime|devel)(?:@\S+)?"
+)
+# `ubuntu:22.04`, `debian:12-slim`
+_SYSTEM_IMAGE = re.compile(
+    r"(?:docker\.io/)?(?:library/)?(?P<name>ubuntu|debian):(?P<version>[0-9.]+)(?:-slim)?(?:@\S+)?"
 )
 # `python:3.12.4-slim-bookworm`
 _PYTHON_IMAGE = re.compile(r"(?:[^/\s]+/)*python:(?P<python>3\.\d+)(?:\.\d+)?(?:-\S+)?(?:@\S+)?")
@@ -102,7 +106,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
     for problem in parsed.problems:
         if problem.line not in resolved:
             requirements += skip(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
-    build = _Build(folder=folder, last_workdir="/")
+    build = _Build(folder=folder, last_workdir="/", is_context="/" in name or (folder / ".git").exists())
     for item in items:
         if item.keyword == "WORKDIR" and item.stage in image:
             build.last_workdir = posixpath.normpath(posixpath.join(build.last_workdir, item.text))
@@ -116,7 +120,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
             read = _STEPS.get(item.keyword)
             step = _Step(item=item, line=line, build=build, variables=known)
             requirements += read(step) if read else skip(line, f"image definitions have no {item.keyword}")
-    return _wheels_first(_last_of(requirements))
+    return _wheels_first(_startable(_last_of(requirements), build))
 
 
 def _shown(item: Instruction) -> str:
@@ -147,14 +151,17 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int], lis
     names_of: dict[str, int] = {}
     instructions: list[Instruction] = []
     variables: list[Mapping[str, str]] = []
-    for item in parsed.instructions:
+    for written in parsed.instructions:
+        item = written
         known = first if item.keyword == "FROM" or not stages else stages[-1]
-        item = replace(  # noqa: PLW2901 - the instruction as Docker runs it
+        item = replace(  # the instruction as Docker runs it
             item,
             text=item.text if item.keyword == "RUN" else _expanded(item.text, known),
             pairs=tuple((key, _expanded(value, known)) for key, value in item.pairs or _legacy(item)),
             fault="" if _legacy(item) else item.fault,
         )
+        if item.keyword == "ENV" and item.fault:
+            item = _with_defaults(item, written.text, known)
         if item.keyword == "FROM":
             image, *rest = item.text.split()
             parent = names_of.get(image.lower())
@@ -167,7 +174,8 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int], lis
                 key, sign, value = word.partition("=")
                 # `ARG NAME` in a stage has the value from before the first FROM.
                 plain = value.strip("'\"") if sign else first.get(key, "") if stages else ""
-                if plain and names.variable(key, plain) is None:
+                # An ARG may have any name: CUDA_VERSION is refused only as a variable of the image.
+                if plain and not names.is_secret(key, plain):
                     known.maps[1][key] = plain
         elif item.keyword == "ENV":
             known.update({key: value for key, value in item.pairs if names.variable(key, value) is None})
@@ -184,6 +192,17 @@ def _legacy(item: Instruction) -> tuple[tuple[str, str], ...]:
     """Return the pair of the legacy form `ENV name value`; empty for any other instruction."""
     key, *rest = item.text.split(maxsplit=1)
     return ((key, rest[0].strip()),) if item.keyword == "ENV" and rest and "=" not in key and item.fault else ()
+
+
+def _with_defaults(item: Instruction, text: str, variables: Mapping[str, str]) -> Instruction:
+    """Return an ENV whose values have defaults (`${PORT:-80}`) with its pairs; `text` is as it was written."""
+    try:
+        # Unquoted values may get a blank with their default, so the words are split first.
+        parts = [word.partition("=") for word in words.split(text)]
+        read = [words.pairs(f"{key}={_expanded(value, variables)}", {}) for key, _, value in parts]
+    except words.UnreadableError:
+        return item
+    return replace(item, pairs=tuple(pair for row in read for pair in row), fault="")
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
@@ -205,6 +224,52 @@ def _last_of(requirements: Contents) -> Contents:
         else:
             settings.append(setting)
     return replace(requirements, settings=tuple(settings), skipped=(*requirements.skipped, *skipped))
+
+
+def _startable(requirements: Contents, build: _Build) -> Contents:
+    """Leave out an ENTRYPOINT or CMD whose program only a part of the Dockerfile that is left out makes."""
+    settings, skipped = [], []
+    for setting in requirements.settings:
+        program = (command(setting.value) or [])[:1] if setting.field in ("entrypoint", "command") else []
+        if program and not _is_there(program[0], build):
+            skipped.append(Skipped(line=setting.line, why=f"nothing that is taken over makes {program[0]}"))
+        else:
+            settings.append(setting)
+    return replace(requirements, settings=tuple(settings), skipped=(*requirements.skipped, *skipped))
+
+
+def _is_there(program: str, build: _Build) -> bool:
+    """Return whether a program may be in the image: it is of the system, found by PATH, or a copied file."""
+    if "/" not in program:
+        return True
+    path = posixpath.normpath(posixpath.join(build.last_workdir, program))
+    if path.startswith(("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/")):
+        return True
+    for source, target in build.copied:
+        below = posixpath.relpath(path, target)
+        if not below.startswith("..") and (build.folder / source / below).exists():
+            return True
+    return False
+
+
+def copied_files(path: Path) -> list[str]:
+    """Return the files and folders of the build context that a Dockerfile copies, without patterns and variables."""
+    found = []
+    for item in parse(strictyaml.text_of(path).replace("\r\n", "\n")).instructions:
+        is_own = item.keyword in ("COPY", "ADD") and not item.heredocs and "--from" not in " ".join(item.flags)
+        sources = (command(item.text) or item.text.split())[:-1] if is_own else []
+        found += [posixpath.normpath(source.lstrip("/") or ".") for source in sources]
+    return [source for source in found if not re.search(r"[*?\[$]|://", source)]
+
+
+def decides_torch(contents: Contents) -> Line | None:
+    """Return the line of a base image that has a torch or CUDA of its own and cannot be read; None if all can."""
+    rows = (row.line for row in contents.skipped if of_base(row.line) and not row.harmless)
+    return next((line for line in rows if _WITH_TORCH.search(line.text.split()[1].lower())), None)
+
+
+# Names of images that bring a torch or CUDA: NVIDIA's, and all that say so.
+_WITH_TORCH = re.compile(r"nvcr\.io/|torch|cuda|gpu|tensorflow|vllm|rocm")
 
 
 def _wheels_first(requirements: Contents) -> Contents:
@@ -242,6 +307,7 @@ class _Build:
 
     folder: Path
     last_workdir: str  # the image's final working folder
+    is_context: bool = True  # the user named the folder, or it is that of the repository
     workdir: str = "/"
     shell: bool = True  # whether a shell runs the instructions RUN
     copied: list[tuple[str, str]] = field(default_factory=list)  # source below `folder`, absolute target
@@ -315,9 +381,12 @@ def _base(line: Line, image: str) -> Contents:
             if key != "flavor" or value == "devel":
                 requirements += take(line, key, f"=={value}" if key == "torch" else value)
         return requirements
+    if parts := _SYSTEM_IMAGE.fullmatch(image):
+        return take(line, "os", f"{parts['name']}{parts['version']}")
     return skip(
-        line, "only tags of nvidia/cuda, pytorch/pytorch and python can be interpreted; envkit chooses the base"
-    )
+        line, "only tags of nvidia/cuda, pytorch/pytorch, python, ubuntu and debian can be interpreted; "
+        "envkit chooses the base"
+    )  # fmt: skip
 
 
 def _workdir(step: _Step) -> Contents:
@@ -459,13 +528,28 @@ def _pip(line: Line, items: Sequence[Item], build: _Build, folder: str | None) -
 _PIP_INDEXES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
 
 
-def _conda(line: Line, items: Sequence[Item], _build: _Build, _folder: str | None) -> Contents:
+def _environment_of(line: Line, path: str, build: _Build, folder: str | None) -> Contents:
+    """Return the contents of an environment.yml that a command of the Dockerfile names."""
+    if folder is None and not path.startswith("/"):
+        return skip(line, "the folder that it is in is known only during the build")
+    source = build.source(path, folder or "/")
+    if Path(source).is_absolute() or not (build.folder / source).resolve().is_relative_to(build.folder.resolve()):
+        return skip(line, f"{source!r:.200} is outside the folder of the Dockerfile")
+    try:
+        return environment(source, build.folder)
+    except UsageError as error:
+        return skip(line, error.message)
+
+
+def _conda(line: Line, items: Sequence[Item], build: _Build, folder: str | None) -> Contents:
     requirements, channels = Contents(), set()
     for item in items:
         own = Line(where=line.where, text=item.text)
         if item.role == "channel":
             channels.add(item.value)
             requirements += of_channels([(item.value, own)])
+        elif item.role == "file" and item.value.endswith((".yml", ".yaml")):
+            requirements += _environment_of(own, item.value, build, folder)
         elif item.role == "file":
             requirements += skip(own, "conda's files in commands are not read; envkit init FILE reads an environment")
         elif item.role == "package":
@@ -481,7 +565,10 @@ def _copied(step: _Step) -> Contents:
     if item.heredocs:
         return skip(line, "inline files cannot be copied; save it in the folder of the Dockerfile")
     requirements, target = Contents(), words[-1]
-    for source in words[:-1]:
+    sources = [file for source in words[:-1] for file in _fitting(source, build.folder)]
+    if not sources:
+        return skip(line, "no file of the folder fits the pattern")
+    for source in sources:
         own = posixpath.normpath(source.lstrip("/")) if source.strip("/") else "."
         is_folder = len(words) > 2 or target.endswith("/") or target in (".", "./")  # noqa: PLR2004 - sources and a target
         # COPY copies the contents of a folder, not the folder itself.
@@ -489,10 +576,24 @@ def _copied(step: _Step) -> Contents:
         to = build.to(f"{target.rstrip('/') or target}/" if into else target)
         build.copied.append((own, build.target(posixpath.join(target, posixpath.basename(own)) if into else target)))
         why = copying.check(own, to) or (
-            None if (build.folder / own).exists() else "the file is not in the folder of the Dockerfile"
+            None
+            if (build.folder / own).exists()
+            else "the file is not in the folder of the Dockerfile; envkit init --context DIR reads another"
         )
-        requirements += _checked(line, "copy", json.dumps([own, to]), why)
+        # `docker build -f docker/Dockerfile .` copies from the folder above.
+        is_above = not build.is_context and (build.folder.resolve().parent / own).is_file()
+        note = "the folder above has such a file, too; envkit init --context DIR takes it from there"
+        copied = Setting(field="copy", value=json.dumps([own, to]), line=line, note=note if is_above else "")
+        requirements += skip(line, why) if why else Contents(settings=(copied,))
     return requirements
+
+
+def _fitting(source: str, folder: Path) -> list[str]:
+    """Return the files of a folder that fit a pattern, as paths in it; a path without wildcards as it is."""
+    pattern = posixpath.normpath(source.lstrip("/") or ".")
+    if not re.search(r"[*?\[]", pattern) or pattern.startswith("..") or "**" in pattern:
+        return [source]
+    return sorted(path.relative_to(folder).as_posix() for path in folder.glob(pattern))
 
 
 def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Contents:

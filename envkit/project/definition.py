@@ -4,55 +4,61 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
-from envkit.plan.definition import SCHEMA, Definition, parse, shipped
+from envkit.ground.versions import parse_constraint
+from envkit.plan.definition import NO_FLAGS, SCHEMA, Definition, parse, shipped, target_of
 from envkit.plan.definition import load as load_definition
 from envkit.plan.names import repository
 from envkit.plan.planner import plan_of
 from envkit.plan.requirements import (
     FILE,
     MOST_LINES,
-    UNDECIDED,
     Contents,
     Line,
     Package,
     Setting,
     Skipped,
+    Target,
     read,
     reading_once,
     sort,
     take,
 )
-from envkit.project.conda_files import environment, has_pixi, pixi
-from envkit.project.container_files import cog, dockerfile, of_base
+from envkit.project import targets
+from envkit.project.choice import DEFAULT, Choice
+from envkit.project.conda_files import environment, has_pixi, is_environment, pixi
+from envkit.project.container_files import cog, copied_files, decides_torch, dockerfile, of_base
 from envkit.project.toml_files import project_name, pyproject
 from envkit.render.quoting import yaml
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
+    from envkit.plan.model import BuildPlan
+    from envkit.resolve.model import Resolution
 
 
-def _pyproject(name: str, folder: Path) -> Contents:
+def _pyproject(name: str, folder: Path, choice: Choice) -> Contents:
     """Read a pyproject.toml, including the table `tool.pixi`."""
-    requirements = pyproject(name, folder)
-    return requirements + pixi(name, folder) if has_pixi(folder / name) else requirements
+    requirements = pyproject(name, folder, choice)
+    return requirements + pixi(name, folder, choice) if has_pixi(folder / name) else requirements
 
 
+Reader = Callable[[str, Path, Choice], Contents]
 # In the order in which a folder is searched; `choose` prefers files that name torch.
-FILES: dict[str, Callable[[str, Path], Contents]] = {
-    "cog.yaml": cog,
+FILES: dict[str, Reader] = {
+    "cog.yaml": lambda name, folder, _: cog(name, folder),
     "pixi.toml": pixi,
-    "environment.yml": environment,
-    "environment.yaml": environment,
+    "environment.yml": lambda name, folder, _: environment(name, folder),
+    "environment.yaml": lambda name, folder, _: environment(name, folder),
     "pyproject.toml": _pyproject,
-    "requirements.txt": lambda name, folder: Contents(settings=(_file(name),)) + sort(read(name, folder)),
-    "Dockerfile": dockerfile,
+    "requirements.txt": lambda name, folder, _: Contents(settings=(_file(name),)) + sort(read(name, folder)),
+    "Dockerfile": lambda name, folder, _: dockerfile(name, folder),
 }
 # The file for a copy of the definition schema, so that editors complete and check keys without a network.
 SCHEMA_FILE = ".envkit/image-1.schema.json"
@@ -77,6 +83,8 @@ class Drafted:
     taken: tuple[Setting, ...]
     skipped: tuple[Skipped, ...]
     conflict: EnvkitError | None  # why the request does not resolve
+    plan: BuildPlan | None  # None if there is a conflict
+    unread: Line | None = None  # the base image that decides torch, if it cannot be read and nothing else names torch
     others: tuple[str, ...] = ()  # files of the folder that were not read
 
 
@@ -84,7 +92,7 @@ def _file(name: str) -> Setting:
     return Setting(field=FILE, value=name, line=Line(where=name, text=name))
 
 
-def reader_of(name: str) -> Callable[[str, Path], Contents]:
+def reader_of(name: str) -> Callable[..., Contents]:
     """Return the reader for a file by its name.
 
     Raises:
@@ -96,29 +104,37 @@ def reader_of(name: str) -> Callable[[str, Path], Contents]:
     for fits, kind in (
         (plain.endswith(".txt"), "requirements.txt"),
         (plain.endswith((".yml", ".yaml")), "environment.yml"),
-        (plain.startswith("Dockerfile") or plain.endswith(".Dockerfile"), "Dockerfile"),
+        (_is_dockerfile(plain), "Dockerfile"),
     ):
         if fits:
             return partial(_once, FILES[kind])
     raise UsageError(f"{name!r:.200} is not a file that envkit reads", hint=f"--from one of {', '.join(FILES)}")
 
 
-def _once(reader: Callable[[str, Path], Contents], name: str, folder: Path) -> Contents:
+def _once(reader: Reader, name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
     # A Dockerfile can name the same requirements file in thousands of lines.
     with reading_once():
-        return reader(name, folder)
+        return reader(name, folder, choice)
 
 
 def is_project(name_or_path: str) -> bool:
     """Return whether an argument names a project's file or folder, not an image definition."""
     path = Path(name_or_path)
-    if path.name in FILES or path.suffix in (".txt", ".Dockerfile") or path.name.startswith("Dockerfile"):
+    if path.name in FILES or path.suffix == ".txt" or _is_dockerfile(path.name):
         return True
+    if path.suffix in (".yml", ".yaml") and name_or_path not in shipped() and path.is_file():
+        return is_environment(path)
     return path.is_dir() and name_or_path not in shipped()
 
 
-def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Skipped, ...]]:
-    """Return an image definition, and for a project's file the lines that the definition leaves out.
+def _is_dockerfile(name: str) -> bool:
+    return name.startswith(("Dockerfile", "Containerfile")) or name.lower().endswith(".dockerfile")
+
+
+def load(
+    name_or_path: str, facts: Facts, given: Mapping[str, Any] = NO_FLAGS, choice: Choice = DEFAULT
+) -> tuple[Definition, tuple[str, ...]]:
+    """Return an image definition, and for a project's file what the definition leaves out or changes, in words.
 
     For a project's file it is the definition that `envkit init` writes, so both give the same packages. Its name is
     that of the project (`image_name`), because names of images become their tags.
@@ -126,23 +142,30 @@ def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Skipped, ..
     Args:
         name_or_path: a shipped definition, a definition file, a project's file, or a project's folder.
         facts: to check that a project's request resolves.
+        given: the flags that will override the request: markers are for their Python and platform.
+        choice: what to take of a project that has several variants.
 
     Raises:
         UsageError: nothing has this name, or the file has errors.
     """
     if not is_project(name_or_path):
-        return load_definition(name_or_path), ()
+        return load_definition(name_or_path, given), ()
     path = Path(name_or_path)
     if path.is_dir():
         path = path / choose(path)[0]
     if not path.is_file():
         raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
-    drafted = draft(path.name, path.parent, facts)
+    folder = context_of(path)
+    name = path.name if folder == path.parent else path.resolve().relative_to(folder).as_posix()
+    drafted = draft(name, folder, facts, given, choice)
+    check_base(drafted, path)
     for row in drafted.skipped:
         if row.excluded:
             raise UsageError(f"{row.line.where}: {row.line.text} {row.why}", hint="remove one of the two lines")
-    definition = replace(parse(drafted.text, where=str(path), folder=path.parent), name=image_name(path.parent))
-    return definition, tuple(row for row in drafted.skipped if not row.harmless)
+    definition = parse(drafted.text, where=str(path), folder=folder, given=given)
+    notes = [f"{one.line.where}: {one.line.text}: {one.note}" for one in drafted.taken if one.note]
+    lost = [f"{row.line.where}: {row.line.text} is left out: {row.why}" for row in drafted.skipped if not row.harmless]
+    return replace(definition, name=image_name(folder)), (*dict.fromkeys(notes), *lost)
 
 
 def image_name(folder: Path) -> str:
@@ -174,65 +197,170 @@ def _names_torch(name: str, folder: Path) -> bool:
         return False
 
 
-def draft(name: str, folder: Path, facts: Facts) -> Drafted:
+def draft(
+    name: str, folder: Path, facts: Facts, given: Mapping[str, Any] = NO_FLAGS, choice: Choice = DEFAULT
+) -> Drafted:
     """Return the definition of a project.
 
     Args:
         name: of the file to read, in `folder`.
         folder: where the definition will be.
         facts: to check that the request resolves.
+        given: as for `load`.
+        choice: as for `load`.
 
     Raises:
         UsageError: the file cannot be read.
     """
-    requirements = _unique(_referring(reader_of(name)(name, folder), folder))
-    requirements = _with_markers(requirements, name, folder, facts)
-    drafted, droppable = _drafted(name, requirements, folder, facts), list(_DROPPABLE)
-    for system in _TOOLKIT_SYSTEMS if requirements.of("flavor") and not requirements.of("os") else ():
-        with_system = requirements + take(requirements.of("flavor")[0].line, "os", system)
-        drafted = _drafted(name, with_system, folder, facts)
-        if drafted.conflict is None:
-            return drafted
-    while drafted.conflict is not None and droppable:
-        key = droppable.pop(0)
-        if not requirements.of(key) or (key == "cuda" and not of_base(requirements.of(key)[0].line)):
-            continue
-        without = _without(
-            requirements, key, f"no combination satisfies the rest with {key} {requirements.of(key)[0].value}"
+    platform = target_of({}, given).platform or choice.platform
+    choice = replace(choice, cpu=choice.cpu or bool(given.get("cpu")), platform=platform)
+    draw = partial(_drafted, name=name, folder=folder, facts=facts, given=given)
+    contents = reader_of(name)(name, folder, choice)
+    requirements = _unique(_answered(contents, choice))
+    requirements = _unique(
+        targets.decided(requirements, given, platform, lambda some: _python(draw(_listing(_unique(some))).plan))
+    )
+    fixed = {"python": ",".join(setting.value for setting in requirements.of("python"))}
+    requirements = _referring(requirements, folder, target_of(fixed, given))
+    drafted = _resolving(_with_torch_of_companions(requirements, draw), draw)
+    return replace(drafted, unread=None if requirements.of("torch") or given.get("torch") else decides_torch(contents))
+
+
+def _answered(contents: Contents, choice: Choice) -> Contents:
+    """Return contents with the versions that the user gives, which count before those of the files."""
+    given = [(key, value) for key, value in (("torch", choice.torch), ("cuda", choice.cuda)) if value]
+    for key, value in given:
+        others = tuple(
+            one for one in contents.settings if one.field != key and not (key == "cuda" and one.field == "cpu")
         )
-        drafted = _drafted(name, without, folder, facts)
-        requirements = without if drafted.conflict is None else requirements
-    return drafted if drafted.conflict is None else _drafted(name, requirements, folder, facts)
+        line = Line(where=f"--{key}", text=f"--{key} {value}")
+        contents = replace(contents, settings=(*others, Setting(field=key, value=value, line=line)))
+    return contents
 
 
-def _with_markers(requirements: Contents, name: str, folder: Path, facts: Facts) -> Contents:
-    """Evaluate markers for the Python that the request resolves to, and pin that Python in the definition."""
-    open_lines = [row.line for row in requirements.skipped if row.why.startswith(UNDECIDED)]
-    if not open_lines:
+def check_base(drafted: Drafted, path: Path) -> None:
+    """Refuse a project whose torch only its base image names, if that image cannot be read.
+
+    Raises:
+        UsageError: the newest torch would be another one than the project has.
+    """
+    if drafted.unread is not None:
+        image = drafted.unread.text.split()[1]
+        raise UsageError(
+            f"{drafted.unread.where}: the image {image} has a torch or CUDA of its own, and envkit does not know which",
+            hint=f"add --torch VERSION --cuda VERSION to the command, or name torch in {path.name}",
+        )
+
+
+def context_of(path: Path) -> Path:
+    """Return the build context of a Dockerfile: its folder, or the repository's if only that one has its files."""
+    if not _is_dockerfile(path.name) or not path.is_file():
+        return path.parent
+    sources = [source for source in copied_files(path) if not (path.parent / source).exists()]
+    folder = path.resolve().parent
+    while sources and not (folder / ".git").exists() and folder.parent != folder:
+        folder = folder.parent
+        if (folder / ".git").exists() and all((folder / source).exists() for source in sources):
+            return folder
+    return path.parent
+
+
+def _listing(requirements: Contents) -> Contents:
+    """Return contents that name no requirements files, whose markers a definition without a Python cannot decide."""
+    return replace(requirements, settings=tuple(one for one in requirements.settings if one.field != FILE))
+
+
+def _python(plan: BuildPlan | None) -> str | None:
+    return plan.resolution.python if plan else None
+
+
+def _with_torch_of_companions(requirements: Contents, draw: Callable[..., Drafted]) -> Contents:
+    """Add the torch that versions of torchvision and torchaudio need, if the rest of the request allows one."""
+    pins = targets.pins(requirements)
+    if not pins:
         return requirements
-    try:
-        python = plan_of(parse(_text(name, requirements), where=name, folder=folder), {}, facts).resolution.python
-    except (ConflictError, UsageError):
+    without, given = draw(requirements), draw.keywords["given"]  # type: ignore[attr-defined] # of a partial
+    beside = draw(requirements, given={**given, **{setting.field: wanted for setting, wanted in pins}}).plan
+    if beside is None or (without.plan and without.plan.resolution.torch == beside.resolution.torch):
         return requirements
-    pinned = Setting(field="python", value=python, line=open_lines[0])
-    settings = (*(setting for setting in requirements.settings if setting.field != "python"), pinned)
-    skipped = tuple(row for row in requirements.skipped if not row.why.startswith(UNDECIDED))
-    return _unique(replace(requirements, settings=settings, skipped=skipped) + sort(open_lines, python=python))
+    note = f"torch {beside.resolution.torch} is taken: it is the newest that has {' and '.join(w for _, w in pins)}"
+    torch = Setting(field="torch", value=f"=={beside.resolution.torch}", line=pins[0][0].line, note=note)
+    return replace(requirements, settings=(*requirements.settings, torch))
 
 
-def _drafted(name: str, requirements: Contents, folder: Path, facts: Facts) -> Drafted:
-    text, conflict = _text(name, requirements), None
+def _resolving(requirements: Contents, draw: Callable[[Contents], Drafted]) -> Drafted:
+    """Return the definition without those values of a base image that no combination has: as few as possible."""
+    first = draw(requirements)
+    tried, dropped = [requirements], requirements
+    for key in _DROPPABLE:
+        rows = requirements.of(key)
+        if rows and not (key == "cuda" and not of_base(rows[0].line)):
+            why = f"no combination satisfies the rest with {key} {rows[0].value}"
+            alone, dropped = _without(requirements, key, why), _without(dropped, key, why)
+            tried += [alone, dropped]
+    for contents in dict.fromkeys(tried) if first.conflict or requirements.of("flavor") else ():
+        for near in _near(contents, requirements):
+            drafted = draw(near)
+            if drafted.conflict is None:
+                return drafted
+    return first
+
+
+def _near(contents: Contents, whole: Contents) -> Iterator[Contents]:
+    """Yield contents with another value for what they lost: a system with toolkit images, a CUDA of the same major."""
+    if contents.of("flavor") and not contents.of("os"):
+        for system in _TOOLKIT_SYSTEMS:
+            yield contents + take(contents.of("flavor")[0].line, "os", system)
+    if whole.of("cuda") and not contents.of("cuda"):
+        lost = whole.of("cuda")[0]
+        wildcard = f"{lost.value.partition('.')[0]}.*"
+        note = f"CUDA {wildcard} is taken: no combination satisfies the rest with {lost.value}"
+        near = Setting(field="cuda", value=wildcard, line=lost.line, note=note)
+        kept = tuple(row for row in contents.skipped if row.line != lost.line or " cuda " not in row.why)
+        yield replace(contents, settings=(*contents.settings, near), skipped=kept)
+    yield contents
+
+
+def _drafted(requirements: Contents, *, name: str, folder: Path, facts: Facts, given: Mapping[str, Any]) -> Drafted:
+    text, conflict, plan = _text(name, requirements), None, None
     try:
-        plan_of(parse(text, where=name, folder=folder), {}, facts)
+        plan = plan_of(parse(text, where=name, folder=folder, given=given), given, facts)
     except (ConflictError, UsageError) as error:
         conflict = error
+    if plan and (unmet := _unmet(requirements, plan.resolution)):
+        for setting, why in unmet:
+            requirements = replace(
+                requirements,
+                settings=tuple(other for other in requirements.settings if other != setting),
+                skipped=(*requirements.skipped, Skipped(line=setting.line, why=why)),
+            )
+        text = _text(name, requirements)
     packages = tuple(Setting(field="pip", value=package.spec, line=package.line) for package in requirements.packages)
     packages += tuple(
         Setting(field="constraints", value=constraint.spec, line=constraint.line)
         for constraint in requirements.constraints
     )
     skipped = tuple(replace(row, line=replace(row.line, text=masked(row.line.text))) for row in requirements.skipped)
-    return Drafted(file=name, text=text, taken=(*requirements.settings, *packages), skipped=skipped, conflict=conflict)
+    return Drafted(
+        file=name,
+        text=text,
+        taken=(*requirements.settings, *packages),
+        skipped=skipped,
+        conflict=conflict,
+        plan=plan,
+    )
+
+
+def _unmet(requirements: Contents, resolution: Resolution) -> list[tuple[Setting, str]]:
+    """Return the companions that the plan has in another version than their line asks, with the reason."""
+    found = []
+    for setting, wanted in targets.pins(requirements):
+        has = getattr(resolution, setting.field)
+        if has is None or not parse_constraint(wanted.removeprefix(setting.field), setting.field).allows(has):
+            what = f"{setting.field} {has}" if has else f"no {setting.field} that is known"
+            why = f"torch {resolution.torch} has {what}; to choose torch by this line, loosen or remove the torch line"
+            found.append((setting, why))
+    return found
 
 
 def _without(requirements: Contents, key: str, why: str) -> Contents:
@@ -244,14 +372,14 @@ def _without(requirements: Contents, key: str, why: str) -> Contents:
     )
 
 
-def _referring(requirements: Contents, folder: Path) -> Contents:
+def _referring(requirements: Contents, folder: Path, target: Target) -> Contents:
     """Let the definition name a requirements file if all of its lines can be used; otherwise list its packages."""
     left = MOST_LINES  # of all files, because each is read with all that it includes
     for reference in requirements.of(FILE):
         lines = read(reference.value, folder) if left > 0 else ()
         left -= len(lines)
         own = {line.where for line in lines}
-        if left <= 0 or any(not row.harmless for row in sort(lines).skipped):
+        if left <= 0 or any(not (row.harmless or row.tolerated) for row in sort(lines, target).skipped):
             requirements = replace(
                 requirements, settings=tuple(other for other in requirements.settings if other != reference)
             )
@@ -270,7 +398,7 @@ def _unique(requirements: Contents) -> Contents:
     settings: list[Setting] = []
     skipped: list[Skipped] = []
     first: dict[str, Setting] = {}
-    for setting in requirements.settings:
+    for setting in map(targets.by_minor, requirements.settings):
         # CUDA and CPU exclude each other, so they share one entry.
         key = "cuda" if setting.field == "cpu" else setting.field
         if (setting.line.where, setting.line.text) in bad or (setting.line.constraint and setting.field in _COMPANIONS):
@@ -346,7 +474,8 @@ def _request(requirements: Contents) -> list[str]:
         if settings:
             constraint = ",".join(dict.fromkeys(setting.value for setting in settings))
             origins = ", ".join(dict.fromkeys(setting.line.where for setting in settings))
-            rows.append(f"  {key}: {'true' if key == 'cpu' else json.dumps(constraint)}  # {origins}")
+            notes = "".join(f"; {setting.note}" for setting in settings if setting.note)
+            rows.append(f"  {key}: {'true' if key == 'cpu' else json.dumps(constraint)}  # {origins}{notes}")
     return ["request:", *rows] if rows else []
 
 

@@ -34,13 +34,15 @@ _CONDA_RUN = (
     frozenset(["-n", "--name", "-p", "--prefix"]),
 )
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+# Its options are among those of `conda install`; one that is not loses the command by name.
+_ENV_OF_CONDA = ((("env", "create"), "conda"), (("env", "update"), "conda"))
 # Of each program: the words of the command that installs, and its table.
 _COMMANDS: Mapping[str, tuple[tuple[tuple[str, ...], str], ...]] = {
     "pip": ((("install",), "pip"),),
     "uv": ((("pip", "install"), "uv pip install"), (("add",), "uv add")),
     "apt": ((("install",), "apt-get"),),
-    "conda": ((("install",), "conda"), (("create",), "conda")),
-    "mamba": ((("install",), "mamba"), (("create",), "mamba")),
+    "conda": (*_ENV_OF_CONDA, (("install",), "conda"), (("create",), "conda")),
+    "mamba": (*_ENV_OF_CONDA, (("install",), "mamba"), (("create",), "mamba")),
     "micromamba": ((("install",), "micromamba"), (("create",), "micromamba")),
 }
 _ROLES = {

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.markers import InvalidMarker, Marker
+from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
 from envkit.ground import foreign, strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
-from envkit.plan.requirements import FAMILY, Contents, Line, included, index, skip, sort, take
+from envkit.plan.requirements import FAMILY, Contents, Line, Target, included, index, skip, sort, take
+from envkit.project.choice import DEFAULT, Choice
 
 Where = Callable[[str, str], Line]
 """Returns a `Line` with a text, at the first line of the file that contains a needle; ` =` at its end means a key."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 
 
-def pyproject(name: str, folder: Path) -> Contents:
-    """Read a pyproject.toml.
+def pyproject(name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
+    """Read a pyproject.toml: the project's own requirements, and those of one variant or of the named extras.
 
     Raises:
         UsageError: the file is not TOML.
@@ -37,8 +37,9 @@ def pyproject(name: str, folder: Path) -> Contents:
     requirements = _python(project.get("requires-python"), table(poetry, "dependencies").get("python"), where)
     rows, elsewhere = requirement_lines(table(poetry, "dependencies"), where)
     lines, requirements = lines + rows, requirements + elsewhere + _dynamic(tree, where, folder)
-    taken, skipped = _groups(tree, where)
-    sources = _sources(tree, where)
+    parts = _Parts(tree, where, choice, lines)
+    taken, skipped = parts.taken, parts.skipped
+    sources = _sources(tree, where, choice, parts.chosen)
     lines = [line for line in (*lines, *taken) if _named(line) not in sources.elsewhere]
     limits = texts(table(tree, "tool", "uv").get("constraint-dependencies"))
     lines += [replace(where(limit, limit), constraint=True) for limit in limits]
@@ -119,7 +120,10 @@ def lines_of(name: str, text: str) -> Where:
             else rf"(?<![A-Za-z0-9_-]){re.escape(key)}(?![A-Za-z0-9_-])"
         )
         fits = re.compile(word).match if is_key else re.compile(word).search
-        at = next((at for at, line in enumerate(lines, 1) if fits(line) and not line.lstrip().startswith("#")), 1)
+        rows = [(at, line) for at, line in enumerate(lines, 1) if not line.lstrip().startswith("#")]
+        # The whole text in quotes counts before a part of another: `einops`, of `einops ; python_version < "3.12"`.
+        whole = (at for at, line in rows if not is_key and (f'"{key}"' in line or f"'{key}'" in line))
+        at = next(whole, 0) or next((at for at, line in rows if fits(line)), 1)
         return Line(where=f"{name}:{at}", text=shown)
 
     return where
@@ -156,6 +160,8 @@ def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line]
             extras = f"[{','.join(texts(row.get('extras')))}]" if texts(row.get("extras")) else ""
             line = where(f"{name}{extras}{_clauses(str(row.get('version', '*')))}{_marker_of(row)}", f"{name} =")
             lines.append(line)
+            if local := re.fullmatch(r"[\^~<>=].*\+(cu\d+|cpu)", str(row.get("version", ""))):
+                rest += index(line, local[1])  # only an exact version has a local part
             if isinstance(row.get("index"), str):
                 rest += index(where(row["index"], row["index"]), row["index"])
     return lines, rest
@@ -180,13 +186,13 @@ def _clauses(version: str) -> str:
     clauses = []
     # Poetry also separates clauses by blanks: `>=2.0 <3`. A blank after an operator separates nothing: `>= 2.0`.
     for part in re.sub(r"(?<![<>=!~^,\s])\s+(?=[<>=!~^])", ",", version).replace(" ", "").split(","):
-        caret = re.fullmatch(r"([\^~])(\d+(?:\.\d+)*)", part)
+        caret = re.fullmatch(r"([\^~])(\d+(?:\.\d+)*)((?:a|b|rc|\.?dev|\.?post)\d*)?(?:\+\S*)?", part)
         if caret:
             numbers = [int(number) for number in caret[2].split(".")]
-            # A caret fixes the first number that is not zero: `^0.2.3` is `>=0.2.3,<0.3`.
+            # A caret fixes the first number that is not zero: `^0.2.3` is `>=0.2.3,<0.3`, `^0.46b0` >=0.46b0,<0.47.
             first = next((at for at, number in enumerate(numbers) if number), len(numbers) - 1)
             keep = first if caret[1] == "^" else min(1, len(numbers) - 1)
-            clauses.append(f">={caret[2]},<{'.'.join(map(str, [*numbers[:keep], numbers[keep] + 1]))}")
+            clauses.append(f">={caret[2]}{caret[3] or ''},<{'.'.join(map(str, [*numbers[:keep], numbers[keep] + 1]))}")
         elif part and part != "*":
             clauses.append(part if part[0] in "<>=!~" else f"=={part}")
     return ",".join(clauses)
@@ -204,36 +210,154 @@ def _python(required: object, poetry: object, where: Where) -> Contents:
     return take(line, "python", text.replace(" ", ""))
 
 
-def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Contents]:
-    """Return the lines of the first optional group that names torch, and the other groups as skipped."""
-    named = table(tree, "dependency-groups")
-    groups = {f"dependency-groups.{key}": _group(named, key) for key in named}
-    extras = table(tree, "project", "optional-dependencies")
-    groups |= {f"project.optional-dependencies.{key}": texts(rows) for key, rows in extras.items()}
-    groups["tool.uv.dev-dependencies"] = texts(table(tree, "tool", "uv").get("dev-dependencies"))
+# Groups that a project's developers install beside it.
+_DEVELOPERS = re.compile(
+    r"(?:.*[-_.])?(?:dev|develop|development|test|tests|testing|lint|docs?|ci|build|typing|release|format|style)\d*"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """An extra or a group of a project."""
+
+    key: str  # the table and the name
+    name: str
+    lines: list[Line]
+    elsewhere: Contents = field(default_factory=Contents)
+    is_extra: bool = False
+    named: bool = False  # by the user
+    developers: bool = False
+
+    @property
+    def has_torch(self) -> bool:
+        return any(_named(line) in FAMILY for line in self.lines)
+
+    @property
+    def option(self) -> str:
+        return f"envkit init --{'extra' if self.is_extra else 'group'} {self.name}"
+
+
+class _Parts:
+    """The extras and groups of a project that are taken: those that the user names, and one variant with torch.
+
+    Without a name it is the extra or group that has torch if nothing else has it, or whose index `tool.uv.sources`
+    names. Of several, the one for CUDA is preferred to the one for the CPU.
+    """
+
+    def __init__(self, tree: Mapping[str, Any], where: Where, choice: Choice, own: list[Line]) -> None:
+        known = _parts_of(tree, where, choice)
+        for option, wanted, is_extra in (("extra", choice.extras, True), ("group", choice.groups, False)):
+            names = [part.name for part in known if part.is_extra == is_extra]
+            for name in wanted:
+                if name not in names:
+                    hint = f"--{option} {', '.join(names)}" if names else f"without --{option} {name}"
+                    raise UsageError(f"the project has no {option} {name!r:.80}", hint=hint)
+        taken = [part for part in known if part.named]
+        by_source = _devices_of(tree)
+        has_torch = any(_named(line) in FAMILY for line in own) or any(part.has_torch for part in taken)
+        if not any((part.is_extra, part.name) in by_source for part in taken):
+            variants = [
+                part
+                for part in known
+                if not part.named
+                and not part.developers
+                and ((part.is_extra, part.name) in by_source or (part.has_torch and not has_torch))
+            ]
+            # Of equal ones, `max` takes the first.
+            taken += [max(variants, key=lambda part: _suits(part, by_source, cpu=choice.cpu))] if variants else []
+        self.taken = [line for part in taken for line in part.lines]
+        self.chosen = {(part.is_extra, part.name) for part in taken}
+        self.skipped = sum((part.elsewhere for part in taken), start=Contents())
+        left = [part for part in known if part not in taken and (part.lines or part.elsewhere != Contents())]
+        variant = next((part for part in taken if part.has_torch or (part.is_extra, part.name) in by_source), None)
+        rest: list[_Part] = []
+        for part in left:
+            if part.has_torch or (part.is_extra, part.name) in by_source:
+                why = f"torch is taken from {variant.key}" if variant else "the project itself names torch"
+                self.skipped += skip(_place(part, where), f"{why}; {part.option} takes this one")
+            else:
+                rest.append(part)
+        if rest:
+            text = f"the optional {', '.join(part.key for part in rest)}"
+            line = replace(_place(rest[0], where), text=text)
+            self.skipped += skip(line, f"not named; {rest[0].option} takes one of them")
+
+
+def _place(part: _Part, where: Where) -> Line:
+    is_table = part.key.startswith("tool.poetry")
+    return where(part.key, part.key if is_table else f"{part.key.rpartition('.')[2]} =")
+
+
+def _suits(part: _Part, by_source: Mapping[tuple[bool, str], str], *, cpu: bool) -> int:
+    """Return how well a variant fits the wanted device: 2 if it is the one, 0 if it is the other."""
+    device = by_source.get((part.is_extra, part.name), "")
+    is_cpu = device == "cpu" or (not device and re.search(r"(?:^|[-_])cpu", part.name) is not None)
+    is_cuda = device.startswith("cu") or (not device and re.search(r"gpu|cu(?:da)?\d*$", part.name) is not None)
+    if is_cpu or is_cuda:
+        return 2 if is_cpu == cpu else 0
+    return 1
+
+
+def _devices_of(tree: Mapping[str, Any]) -> dict[tuple[bool, str], str]:
+    """Return the device of each extra (True) or group (False) that has an index of its own: `cpu`, `cuda`, or empty."""
+    indexes = {str(row.get("name", "")): row for row in _rows(table(tree, "tool", "uv").get("index"))}
+    found: dict[tuple[bool, str], str] = {}
+    for rows in table(tree, "tool", "uv", "sources").values():
+        for row in [rows] if isinstance(rows, Mapping) else _rows(rows):
+            for key in ("extra", "group"):
+                if isinstance(row.get(key), str) and _applies(row.get("marker"), DEFAULT.platform):
+                    url = str(indexes.get(str(row.get("index")), {}).get("url", ""))
+                    devices = index(Line(where="", text=url), url).settings
+                    device = next((one.field for one in devices), "")
+                    found.setdefault((key == "extra", str(row[key])), device)
+    return found
+
+
+def _parts_of(tree: Mapping[str, Any], where: Where, choice: Choice) -> list[_Part]:
+    own = str(table(tree, "project").get("name", ""))
+    extras = {key: texts(rows) for key, rows in table(tree, "project", "optional-dependencies").items()}
+    groups = table(tree, "dependency-groups")
+
+    def part(key: str, name: str, lines: list[Line], elsewhere: Contents | None = None) -> _Part:
+        is_extra = key.startswith("project.")
+        return _Part(
+            key=key,
+            name=name,
+            lines=lines,
+            elsewhere=elsewhere or Contents(),
+            is_extra=is_extra,
+            named=name in (choice.extras if is_extra else choice.groups),
+            developers="dev-dependencies" in key or _DEVELOPERS.fullmatch(name.lower()) is not None,
+        )
+
+    rows_of = {(f"dependency-groups.{key}", key): _group(groups, key) for key in groups}
+    rows_of |= {(f"project.optional-dependencies.{key}", key): _extra(extras, key, own) for key in extras}
+    rows_of[("tool.uv.dev-dependencies", "dev")] = texts(table(tree, "tool", "uv").get("dev-dependencies"))
     of_pdm = table(tree, "tool", "pdm", "dev-dependencies")
-    groups |= {f"tool.pdm.dev-dependencies.{key}": texts(rows) for key, rows in of_pdm.items()}
-    taken: list[Line] = []
-    skipped, torch = Contents(), ""
-    rows_of = [
-        (key, [where(requirement, requirement) for requirement in rows], Contents()) for key, rows in groups.items()
-    ]
+    rows_of |= {(f"tool.pdm.dev-dependencies.{key}", key): texts(rows) for key, rows in of_pdm.items()}
+    found = [part(key, name, [where(row, row) for row in rows]) for (key, name), rows in rows_of.items()]
     poetry = table(tree, "tool", "poetry")
     of_poetry = {
-        f"tool.poetry.group.{key}": table(group, "dependencies") for key, group in table(poetry, "group").items()
+        (f"tool.poetry.group.{key}", key): table(group, "dependencies") for key, group in table(poetry, "group").items()
     }
-    for key, rows in {**of_poetry, "tool.poetry.dev-dependencies": table(poetry, "dev-dependencies")}.items():
-        rows_of.append((key, *requirement_lines(rows, where)))
-    for key, lines, elsewhere in rows_of:
-        if any(_named(line) in FAMILY for line in lines) and not torch:
-            torch, taken, skipped = key, lines, skipped + elsewhere
-        elif lines or elsewhere != Contents():
-            why = f"torch is taken from {torch}" if torch and any(_named(line) in FAMILY for line in lines) else ""
-            skipped += skip(
-                where(key, key if key.startswith("tool.poetry") else key.rpartition(".")[2]),
-                why or "the group is optional and does not name torch",
-            )
-    return taken, skipped
+    of_poetry[("tool.poetry.dev-dependencies", "dev")] = table(poetry, "dev-dependencies")
+    found += [part(key, name, *requirement_lines(rows, where)) for (key, name), rows in of_poetry.items()]
+    # Tables that are not there have no rows; a group without requirements can be named.
+    return [one for one in found if one.lines or one.elsewhere != Contents() or one.name in (*groups, *extras)]
+
+
+def _extra(extras: Mapping[str, list[str]], name: str, own: str, _seen: frozenset[str] = frozenset()) -> list[str]:
+    """Return the requirements of an extra, including those of extras that it names as `PROJECT[EXTRA]`."""
+    requirements: list[str] = []
+    for row in extras.get(name, []):
+        match = re.fullmatch(r"\s*([A-Za-z0-9._-]+)\s*\[([^\]]*)\]\s*", row)
+        if match is None or not own or canonicalize_name(match[1]) != canonicalize_name(own):
+            requirements.append(row)
+            continue
+        for other in (text.strip() for text in match[2].split(",")):
+            if other not in {*_seen, name}:
+                requirements += _extra(extras, other, own, _seen | {name})
+    return requirements
 
 
 def _group(groups: Mapping[str, Any], name: str, _seen: frozenset[str] = frozenset()) -> list[str]:
@@ -256,13 +380,16 @@ class _Sources:
         self.elsewhere: set[str] = set()  # names
 
 
-def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
+def _sources(tree: Mapping[str, Any], where: Where, choice: Choice, chosen: set[tuple[bool, str]]) -> _Sources:
     sources, uv = _Sources(), table(tree, "tool", "uv")
     tables = (uv.get("index"), table(tree, "tool", "poetry").get("source"), table(tree, "tool", "pdm").get("source"))
     indexes = {str(row.get("name", "")): row for rows in tables for row in _rows(rows)}
     used: set[str] = set()
     for name, rows in table(uv, "sources").items():
         for row in [rows] if isinstance(rows, Mapping) else _rows(rows):
+            of_part = next(((key == "extra", str(row[key])) for key in ("extra", "group") if key in row), None)
+            if not _applies(row.get("marker"), choice.platform) or (of_part and of_part not in chosen):
+                continue
             if any(key in row for key in ("git", "path", "url", "workspace")):
                 sources.elsewhere.add(canonicalize_name(name))
                 kind = next(key for key in ("git", "path", "url", "workspace") if key in row)
@@ -270,13 +397,14 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
                     where(f"{name} from {kind}", f"{name} ="),
                     _ELSEWHERE,
                 )
-            elif _applies(row.get("marker")):
+            else:
                 used |= {str(row.get("index"))}
     poetry = table(tree, "tool", "poetry")
     for part in (poetry, *(table(poetry, "group", key) for key in table(poetry, "group"))):
         for wanted in table(part, "dependencies").values():
             for spec in [wanted] if isinstance(wanted, Mapping) else _rows(wanted):
-                if "source" in spec and spec.get("platform", "linux") == "linux" and _applies(spec.get("markers")):
+                is_linux = spec.get("platform", "linux") == "linux"
+                if "source" in spec and is_linux and _applies(spec.get("markers"), choice.platform):
                     used |= {str(spec["source"])}
     # An index that a package names takes precedence over those that are searched for every package.
     for name, known in sorted(indexes.items(), key=lambda entry: entry[0] not in used):
@@ -293,10 +421,11 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
     return sources
 
 
-def _applies(marker: object) -> bool:
+def _applies(marker: object, platform: str) -> bool:
+    """Return whether a marker can be true on a platform."""
     try:
-        return not isinstance(marker, str) or Marker(marker).evaluate(_LINUX)
-    except InvalidMarker:
+        return not isinstance(marker, str) or Target(platform=platform).holds(Marker(marker)) is not False
+    except ValueError:  # of an invalid marker, too
         return False
 
 

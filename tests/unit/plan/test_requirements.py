@@ -11,7 +11,7 @@ from envkit.facts.load import load
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.plan.definition import Definition, parse
 from envkit.plan.planner import plan_of
-from envkit.plan.requirements import Line, included, read, reading_once, sort
+from envkit.plan.requirements import Line, Target, included, read, reading_once, sort
 
 HEAD = "schema: envkit.image/1\ntitle: x\nrequirements: [r.txt]\n"
 REQUEST = 'request: {os: debian12, python: "3.11"}\n'
@@ -75,7 +75,8 @@ def test_other_lines_are_packages(text: str, spec: str) -> None:
         ("name==${VERSION}", "variables are not expanded", False),
         ("tomli ; python_version < '3.11'", "depends on the Python version", False),
         ("pywin32 ; sys_platform == 'win32'", "it is not for this system", True),
-        ("--index-url https://index.example.com/simple", "the package index is a setting", True),
+        ("--index-url https://index.example.com/simple", "packages that only it has are not found", False),
+        ("--index-url https://pypi.example/simple", "packages come from this index", True),
     ],
 )
 def test_a_line_that_cannot_be_used_has_a_reason(text: str, why: str, harmless: bool) -> None:
@@ -86,7 +87,7 @@ def test_a_line_that_cannot_be_used_has_a_reason(text: str, why: str, harmless: 
 
 @pytest.mark.parametrize(("python", "taken"), [("3.10", True), ("3.12", False)])
 def test_a_marker_is_decided_by_the_python_of_the_request(python: str, taken: bool) -> None:
-    assert bool(sort(lines("tomli ; python_version < '3.11'"), python=python).packages) is taken
+    assert bool(sort(lines("tomli ; python_version < '3.11'"), Target(python=python)).packages) is taken
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,11 @@ JETSON = (
             "Rocky Linux 9 has Python 3.9, 3.11, 3.12",
         ),
         (
+            "--source conda-pytorch --with torchvision==0.8.2",
+            ("--with torchvision==0.8.2",),
+            "no torch is known to have torchvision==0.8.2",
+        ),
+        (
             "--template wheels --cuda 12.0",
             ("--cuda 12.0", "--template wheels"),
             "CUDA 12.0 is available from conda-forge only, not as a wheel",

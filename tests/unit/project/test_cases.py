@@ -1,0 +1,617 @@
+"""Project files of the kinds that people have, each with what it has to become."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from envkit.facts.load import load as load_facts
+from envkit.ground.errors import UsageError
+from envkit.plan.model import BuildPlan
+from envkit.plan.planner import plan_of
+from envkit.project.choice import Choice
+from envkit.project.definition import Drafted, check_base, draft, is_project, load, shown
+
+FACTS = load_facts()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Files, the first of which is read, and what its plan has."""
+
+    files: dict[str, str]
+    torch: str = ""
+    cuda: str | None = ""  # None: a CPU build
+    python: str = ""
+    os: str = ""
+    pip: tuple[str, ...] = ()
+    conda: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()  # packages
+    lost: tuple[str, ...] = ()  # texts of lines
+    notes: tuple[str, ...] = ()
+    choice: Choice = field(default_factory=Choice)
+    given: dict[str, str] = field(default_factory=dict)
+
+
+def environment(*specs: str, channels: str = "conda-forge") -> dict[str, str]:
+    rows = "".join(f"  - {spec}\n" for spec in specs)
+    return {"environment.yml": f"channels: [{channels}]\ndependencies:\n{rows}"}
+
+
+def dockerfile(*lines: str) -> dict[str, str]:
+    return {"Dockerfile": "\n".join(lines) + "\n"}
+
+
+def requirements(*lines: str) -> dict[str, str]:
+    return {"requirements.txt": "\n".join(lines) + "\n"}
+
+
+OLD = 'python_version >= "3.9" and python_version < "3.13"'
+BOTH = """
+[project]
+name = "both"
+requires-python = ">=3.10"
+dependencies = ["torch==2.9.1", "einops"]
+[project.optional-dependencies]
+cpu = ["torch==2.9.1"]
+{gpu} = ["torch==2.9.1", "triton-extras"]
+[tool.uv.sources]
+torch = [{{ index = "a", extra = "cpu" }}, {{ index = "b", extra = "{gpu}" }}]
+[[tool.uv.index]]
+name = "a"
+url = "https://wheels.example.com/whl/cpu"
+explicit = true
+[[tool.uv.index]]
+name = "b"
+url = "https://wheels.example.com/whl/cu128"
+explicit = true
+"""
+PIXI = """
+[workspace]
+name = "two"
+channels = ["conda-forge"]
+platforms = ["linux-64"]
+[dependencies]
+python = "3.12.*"
+[feature.cpu.dependencies]
+pytorch-cpu = "*"
+onnxruntime = "*"
+[feature.gpu.dependencies]
+pytorch-gpu = "*"
+cuda-version = "12.*"
+[feature.gpu.pypi-dependencies]
+onnxruntime-gpu = "*"
+[environments]
+{environments}
+[activation.env]
+MODE = "fast"
+"""
+
+CASES = {
+    # Markers: the Python is one that the file's own lines allow.
+    "each line has an upper bound": Case(
+        files=requirements(f"certifi==2024.8.30 ; {OLD}", f"torch==2.5.1 ; {OLD}", f"tqdm==4.67.1 ; {OLD}"),
+        torch="2.5.1",
+        python="3.12",
+        pip=("certifi==2024.8.30", "tqdm==4.67.1"),
+        notes=("Python 3.12 is taken: 3 of the 3 lines",),
+    ),
+    "a flag decides the Python of markers": Case(
+        files=requirements(
+            "torch==2.7.1", "einops==0.8.0 ; python_version < '3.13'", "tqdm==4.67.1 ; python_version >= '3.13'"
+        ),
+        given={"python": "3.11"},
+        python="3.11",
+        pip=("einops==0.8.0",),
+        absent=("tqdm",),
+    ),
+    "a template decides the Python of markers": Case(
+        files=requirements("torch==2.7.1", "einops ; python_version < '3.13'", "tqdm ; python_version >= '3.13'"),
+        given={"template": "wheels", "os": "debian12"},
+        python="3.11",
+        pip=("einops",),
+        absent=("tqdm",),
+    ),
+    "only the line of torch has an upper bound": Case(
+        files=requirements("torch==2.6.0 ; python_version < '3.12'", "einops", "rich ; python_version >= '3.12'"),
+        torch="2.6.0",
+        python="3.11",
+        pip=("einops",),
+    ),
+    "backports do not ask for an old Python": Case(
+        files=requirements(
+            "torch==2.9.1", "tomli ; python_version < '3.11'", "exceptiongroup ; python_version < '3.11'"
+        ),
+        torch="2.9.1",
+        python="3.13",
+        absent=("tomli", "exceptiongroup"),
+    ),
+    "markers of the processor are for the target": Case(
+        files=requirements(
+            "torch==2.8.0 ; platform_machine == 'x86_64'",
+            "torch==2.9.1 ; platform_machine == 'aarch64'",
+            "decord ; platform_machine == 'x86_64'",
+            "decord2 ; platform_machine == 'aarch64'",
+        ),
+        given={"platform": "linux-aarch64"},
+        torch="2.9.1",
+        pip=("decord2",),
+        absent=("decord",),
+    ),
+    "without a platform the target is linux-64": Case(
+        files=requirements(
+            "torch==2.8.0 ; platform_machine == 'x86_64'", "torch==2.9.1 ; platform_machine == 'aarch64'"
+        ),
+        torch="2.8.0",
+    ),
+    # Patch releases of Python.
+    "conda": Case(
+        files=environment("python=3.10.8", "pytorch=2.1.0", "pytorch-cuda=11.8", channels="pytorch, conda-forge"),
+        torch="2.1.0",
+        cuda="11.8",
+        python="3.10",
+        notes=("Python 3.10 is taken",),
+    ),
+    "cog": Case(
+        files={"cog.yaml": 'build:\n  gpu: true\n  python_version: "3.11.4"\n  python_packages: ["torch==2.6.0"]\n'},
+        torch="2.6.0",
+        python="3.11",
+    ),
+    "pixi": Case(
+        files={
+            "pixi.toml": '[workspace]\nchannels = ["conda-forge"]\n'
+            '[dependencies]\npython = "3.10.8"\npytorch = "2.6.*"\n'
+        },
+        torch="2.6.0",
+        python="3.10",
+    ),
+    "poetry": Case(
+        files={"pyproject.toml": '[tool.poetry.dependencies]\npython = "3.10.8"\ntorch = "2.6.0"\n'},
+        torch="2.6.0",
+        python="3.10",
+    ),
+    "an exact Python of a project": Case(
+        files={
+            "pyproject.toml": '[project]\nname = "x"\nrequires-python = "==3.11.9"\ndependencies = ["torch==2.6.0"]\n'
+        },
+        python="3.11",
+    ),
+    "a range within one minor version": Case(
+        files={
+            "pyproject.toml": '[project]\nname = "x"\nrequires-python = ">=3.10.4,<3.11"\ndependencies = ["torch"]\n'
+        },
+        python="3.10",
+    ),
+    "conda create in a Dockerfile": Case(
+        files=dockerfile(
+            "FROM ubuntu:22.04",
+            "RUN conda create -y -n a python=3.9.7 pytorch=1.13.1 pytorch-cuda=11.7 -c pytorch -c nvidia",
+        ),
+        torch="1.13.1",
+        cuda="11.7",
+        python="3.9",
+        os="ubuntu22.04",
+    ),
+    # Nothing is called taken over or not needed that is lost.
+    "a pinned setuptools": Case(
+        files=environment("python=3.9", "setuptools=59.5.0", "pytorch=1.10.1", "cudatoolkit=11.3", channels="pytorch"),
+        conda=("setuptools=59.5.0",),
+    ),
+    "a page of wheels": Case(
+        files=requirements("--find-links https://data.example.org/whl/pages.html", "torch==2.6.0", "torch-scatter"),
+        torch="2.6.0",
+        lost=("--find-links https://data.example.org/whl/pages.html",),
+    ),
+    "an index of a vendor": Case(
+        files=requirements("--extra-index-url https://pypi.vendor.example", "torch==2.6.0", "cuml"),
+        lost=("--extra-index-url https://pypi.vendor.example",),
+    ),
+    "a mirror whose path names a CUDA": Case(
+        files=requirements("--extra-index-url https://artifacts.example.com/pytorch-cu128/simple", "torch==2.9.1"),
+        torch="2.9.1",
+        cuda="12.8",
+    ),
+    "a torchvision that this torch does not have": Case(
+        files=environment("python=3.10", "pytorch=2.1.0", "torchvision=0.8.2", "pytorch-cuda=11.8", channels="pytorch"),
+        torch="2.1.0",
+        lost=("torchvision=0.8.2",),
+    ),
+    "a torchvision that decides torch": Case(
+        files={"pyproject.toml": '[project]\nname = "x"\ndependencies = ["torch>=2.1", "torchvision==0.19.0"]\n'},
+        torch="2.4.0",
+        notes=("torch 2.4.0 is taken",),
+    ),
+    "a torchvision in a requirements file decides torch": Case(
+        files=requirements("torch>=2.0", "torchvision==0.15.2"), torch="2.0.1"
+    ),
+    "torchaudio alone decides torch": Case(files=requirements("torchaudio==2.4.0"), torch="2.4.0"),
+    "a pair of two releases that fit": Case(
+        files=requirements("torch==1.10", "torchvision==0.11.1"), torch="1.10.0", python="3.9"
+    ),
+    "a build of conda-forge": Case(
+        files=environment("python=3.12", "pytorch=2.10=cuda12*", "pytorch-lightning"), torch="2.10.0", cuda="12.9"
+    ),
+    "a build of conda-forge with a lower bound": Case(
+        files=environment("python=3.12", '"pytorch>=2.7.0=cuda12*"'), torch="2.13.0", cuda="12.9"
+    ),
+    # Nothing is added that the file does not say.
+    "an extra of developers": Case(
+        files={
+            "pyproject.toml": '[project]\nname = "x"\ndependencies = ["torch>=1.13.1", "einops"]\n'
+            '[project.optional-dependencies]\ndev = ["torch==2.7.1", "ruff"]\n'
+        },
+        pip=("einops",),
+        absent=("ruff",),
+        lost=("project.optional-dependencies.dev",),
+    ),
+    "a group of developers": Case(
+        files={
+            "pyproject.toml": '[project]\nname = "x"\ndependencies = ["torch==2.6.0"]\n'
+            '[dependency-groups]\nbuild = ["torch==2.7.1", "ninja"]\n'
+        },
+        torch="2.6.0",
+        absent=("ninja",),
+    ),
+    "the group that is named": Case(
+        files={
+            "pyproject.toml": '[project]\nname = "x"\ndependencies = ["torch==2.6.0"]\n'
+            '[dependency-groups]\ndev = ["ruff"]\ntest = ["pytest"]\n'
+        },
+        choice=Choice(groups=("test",)),
+        pip=("pytest",),
+        absent=("ruff",),
+    ),
+    "an extra that names another of the project": Case(
+        files={
+            "pyproject.toml": '[project]\nname = "x"\ndependencies = ["torch==2.6.0"]\n'
+            '[project.optional-dependencies]\nall = ["x[fast]"]\nfast = ["einops"]\n'
+        },
+        choice=Choice(extras=("all",)),
+        pip=("einops",),
+        absent=("x",),
+    ),
+    "words of a comment": Case(
+        files=dockerfile("FROM python:3.11-slim", "RUN pip install torch==2.7.1 einops   # too old in apt"),
+        torch="2.7.1",
+        pip=("einops",),
+        absent=("too", "old", "in", "apt"),
+    ),
+    "values of options": Case(
+        files=dockerfile(
+            "FROM python:3.11-slim",
+            "RUN pip install --progress-bar off --default-timeout 100 --upgrade-strategy eager torch==2.6.0",
+            "RUN uv pip install --system --index-strategy unsafe-best-match --torch-backend cu124 einops",
+        ),
+        torch="2.6.0",
+        cuda="12.4",
+        pip=("einops",),
+        absent=("off", "100", "eager", "unsafe-best-match", "cu124"),
+    ),
+    # The right half of a project.
+    "the extra for a GPU": Case(files={"pyproject.toml": BOTH.format(gpu="gpu")}, cuda="12.8", pip=("triton-extras",)),
+    "the extra with the name of a CUDA": Case(files={"pyproject.toml": BOTH.format(gpu="cu128")}, cuda="12.8"),
+    "the extra for a CPU, by its name": Case(
+        files={"pyproject.toml": BOTH.format(gpu="gpu")},
+        choice=Choice(extras=("cpu",)),
+        cuda=None,
+        absent=("triton-extras",),
+    ),
+    "the extra for a CPU": Case(
+        files={"pyproject.toml": BOTH.format(gpu="gpu")}, choice=Choice(cpu=True), cuda=None, absent=("triton-extras",)
+    ),
+    "an environment of pixi": Case(
+        files={"pixi.toml": PIXI.format(environments='default = ["gpu"]\ncpu = ["cpu"]')},
+        cuda="12.9",
+        pip=("onnxruntime-gpu",),
+        absent=("onnxruntime",),
+        lost=("feature.cpu",),
+    ),
+    "an environment of pixi that is not the default": Case(
+        files={"pixi.toml": PIXI.format(environments='cpu = ["cpu"]\ngpu = ["gpu"]')},
+        cuda="12.9",
+        absent=("onnxruntime",),
+    ),
+    "an environment of pixi by its name": Case(
+        files={"pixi.toml": PIXI.format(environments='default = ["gpu"]\ncpu = ["cpu"]')},
+        choice=Choice(environment="cpu"),
+        cuda=None,
+        conda=("onnxruntime",),
+        absent=("onnxruntime-gpu",),
+    ),
+    # Dockerfiles.
+    "an argument with the name of a CUDA variable": Case(
+        files=dockerfile(
+            "ARG CUDA_VERSION=12.4.1",
+            "FROM nvidia/cuda:${CUDA_VERSION}-runtime-ubuntu22.04",
+            "ENV PORT=${PORT:-8080} MODE=prod",
+            "RUN DEBIAN_FRONTEND=noninteractive apt-get install -y ffmpeg",
+            "RUN pip install torch",
+        ),
+        torch="2.6.0",
+        cuda="12.4",
+        os="ubuntu22.04",
+    ),
+    "a system and a flavor that are given up together": Case(
+        files=dockerfile("FROM nvidia/cuda:11.1.1-cudnn8-devel-ubuntu18.04", "RUN pip install torch==1.10.0"),
+        torch="1.10.0",
+        cuda="11.1",
+        os="ubuntu20.04",
+    ),
+    "a system that is too old": Case(
+        files=dockerfile("FROM nvidia/cuda:11.1.1-cudnn8-runtime-ubuntu18.04", "RUN pip install torch==1.10.0"),
+        torch="1.10.0",
+        cuda="11.1",
+    ),
+    "a CUDA of a base that torch does not have": Case(
+        files=dockerfile("FROM nvidia/cuda:12.2.2-cudnn8-devel-ubuntu20.04", 'RUN pip install "jax[cuda12]"'),
+        cuda="12.6",
+        notes=("CUDA 12.* is taken",),
+    ),
+    "an entrypoint that a command makes": Case(
+        files=dockerfile(
+            "FROM python:3.11-slim",
+            "RUN pip install torch==2.6.0",
+            "RUN printf '#!/bin/sh\\n' > /start.sh && chmod +x /start.sh",
+            'ENTRYPOINT ["/start.sh"]',
+        ),
+        lost=('ENTRYPOINT ["/start.sh"]',),
+    ),
+    "a branch that cannot be decided": Case(
+        files=dockerfile(
+            "FROM python:3.11-slim",
+            "ARG X=false",
+            "RUN pip install torch==2.6.0",
+            'RUN if [ "$X" = true ]; then pip install flash-attn; fi',
+        ),
+        absent=("flash-attn",),
+        lost=("pip install flash-attn",),
+    ),
+    "a heredoc": Case(
+        files=dockerfile(
+            "FROM python:3.11-slim", "RUN <<EOF", "apt-get update", "pip install torch==2.6.0 einops", "EOF"
+        ),
+        torch="2.6.0",
+        pip=("einops",),
+    ),
+    "an index of uv": Case(
+        files=dockerfile(
+            "FROM python:3.12-slim",
+            "RUN uv pip install --system torch==2.6.0 --index https://wheels.example.com/whl/cpu",
+        ),
+        cuda=None,
+    ),
+    "pip on Ubuntu": Case(
+        files=dockerfile(
+            "FROM ubuntu:22.04",
+            "RUN apt-get install -y python3 python3-pip",
+            "RUN pip3 install torch==2.6.0 --index-url https://wheels.example.com/whl/cu124",
+        ),
+        torch="2.6.0",
+        cuda="12.4",
+        os="ubuntu22.04",
+    ),
+    "an environment that conda reads": Case(
+        files={
+            **dockerfile(
+                "FROM continuumio/miniconda3:24.9.2-0",
+                "COPY environment.yml /opt/environment.yml",
+                "RUN conda env update -n base -f /opt/environment.yml && conda clean -afy",
+            ),
+            **environment("python=3.10", "pytorch=2.1.0", "pytorch-cuda=12.1", "scipy", channels="pytorch, nvidia"),
+        },
+        torch="2.1.0",
+        cuda="12.1",
+        python="3.10",
+        conda=("scipy",),
+    ),
+    # Poetry.
+    "a caret with a suffix": Case(
+        files={
+            "pyproject.toml": '[tool.poetry.dependencies]\npython = ">=3.9,<3.13"\n'
+            'torch = { version = "^2.5.1+cu121" }\ninstrument = "^0.46b0"\n'
+        },
+        torch="2.5.1",
+        cuda="12.1",
+        pip=("instrument>=0.46b0,<0.47",),
+    ),
+}
+
+
+def drafted(case: Case, folder: Path) -> tuple[Drafted, BuildPlan]:
+    """Return the definition of a case, and the plan that `envkit build FILE` with its flags has."""
+    for name, text in case.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    name = next(iter(case.files))
+    made = draft(name, folder, FACTS, case.given, case.choice)
+    assert made.conflict is None
+    definition, _ = load(str(folder / name), FACTS, case.given, case.choice)
+    return made, plan_of(definition, case.given, FACTS)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_file_becomes_what_it_says(case: Case, tmp_path: Path) -> None:
+    made, plan = drafted(case, tmp_path)
+    found = plan.resolution
+    for key in ("torch", "python", "os"):
+        assert getattr(found, key) == getattr(case, key) or not getattr(case, key), key
+    assert case.cuda in (found.cuda, "")
+    packages = {*plan.pip, *plan.conda}
+    assert {*case.pip, *case.conda} <= packages
+    names = {spec.partition("=")[0].partition(">")[0].partition("[")[0].strip() for spec in packages}
+    assert not names & {*case.absent}
+    lost = [row.line.text for row in made.skipped if not row.harmless]
+    assert [text for text in case.lost if text not in lost] == []
+    notes = "\n".join(one.note for one in made.taken)
+    assert [text for text in case.notes if text not in notes] == []
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_what_is_taken_over_is_in_the_plan(case: Case, tmp_path: Path) -> None:
+    made, plan = drafted(case, tmp_path)
+    packages = {*plan.pip, *plan.conda}
+    for key, value, _ in shown(made.taken):
+        if key in ("pip", "conda"):
+            assert value in packages
+        if key in ("torchvision", "torchaudio"):
+            assert getattr(plan.resolution, key)
+
+
+@pytest.mark.parametrize(
+    "base", ["nvcr.io/nvidia/pytorch:24.10-py3", "pytorch/pytorch", "tensorflow/tensorflow:2.16.1-gpu"]
+)
+def test_a_base_that_decides_torch_and_cannot_be_read_is_a_question(base: str, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN pip install einops\n")
+    with pytest.raises(UsageError, match=r"Dockerfile:1: the image .* has a torch or CUDA of its own") as caught:
+        load(str(tmp_path / "Dockerfile"), FACTS)
+    assert "--torch VERSION" in (caught.value.hint or "")
+    check_base(draft("Dockerfile", tmp_path, FACTS, {"torch": "2.5"}), tmp_path / "Dockerfile")
+    check_base(draft("Dockerfile", tmp_path, FACTS, choice=Choice(torch="2.5")), tmp_path / "Dockerfile")
+
+
+def context(folder: Path) -> Path:
+    (folder / "docker").mkdir()
+    (folder / "requirements.txt").write_text("torch==2.6.0\n")
+    path = folder / "docker" / "Dockerfile"
+    path.write_text("FROM python:3.11\nCOPY requirements.txt /app/\nRUN pip install -r /app/requirements.txt\n")
+    return path
+
+
+def test_files_that_only_the_repository_has_are_read_there(tmp_path: Path) -> None:
+    path = context(tmp_path)
+    shutil.copytree(tmp_path, tmp_path / "repository")
+    (tmp_path / "repository" / ".git").mkdir()
+    definition, left = load(str(tmp_path / "repository" / "docker" / "Dockerfile"), FACTS)
+    assert (dict(definition.request)["torch"], left) == ("==2.6.0", ())
+    definition, left = load(str(path), FACTS)
+    assert "--context DIR" in left[0]
+
+
+def test_a_file_that_the_folder_above_has_too_is_noted(tmp_path: Path) -> None:
+    path = context(tmp_path)
+    (tmp_path / "docker" / "requirements.txt").write_text("docker==5.0.0\n")
+    _, notes = load(str(path), FACTS)
+    wanted = "the folder above has such a file, too; envkit init --context DIR takes it from there"
+    assert [note.partition(": ")[2] for note in notes] == [f"COPY requirements.txt /app/: {wanted}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_one"),
+    [
+        ("conda.yaml", "dependencies: [python=3.11, pytorch=2.6]\n", True),
+        ("env-dev.yml", "channels: [conda-forge]\ndependencies: [pytorch]\n", True),
+        ("image.yaml", "schema: envkit.image/1\ntitle: x\n", False),
+        ("compose.yml", "services: {a: {image: b}}\n", False),
+        ("broken.yml", "a: [\n", False),
+        ("app.dockerfile", "FROM python\n", True),
+        ("Containerfile", "FROM python\n", True),
+    ],
+)
+def test_a_projects_file_is_known_by_its_content(name: str, text: str, is_one: bool, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert is_project(str(tmp_path / name)) is is_one
+
+
+def test_a_yaml_file_without_dependencies_is_no_environment(tmp_path: Path) -> None:
+    (tmp_path / "compose.yml").write_text("services: {a: {image: b}}\n")
+    with pytest.raises(UsageError, match="is not an environment: it has no dependencies") as caught:
+        draft("compose.yml", tmp_path, FACTS)
+    assert caught.value.hint == "envkit doctor --file compose.yml"
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (Choice(extras=("cuda",)), "the project has no extra 'cuda'"),
+        (Choice(groups=("dev",)), "the project has no group 'dev'"),
+    ],
+)
+def test_an_extra_or_group_that_is_not_there_is_an_error(choice: Choice, message: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(BOTH.format(gpu="gpu"))
+    with pytest.raises(UsageError, match=message):
+        draft("pyproject.toml", tmp_path, FACTS, choice=choice)
+
+
+def test_an_environment_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "pixi.toml").write_text(PIXI.format(environments='cpu = ["cpu"]'))
+    with pytest.raises(UsageError, match=r"pixi\.toml has no environment 'gpu'"):
+        draft("pixi.toml", tmp_path, FACTS, choice=Choice(environment="gpu"))
+
+
+def lost(folder: Path, name: str) -> list[tuple[str, str]]:
+    return [(row.line.where, row.why) for row in draft(name, folder, FACTS).skipped if not row.harmless]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("-e .", "an editable install is not locked"),
+        ("-e git+https://code.example.com/a.git#egg=a", "an editable install is not locked"),
+        ("git+https://code.example.com/a.git@v1", "it is a path or URL"),
+        ("a @ git+https://code.example.com/a.git", "it is a path or URL"),
+        ("./dist/a-1.0-py3-none-any.whl", "it is a path or URL"),
+        ("a-1.0-py3-none-any.whl", "it is a path or URL"),
+        ("https://files.example.com/a-1.0.tar.gz#sha256=00 --hash=sha256:00", "it is a path or URL"),
+        ("a==1 ; platform_release >= '5'", "its marker cannot be evaluated"),
+    ],
+)
+def test_what_cannot_be_locked_is_lost_by_name(line: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(f"torch==2.6.0\n{line}\n")
+    assert [(where, why in text) for where, text in lost(tmp_path, "requirements.txt")] == [
+        ("requirements.txt:2", True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a ; python_version < '3'",
+        "a ; sys_platform == 'darwin'",
+        "a ; extra == 'dev'",
+        "https://files.example.com/a-1.0-cp310-cp310-win_amd64.whl ; sys_platform == 'win32'",
+        "a ; python_version < '3.10' and python_version > '3.12'",
+    ],
+)
+def test_a_marker_that_never_holds_is_for_another_system(line: str, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(f"torch==2.6.0\n{line}\n")
+    made = draft("requirements.txt", tmp_path, FACTS)
+    assert [(row.line.text, row.elsewhere) for row in made.skipped] == [(line, True)]
+
+
+@pytest.mark.parametrize(("first", "second"), [("a.txt", ""), ("b.txt", "a.txt")])
+def test_requirements_that_include_themselves_are_one_error(first: str, second: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(f"torch\n-r {first}\n")
+    (tmp_path / "b.txt").write_text(f"-r {second}\n" if second else "")
+    with pytest.raises(UsageError, match="a.txt includes itself"):  # noqa: RUF043 - a dot is any character
+        draft("a.txt", tmp_path, FACTS)
+
+
+def test_extras_that_name_each_other_end(tmp_path: Path) -> None:
+    text = '[project]\nname = "x"\ndependencies = ["torch"]\n[project.optional-dependencies]\n'
+    (tmp_path / "pyproject.toml").write_text(f'{text}a = ["x[b]", "einops"]\nb = ["x[a]", "tqdm"]\n')
+    made = draft("pyproject.toml", tmp_path, FACTS, choice=Choice(extras=("a",)))
+    assert [one.value for one in made.taken if one.field == "pip"] == ["tqdm", "einops"]
+
+
+def test_a_dockerfile_of_windows_is_read(tmp_path: Path) -> None:
+    lines = ["# syntax=docker/dockerfile:1", "FROM python:3.11-slim", "RUN pip install torch==2.6.0 \\", "    einops"]
+    (tmp_path / "Dockerfile").write_bytes("\r\n".join(lines).encode())
+    made = draft("Dockerfile", tmp_path, FACTS)
+    assert [one.value for one in made.taken] == ["3.11", "==2.6.0", "einops"]
+
+
+def test_another_escape_character_is_refused_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("# escape=`\nFROM python:3.11\nRUN pip install `\n  torch\n")
+    with pytest.raises(UsageError, match="Dockerfile:1: the directive escape=` is not supported"):
+        draft("Dockerfile", tmp_path, FACTS)
+
+
+def test_a_pattern_copies_the_files_that_fit(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py", "c.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "Dockerfile").write_text("FROM python:3.11\nCOPY *.py /srv/\nCOPY *.md /srv/\n")
+    made = draft("Dockerfile", tmp_path, FACTS)
+    copied = [one.value for one in made.taken if one.field == "copy"]
+    assert copied == ['["a.py", "/srv/"]', '["b.py", "/srv/"]']
+    assert lost(tmp_path, "Dockerfile") == [("Dockerfile:3", "no file of the folder fits the pattern")]
