@@ -467,7 +467,7 @@ class DocumentOptions:
         """Return where the document goes: a file, `-` for stdout, None for nowhere.
 
         Raises:
-            UsageError: both options were given, or the file is a folder.
+            UsageError: both options were given, or the file is a folder, or a link to another file.
         """
         if self.as_json and self.out_file is not None:
             raise UsageError(
@@ -477,6 +477,10 @@ class DocumentOptions:
         if self.out_file is not None and self.out_file != STDOUT and Path(self.out_file).is_dir():
             hint = f"-o {self.out_file.rstrip('/')}/record.json"
             raise UsageError(f"-o {self.out_file} is a folder", hint=hint)
+        # Who made a checkout could have put the link there. /dev/stdout is one, too, but leads to no file of a folder.
+        if self.out_file is not None and Path(self.out_file).is_symlink() and not self.out_file.startswith("/dev/"):
+            real = Path(self.out_file).resolve()
+            raise UsageError(f"-o {self.out_file} is a link to {real}", hint=f"name the file itself: -o {real}")
         return STDOUT if self.as_json else self.out_file
 
 

@@ -80,10 +80,11 @@ class Source:
 
     def rest(self) -> bool:
         """Read to the end; return whether all bytes are zero."""
-        zeros = True
-        while piece := self._file.read(1 << 18):
+        empty, zeros = bytes(1 << 18), True
+        while piece := self._file.read(len(empty)):
             self.position += len(piece)
-            zeros = zeros and not piece.strip(b"\0")
+            # Comparing is ten times as fast as stripping, and a sparse file has gigabytes of them.
+            zeros = zeros and piece == (empty if len(piece) == len(empty) else bytes(len(piece)))
         return zeros
 
 

@@ -42,7 +42,7 @@ def environment(name: str, folder: Path) -> Contents:
     Raises:
         UsageError: the file is not an environment.
     """
-    tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name), name)
+    tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name, root=folder), name)
     if not isinstance(tree, dict):
         why = "is empty" if tree is None else "is not an environment: it has no keys"
         raise UsageError(f"{name} {why}", hint="envkit init FILE to read another file")
@@ -84,7 +84,7 @@ _ENVIRONMENT = frozenset(["dependencies", "channels", "variables"])
 def is_environment(path: Path) -> bool:
     """Return whether a YAML file is an environment, not an image definition; False if it cannot be read."""
     try:
-        tree, _ = strictyaml.read_with_places(strictyaml.text_of(path), path.name)
+        tree, _ = strictyaml.read_with_places(strictyaml.text_of(path, root=path.parent), path.name)
     except UsageError:
         return False
     return isinstance(tree, dict) and "dependencies" in tree and "schema" not in tree
@@ -96,7 +96,7 @@ def pixi(name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
     Raises:
         UsageError: the file is not TOML.
     """
-    text = strictyaml.text_of(folder / name)
+    text = strictyaml.text_of(folder / name, root=folder)
     tree = parsed(name, text)
     tree = table(tree, "tool", "pixi") or tree
     where = lines_of(name, text)
@@ -184,7 +184,7 @@ def _fits(contents: Contents, *, cpu: bool) -> int:
 
 def has_pixi(path: Path) -> bool:
     """Return whether a pyproject.toml, known to be valid TOML, has the table `tool.pixi`."""
-    return bool(table(parsed(path.name, strictyaml.text_of(path)), "tool", "pixi"))
+    return bool(table(parsed(path.name, strictyaml.text_of(path, root=path.parent)), "tool", "pixi"))
 
 
 def _list(value: object) -> list[Any]:

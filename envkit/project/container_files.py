@@ -47,7 +47,7 @@ def cog(name: str, folder: Path) -> Contents:
     Raises:
         UsageError: the file has no `build` section.
     """
-    tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name), name)
+    tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name, root=folder), name)
     build: Any = tree.get("build") if isinstance(tree, dict) else None
     if not isinstance(tree, dict) or not isinstance(build, dict):
         raise UsageError(f"{name} has no key `build`", hint="envkit init FILE to read another file")
@@ -93,7 +93,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
         UsageError: the file cannot be read.
     """
     # The parser reports carriage returns; at the end of a line they change nothing.
-    parsed = parse(strictyaml.text_of(folder / name).replace("\r\n", "\n"))
+    parsed = parse(strictyaml.text_of(folder / name, root=folder).replace("\r\n", "\n"))
     for at, comment in parsed.comments:
         if at <= _DIRECTIVES and (escape := _ESCAPE.fullmatch(comment)) and escape[1] != "\\":
             raise UsageError(
@@ -255,7 +255,7 @@ def _is_there(program: str, build: _Build) -> bool:
 def copied_files(path: Path) -> list[str]:
     """Return the files and folders of the build context that a Dockerfile copies, without patterns and variables."""
     found = []
-    for item in parse(strictyaml.text_of(path).replace("\r\n", "\n")).instructions:
+    for item in parse(strictyaml.text_of(path, root=path.parent).replace("\r\n", "\n")).instructions:
         is_own = item.keyword in ("COPY", "ADD") and not item.heredocs and "--from" not in " ".join(item.flags)
         sources = (command(item.text) or item.text.split())[:-1] if is_own else []
         found += [posixpath.normpath(source.lstrip("/") or ".") for source in sources]

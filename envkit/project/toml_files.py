@@ -28,7 +28,7 @@ def pyproject(name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
     Raises:
         UsageError: the file is not TOML.
     """
-    text = strictyaml.text_of(folder / name)
+    text = strictyaml.text_of(folder / name, root=folder)
     tree = parsed(name, text)
     where = lines_of(name, text)
     project, poetry = table(tree, "project"), table(tree, "tool", "poetry")
@@ -57,7 +57,7 @@ def project_name(folder: Path) -> str | None:
     """Return the project's name in a folder's pyproject.toml, None if it has none or cannot be read."""
     path = folder / "pyproject.toml"
     try:
-        tree = parsed(path.name, strictyaml.text_of(path))
+        tree = parsed(path.name, strictyaml.text_of(path, root=path.parent))
     except UsageError:  # other files can define a project, so this one may be missing or invalid
         return None
     name = table(tree, "project").get("name") or table(tree, "tool", "poetry").get("name")

@@ -35,7 +35,7 @@ JETSON = (
         (
             "--source conda-pytorch --with torchvision==0.8.2",
             ("--with torchvision==0.8.2",),
-            "no torch is known to have torchvision==0.8.2",
+            "torchvision==0.8.2 is not in the compatibility data of 2026-11-20; available: 0.9.0 to 0.29.2",
         ),
         (
             "--template wheels --cuda 12.0",
