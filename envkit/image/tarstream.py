@@ -83,7 +83,7 @@ class Source:
         empty, zeros = bytes(1 << 18), True
         while piece := self._file.read(len(empty)):
             self.position += len(piece)
-            # Comparing is ten times as fast as stripping, and a sparse file has gigabytes of them.
+            # Comparing is faster than stripping, and a sparse file may have gigabytes of them.
             zeros = zeros and piece == (empty if len(piece) == len(empty) else bytes(len(piece)))
         return zeros
 

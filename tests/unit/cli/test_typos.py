@@ -24,8 +24,8 @@ from envkit.cli.main import run
         ("resolve -j", "unknown option '-j'", "envkit resolve --help"),
         (
             "--cuda 12.6",
-            "envkit has no option --cuda, but envkit resolve, envkit install, envkit render have it",
-            "envkit resolve --help",
+            "envkit has no option --cuda, but envkit init, envkit resolve, envkit install have it",
+            "envkit init --help",
         ),
         ("HELP", "unknown command 'HELP'; did you mean `envkit help`?", "envkit help --help"),
         ("matrix lst", "unknown command 'lst'; did you mean `envkit matrix list`?", "envkit matrix list --help"),
