@@ -101,6 +101,7 @@ def _case(task: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU, _CPU + 5))
     os.environ.clear()
     os.environ.update(task["env"])
+    sys.dont_write_bytecode = True  # what Python itself writes beside a plug-in is not the case's
     os.chdir(task["folder"])
     sys.path[:0] = filter(None, task["env"].get("PYTHONPATH", "").split(":"))
     if task["argv"][0] == API:
