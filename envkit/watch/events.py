@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from envkit.ground.errors import EnvkitError
@@ -101,18 +100,16 @@ class Collector:
     """Reader of the streams in a folder; `collect` has to be called before a ring is full.
 
     Args:
-        path: the folder.
+        folder: the folder, opened before the training began: its processes could remove it at once.
         start: when the training began, on the clock.
         family: the processes of the training.
         clock: a monotonic clock in seconds.
-
-    Raises:
-        OSError: the folder does not exist.
     """
 
-    def __init__(self, path: Path, start: float, family: Family, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._start, self._family, self._clock = Folder(path), start, family, clock
-        self._path = path
+    def __init__(
+        self, folder: Folder, start: float, family: Family, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._start, self._family, self._clock = folder, start, family, clock
         self._sources: dict[str, Source] = {}  # by the stem of their files
 
     @property
@@ -221,7 +218,7 @@ class Collector:
     def _lose(self, name: Name, error: EnvkitError | OSError) -> None:
         reason = error.message if isinstance(error, EnvkitError) else (error.strerror or "cannot be read").lower()
         # The path is that of a private folder, which is gone when this is read.
-        for place in (f"{self._path / name.text}", name.text):
+        for place in (f"{self._folder.path / name.text}", name.text):
             reason = reason.removeprefix(place).lstrip(": ")
         self._folder.lose(name.text, reason)
 

@@ -103,7 +103,7 @@ class Folder:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self.lost: dict[str, str] = {}
         """The files that are lost, with the reason."""
@@ -216,7 +216,7 @@ class Folder:
     def _is_there(self) -> bool:
         """Whether the path still is this folder."""
         try:
-            own, there = os.fstat(self._descriptor), self._path.lstat()
+            own, there = os.fstat(self._descriptor), self.path.lstat()
         except OSError:
             return False
         return os.path.samestat(own, there)
@@ -224,7 +224,7 @@ class Folder:
     def _opened(self, name: Name) -> Any:
         if not self._is_there():
             raise DamagedFileError(_REPLACED)
-        return foreign.opened(self._path / name.text, root=self._path, links=False, error=DamagedFileError)
+        return foreign.opened(self.path / name.text, root=self.path, links=False, error=DamagedFileError)
 
 
 def _check(event: Event) -> None:

@@ -19,6 +19,7 @@ from envkit.run.session import parse_mount
 from envkit.watch import child, sampling
 from envkit.watch.events import Collector
 from envkit.watch.family import Container, Tree
+from envkit.watch.files import Folder
 from envkit.watch.model import Record
 
 if TYPE_CHECKING:
@@ -124,10 +125,10 @@ def _recorded(
         clock: a monotonic clock in seconds.
     """
     started, begin = datetime.now(UTC), clock()
-    session = sampling.open_nvml()
+    session, opened = sampling.open_nvml(), Folder(folder)
     with child.blocked() as before:
         process, family = start(before)
-        collector = Collector(folder, begin, family, clock)
+        collector = Collector(opened, begin, family, clock)
         sampler = sampling.Sampler(family, begin, session, clock)
         due = begin
         while child.wait(process, _PERIOD_S):

@@ -25,6 +25,7 @@ from envkit.render.dockerfile import parse
 from envkit.render.model import Rendered
 from envkit.verify.payload import END_MARK, parse_document
 from envkit.watch.events import Collector
+from envkit.watch.files import Folder
 from envkit.watch.injected import envkit_watch_stream as stream
 from tests.support.file_images import read_folder
 from tests.support.mutated_dockerfiles import dockerfile as dockerfile_of
@@ -184,7 +185,7 @@ def ring(data: bytes) -> None:
             file.write(records[: stream.BYTES])
             file.truncate(stream.BYTES)
         (folder / "9-1.facts").write_bytes(facts)
-        collector = Collector(folder, 0.0, _Nobody())
+        collector = Collector(Folder(folder), 0.0, _Nobody())
         with contextlib.suppress(EnvkitError):
             collector.collect()
             processes = collector.processes()

@@ -12,6 +12,7 @@ import pytest
 
 from envkit.watch.events import Collector
 from envkit.watch.family import Container, Tree
+from envkit.watch.files import Folder
 from envkit.watch.model import WARM_UP, Process, gpu_id
 
 stream: Any = import_module("envkit.watch.injected.envkit_watch_stream")
@@ -74,7 +75,7 @@ def steps(writer: Any, count: int, start: float = 100.0) -> None:
 def test_totals_are_those_between_the_warm_up_and_the_last_step(writer: Any, tmp_path: Path) -> None:
     steps(writer, 25)
     writer.event(stream.NEXT, 130.0, 60.0)  # after the last step: nobody waited for it to train
-    collector = Collector(tmp_path, 90.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 90.0, Tree(os.getpid()))
     collector.collect()
     (found,) = collector.processes()
     assert (found.steps, found.unit) == (25 - WARM_UP, "step")
@@ -86,7 +87,7 @@ def test_totals_are_those_between_the_warm_up_and_the_last_step(writer: Any, tmp
 def test_without_an_optimizer_a_batch_is_the_unit(writer: Any, tmp_path: Path) -> None:
     for number in range(30):
         writer.event(stream.NEXT, float(number), 0.5)
-    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 0.0, Tree(os.getpid()))
     collector.collect()
     (found,) = collector.processes()
     assert (found.unit, found.steps) == ("batch", 30 - WARM_UP)
@@ -95,7 +96,7 @@ def test_without_an_optimizer_a_batch_is_the_unit(writer: Any, tmp_path: Path) -
 def test_what_only_made_batches_has_no_steps_and_all_its_events(writer: Any, tmp_path: Path) -> None:
     for number in range(3):
         writer.event(stream.FETCH, float(number), 0.5, 0.4)
-    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 0.0, Tree(os.getpid()))
     collector.collect()
     (found,) = collector.processes()
     assert found.steps == 0
@@ -106,7 +107,7 @@ def test_flags_split_the_totals(writer: Any, tmp_path: Path) -> None:
     for number in range(WARM_UP + 1):
         writer.event(stream.COPY, float(number), 0.1, 100.0, stream.NON_BLOCKING)
         writer.event(stream.STEP, float(number), 0.1, 0.0, stream.AUTOCAST | stream.DRAIN_KNOWN | stream.DRAINED)
-    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 0.0, Tree(os.getpid()))
     collector.collect()
     (found,) = collector.processes()
     expected = {"copy", "copy.pageable", "optimizer", "step.autocast", "step.known", "step.drained"}
@@ -117,7 +118,7 @@ def test_of_the_allocators_counter_only_its_growth_counts(writer: Any, tmp_path:
     for number, retries in enumerate([7, 7, 7, 7, 7, 7, 9, 12]):
         writer.event(stream.ALLOCATOR, float(number), 1e9, float(retries))
         writer.event(stream.STEP, float(number), 0.1)
-    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 0.0, Tree(os.getpid()))
     collector.collect()
     (found,) = collector.processes()
     assert found.total("allocator").amount == 5.0
@@ -128,7 +129,7 @@ def test_facts_are_read_and_a_line_that_was_cut_is_left_out(writer: Any, tmp_pat
     writer.fact(fact="loader.1", num_workers=4)
     with Path(f"{writer.name}.facts").open("a") as file:
         file.write(json.dumps({"fact": "training"})[:-4])
-    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 0.0, Tree(os.getpid()))
     collector.collect()
     (found,) = collector.processes()
     assert (found.pid, found.parent, found.rank, found.world_size) == (7, 3, 1, 2)
@@ -140,7 +141,7 @@ def test_a_process_that_is_gone_keeps_its_totals_and_no_file(writer: Any, tmp_pa
     steps(writer, 25)
     ring = Path(f"{writer.name}.ring")
     gone = ring.rename(tmp_path / f"{2**22 + 1}-1.ring")  # larger than any process id
-    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 0.0, Tree(os.getpid()))
     collector.collect()
     collector.collect()
     assert not gone.exists()
@@ -148,7 +149,7 @@ def test_a_process_that_is_gone_keeps_its_totals_and_no_file(writer: Any, tmp_pa
 
 
 def test_a_stream_of_a_process_that_cannot_be_seen_is_read_on(writer: Any, tmp_path: Path) -> None:
-    collector = Collector(tmp_path, 0.0, Container("/run/envkit-none", root=tmp_path / "proc"))
+    collector = Collector(Folder(tmp_path), 0.0, Container("/run/envkit-none", root=tmp_path / "proc"))
     collector.collect()
     steps(writer, 25)
     collector.collect()
@@ -157,7 +158,7 @@ def test_a_stream_of_a_process_that_cannot_be_seen_is_read_on(writer: Any, tmp_p
 
 
 def test_the_share_of_waiting_is_that_since_the_last_look(writer: Any, tmp_path: Path) -> None:
-    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 0.0, Tree(os.getpid()))
     assert collector.since_last(1.0) == (None, None)
     steps(writer, 2)
     collector.collect()
@@ -194,7 +195,7 @@ def evaluation(writer: Any, start: float, batches: int) -> float:
 
 
 def read_all(tmp_path: Path) -> Process:
-    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 0.0, Tree(os.getpid()))
     collector.collect()
     return collector.processes()[0]
 

@@ -20,6 +20,7 @@ import pytest
 from envkit.watch import files
 from envkit.watch.events import Collector
 from envkit.watch.family import Tree
+from envkit.watch.files import Folder
 from envkit.watch.model import WARM_UP, Process
 
 stream: Any = import_module("envkit.watch.injected.envkit_watch_stream")
@@ -43,7 +44,7 @@ def training(tmp_path: Path) -> Any:
 
 def read(folder: Path) -> tuple[Process, dict[str, str]]:
     """Read the folder twice, as while a training runs and at its end: the training, and the files that are lost."""
-    collector = Collector(folder, 90.0, Tree(os.getpid()))
+    collector = Collector(Folder(folder), 90.0, Tree(os.getpid()))
     collector.collect()
     collector.finish(60.0)
     processes = {process.pid: process for process in collector.processes(60.0)}
@@ -152,7 +153,7 @@ def test_a_file_that_the_probes_did_not_write_is_lost_by_name_and_no_other(tmp_p
 
 
 def test_a_ring_that_is_cut_while_the_job_runs_keeps_what_was_read(training: Any, tmp_path: Path) -> None:
-    collector = Collector(tmp_path, 90.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 90.0, Tree(os.getpid()))
     collector.collect()
     os.truncate(f"{training.name}.ring", 0)
     collector.collect()
@@ -166,7 +167,7 @@ def test_more_files_than_any_training_has_are_not_all_read(tmp_path: Path, monke
     monkeypatch.setattr(files, "MOST_FILES", 20)
     for number in range(2, 70):
         (tmp_path / f"9999999{number}-1.ring").write_bytes(b"x" * 600)
-    collector = Collector(tmp_path, 90.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 90.0, Tree(os.getpid()))
     collector.collect()
     assert ("*.ring", "more than 20 files") in collector.unread
 
@@ -174,7 +175,7 @@ def test_more_files_than_any_training_has_are_not_all_read(tmp_path: Path, monke
 def test_a_folder_that_the_job_removes_ends_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
-    collector = Collector(folder, 90.0, Tree(os.getpid()))
+    collector = Collector(Folder(folder), 90.0, Tree(os.getpid()))
     shutil.rmtree(folder)
     collector.collect()
     assert (collector.processes(60.0), collector.unread) == ((), (("*", REPLACED),))
@@ -186,7 +187,7 @@ def test_a_folder_that_a_link_replaces_is_not_followed(tmp_path: Path) -> None:
     for one in (folder, victim):
         one.mkdir()
         (one / f"{2**22 + 1}-1.ring").write_bytes(rows(step()))
-    collector = Collector(folder, 90.0, Tree(os.getpid()))
+    collector = Collector(Folder(folder), 90.0, Tree(os.getpid()))
     shutil.rmtree(folder)
     folder.symlink_to(victim)
     collector.collect()
@@ -214,7 +215,7 @@ def test_a_hard_link_to_a_file_of_the_user_shows_nothing_of_it(tmp_path: Path) -
 
 def test_the_time_for_reading_at_the_end_is_limited(tmp_path: Path) -> None:
     moments = iter(range(0, 10_000, 100))
-    collector = Collector(tmp_path, 90.0, Tree(os.getpid()), clock=lambda: float(next(moments)))
+    collector = Collector(Folder(tmp_path), 90.0, Tree(os.getpid()), clock=lambda: float(next(moments)))
     collector.finish(50.0)
     assert "there was no time to read its end" in dict(collector.unread).values()
 

@@ -17,6 +17,7 @@ import pytest
 
 from envkit.watch.events import Collector
 from envkit.watch.family import Tree
+from envkit.watch.files import Folder
 from envkit.watch.injected.envkit_watch_endings import places
 from envkit.watch.running import INJECTED
 
@@ -206,7 +207,7 @@ def test_a_python_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "version_info", (3, 6, 9, "final", 0))
     spec.loader.exec_module(module_from_spec(spec))
-    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector = Collector(Folder(tmp_path), 0.0, Tree(os.getpid()))
     (found,) = collector.processes()
     assert (found.pid, found.fact("unseen", "reason")) == (os.getpid(), "Python 3.6; the probes need 3.7 or newer")
     assert collector.unread == ()
