@@ -132,7 +132,7 @@ def opened(
         error: the class of the error for a refused file.
 
     Raises:
-        EnvkitError: it is no regular file, or a link leads out of `root`.
+        EnvkitError: it is not a regular file, or a link leads out of `root`.
         OSError: it is missing or unreadable, or a folder.
     """
     if root is None:
@@ -190,7 +190,7 @@ def stream(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file that the user typed, of any size, as a stream for the length of a `with`.
 
     Raises:
-        UsageError: it is no regular file, and no pipe of the shell.
+        UsageError: it is not a regular file, and no pipe of the shell.
         OSError: it is missing or unreadable, or a folder.
     """
     if _OPENED_BY_SHELL.fullmatch(os.fspath(path)):

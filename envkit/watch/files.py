@@ -170,7 +170,7 @@ class Folder:
         """Return the facts of a process, the first of each kind. A last line without its end is left out.
 
         Raises:
-            DamagedFileError: it is no file of facts.
+            DamagedFileError: it is not a file of facts.
         """
         with self._opened(name) as file:
             if file.status.st_size > MOST_FACTS:
@@ -189,7 +189,7 @@ class Folder:
         """Return at which signal a process, or one that it forked, died, and where; None if it did not.
 
         Raises:
-            DamagedFileError: it is no file.
+            DamagedFileError: it is not a file.
         """
         with self._opened(name) as file:
             text = file.read_at(0, _MOST_CRASH).decode("utf-8", "replace")

@@ -77,7 +77,7 @@ def test_what_is_installed_on_this_machine_takes_no_sources_of_a_checkout(packag
 
 
 def test_one_module_says_which_images_are_known(package: list[measures.Module]) -> None:
-    """Whoever asks for records instead would trust what an image says of itself."""
+    """Asking for records instead would trust what an image says of itself."""
     assert measures.takers(package, "envkit.ground.state", "was_built") == {
         "envkit.pipeline.running", "envkit.run.runners",
     }  # fmt: skip
@@ -92,7 +92,7 @@ def test_one_module_says_which_images_are_known(package: list[measures.Module]) 
 def test_files_of_others_pass_one_door(
     measure: Callable[[list[measures.Module]], set[str]], listed: dict[str, set[str]], package: list[measures.Module]
 ) -> None:
-    """Whoever goes around `envkit.ground.foreign` is listed with a reason, and whoever is listed still does."""
+    """A module that goes around `envkit.ground.foreign` is listed with a reason, and every listed one still does."""
     measured = {name for name in measure(package) if not name.startswith(doors.APART)}
     assert measured == set().union(*listed.values())
     assert sum(map(len, listed.values())) == len(set().union(*listed.values()))
