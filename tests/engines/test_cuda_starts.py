@@ -151,8 +151,9 @@ def image_in_docker(folder: Path, machine: GpuMachine, layers: list[Packed]) -> 
     path = [str(machine.hook()), os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"]
     options = ["--data-root", f"{folder}/docker", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/docker.pid"]
     options += ["--host", address, "--iptables=false", "--ip6tables=false", "--bridge=none"]
+    # In a network namespace of its own: a dockerd without a bridge removes the `docker0` of the machine's other engine.
     processes.start(
-        "dockerd-gpus", [command, *options], port=0, keep=False, seconds=60,
+        "dockerd-gpus", ["unshare", "--net", command, *options], port=0, keep=False, seconds=60,
         env={"PATH": os.pathsep.join(path)}, answers=lambda: engine.answers(address),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
