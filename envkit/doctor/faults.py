@@ -7,12 +7,14 @@ kept, and the others are counted.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from envkit.doctor import shapes
-from envkit.doctor.knowledge import NEAR
 from envkit.doctor.logtext import unprefixed
+from envkit.doctor.model import Evidence
 from envkit.doctor.shapes import Sign
+from envkit.knowledge.failures import NEAR
 
 _KEPT = 4  # of each kind, this many first lines and as many last ones
 RawLine = tuple[int, str]  # number and text
@@ -65,6 +67,11 @@ class Faults:
         if known or sign is Sign.NONE:
             return
         (self._sure if sign is Sign.SURE else self._weak).add((number, line))
+
+    def add(self, lines: Iterable[Evidence]) -> None:
+        """Take the lines of a known failure that the log does not bear out."""
+        for one in lines:
+            self._sure.add((one.line or 0, one.text))
 
     def finish(self) -> None:
         """Keep the heads of tracebacks that the log cuts off."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from envkit.doctor import shapes
 from envkit.doctor.faults import Faults
-from envkit.doctor.knowledge import NEAR, ROLES, Row, Signature, rows
 from envkit.doctor.logtext import Piece, pieces, plain
 from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity, Verdict
 from envkit.ground.errors import NotVerifiedError
 from envkit.ground.text import LINE_LIMIT
+from envkit.knowledge.failures import NEAR, ROLES, Row, Signature, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -65,11 +65,22 @@ class _Watch:
     waiting: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=NEAR))
 
 
+@dataclass(frozen=True, slots=True)
+class _Clue:
+    """What a row needs in its log, or what refutes it."""
+
+    row: str
+    signature: Signature
+    refutes: bool
+
+
 @dataclass(slots=True)
 class ScanResult:
     """The failures found in a log."""
 
     hits: dict[str, _Hit] = field(default_factory=dict)
+    needed: set[str] = field(default_factory=set)  # rows whose needs the log meets
+    refuted: set[str] = field(default_factory=set)  # rows that a line of the log refutes
     faults: Faults = field(default_factory=Faults)  # what looks like a failure and matches no row
     end: list[_RawLine] = field(default_factory=list)  # the last lines that have text
     lines: int = 0
@@ -84,6 +95,14 @@ class ScanResult:
             for number, line in self.faults.lines()
             if number not in known
         ]
+
+    def drop_unsupported(self) -> None:
+        """Remove the rows that the log does not bear out; their lines are those of an unknown failure."""
+        for hit in list(self.hits.values()):
+            if hit.row.id in self.refuted or (hit.row.needs and hit.row.id not in self.needed):
+                del self.hits[hit.row.id]
+                if hit.row.severity is Severity.ERROR:
+                    self.faults.add(hit.lines)
 
     def last_line(self) -> Evidence | None:
         """Return the last line that says something of the job."""
@@ -195,41 +214,67 @@ def _conclusion(
 
 def scan(file: BufferedReader) -> ScanResult:
     """Read a log to its end."""
-    result = ScanResult()
-    watches = [_Watch(row, signature) for row in rows() for signature in row.signatures]
-    starts: dict[str, list[_Watch]] = {}
-    contexts: dict[str, list[_Watch]] = {}
-    for watch in watches:
-        starts.setdefault(watch.signature.has, []).append(watch)
-        for text in watch.signature.near:
-            contexts.setdefault(text, []).append(watch)
-    known = _Shapes((*dict.fromkeys((*starts, *contexts, *shapes.WORDS)),), result)
+    result, index = ScanResult(), _Index()
+    known = _Shapes(index.literals(), result)
     for piece in pieces(file):
         if piece.text:
             result.lines = piece.first + piece.text.count("\n")
         result.skipped += piece.skipped
         for number, line, shape in known.of(piece):
-            low = line.lower()
-            matched = [text for text in shape.literals if text in low]
-            for text in matched:
-                for watch in contexts.get(text, ()):
-                    _context(watch, number, result)
-            started = [(text, watch) for text in matched for watch in starts.get(text, ())]
-            has_hit = False
-            if started:
-                # `plain` cuts a long line, and would cut off a message far out in it.
-                is_short = len(line) <= LINE_LIMIT
-                clean = plain(line) if is_short else ""
-                for text, watch in [] if shapes.quoted(clean) else started:
-                    around = clean if is_short else plain(_around(line, low.find(text)))
-                    has_hit = _start(watch, number, around, result) or has_hit
+            is_known = index.read(number, line, shape, result)
             sign = shape.sign
             if shape.may_have_code and shapes.has_exit_code(plain(line)):
                 sign = shapes.Sign.SURE
             if sign or result.faults.heads:
-                result.faults.read(number, line, sign, known=has_hit)
+                result.faults.read(number, line, sign, known=is_known)
     result.faults.finish()
+    result.drop_unsupported()
     return result
+
+
+class _Index:
+    """The signatures of all rows by the literal that a line must have to be tested."""
+
+    def __init__(self) -> None:
+        self._starts: dict[str, list[_Watch]] = {}
+        self._contexts: dict[str, list[_Watch]] = {}
+        self._clues: dict[str, list[_Clue]] = {}
+        for row in rows():
+            for watch in (_Watch(row, signature) for signature in row.signatures):
+                self._starts.setdefault(watch.signature.has, []).append(watch)
+                for text in watch.signature.near:
+                    self._contexts.setdefault(text, []).append(watch)
+            for refutes, signatures in ((False, row.needs), (True, row.refuted_by)):
+                for signature in signatures:
+                    self._clues.setdefault(signature.has, []).append(_Clue(row.id, signature, refutes))
+
+    def literals(self) -> tuple[str, ...]:
+        """Return the literals and the words of failures; no other line matters."""
+        return (*dict.fromkeys((*self._starts, *self._contexts, *self._clues, *shapes.WORDS)),)
+
+    def read(self, number: int, line: str, shape: _Shape, result: ScanResult) -> bool:
+        """Test a line with the signatures of its literals, and return whether it shows a row's failure."""
+        low = line.lower()
+        matched = [text for text in shape.literals if text in low]
+        for text in matched:
+            for watch in self._contexts.get(text, ()):
+                _context(watch, number, result)
+        if not any(text in self._starts or text in self._clues for text in matched):
+            return False
+        # `plain` cuts a long line, and would cut off a message far out in it.
+        is_short = len(line) <= LINE_LIMIT
+        clean = plain(line) if is_short else ""
+        if shapes.quoted(clean):
+            return False
+        has_hit = False
+        for text in matched:
+            around = clean if is_short else plain(_around(line, low.find(text)))
+            for clue in self._clues.get(text, ()):
+                if clue.signature.fits(around):
+                    (result.refuted if clue.refutes else result.needed).add(clue.row)
+            for watch in self._starts.get(text, ()):
+                has_hit = _start(watch, number, around, result) or has_hit
+        return has_hit
 
 
 class _Shapes:

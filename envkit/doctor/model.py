@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from envkit.knowledge.failures import Severity as Severity  # noqa: PLC0414 - that of a row
+
 SCHEMA = "envkit.doctor/1"
-
-
-class Severity(StrEnum):
-    """How serious a finding is; traps in the facts have the same values."""
-
-    ERROR = "error"
-    WARN = "warn"
-    INFO = "info"
 
 
 class Verdict(StrEnum):

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from envkit.doctor import symptoms
-from envkit.doctor.knowledge import Row, rows
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight
 from envkit.doctor.trees import items, mapping
 from envkit.ground import foreign
 from envkit.ground.errors import UsageError
+from envkit.knowledge.failures import Row, rows
 from envkit.verify.record import MAX_FILE, SCHEMA
 
 _SEVERITIES = {"FAIL": Severity.ERROR, "ERROR": Severity.ERROR, "WARN": Severity.WARN, "INCONCLUSIVE": Severity.WARN}

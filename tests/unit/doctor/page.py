@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envkit.doctor.knowledge import Row, rows
+from envkit.knowledge.failures import Row, rows
 
 PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
 BEGIN, END = "<!-- knowledge base: begin -->", "<!-- knowledge base: end -->"

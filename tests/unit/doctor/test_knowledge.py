@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from envkit.doctor.knowledge import Row, rows
-from envkit.doctor.logs import scan
+from envkit.doctor.logs import diagnose_log, scan
 from envkit.doctor.logtext import plain
+from envkit.doctor.model import Verdict
 from envkit.facts.load import load
 from envkit.ground import strictyaml
+from envkit.knowledge.failures import Row, rows
 from tests.support.linear import MOST_WAYS, ways
 
 CASES = Path(__file__).parent / "cases"
@@ -61,9 +62,32 @@ def test_what_resembles_it_is_something_else(row: Row) -> None:
     assert words & {word.strip(".,:'\"`()").lower() for word in near.split()}
 
 
+@pytest.mark.parametrize("row", [row for row in ROWS if row.refuted_by], ids=lambda row: row.id)
+def test_a_line_that_contradicts_a_row_takes_it_back(row: Row) -> None:
+    """Each line that refutes a row does so before and after it, and the line itself stays a failure."""
+    seen, lines = cases()[row.id]["seen"], cases()[row.id]["refuted"].splitlines()
+    for signature in row.refuted_by:
+        assert any(signature.has in line.lower() and signature.fits(plain(line)) for line in lines), signature
+    for line in lines:
+        for log in (f"{line}\n{seen}", f"{seen}\n{line}\n"):
+            assert row.id not in found_in(log), line
+            found = diagnose_log(io.BufferedReader(io.BytesIO(log.encode())), "log")
+            assert found.findings or found.verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.needs], ids=lambda row: row.id)
+def test_a_row_without_what_it_needs_is_not_named(row: Row) -> None:
+    lines = cases()[row.id]["seen"].splitlines()
+    kept = [
+        line for line in lines if not any(need.has in line.lower() and need.fits(plain(line)) for need in row.needs)
+    ]
+    assert len(kept) < len(lines)
+    assert row.id not in found_in("\n".join(kept))
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_the_work_of_an_expression_is_bounded(row: Row) -> None:
-    for signature in row.signatures:
+    for signature in (*row.signatures, *row.needs, *row.refuted_by):
         assert len(signature.has) >= 3
         for pattern in (signature.match, signature.unless):
             assert pattern is None or ways(pattern) <= MOST_WAYS

@@ -3,7 +3,8 @@
 A row has an id, a title, a role, a severity, signatures, cause, check, fix, how to distinguish it from similar
 failures, and sources. `role: cause` is the error itself, `role: effect` a message that several errors lead to, and
 `role: end` a final message that follows any failure. `explains` lists the rows that this row causes if both are in
-one log, `codes` the reason codes of verify records with the same meaning.
+one log, `codes` the reason codes of verify records with the same meaning. `needs` and `refuted_by` are lines of the
+same log: without one of the former, or with one of the latter, the log does not bear out the row, and it is not named.
 
 A signature is a literal that the line must contain (case-insensitive) and, optionally, a regular expression, literals
 of which one must be nearby, and an expression that excludes the line. Only lines with a literal are tested further,
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envkit.doctor.model import Severity
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 
@@ -26,10 +27,18 @@ DATA = Path(__file__).parent / "data"
 ROLES = ("cause", "effect", "end")
 _ROW = {
     "id", "title", "role", "severity", "signatures", "cause", "check", "fix", "distinguish", "sources", "explains",
-    "traps", "codes",
+    "traps", "codes", "needs", "refuted_by",
 }  # fmt: skip
-_OPTIONAL = {"explains", "traps", "codes"}
+_OPTIONAL = {"explains", "traps", "codes", "needs", "refuted_by"}
 _SIGNATURE = {"has", "match", "near", "unless"}
+
+
+class Severity(StrEnum):
+    """How serious a finding is; traps in the facts have the same values."""
+
+    ERROR = "error"
+    WARN = "warn"
+    INFO = "info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,8 @@ class Row:
     explains: tuple[str, ...]
     traps: tuple[str, ...]
     codes: tuple[str, ...]  # reason codes of verify records that mean the same
+    needs: tuple[Signature, ...] = ()  # of which one must be somewhere in the log
+    refuted_by: tuple[Signature, ...] = ()  # of which none may be in the log
 
 
 @cache
@@ -135,6 +146,8 @@ def _row(tree: Any, path: Path) -> Row:
         explains=_lines(tree.get("explains")),
         traps=_lines(tree.get("traps")),
         codes=_lines(tree.get("codes")),
+        needs=tuple(_signature(signature, name) for signature in tree.get("needs", ())),
+        refuted_by=tuple(_signature(signature, name) for signature in tree.get("refuted_by", ())),
     )
 
 
