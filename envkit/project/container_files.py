@@ -14,7 +14,7 @@ from typing import Any
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
-from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, index, skip, sort, take
+from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, index, not_for, skip, sort, take
 from envkit.project.conda_files import conda, environment, of_channels, variable, with_source
 from envkit.project.installers import Installation, Item, UndecidedError, installation, unwrapped
 from envkit.project.shell import Command, commands, is_shell, of_words
@@ -38,6 +38,9 @@ _SYSTEM_IMAGE = re.compile(
 # `python:3.12.4-slim-bookworm`
 _PYTHON_IMAGE = re.compile(r"(?:[^/\s]+/)*python:(?P<python>3\.\d+)(?:\.\d+)?(?:-\S+)?(?:@\S+)?")
 _OF_TEMPLATES = "envkit's templates set it"
+_UNREAD = (
+    "only tags of nvidia/cuda, pytorch/pytorch, python, ubuntu and debian can be interpreted; envkit chooses the base"
+)
 _SHELL_ONLY = "image definitions cannot contain shell commands"
 
 
@@ -107,6 +110,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
         if problem.line not in resolved:
             requirements += skip(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
     build = _Build(folder=folder, last_workdir="/", is_context="/" in name or (folder / ".git").exists())
+    copied = _copied_stages(items, image)
     for item in items:
         if item.keyword == "WORKDIR" and item.stage in image:
             build.last_workdir = posixpath.normpath(posixpath.join(build.last_workdir, item.text))
@@ -115,7 +119,8 @@ def dockerfile(name: str, folder: Path) -> Contents:
         if item.keyword == "FROM" and item.stage in image and item.stage != min(image):
             continue  # based on a stage that is read
         if item.stage not in image and item.keyword != "ARG":
-            requirements += skip(line, "it is in a stage that the image is not based on")
+            why = "it is in a stage that the image is not based on"
+            requirements += skip(line, why) if item.stage in copied else not_for(line, why)
         else:
             read = _STEPS.get(item.keyword)
             step = _Step(item=item, line=line, build=build, variables=known)
@@ -186,6 +191,23 @@ def _substituted(parsed: Parsed) -> tuple[list[Instruction], frozenset[int], lis
         chain.add(at)
         at = parents[at]
     return instructions, frozenset(chain), variables
+
+
+def _copied_stages(items: Sequence[Instruction], image: frozenset[int]) -> frozenset[int]:
+    """Return the stages whose files the image copies, by `COPY --from` or `RUN --mount`, and those they are made of."""
+    froms = {item.stage: item.text.split() for item in items if item.keyword == "FROM"}
+    named = {str(stage): stage for stage in froms}
+    named |= {words[2].lower(): stage for stage, words in froms.items() if len(words) == 3}  # noqa: PLR2004 - AS and a name
+    sources: dict[int, set[int]] = {stage: set() for stage in froms}
+    for item in (item for item in items if item.stage in sources):
+        names = re.findall(r"\bfrom=([^,\s]+)", " ".join(item.flags))
+        names += item.text.split()[:1] if item.keyword == "FROM" else []
+        sources[item.stage] |= {named[name.lower()] for name in names if name.lower() in named}
+    found, new = set[int](), {source for stage in image if stage in sources for source in sources[stage]}
+    while new:
+        found |= new
+        new = {source for stage in new for source in sources[stage]} - found
+    return frozenset(found)
 
 
 def _legacy(item: Instruction) -> tuple[tuple[str, str], ...]:
@@ -264,7 +286,7 @@ def copied_files(path: Path) -> list[str]:
 
 def decides_torch(contents: Contents) -> Line | None:
     """Return the line of a base image that has a torch or CUDA of its own and cannot be read; None if all can."""
-    rows = (row.line for row in contents.skipped if of_base(row.line) and not row.harmless)
+    rows = (row.line for row in contents.skipped if row.why == _UNREAD)
     return next((line for line in rows if _WITH_TORCH.search(line.text.split()[1].lower())), None)
 
 
@@ -383,10 +405,7 @@ def _base(line: Line, image: str) -> Contents:
         return requirements
     if parts := _SYSTEM_IMAGE.fullmatch(image):
         return take(line, "os", f"{parts['name']}{parts['version']}")
-    return skip(
-        line, "only tags of nvidia/cuda, pytorch/pytorch, python, ubuntu and debian can be interpreted; "
-        "envkit chooses the base"
-    )  # fmt: skip
+    return skip(line, _UNREAD)
 
 
 def _workdir(step: _Step) -> Contents:
