@@ -1,7 +1,7 @@
 """Resolve what envkit prints on an index of exactly the files that the indexes are recorded to have.
 
     python -m benchmarks.printed_lines [--lines 300] [--formats pip uv] [--pip 40] [--install 3] [--lock 6]
-    python -m benchmarks.printed_lines --real 1 [--torch 2.15.0]
+    python -m benchmarks.printed_lines --real 20 [--record FILE] [--torch 2.15.0]
 
 A sample of every torch, CUDA, platform, source and Python of the facts is printed in the formats for pip, uv and
 requirements files. uv resolves each of them as it is printed, for the platform and the Python of the answer; pip
@@ -12,16 +12,20 @@ tags of the build. numpy, setuptools and cuda-bindings are there, too; other dep
 
 A line misses if a tool does not resolve it to the versions of the answer.
 
-With `--real`, lines for this machine's Python are installed from the Python index of this machine's configuration into
-new environments, and each package that they name is imported. A line with CUDA is a download of about 3 GB.
+With `--real`, lines for this machine's Python are installed by uv from the Python index of this machine's configuration
+into new environments, one after the other, and each package that they name is imported. A line with CUDA is a download
+of about 3 GB and needs up to 8 GB on disk until the next one begins; NVIDIA's packages are kept for the next line of
+the same CUDA, up to 4 GB. `--record FILE` keeps the results of finished lines, so that a run that was stopped continues.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,6 +61,8 @@ _OTHERS = {
 # Wheels with CUDA on the Python index require NVIDIA's since 1.13; before, they contain CUDA.
 _NVIDIA, _NVIDIA_SINCE = "nvidia-cuda-runtime", (1, 13)
 _PARALLEL = 2
+# Bytes of uv's cache that are kept from one real line to the next.
+_KEPT = 4_000_000_000
 FORMATS = tuple(sorted(WHEEL_FORMATS))
 _EXPORTED = ("PATH", "HOME", "TMPDIR", "LANG")
 
@@ -288,36 +294,87 @@ def swept(
     return asked, [miss for miss in misses if miss is not None]
 
 
-def real(answers: Sequence[Resolution]) -> list[Miss]:
-    """Install lines from the configured Python index into new environments and import what they name."""
-    misses = []
-    for answer in answers:
-        text, began = text_of(answer, "pip").strip(), time.monotonic()
-        tell(f"$ {text}")
-        with tempfile.TemporaryDirectory(prefix="printed-real-") as here:
-            subprocess.run([sys.executable, "-m", "venv", f"{here}/venv"], check=True)
-            python = f"{here}/venv/bin/python"
-            commands = [[python, "-m", "pip", "install", "--no-cache-dir", *words] for words in installs(text)]
-            checked = "; ".join(f"import {name}; print('{name}==' + {name}.__version__)" for name in answer.files)
-            found = _judged("pip install", answer, [*commands, [python, "-c", checked]], dict(os.environ), here)
-            size = sum(
-                path.stat().st_size for path in Path(here).rglob("*") if path.is_file() and not path.is_symlink()
-            )
-        tell(f"  {found or 'installed and imported'}: {size / 1e9:.1f} GB on disk, {time.monotonic() - began:.0f} s")
-        misses += [found] if found else []
+def real(answers: Sequence[Resolution], record: Path | None, installed: Callable[..., Installed]) -> list[Miss]:
+    """Install lines from the configured Python index, one after the other, and import what they name.
+
+    Args:
+        answers: those with equal CUDA should be neighbors, because they share NVIDIA's packages.
+        record: gets a JSON line for each answer that is finished; answers that it has are not installed again.
+        installed: installs one answer with a folder as uv's cache.
+    """
+    finished = {line["words"]: line for line in map(json.loads, record.read_text().splitlines())} if (
+        record is not None and record.exists()
+    ) else {}  # fmt: skip
+    misses: list[Miss] = []
+    cuda = None
+    with tempfile.TemporaryDirectory(prefix="printed-real-") as scratch:
+        cache = Path(scratch, "cache")
+        for number, answer in enumerate(answers, 1):
+            if answer.cuda != cuda or on_disk(cache) > _KEPT:
+                shutil.rmtree(cache, ignore_errors=True)
+                cuda = answer.cuda
+            words = text_of(answer, "pip").strip()
+            line = finished.get(words)
+            if line is None:
+                done = installed(answer, cache)
+                line = {"words": words, "miss": done.miss and done.miss.why, "bytes": done.size, "s": done.seconds}
+                if record is not None:
+                    with record.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+            misses += [Miss("uv pip install", answer, line["miss"])] if line["miss"] else []
+            state = line["miss"] or "installed and imported"
+            tell(f"{number}/{len(answers)} $ {words}")
+            tell(f"  {state}: {line['bytes'] / 1e9:.1f} GB on disk, {line['s']:.0f} s; {len(misses)} misses so far")
     return misses
 
 
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What became of a line that was installed."""
+
+    miss: Miss | None
+    size: int  # bytes on disk of the environment and uv's cache
+    seconds: float
+
+
+def installed(answer: Resolution, cache: Path) -> Installed:
+    """Install a line into a new environment, import every package that it names, and remove the environment."""
+    began = time.monotonic()
+    # uv makes hard links to its cache, which is on the same disk: a file counts once.
+    env = {**os.environ, "UV_CACHE_DIR": str(cache), "UV_LINK_MODE": "hardlink", "UV_PYTHON_DOWNLOADS": "never"}
+    commands = list(installs(text_of(answer, "pip")))
+    names = [found[0] for words in commands for word in words if (found := re.match(r"[a-z][a-z_-]*", word))]
+    with tempfile.TemporaryDirectory(prefix="venv-", dir=cache.parent) as here:
+        python = f"{here}/venv/bin/python"
+        lines = [[uv.binary(), "venv", "--python", sys.executable, f"{here}/venv"]]
+        lines += [[uv.binary(), "pip", "install", "--python", python, *words] for words in commands]
+        lines += [[python, "-c", "; ".join(f"import {name}; print('{name}==' + {name}.__version__)" for name in names)]]
+        miss = _judged("uv pip install", answer, lines, env, here)
+        size = on_disk(Path(here), cache)
+    # The next line has another torch; NVIDIA's packages are often the same.
+    subprocess.run([uv.binary(), "cache", "clean", *answer.files, "triton"], env=env, check=True, capture_output=True)
+    return Installed(miss, size, time.monotonic() - began)
+
+
+def on_disk(*folders: Path) -> int:
+    """Return the bytes that the files of folders use; those with several names count once."""
+    found = (path.lstat() for folder in folders for path in folder.rglob("*") if not path.is_dir())
+    return sum({status.st_ino: status.st_blocks * 512 for status in found}.values())
+
+
 def chosen_for_real(facts: Facts, count: int, torch: str | None, seed: int) -> list[Resolution]:
-    """Return answers for the Python index and this Python: the newest torch first, then others at random."""
-    own = [
-        answer for build, answer in family_files.answers(facts)
+    """Return answers with different torch for the Python index and this Python: the newest, then others at random.
+
+    Those of equal CUDA are neighbors.
+    """
+    own = {
+        build.torch: answer for build, answer in family_files.answers(facts)
         if (build.source, build.platform, answer.python) == ("pypi", "linux-64", PYTHON)
         and torch in (None, build.torch)
-    ]  # fmt: skip
-    own.sort(key=lambda answer: key(answer.torch))
-    newest = own.pop()
-    return [newest, *Random(seed).sample(own, min(count - 1, len(own)))]  # noqa: S311 - the same answers everywhere
+    }  # fmt: skip
+    newest, *others = sorted(own, key=key, reverse=True)
+    chosen = Random(seed).sample(others, min(count - 1, len(others)))  # noqa: S311 - the same answers everywhere
+    return [own[name] for name in (newest, *sorted(chosen, key=key, reverse=True))]
 
 
 def main() -> int:
@@ -331,11 +388,13 @@ def main() -> int:
     parser.add_argument("--lock", type=int, default=6)
     parser.add_argument("--real", type=int, default=0)
     parser.add_argument("--torch")
+    parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     facts = load()
     if options.real:
         answers = chosen_for_real(facts, options.real, options.torch, options.seed)
-        misses, against = real(answers), f"{len(answers)} lines installed from the Python index, Python {PYTHON}"
+        misses = real(answers, options.record, installed)
+        against = f"{len(answers)} lines installed from the Python index, Python {PYTHON}"
     else:
         answers = sample(facts, options.lines, options.seed)
         counts = {"pip": options.pip, "install": options.install, "lock": options.lock}
