@@ -13,8 +13,6 @@ from tests.lock.served import Served, Site
 from tests.support.family_files import folders, listed
 
 FACTS = load()
-# Releases that the copies of the pages have and the facts leave out: 0.15.1 and 2.0.1 followed for the same torch.
-LEFT_OUT = ("torchvision 0.15.0", "torchaudio 2.0.0")
 Check = Callable[..., tuple[int, str, str]]
 
 
@@ -36,13 +34,11 @@ class Pages:
 
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
-    """The pages with the recorded files, without those of LEFT_OUT, and the later ones of the facts."""
+    """The pages with the recorded files and the later ones of the facts."""
     with Served() as site:
         monkeypatch.setenv("ENVKIT_PYTORCH_INDEX", f"{site.url}/whl")
         found = Pages(site)
         for release in listed(FACTS):
-            if f"{release.package} {release.version.partition('+')[0]}" in LEFT_OUT:
-                continue
             for folder in folders(release, FACTS) if release.index != "pypi" else ():
                 for python in release.pythons:
                     tag = f"cp{python.replace('.', '')}"
@@ -114,6 +110,8 @@ def test_an_index_that_does_not_answer_is_exit_9(check: Check, monkeypatch: pyte
     monkeypatch.setenv("ENVKIT_PYTORCH_INDEX", "http://127.0.0.1:9/whl")
     code, out, err = check()
     assert (code, out, "connection refused" in err) == (9, "", True)
+    assert "hint: curl -I http://127.0.0.1:9/whl/cpu/torch/" in err
+    assert "ENVKIT_PYTORCH_INDEX=URL sets another index" in err
 
 
 @pytest.mark.parametrize(
