@@ -138,8 +138,14 @@ class Index:
     def _ask(self, package: str) -> FileList:
         url = f"{self.url.rstrip('/')}/{package}/"
         plain = f"{without_login(self.url).rstrip('/')}/{package}/"
-        with as_environment():
-            answer, data = persist(lambda: self._once(url, plain), PATIENCE)
+        try:
+            with as_environment():
+                answer, data = persist(lambda: self._once(url, plain), PATIENCE)
+        except EnvironmentProblem as error:
+            # A network that does not let the index through often has a mirror of it.
+            if error.hint is not None and self.variable not in error.hint:
+                error.hint += f"; {self.variable}=URL sets another index"
+            raise
         # application/vnd.pypi.simple.v1+json, or text/html
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
@@ -151,7 +157,7 @@ class Index:
             raise _no_list(plain, package, self.variable)
         today = _today(answer.headers.get("date"))
         file_list = FileList(package=package, url=shown(plain), files=_wheels(package, rows, plain), today=today)
-        _check_days(file_list)
+        _check_days(file_list, self.variable)
         return file_list
 
     def _once(self, url: str, plain: str) -> tuple[Answer, bytes]:
@@ -203,7 +209,7 @@ def _today(sent: str | None) -> date:
         return datetime.now(UTC).date()
 
 
-def _check_days(files: FileList) -> None:
+def _check_days(files: FileList, variable: str) -> None:
     """Refuse a list with upload times in the future, because release dates come from it.
 
     Raises:
@@ -214,7 +220,7 @@ def _check_days(files: FileList) -> None:
         raise IntegrityError(
             f"{files.url} lists {neutral(late.name)} as uploaded on {late.uploaded}, and today is {files.today}",
             # The clock of this machine is used only for an index without a Date header.
-            hint="use another index: ENVKIT_PYTHON_INDEX=URL; or correct its clock and that of this machine (date -u)",
+            hint=f"use another index: {variable}=URL; or correct its clock and that of this machine (date -u)",
         )
 
 

@@ -223,7 +223,7 @@ LISTED = {
 # Fault -> the days between which the index's certificate is valid.
 CLOCKS = {"has a certificate that is not valid yet": (30, 60), "has an expired certificate": (-60, -30)}
 OTHERS = {
-    "is down", "changes between two parts", "lists a wheel twice",
+    "is down", "changes between two parts", "lists a wheel twice", "sends an HTML page that is cut short",
     "is older than `--since`", "fills the disk while tables are written", "is terminated while tables are written",
 }  # fmt: skip
 
@@ -322,6 +322,7 @@ BAD = {
     "has a fat binary that points outside": _with(
         "torch/lib/libtorch_cuda.so", library() + fat_binary((2, 90), cut=99)
     ),
+    "has a version.py that contradicts METADATA": _with("torch/version.py", b"__version__ = '2.14.1'\ncuda = '13.2'\n"),
     "has a version.py that does not parse": _with("torch/version.py", b"cuda = ("),
 }
 
@@ -332,6 +333,20 @@ def test_a_wheel_that_is_not_sound(capsys: pytest.CaptureFixture[str], tmp_path:
     path.write_bytes(BAD[fault])
     refused(fault, prove(capsys, str(path), "--deep"), len(BAD[fault]))
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("lost", "where"),
+    [("</body></html>", "<body>"), ("</a>\n</body></html>", "<a>"), (">x</a>\n</body></html>", "<body>")],
+)
+def test_a_page_that_is_cut_short(index: Index, capsys: pytest.CaptureFixture[str], lost: str, where: str) -> None:
+    """Between links, inside of a link, and inside of its tag."""
+    page = html_page("torch", release()).decode()
+    assert page.endswith(lost)
+    index.site.put("/simple/torch/", page.removesuffix(lost).encode(), "text/html")
+    found = prove(capsys, "torch==2.15.0")
+    refused("sends an HTML page that is cut short", found, index.site.sent)
+    assert f"it ends inside {where}\n" in found[2]
 
 
 def test_a_release_listed_twice_with_other_hashes(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
