@@ -15,7 +15,8 @@ A line misses if a tool does not resolve it to the versions of the answer.
 With `--real`, lines for this machine's Python are installed by uv from the Python index of this machine's configuration
 into new environments, one after the other, and each package that they name is imported. A line with CUDA is a download
 of about 3 GB and needs up to 8 GB on disk until the next one begins; NVIDIA's packages are kept for the next line of
-the same CUDA, up to 4 GB. `--record FILE` keeps the results of finished lines, so that a run that was stopped continues.
+the same CUDA, up to 4 GB. `--record FILE` keeps the results of finished lines, so that a run that was
+stopped continues.
 """
 
 from __future__ import annotations
