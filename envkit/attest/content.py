@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envkit.ground import foreign
+from envkit.ground import trees
 from envkit.lock.model import Lock
 from envkit.plan.model import BuildPlan
 
@@ -130,4 +130,4 @@ def json_of(data: bytes, where: str) -> Any:
     Raises:
         UsageError: the document is not JSON.
     """
-    return foreign.json_tree(data, where, surrogates=True, hint="build the image again")
+    return trees.from_json(data, where, surrogates=True, hint="build the image again")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from envkit.attest import packages
 from envkit.attest.access import Access
 from envkit.attest.content import Content, Layer, Package, json_of, of_lock
-from envkit.ground import foreign
+from envkit.ground import foreign, trees
 from envkit.ground.errors import (
     EngineError,
     EnvironmentProblem,
@@ -97,7 +97,7 @@ def _of_file(path: Path) -> Content:
     except OSError as error:
         raise foreign.unreadable(path, error) from error
     try:
-        tree = foreign.json_tree(data, str(path)) if len(data) <= _MOST_FILE else None
+        tree = trees.from_json(data, str(path)) if len(data) <= _MOST_FILE else None
     except UsageError:
         tree = None  # some other file
     schema = tree.get("schema") if isinstance(tree, dict) else None

@@ -9,7 +9,7 @@ from typing import Any
 from envkit.doctor import symptoms
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight
 from envkit.doctor.trees import items, mapping
-from envkit.ground import foreign
+from envkit.ground import trees
 from envkit.ground.errors import UsageError
 from envkit.knowledge.failures import Row, rows
 from envkit.verify.record import MAX_FILE, SCHEMA
@@ -26,7 +26,7 @@ def read_record(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: the file does not exist, or is not a verify record.
     """
-    tree = foreign.json_file(path, MAX_FILE, hint="envkit verify IMAGE -o record.json")
+    tree = trees.from_json_file(path, MAX_FILE, hint="envkit verify IMAGE -o record.json")
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         schema = tree.get("schema") if isinstance(tree, dict) else None
         raise UsageError(f"{path} is not a verify record ({SCHEMA}): its schema is {schema!r:.80}",

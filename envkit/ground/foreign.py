@@ -1,8 +1,8 @@
 """The door to files and folders that someone else may have made: a checkout, a job, an image, an index.
 
 Such a file can be anything: a link to a private file, a pipe that nobody writes, a device, two gigabytes of one line,
-an integer of five thousand digits. One place opens them, one place limits and parses them, and one place writes into
-their folders, so that every reader refuses the same things in the same words.
+an integer of five thousand digits. One place opens them and writes into their folders, and `envkit.ground.trees` parses
+them, so that every reader refuses the same things in the same words.
 
 What a path may be depends on who chose it:
 
@@ -20,28 +20,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import math
 import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from envkit.ground import canonical
 from envkit.ground.errors import EnvkitError, UsageError
 
 MAX_TEXT = 1 << 20
 """Bytes of a text that people write: far more than anyone does."""
 MAX_LINES = 100_000
 """Lines of such a text."""
-MAX_DEPTH = 64
-"""Levels of lists and tables in JSON and TOML, as in YAML: far below Python's recursion limit."""
-_MAX_BITS = 1000  # of an integer, below `canonical.LARGEST`
 _MAX_LINKS = 40  # on the way to a file, as in Linux
-_MAX_DOTS = 64  # parts of one key of TOML; the parser needs the square of their number
 _CHUNK = 1 << 20
 # Names that a shell gives to what it opened for this process. Nobody else can give them a meaning.
 _OPENED_BY_SHELL = re.compile(r"/dev/(?:null|stdin|fd/\d+)|/proc/self/fd/\d+")
@@ -50,13 +43,6 @@ _KINDS = (
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
-)
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-# What TOML's dots are counted between: texts and comments whole, and each character that ends a key.
-_TOML = re.compile(
-    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:""")?|\'\'\'(?:[^\']|\'(?!\'\'))*+(?:\'\'\')?|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?'
-    r"|#[^\n]*+|(?P<dot>\.)|(?P<end>[,=\n\[\]{}])",
-    re.DOTALL,
 )
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)
 _FOLDER = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -243,77 +229,6 @@ def unreadable(
 ) -> EnvkitError:
     """Return the error for a file that the system cannot open or read."""
     return error(f"{path}: {(problem.strerror or 'cannot be read').lower()}", hint=hint or f"ls -l {path}")
-
-
-def json_tree(
-    data: bytes | str,
-    where: str,
-    *,
-    unique: bool = False,
-    surrogates: bool = False,
-    error: type[EnvkitError] = UsageError,
-    hint: str | None = None,
-) -> Any:
-    """Return the tree of a JSON text: numbers are finite (`envkit.ground.canonical.parse`), texts are valid Unicode.
-
-    Args:
-        data: the text; bytes are UTF-8.
-        where: its name in errors.
-        unique: refuse a key that is given twice, of which parsers use the first or the last.
-        surrogates: allow texts with half of a surrogate pair, which no file or terminal can have.
-        error: the class of the error.
-        hint: its hint.
-
-    Raises:
-        EnvkitError: it is not such a text, or deeper than `MAX_DEPTH`.
-    """
-    try:
-        source = data if isinstance(data, str) else data.decode("utf-8-sig")
-        tree = canonical.parse(source, object_pairs_hook=_without_duplicates if unique else None)
-        _check_depth(tree)
-        if not surrogates and _SURROGATE.search(source):
-            _check_leaves(tree)
-    except (ValueError, RecursionError) as problem:
-        raise error(f"{where} is not JSON: {_reason(problem)}", hint=hint) from problem
-    return tree
-
-
-def json_file(
-    path: Path,
-    most: int,
-    *,
-    root: Path | None = None,
-    unique: bool = False,
-    error: type[EnvkitError] = UsageError,
-    hint: str | None = None,
-) -> Any:
-    """Return the tree of a JSON file of at most `most` bytes: `read` and `json_tree`.
-
-    Raises:
-        EnvkitError: as these.
-    """
-    data = read(path, most, root=root, error=error, hint=hint)
-    return json_tree(data, str(path), unique=unique, error=error, hint=hint)
-
-
-def toml_tree(
-    source: str, where: str, *, error: type[EnvkitError] = UsageError, hint: str | None = None
-) -> dict[str, Any]:
-    """Return the tree of a TOML text: numbers are finite, and it has at most `MAX_DEPTH` levels.
-
-    Raises:
-        EnvkitError: it is not such a text.
-    """
-    import tomllib  # noqa: PLC0415 - takes milliseconds, and most folders have no settings file
-
-    try:
-        _check_dots(source)
-        tree = tomllib.loads(source, parse_float=_finite)
-        _check_depth(tree)
-        _check_leaves(tree)
-    except (ValueError, RecursionError) as problem:
-        raise error(f"{where}: {_reason(problem)}", hint=hint) from problem
-    return tree
 
 
 def write(
@@ -600,73 +515,3 @@ def _kind(status: os.stat_result) -> str:
 
 def _size(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count} bytes"
-
-
-def _finite(number: str) -> float:
-    value = float(number.replace("_", ""))
-    if not math.isfinite(value):
-        raise ValueError(f"{number[:20]} is not a finite number")
-    return value
-
-
-# JSON parsers use the first or the last of two equal keys, so what a reviewer reads might not be what is used.
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r:.80} is given twice")
-    return table
-
-
-def _check_depth(tree: Any) -> None:
-    """Raise ValueError if the lists and tables of a tree have more than `MAX_DEPTH` levels."""
-    level, depth = _inner([tree]), 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-        level = _inner([item for node in level for item in (node.values() if isinstance(node, dict) else node)])
-
-
-def _inner(values: Sequence[Any]) -> list[Any]:
-    return [value for value in values if isinstance(value, dict | list)]
-
-
-def _check_leaves(tree: Any) -> None:
-    """Raise ValueError for a text with half of a surrogate pair, and for an integer of hundreds of digits."""
-    waiting = [tree]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            waiting += [*value, *value.values()]
-        elif isinstance(value, list):
-            waiting += value
-        elif isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
-            raise ValueError("a text has half of a surrogate pair")
-        elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
-            raise ValueError(f"an integer of {value.bit_length()} bits")
-
-
-def _check_dots(source: str) -> None:
-    if source.count(".") <= _MAX_DOTS:
-        return
-    dots = 0
-    for token in _TOML.finditer(source):
-        if token["dot"]:
-            dots += 1
-            if dots > _MAX_DOTS:
-                line = source.count("\n", 0, token.start()) + 1
-                raise ValueError(f"a key has more than {_MAX_DOTS} parts (at line {line})")
-        elif token["end"]:
-            dots = 0
-
-
-def _reason(problem: Exception) -> str:
-    if isinstance(problem, RecursionError):
-        return f"nested deeper than {MAX_DEPTH} levels"
-    # Python's own message about long integers speaks of a function that a user cannot call.
-    if "integer string conversion" in str(problem):
-        return "an integer of more than 4300 digits"
-    if isinstance(problem, UnicodeDecodeError):
-        return f"byte 0x{problem.object[problem.start]:02x} at {problem.start} is not UTF-8"
-    return str(problem)

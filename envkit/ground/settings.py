@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import foreign, schemas
+from envkit.ground import foreign, schemas, trees
 from envkit.ground.errors import UsageError, masked, shown
 from envkit.ground.sizes import parse_size
 from envkit.ground.text import neutral, similar
@@ -468,7 +468,7 @@ def _tree(path: Path) -> dict[str, object]:
 
 
 def _toml(path: Path, root: Path | None = None) -> dict[str, Any]:
-    return foreign.toml_tree(
+    return trees.from_toml(
         foreign.text(path, root=root), str(path), hint=f"fix {path.name}, or run from another folder"
     )
 

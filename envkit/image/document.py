@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import foreign, platforms
+from envkit.ground import platforms, trees
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
 from envkit.image.reference import is_digest
@@ -52,7 +52,7 @@ def parse_json(data: bytes, where: str, *, hint: str = _AGAIN) -> dict[str, Any]
     Raises:
         IntegrityError: the bytes are not a JSON object; its next step is `hint`.
     """
-    tree = foreign.json_tree(data, where, surrogates=True, error=IntegrityError, hint=hint)
+    tree = trees.from_json(data, where, surrogates=True, error=IntegrityError, hint=hint)
     if not isinstance(tree, dict):
         raise IntegrityError(f"{where} is not a JSON object", hint=hint)
     return tree

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name
 
-from envkit.ground import foreign
+from envkit.ground import trees
 from envkit.ground.errors import ConflictError, EnvironmentProblem
 from envkit.lock import sizes, uv
 from envkit.lock.places import Places
@@ -74,7 +74,7 @@ def choose(
 def parse(text: str, ranks: Mapping[Tag, int], names: Collection[str]) -> list[dict[str, Any]]:
     """Return the rows of a pylock.toml that have no compatible wheel, sorted by name; each has an sdist."""
     rows = []
-    tree = foreign.toml_tree(text, "the lock of uv", error=EnvironmentProblem)
+    tree = trees.from_toml(text, "the lock of uv", error=EnvironmentProblem)
     for row in sorted(tree.get("packages", []), key=lambda row: str(row["name"])):
         if canonicalize_name(row["name"]) not in names or has_wheel(row, ranks):
             continue

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground import foreign
+from envkit.ground import foreign, trees
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.store import write_atomic
 from envkit.lock.model import FILE
@@ -117,7 +117,7 @@ def read_lock(path: Path) -> Lock:
         if isinstance(error.__cause__, FileNotFoundError):
             raise LockError(f"there is no lock at {path}", hint="envkit lock") from error
         raise
-    tree = foreign.json_tree(data, str(path), unique=True, hint="envkit lock writes a new one")
+    tree = trees.from_json(data, str(path), unique=True, hint="envkit lock writes a new one")
     return lock_from_json(tree, str(path))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from envkit.ground import foreign
+from envkit.ground import trees
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.platforms import platform as by_name
 from envkit.lock.values import last_part
@@ -76,7 +76,7 @@ def parse_pylock(text: str, ranks: Mapping[Tag, int], *, without: Collection[str
     Raises:
         EnvironmentProblem: a package has no compatible wheel, or its wheel has no SHA-256, so it cannot be locked.
     """
-    rows = foreign.toml_tree(text, "the lock of uv", error=EnvironmentProblem).get("packages", [])
+    rows = trees.from_toml(text, "the lock of uv", error=EnvironmentProblem).get("packages", [])
     wheels = [_best_wheel(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
     return tuple(sorted(wheels, key=lambda wheel: wheel.name))
 

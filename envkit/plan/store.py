@@ -8,7 +8,7 @@ from dataclasses import fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
-from envkit.ground import foreign
+from envkit.ground import trees
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.store import write_atomic
 from envkit.plan.model import SCHEMA, BuildPlan, Copied, Installer, Smoke
@@ -60,7 +60,7 @@ def read_plan(path: Path) -> BuildPlan:
     Raises:
         UsageError: the file cannot be read or does not contain a plan.
     """
-    return plan_from_json(foreign.json_file(path, _MOST_BYTES, hint=_HINT), str(path))
+    return plan_from_json(trees.from_json_file(path, _MOST_BYTES, hint=_HINT), str(path))
 
 
 def store_plan(folder: Path, plan: BuildPlan) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
-from envkit.ground import foreign, strictyaml
+from envkit.ground import strictyaml, trees
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
 from envkit.plan.requirements import FAMILY, Contents, Line, Target, included, index, skip, sort, take
@@ -71,7 +71,7 @@ def parsed(name: str, text: str) -> Mapping[str, Any]:
         UsageError: the text is not TOML.
     """
     hint = f"fix {name}, or envkit init FILE to read another file"
-    return foreign.toml_tree(text, f"{name} is not TOML", hint=hint)
+    return trees.from_toml(text, f"{name} is not TOML", hint=hint)
 
 
 _UV_SKIPPED = {

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from envkit.ground import foreign
+from envkit.ground import trees
 from envkit.ground.errors import ConflictError, IntegrityError
 from envkit.image.tarstream import Kind, Source, entries
 
@@ -115,7 +115,7 @@ def _read(source: Source, seen: _Seen, name: str) -> None:
 
 
 def _project(seen: _Seen, name: str) -> Project:
-    tree = foreign.toml_tree(
+    tree = trees.from_toml(
         seen.texts.get("pyproject.toml", ""),
         f"pyproject.toml of {name}",
         error=IntegrityError,

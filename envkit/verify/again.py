@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.checks import thresholds
 from envkit.checks.catalog import CheckEntry, judges
-from envkit.ground import foreign
+from envkit.ground import trees
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.verify.baseline import CHECK as BASELINE_CHECK
 from envkit.verify.baseline import held_to
@@ -49,7 +49,7 @@ def read_record(path: Path) -> dict[str, Any]:
         UsageError: the file does not exist, is not a record, or has another schema.
         IntegrityError: the record was changed after it was written.
     """
-    tree = foreign.json_file(path, MAX_FILE, hint=_NEW_RECORD)
+    tree = trees.from_json_file(path, MAX_FILE, hint=_NEW_RECORD)
     schema = tree.get("schema") if isinstance(tree, dict) else None
     if schema != SCHEMA:
         raise UsageError(f"{path}: schema is {schema!r:.80}, not {SCHEMA!r}", hint=_NEW_RECORD)

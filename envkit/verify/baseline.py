@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks.model import Finding, Verdict
-from envkit.ground import foreign
+from envkit.ground import trees
 from envkit.ground.errors import UsageError
 from envkit.ground.store import write_atomic
 from envkit.verify.compare.decide import Rule
@@ -59,7 +59,7 @@ def read_baseline(path: Path) -> Baseline:
     Raises:
         UsageError: the file does not exist, or is not a baseline file.
     """
-    tree = foreign.json_file(path, MAX_FILE, hint=_MAKE)
+    tree = trees.from_json_file(path, MAX_FILE, hint=_MAKE)
     try:
         _check(tree)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks import catalog
-from envkit.ground import foreign, strictyaml
+from envkit.ground import strictyaml, trees
 from envkit.ground.canonical import digest_of
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.verify.payload import suite_digest
@@ -95,7 +95,7 @@ def questions_of(text: str, where: str) -> tuple[Question, ...]:
         UsageError: the text has no questions.
         IntegrityError: a question was changed after it was written.
     """
-    tree = foreign.json_tree(text, where, hint=_HINT)
+    tree = trees.from_json(text, where, hint=_HINT)
     try:
         if tree["schema"] != SCHEMA:
             raise UsageError(f"{where}: schema is {tree['schema']!r:.80}, not {SCHEMA!r}", hint=_HINT)

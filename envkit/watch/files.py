@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import foreign
+from envkit.ground import foreign, trees
 from envkit.ground.errors import EnvkitError
 from envkit.watch.injected import envkit_watch_endings as endings
 from envkit.watch.injected import envkit_watch_stream as stream
@@ -181,7 +181,7 @@ class Folder:
             raise DamagedFileError(f"more than {_MOST_LINES} lines")
         found: dict[str, dict[str, Any]] = {}
         for number, line in enumerate(lines, 1):
-            fact, fields = _typed(foreign.json_tree(line, f"line {number}", error=DamagedFileError), number)
+            fact, fields = _typed(trees.from_json(line, f"line {number}", error=DamagedFileError), number)
             found.setdefault(fact, fields)
         return found
 

@@ -47,7 +47,7 @@ OPENERS = {
 }  # fmt: skip
 
 PARSERS = {
-    "the parsers themselves": {"envkit.ground.canonical", "envkit.ground.foreign", "envkit.ground.strictyaml"},
+    "the parsers themselves": {"envkit.ground.canonical", "envkit.ground.strictyaml", "envkit.ground.trees"},
     "files of this installation": {
         "envkit.checks.thresholds", "envkit.cli.schema", "envkit.facts.evidence", "envkit.facts.load",
         "envkit.facts.snapshot", "envkit.ground.installation", "envkit.project.installers", "envkit.verify.record",

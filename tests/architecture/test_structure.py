@@ -101,4 +101,4 @@ def test_files_of_others_pass_one_door(
 def test_no_other_module_reads_toml(package: list[measures.Module]) -> None:
     assert measures.takers(package, "tomllib", "loads") == set()
     plain = {one.name for one in package if measures.imports(one, "tomllib")}
-    assert plain == {"envkit.ground.foreign"}
+    assert plain == {"envkit.ground.trees"}

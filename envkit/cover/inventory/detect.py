@@ -9,7 +9,7 @@ from typing import Any
 from envkit.cover.hosts import Inventory
 from envkit.cover.inventory import diagnosis, kubernetes, plain, slurm, smi
 from envkit.facts.model import Facts
-from envkit.ground import foreign
+from envkit.ground import trees
 from envkit.ground.errors import UsageError
 
 FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm", "doctor")
@@ -33,7 +33,7 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
     if not clean.strip():
         raise UsageError(f"{where} has no hosts", hint=_HINT)
     if clean.lstrip()[0] in "[{":
-        tree = foreign.json_tree(clean, where, surrogates=True, hint="kubectl get nodes -o json > FILE")
+        tree = trees.from_json(clean, where, surrogates=True, hint="kubectl get nodes -o json > FILE")
         inventory = _of_json(tree, facts, form, where)
     else:
         try:
