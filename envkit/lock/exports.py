@@ -62,6 +62,7 @@ def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
         lines += [f"--index-url {indexes[0]}", *(f"--extra-index-url {index}" for index in indexes[1:])]
     else:
         lines += [f"--extra-index-url {index}" for index in [_index(lock)] if index]
+    lines += _more(lock)
     lines += [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in lock.wheels]
     return _text(lines)
 
@@ -108,6 +109,7 @@ def environment(lock: Lock) -> str:
     if lock.wheels:
         lines += ["  - pip:"]
         lines += [f"      - {_quoted(f'--extra-index-url {index}')}" for index in [_index(lock)] if index]
+        lines += [f"      - {_quoted(option)}" for option in _more(lock)]
         lines += [f"      - {_quoted(f'{wheel.name}=={wheel.version}')}" for wheel in lock.wheels]
     return _text(lines)
 
@@ -123,6 +125,16 @@ FORMATS: Mapping[str, Callable[[Lock], str]] = {
 def _index(lock: Lock) -> str | None:
     index = dict(lock.request).get("index")
     return index if isinstance(index, str) else None
+
+
+def _more(lock: Lock) -> list[str]:
+    """Return the options for the indexes and pages that the definition adds to the Python index."""
+    request = dict(lock.request)
+    values = {key: request.get(key) for key in ("indexes", "package_indexes", "find_links")}
+    found = {key: value if isinstance(value, tuple) else () for key, value in values.items()}
+    # The only index of a package follows its name.
+    urls = dict.fromkeys((*found["indexes"], *(text.partition(" ")[2] for text in found["package_indexes"])))
+    return [*(f"--extra-index-url {url}" for url in urls), *(f"--find-links {url}" for url in found["find_links"])]
 
 
 def _quoted(text: str) -> str:

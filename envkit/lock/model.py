@@ -108,7 +108,9 @@ class Wheel:
     url: str  # as in the index, without login and query; below the public PyTorch index also if a mirror was used
     sha256: str
     size: int  # bytes
-    source: str  # 'pytorch' | 'pypi' | BUILT: built from a row of `Lock.sources`, and `url` is that row's
+    # 'pytorch': the index of the torch family; 'pypi': the Python index, or one that the definition adds; BUILT: built
+    # from a row of `Lock.sources`, and `url` is that row's.
+    source: str
 
     @property
     def download(self) -> str | None:

@@ -21,7 +21,13 @@ def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, Re
         base: the base's reference, or `bootstrap:debian/bookworm`, or `none`.
     """
     # These fields were added later; leaving out empty ones keeps older locks valid.
-    later = (("constraints", plan.constraints), ("allow_source", plan.allow_source))
+    later = (
+        ("constraints", plan.constraints),
+        ("allow_source", plan.allow_source),
+        ("find_links", plan.find_links),
+        ("indexes", plan.indexes),
+        ("package_indexes", tuple(f"{name} {url}" for name, url in plan.package_indexes)),
+    )
     return (
         ("os", plan.resolution.os),
         ("glibc", glibc),

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from envkit.ground import paths, platforms
 from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, UsageError
@@ -28,6 +30,12 @@ _NO_ANSWER = re.compile(
     re.IGNORECASE,
 )
 _SOURCE_ONLY = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)` because building from source is disabled")
+# uv goes on without the package, so that its absence looks like the cause.
+_REFUSED = re.compile(
+    r"An index(?: URL)? \((?P<url>[^)\s]+)\) (?:could not be queried due to a lack of valid authentication credentials"
+    r" \((?P<status>[^)]*)\)|returned a (?P<other>403 Forbidden))"
+)
+_MISSING = re.compile(r"[Bb]ecause ([A-Za-z0-9._-]+) was not found in the package registry")
 _UNDATED = re.compile(r"missing an upload date|upload.time", re.IGNORECASE)
 _LINES = 30  # of uv's explanation, which may have hundreds
 
@@ -56,14 +64,19 @@ class Limits:
 class Index:
     """Where uv searches for packages."""
 
-    url: str | None  # the only index; None = uv's default
-    pages: str | None = None  # a flat page that lists further wheels (`--find-links`)
+    url: str | None  # the index that is searched last; None = uv's default
+    pages: str | None = None  # a flat page that lists the torch family (`--find-links`)
+    links: Sequence[str] = ()  # further flat pages
+    first: Sequence[str] = ()  # indexes that are searched before `url`: the first that has a package decides
+    own: Mapping[str, str] = field(default_factory=dict)  # package -> the only index that it comes from
     ca_bundle: str | None = None  # PEM file
 
     @property
     def shown(self) -> str:
         """Its name in messages."""
-        return without_login(self.pages or self.url or "") or "the Python index"
+        places = (*self.own.values(), *self.first, *self.links)
+        names = [without_login(self.pages or self.url or "") or "the Python index", *map(without_login, places)]
+        return " and ".join(dict.fromkeys(names))
 
 
 def compile_wheels(
@@ -101,7 +114,8 @@ def compile_wheels(
             ":all:",
             "--find-links",
             str(wheels),
-            *(["--find-links", index.pages] if index.pages else []),
+            *(word for page in (index.pages, *index.links) if page for word in ("--find-links", page)),
+            *(word for url in index.first for word in ("--index", url)),
             *(["--constraints", "constraints.txt"] if lines else []),
         ]
         options += _preferences(limits.preferred, folder)
@@ -147,14 +161,15 @@ def _compile(
 ) -> str:
     for line in requirements:
         _check(line)
-    (folder / "wanted.in").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+    name, text = _wanted(requirements, index)
+    (folder / name).write_text(text, encoding="utf-8")
     # --no-config: with configuration of the user or of a project, the same plan could give another lock.
     argv = [binary(), "pip", "compile", "--no-config", "--no-progress", "--format", "pylock.toml", "--no-header"]
     # uv needs an interpreter to start, and must not download one for it. The two options after it replace its version
     # and platform by those of the image.
     argv += ["--no-python-downloads", "--python", sys.executable]
     argv += ["--python-version", target.python, "--python-platform", platform(target), *options]
-    argv += [*(["--exclude-newer", as_of] if as_of else []), "wanted.in"]
+    argv += [*(["--exclude-newer", as_of] if as_of else []), name]
     # In a variable, because an index may contain a login and every user can see the arguments of a process.
     more = cache(os.environ, folder) | ({"UV_DEFAULT_INDEX": index.url} if index.url else {})
     env = child.environment(index.ca_bundle, more)
@@ -163,6 +178,24 @@ def _compile(
         output = done.stderr.decode(errors="replace")
         raise _failure(output, requirements, index=index, folder=str(folder), as_of=as_of)
     return done.stdout.decode()
+
+
+def _wanted(requirements: Sequence[str], index: Index) -> tuple[str, str]:
+    """Return the name and text of the file with the requirements; only a project can give a package its own index."""
+    own = {name: url for name, url in index.own.items() if any(_is_named(line, name) for line in requirements)}
+    if not own:
+        return "wanted.in", "".join(f"{line}\n" for line in requirements)
+    lines = ["[project]", 'name = "envkit-lock"', 'version = "0"', f"dependencies = {json.dumps(list(requirements))}"]
+    for number, url in enumerate(dict.fromkeys(own.values())):
+        lines += ["[[tool.uv.index]]", f'name = "index-{number}"', f"url = {json.dumps(url)}", "explicit = true"]
+    numbers = {url: number for number, url in enumerate(dict.fromkeys(own.values()))}
+    lines += ["[tool.uv.sources]"]
+    lines += [f'{name} = {{ index = "index-{numbers[url]}" }}' for name, url in own.items()]
+    return "pyproject.toml", "".join(f"{line}\n" for line in lines)
+
+
+def _is_named(line: str, name: str) -> bool:
+    return canonicalize_name(Requirement(line).name) == name
 
 
 def binary() -> str:
@@ -222,6 +255,14 @@ def _failure(output: str, requirements: Sequence[str], *, index: Index, folder: 
             f"--as-of: {index_name} does not publish upload times",
             details=lines,
             hint="remove --as-of, or use an index that publishes them (ENVKIT_PYTHON_INDEX, ENVKIT_PYTORCH_INDEX)",
+        )
+    refused = _REFUSED.search(output)
+    if refused is not None:
+        url, missing = without_login(refused["url"]), _MISSING.search(output)
+        return EnvironmentProblem(
+            f"{url} refuses {missing[1] if missing else 'a package'}: {refused['status'] or refused['other']}",
+            details=lines,
+            hint=f"add the login to ~/.netrc: machine {urlsplit(url).hostname} login USER password TOKEN",
         )
     source = _SOURCE_ONLY.search(output)
     if source is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -73,10 +74,10 @@ def solve(
     stages = [
         # Built wheels are requirements of `rest`, which the first solve includes only without an own index.
         _Stage(wanted=tuple(torch), index=_torch_index(places), own=True),
-        _Stage(wanted=rest, index=_python_index(places), built=tuple(built)),
+        _Stage(wanted=rest, index=_python_index(plan, places), built=tuple(built)),
     ]
     if not own_index:
-        stages = [_Stage(wanted=(*torch, *rest), index=_python_index(places), built=tuple(built))]
+        stages = [_Stage(wanted=(*torch, *rest), index=_python_index(plan, places), built=tuple(built))]
     stages = [stage for stage in stages if stage.wanted]
     kept = {name: version for name, version in previous.wheels.items() if name not in names}
     try:
@@ -177,18 +178,31 @@ def _torch_index(places: Places) -> uv.Index:
     return uv.Index(url=url, pages=places.torch_pages, ca_bundle=places.ca_bundle)
 
 
-def _python_index(places: Places) -> uv.Index:
-    return uv.Index(url=places.python_index, ca_bundle=places.ca_bundle)
+def _python_index(plan: BuildPlan, places: Places) -> uv.Index:
+    return uv.Index(
+        url=places.python_index,
+        links=plan.find_links,
+        first=plan.indexes,
+        own={name: places.fetch_url(url) for name, url in plan.package_indexes},
+        ca_bundle=places.ca_bundle,
+    )
 
 
 def _sized(rows: Sequence[IndexWheel], index: uv.Index) -> tuple[IndexWheel, ...]:
     # Split by the index that lists the file: its login and the addresses it may lead to depend on that index.
     unknown = [row.url for row in rows if row.size is None]
-    listed = [url for url in unknown if _is_listed(url, index.pages)]
-    known = sizes.ask(listed, index=index.pages, ca_bundle=index.ca_bundle)
+    known: dict[str, int] = {}
+    for place in (index.pages, *index.links, *index.first, *index.own.values()):
+        listed = [url for url in unknown if url not in known and _is_near(url, place)]
+        known |= sizes.ask(listed, index=place, ca_bundle=index.ca_bundle) if listed else {}
     others = [url for url in unknown if url not in known]
     known |= sizes.ask(others, index=index.url, ca_bundle=index.ca_bundle)
     return tuple(replace(row, size=row.size or known[row.url]) for row in rows)
+
+
+def _is_near(url: str, place: str | None) -> bool:
+    """Return whether a file is on the server of an index or page."""
+    return place is not None and urlsplit(url).netloc == urlsplit(place).netloc.rpartition("@")[2]
 
 
 def _is_listed(url: str, pages: str | None) -> bool:

@@ -44,6 +44,9 @@ KEYS = {
     "pip": "additional packages from the Python index, wheels only",
     "constraints": "versions of packages that other packages require: numpy<2 (see below)",
     "allow_source": "packages that envkit may build from source in a sandbox (see docs/source.md)",
+    "find_links": "pages that link to more wheels, as pip's --find-links (see below)",
+    "indexes": "more package indexes, searched before the Python index (see below)",
+    "package_indexes": "packages that come from an index of their own: NAME: URL (see below)",
     "requirements": "requirements files in this folder, read as if their lines were under pip (see below)",
     "apt": "additional system packages on Debian and Ubuntu",
     "rpm": "additional system packages on Rocky Linux, UBI and CentOS",
@@ -91,6 +94,8 @@ _LISTS = (
     "pip",
     "constraints",
     "allow_source",
+    "find_links",
+    "indexes",
     "apt",
     "rpm",
     "requirements",
@@ -98,6 +103,7 @@ _LISTS = (
     "ports",
     "volumes",
 )
+_MAPPINGS = ("request", "env", "labels", "package_indexes")
 
 NO_FLAGS: Mapping[str, Any] = MappingProxyType({})
 """The values of flags if none is given."""
@@ -123,6 +129,9 @@ class Definition:
     pip: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     allow_source: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    package_indexes: tuple[tuple[str, str], ...] = ()  # normalized name (PEP 503), URL
     requirements: tuple[str, ...] = ()  # files, relative to `folder`
     listed: Listed = field(default_factory=Listed)  # the contents of these files
     apt: tuple[str, ...] = ()
@@ -218,7 +227,7 @@ def parse(text: str, *, where: str, folder: Path, given: Mapping[str, Any] = NO_
             faults[0], details=shown(faults[1:]), hint="`envkit help images` lists every key and its meaning"
         )
     values["smoke"] = Smoke(**values.get("smoke", {}))
-    for key in ("request", "env", "labels"):
+    for key in _MAPPINGS:
         values[key] = tuple(sorted(values.get(key, {}).items()))
     return Definition(name=Path(where).stem, where=where, listed=listed, folder=str(folder), **values)
 
@@ -268,10 +277,10 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
     if of_torch.settings:
         values["request"] = with_listed(values.get("request", {}), of_torch, faults)
         values["listed"] = replace(definition.listed, settings=(*definition.listed.settings, *of_torch.settings))
-    own = {key: dict(getattr(definition, key)) for key in ("request", "env", "labels")}
+    own = {key: dict(getattr(definition, key)) for key in _MAPPINGS}
     own |= {key: getattr(definition, key) for key in _LISTS}
     merged = _merged({key: own[key] for key in values if key in own}, values)
-    for key in ("request", "env", "labels"):
+    for key in _MAPPINGS:
         if key in merged:
             merged[key] = tuple(sorted(merged[key].items()))
     return replace(definition, **merged)
@@ -314,6 +323,9 @@ def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
         "pip": top.words("pip", names.pip_spec),
         "constraints": top.words("constraints", names.constraint),
         "allow_source": top.words("allow_source", source_spec.fault),
+        "find_links": top.words("find_links", names.package_source),
+        "indexes": top.words("indexes", names.package_source),
+        "package_indexes": top.pairs("package_indexes", names.package_index),
         "apt": top.words("apt", names.deb_package),
         "rpm": top.words("rpm", names.rpm_package),
         "env": top.pairs("env", names.variable),
@@ -396,7 +408,7 @@ def _smoke(under: Fields) -> dict[str, Any]:
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Return the parent's values overridden by the child's: mappings are merged, lists extended, the rest replaced."""
     merged = first | second
-    for key in ("request", "env", "labels", "smoke"):
+    for key in (*_MAPPINGS, "smoke"):
         if key in first and key in second:
             merged[key] = first[key] | second[key]
     for key in _LISTS:

@@ -94,6 +94,9 @@ class BuildPlan:
     prefix: str = PREFIX
     constraints: tuple[str, ...] = ()  # versions of packages that other packages require, as pip specs
     allow_source: tuple[str, ...] = ()  # packages that may be built from source, see `envkit.plan.source_spec`
+    find_links: tuple[str, ...] = ()  # URLs of pages that link to more wheels
+    indexes: tuple[str, ...] = ()  # URLs of more package indexes, searched before the Python index
+    package_indexes: tuple[tuple[str, str], ...] = ()  # package, URL of the only index that it may come from
     copy: tuple[Copied, ...] = ()  # later entries overwrite earlier ones
     ports: tuple[str, ...] = ()  # '8888/tcp'
     volumes: tuple[str, ...] = ()  # absolute paths
@@ -142,6 +145,8 @@ class BuildPlan:
             "volumes": list(self.volumes),
         }
         additions |= {"allow_source": list(self.allow_source), "constraints": list(self.constraints)}
+        additions |= {"find_links": list(self.find_links), "indexes": list(self.indexes)}
+        additions |= {"package_indexes": dict(self.package_indexes)}
         return {key: value for key, value in additions.items() if value}
 
     def canonical(self) -> bytes:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from envkit.ground import imagepaths
+from packaging.utils import canonicalize_name
+
+from envkit.ground import addresses, imagepaths
+from envkit.ground.errors import UsageError
 from envkit.ground.naming import LABEL_PREFIX
 
 MAX_TEXT = 4096  # characters of a value; longer texts belong in a file
 MAX_NAME = 256  # characters of a name or a spec, checked before any pattern because some backtrack
 _TOO_LONG = f"is longer than {MAX_NAME} characters"
+_MOST_URL = 2048  # characters
 
 _CONDA_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _CONDA = re.compile(rf"({_CONDA_NAME})(?: ?[=<>!~][0-9A-Za-z.*+!<>=~,|_ -]*| [0-9][0-9A-Za-z.*+!<>=~,|_ -]*)?")
@@ -127,6 +131,24 @@ def constraint(value: str) -> str | None:
     if why is None and not re.search(r"[<>=!~]", value):
         return "is not a constraint; write a name and a version, such as 'numpy<2'"
     return why
+
+
+def package_source(value: str) -> str | None:
+    """Check the URL of a package index or of a page with wheels: https, or http on this machine, without a login."""
+    if len(value) > _MOST_URL:
+        return f"is longer than {_MOST_URL} characters"
+    try:
+        addresses.mirror(value, "the URL")
+    except UsageError as error:
+        return f"is refused: {error.message.removeprefix('the URL: ')}"
+    return None
+
+
+def package_index(name: str, url: str) -> str | None:
+    """Check a package and the URL of the only index that it may come from."""
+    if pip_spec(name) or canonicalize_name(name) != name:
+        return "is not the normalized name of a package; write it in lower case, with hyphens and without a version"
+    return package_source(url)
 
 
 def deb_package(value: str) -> str | None:

@@ -62,7 +62,14 @@ _OF_MACHINES = re.compile(r"\bplatform_(?:release|version)\b")
 _HASH = re.compile(r"\s--hash[= ]\S+")
 _NOT_NAMED = "it is a path or URL, and only names with versions can be locked"
 _FILES, _CONSTRAINTS = ("-r", "--requirement"), ("-c", "--constraint")
-_INDEXES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
+_INDEXES = ("--index-url", "-i", "--extra-index-url")
+_PAGES = ("--find-links", "-f")
+LINKS = ("find_links", "indexes")
+"""The fields of `Setting` whose value is the URL of a page with wheels, or of an index."""
+SOURCES = (*LINKS, "package_indexes")
+"""`LINKS`, and the field whose value is `NAME=URL`: the only index that a package comes from."""
+# The login of a URL; a file may take it from variables: `https://${USER}:${TOKEN}@host/simple`.
+_LOGIN = re.compile(r"(?<=://)[^/@]*@")
 _WITHOUT_EFFECT = {"--prefer-binary", "--only-binary", "--no-cache-dir", "--require-hashes", "--upgrade", "-U"}
 _PATHS = ("git+", "hg+", "svn+", "bzr+", "http://", "https://", "file:", "./", "../", "/", "~")
 
@@ -135,6 +142,10 @@ class Listed:
     specs: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     settings: tuple[Setting, ...] = ()
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """Return the values of one field."""
+        return tuple(entry.value for entry in self.settings if entry.field == name)
 
 
 class Reading:
@@ -330,8 +341,8 @@ def skip(line: Line, why: str, *, harmless: bool = False) -> Contents:
 def _option(line: Line) -> Contents:
     option = _OPTION.fullmatch(line.text)
     name, value = (option[1], option[2].strip()) if option else (line.text, "")
-    if name in _INDEXES:
-        return index(line, value)
+    if name in (*_INDEXES, *_PAGES):
+        return index(line, value, page=name in _PAGES)
     if name in ("-e", "--editable"):
         return skip(line, "an editable install is not locked; add the folder under copy")
     if name in _WITHOUT_EFFECT:
@@ -339,8 +350,8 @@ def _option(line: Line) -> Contents:
     return skip(line, f"the option {name} is not supported")
 
 
-def index(line: Line, url: str) -> Contents:
-    """Classify an index: the path of a PyTorch index ends with its CUDA version."""
+def index(line: Line, url: str, *, page: bool = False) -> Contents:
+    """Classify an index, or a page that links to wheels: the path of a PyTorch index ends with its CUDA version."""
     # PyTorch's former flat pages: `whl/torch_stable.html`, `whl/cu118/torch_stable.html`.
     last = url.rstrip("/").removesuffix("/torch_stable.html").removesuffix("/simple").rpartition("/")[2]
     mirrored = _MIRRORED.fullmatch(last)
@@ -351,8 +362,29 @@ def index(line: Line, url: str) -> Contents:
         return skip(line, "the CUDA version follows from the torch line", harmless=True)
     if _WHOLE_INDEX.fullmatch(url):
         return skip(line, "packages come from this index, or from the one of ENVKIT_PYTHON_INDEX", harmless=True)
-    why = "packages that only it has are not found; set ENVKIT_PYTHON_INDEX to an index with all packages"
-    return Contents(skipped=(Skipped(line=line, why=why, tolerated=True),))
+    return _named_source(line, url, "find_links" if page else "indexes")
+
+
+def index_of(line: Line, package: str, url: str) -> Contents:
+    """Classify the only index that a package comes from, as `index` does; torch's own index is known."""
+    contents, name = index(line, url), canonicalize_name(package)
+    named = _named_source(line, url, "package_indexes")
+    own = Contents(settings=tuple(replace(one, value=f"{name}={one.value}") for one in named.settings))
+    if contents.of("indexes"):
+        why = f"{name} comes from the PyTorch index, or from the one of ENVKIT_PYTORCH_INDEX"
+        return skip(line, why) if name in FAMILY else own
+    # The CUDA of an index of PyTorch is that of torch, and the index may have the package, too.
+    return contents + own if contents.settings and name not in FAMILY else contents
+
+
+def _named_source(line: Line, url: str, key: str) -> Contents:
+    """Return an index or page as a setting; its login, which no definition may contain, is read from ~/.netrc."""
+    plain = _LOGIN.sub("", url)
+    if why := names.package_source(plain):
+        why = f"packages that only it has are not found: it {why}"
+        return Contents(skipped=(Skipped(line=line, why=why, tolerated=True),))
+    note = "its login is not taken over; put it into ~/.netrc" if plain != url else ""
+    return Contents(settings=(Setting(field=key, value=plain, line=line, note=note),))
 
 
 def _device(line: Line, variant: re.Match[str]) -> Setting:
@@ -570,6 +602,8 @@ def unmet(settings: Iterable[Setting], resolution: Resolution) -> tuple[str, ...
     """Return one error for each constraint of requirements files that a resolution does not meet."""
     conflicts = []
     for entry in settings:
+        if entry.field in SOURCES:
+            continue
         if entry.field == "cpu":
             has, fits = resolution.cuda and f"CUDA {resolution.cuda}", resolution.cuda is None
         else:

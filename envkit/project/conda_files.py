@@ -211,6 +211,11 @@ def _pixi_part(tree: Mapping[str, Any], where: Any, choice: Choice) -> Contents:
     urls = [str(options["index-url"])] if "index-url" in options else []
     for url in (*urls, *texts(options.get("extra-index-urls"))):
         lines.append(where(f"--extra-index-url {url}", url))
+    pages = options.get("find-links")
+    for row in pages if isinstance(pages, list) else []:
+        if isinstance(row, Mapping):
+            page = str(row.get("url") or row.get("path"))
+            lines.append(where(f"--find-links {page}", page))
     requirements += sort(lines) + elsewhere
     for platform in table(tree, "target"):
         if platform in (choice.platform, "linux", "unix"):

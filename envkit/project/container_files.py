@@ -495,9 +495,11 @@ def _installed(own: Line, part: Command, found: Installation, build: _Build, fol
     for name, word in part.assignments:
         if name in _INDEX_VARIABLES and found.kind == "pip":
             line = Line(where=own.where, text=f"{name}={word.value or ''}")
-            requirements += (
-                index(line, word.value) if word.value else skip(line, "its value is known only during the build")
-            )
+            if not word.value:
+                requirements += skip(line, "its value is known only during the build")
+            for url in (word.value or "").split():
+                # uv allows a name before the URL of an index: `name=https://...`.
+                requirements += index(line, re.sub(r"^[\w.-]+=", "", url), page=name.endswith("FIND_LINKS"))
     for redirect in part.redirects:
         # The shell takes `torch>=2.1` without quotes for `torch` and a file.
         if re.match(r"[<>]=?\s*\d", redirect):
@@ -534,8 +536,10 @@ def _pip(line: Line, items: Sequence[Item], build: _Build, folder: str | None) -
                 requirements += included(own, source, build.folder, constraint=is_constraint)
         elif item.role == "index" and item.option in _PIP_INDEXES:
             lines.append(Line(where=line.where, text=f"{item.option} {item.value}"))
+        elif item.option == "--torch-backend" and item.value == "auto":
+            requirements += skip(own, "the CUDA version is chosen for the machines that --gpu and --driver describe")
         elif item.role == "index":
-            requirements += index(own, item.value)
+            requirements += index(own, re.sub(r"^[\w.-]+=", "", item.value))
         elif item.role == "editable":
             lines.append(Line(where=line.where, text=f"-e {item.value}"))
         elif item.role == "package" and item.value not in ("pip", "setuptools", "wheel"):

@@ -18,6 +18,7 @@ from envkit.plan.names import repository
 from envkit.plan.planner import plan_of
 from envkit.plan.requirements import (
     FILE,
+    LINKS,
     MOST_LINES,
     Contents,
     Line,
@@ -63,7 +64,8 @@ FILES: dict[str, Reader] = {
 # The file for a copy of the definition schema, so that editors complete and check keys without a network.
 SCHEMA_FILE = ".envkit/image-1.schema.json"
 _REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
-_LISTS = ("conda", "apt", "ports", "volumes")
+_LISTS = ("conda", *LINKS, "apt", "ports", "volumes")
+_PAIRS = ("package_indexes", "env", "labels")
 _COMPANIONS = ("torchvision", "torchaudio")
 _SINGLE = ("user", "workdir")
 _WORDS = ("entrypoint", "command")
@@ -404,7 +406,7 @@ def _unique(requirements: Contents) -> Contents:
         if (setting.line.where, setting.line.text) in bad or (setting.line.constraint and setting.field in _COMPANIONS):
             continue  # the versions of companions follow from the torch of the request
         # Several constraints on torch are joined by `_request`.
-        if key in (*_LISTS, "env", "labels", "copy", FILE, "torch"):
+        if key in (*_LISTS, *_PAIRS, "copy", FILE, "torch"):
             settings += [] if any((x.field, x.value) == (setting.field, setting.value) for x in settings) else [setting]
         # A line without a version (`torchaudio`) yields to a later one that has a version.
         elif key not in first or not first[key].value:
@@ -443,7 +445,7 @@ def _text(name: str, requirements: Contents) -> str:
     lines += _list("constraints", [constraint.spec for constraint in requirements.constraints])
     for key in _LISTS[1:]:
         lines += _list(key, [setting.value for setting in requirements.of(key)])
-    for key in ("env", "labels"):
+    for key in _PAIRS:
         rows = dict(setting.value.split("=", 1) for setting in requirements.of(key))
         lines += (
             [f"{key}:", *(f"  {label}: {json.dumps(value, ensure_ascii=False)}" for label, value in rows.items())]

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from envkit.ground import strictyaml, trees
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
-from envkit.plan.requirements import FAMILY, Contents, Line, Target, included, index, skip, sort, take
+from envkit.plan.requirements import FAMILY, Contents, Line, Target, included, index, index_of, skip, sort, take
 from envkit.project.choice import DEFAULT, Choice
 
 Where = Callable[[str, str], Line]
@@ -163,7 +163,7 @@ def requirement_lines(rows: Mapping[str, Any], where: Where) -> tuple[list[Line]
             if local := re.fullmatch(r"[\^~<>=].*\+(cu\d+|cpu)", str(row.get("version", ""))):
                 rest += index(line, local[1])  # only an exact version has a local part
             if isinstance(row.get("index"), str):
-                rest += index(where(row["index"], row["index"]), row["index"])
+                rest += index_of(where(row["index"], row["index"]), name, row["index"])
     return lines, rest
 
 
@@ -382,9 +382,8 @@ class _Sources:
 
 def _sources(tree: Mapping[str, Any], where: Where, choice: Choice, chosen: set[tuple[bool, str]]) -> _Sources:
     sources, uv = _Sources(), table(tree, "tool", "uv")
-    tables = (uv.get("index"), table(tree, "tool", "poetry").get("source"), table(tree, "tool", "pdm").get("source"))
-    indexes = {str(row.get("name", "")): row for rows in tables for row in _rows(rows)}
-    used: set[str] = set()
+    indexes = _indexes(tree, where)
+    used: dict[str, list[str]] = {}  # the packages that name an index
     for name, rows in table(uv, "sources").items():
         for row in [rows] if isinstance(rows, Mapping) else _rows(rows):
             of_part = next(((key == "extra", str(row[key])) for key in ("extra", "group") if key in row), None)
@@ -398,20 +397,22 @@ def _sources(tree: Mapping[str, Any], where: Where, choice: Choice, chosen: set[
                     _ELSEWHERE,
                 )
             else:
-                used |= {str(row.get("index"))}
-    poetry = table(tree, "tool", "poetry")
-    for part in (poetry, *(table(poetry, "group", key) for key in table(poetry, "group"))):
-        for wanted in table(part, "dependencies").values():
-            for spec in [wanted] if isinstance(wanted, Mapping) else _rows(wanted):
-                is_linux = spec.get("platform", "linux") == "linux"
-                if "source" in spec and is_linux and _applies(spec.get("markers"), choice.platform):
-                    used |= {str(spec["source"])}
+                used.setdefault(str(row.get("index")), []).append(name)
+    for name, source in _of_poetry(tree, choice):
+        used.setdefault(source, []).append(name)
     # An index that a package names takes precedence over those that are searched for every package.
     for name, known in sorted(indexes.items(), key=lambda entry: entry[0] not in used):
         url = str(known.get("url", ""))
         line = where(url, url)
-        if name in used or not (known.get("explicit") is True or known.get("priority") == "explicit"):
-            entry = index(line, url)
+        is_explicit = known.get("explicit") is True or known.get("priority") == "explicit"
+        if name in used or not is_explicit:
+            # A flat index, in uv's and PDM's words, is a page that links to wheels.
+            is_page = known.get("format") == "flat" or known.get("type") == "find_links"
+            entry = index(line, url, page=is_page)
+            if used.get(name) and not is_page:
+                own = sum((index_of(line, package, url) for package in used[name]), start=Contents())
+                entry = own if is_explicit else own + entry
+                entry = replace(entry, settings=tuple(dict.fromkeys(entry.settings)))
             devices = [
                 setting for setting in (*sources.contents.settings, *entry.settings) if setting.field in ("cuda", "cpu")
             ]
@@ -419,6 +420,39 @@ def _sources(tree: Mapping[str, Any], where: Where, choice: Choice, chosen: set[
                 entry = skip(line, f"it is for another variant than {devices[0].line.text}, which is used")
             sources.contents += entry
     return sources
+
+
+def _of_poetry(tree: Mapping[str, Any], choice: Choice) -> Iterator[tuple[str, str]]:
+    """Yield the packages of Poetry's tables that name a source, each with its name."""
+    poetry = table(tree, "tool", "poetry")
+    for part in (poetry, *(table(poetry, "group", key) for key in table(poetry, "group"))):
+        for name, wanted in table(part, "dependencies").items():
+            for spec in [wanted] if isinstance(wanted, Mapping) else _rows(wanted):
+                is_linux = spec.get("platform", "linux") == "linux"
+                if "source" in spec and is_linux and _applies(spec.get("markers"), choice.platform):
+                    yield name, str(spec["source"])
+
+
+def _indexes(tree: Mapping[str, Any], where: Where) -> dict[str, Mapping[str, Any]]:
+    """Return the indexes of uv, Poetry and PDM by name.
+
+    Raises:
+        UsageError: two of one tool have the same name, so it is not known which one a package means.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for rows in (table(tree, "tool", "uv").get("index"), *(table(tree, "tool", x).get("source") for x in _WITH_SOURCE)):
+        names: set[str] = set()
+        for at, row in enumerate(_rows(rows)):
+            name = str(row.get("name", f"{at}"))
+            if name in names:
+                line = where(name, str(row.get("url", "")))
+                raise UsageError(f"{line.where}: two indexes have the name {name!r:.80}", hint="rename one of them")
+            names.add(name)
+            found.setdefault(name, row)
+    return found
+
+
+_WITH_SOURCE = ("poetry", "pdm")
 
 
 def _applies(marker: object, platform: str) -> bool:

@@ -105,7 +105,7 @@ def has_constraints(plan: BuildPlan) -> bool:
 
 def pip_lines(plan: BuildPlan, mirrors: Mirrors) -> list[str]:
     """Return the other wheels as lines of a requirements file."""
-    return [*sources.pip_options(sources.python_index(mirrors)), *plan.pip]
+    return [*sources.pip_options(sources.python_index(mirrors)), *sources.more_options(plan), *plan.pip]
 
 
 def _conda_specs(plan: BuildPlan, *, with_pip: bool) -> list[str]:

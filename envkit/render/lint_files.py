@@ -55,10 +55,12 @@ def _explicit(context: Context) -> Iterator[Hit]:
 def one_index(context: Context) -> Iterator[Hit]:
     """D5b: every list of wheels has at most one index, allows only wheels, and pins torch exactly.
 
-    With a lock: a SHA-256 for every wheel.
+    With a lock: a SHA-256 for every wheel. The indexes and pages that the definition adds are in requirements.txt.
     """
+    added = _added(context)
     for name in _LISTS:
         lines = [line.strip().removeprefix("- ").strip('"') for line in context.text(name).splitlines()]
+        lines = [line for line in lines if name != "requirements.txt" or line not in added]
         if not lines:
             continue
         if sum(line.startswith(("--index-url", "-i ")) for line in lines) > 1:
@@ -72,8 +74,18 @@ def one_index(context: Context) -> Iterator[Hit]:
         for line in lines:
             if context.locked and not line.startswith("--") and not _HASHED.fullmatch(line):
                 yield error(0, f"{name}: {line:.200} has no SHA-256")
-            if re.match(r"torch(?:vision|audio)?\b", line) and not re.match(r"torch(?:vision|audio)?=(?:=|\d)", line):
+            if re.match(r"torch(?:vision|audio)?(?![\w.-])", line) and not re.match(
+                r"torch(?:vision|audio)?=(?:=|\d)", line
+            ):
                 yield error(0, f"{name}: {line} is not pinned")
+
+
+def _added(context: Context) -> frozenset[str]:
+    """Return the options of requirements.txt for the indexes and pages of the plan."""
+    plan = context.plan()
+    indexes = (*plan.get("indexes", ()), *dict(plan.get("package_indexes", {})).values())
+    pages = (f"--find-links {url}" for url in plan.get("find_links", ()))
+    return frozenset((*(f"--extra-index-url {url}" for url in indexes), *pages))
 
 
 def _pages(context: Context, name: str, lines: Sequence[str]) -> Iterator[Hit]:

@@ -77,12 +77,12 @@ def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
     """
     places = lock_places(plan, mirrors)
     lists = {EXPLICIT: conda_explicit(lock, places)} if lock.conda else {}
-    for name, source, index, pages in (
-        (TORCH, "pytorch", places.torch_index, places.torch_pages),
-        (REQUIREMENTS, "pypi", places.python_index, None),
+    for name, source, options in (
+        (TORCH, "pytorch", sources.pip_options(places.torch_index, places.torch_pages)),
+        (REQUIREMENTS, "pypi", [*sources.pip_options(places.python_index), *sources.more_options(plan)]),
     ):
         rows = [wheel for wheel in lock.wheels if wheel.source == source]
-        lists |= {name: _requirements(rows, sources.pip_options(index, pages))} if rows else {}
+        lists |= {name: _requirements(rows, options)} if rows else {}
     rows = [wheel for wheel in lock.wheels if wheel.source == BUILT]
     if rows:
         options = ["--no-index", f"--find-links /build/{CONTEXT}", *sources.pip_options(None)]

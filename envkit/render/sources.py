@@ -83,6 +83,15 @@ def pip_options(index: str | None, pages: str | None = None) -> list[str]:
     return [*lines, *([f"--find-links {pages}"] if pages else []), "--only-binary=:all:"]
 
 
+def more_options(plan: BuildPlan) -> list[str]:
+    """Return the option lines of a requirements file for the indexes and pages that the definition adds.
+
+    pip searches all of them for every package; with a lock, the hashes decide.
+    """
+    indexes = dict.fromkeys((*plan.indexes, *(url for _, url in plan.package_indexes)))
+    return [*(f"--extra-index-url {url}" for url in indexes), *(f"--find-links {url}" for url in plan.find_links)]
+
+
 def installer_url(plan: BuildPlan, mirrors: Mirrors) -> str | None:
     """Return the URL of the Miniconda installer; None if the plan has none."""
     if plan.installer is None:

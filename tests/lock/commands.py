@@ -1,11 +1,15 @@
 """The real command line as a process, and the loopback sources that meet what the shipped images ask for."""
 
+import io
+import json
 import os
 import random
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -33,6 +37,24 @@ def envkit(
         timeout=120,
         check=False,
     )
+
+
+def read_layout(layout: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the configuration of an image in an OCI layout, and its files by path."""
+
+    def blob(named: Mapping[str, Any]) -> bytes:
+        return (layout / "blobs" / "sha256" / str(named["digest"]).removeprefix("sha256:")).read_bytes()
+
+    tree = json.loads(blob(json.loads((layout / "index.json").read_bytes())["manifests"][0]))
+    files: dict[str, bytes] = {}
+    for layer in tree["layers"]:
+        with tarfile.open(fileobj=io.BytesIO(blob(layer))) as archive:
+            for entry in archive:
+                content = archive.extractfile(entry) if entry.isfile() else None
+                if content:
+                    files[entry.name] = content.read()
+    config: dict[str, Any] = json.loads(blob(tree["config"]))
+    return config["config"], files
 
 
 def conda_rows(plan: BuildPlan) -> list[Pkg]:

@@ -3,10 +3,7 @@
 The packages are stubs of an index and a channel on loopback; the embedded engine assembles the image without a base.
 """
 
-import io
-import json
 import shutil
-import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +21,7 @@ from envkit.plan.definition import load
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
 from tests.golden.projects import NAMES, PROJECTS
-from tests.lock.commands import conda_rows, envkit
+from tests.lock.commands import conda_rows, envkit, read_layout
 from tests.lock.plans import FACTS
 from tests.lock.served import Dist, Pkg, Site, put_channel, put_index
 
@@ -118,21 +115,7 @@ def built(folder: Path, name: str, env: Mapping[str, str], out: str) -> tuple[di
     done = envkit(folder, "build", "image.yaml", *typed(GIVEN[name]), *flags, env=dict(env) | more)
     assert done.returncode == 0, done.stderr
     assert "lock: envkit.lock" in done.stderr
-    layout = folder / out
-    manifest = blob(layout, json.loads((layout / "index.json").read_bytes())["manifests"][0])
-    tree, files = json.loads(manifest), {}
-    for layer in tree["layers"]:
-        with tarfile.open(fileobj=io.BytesIO(blob(layout, layer))) as archive:
-            for entry in archive:
-                content = archive.extractfile(entry) if entry.isfile() else None
-                if content:
-                    files[entry.name] = content.read()
-    config: dict[str, Any] = json.loads(blob(layout, tree["config"]))
-    return config["config"], files
-
-
-def blob(layout: Path, named: Mapping[str, Any]) -> bytes:
-    return (layout / "blobs" / "sha256" / str(named["digest"]).removeprefix("sha256:")).read_bytes()
+    return read_layout(folder / out)
 
 
 def locked(folder: Path, name: str, site: Site) -> dict[str, str]:

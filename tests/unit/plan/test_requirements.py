@@ -75,7 +75,8 @@ def test_other_lines_are_packages(text: str, spec: str) -> None:
         ("name==${VERSION}", "variables are not expanded", False),
         ("tomli ; python_version < '3.11'", "depends on the Python version", False),
         ("pywin32 ; sys_platform == 'win32'", "it is not for this system", True),
-        ("--index-url https://index.example.com/simple", "packages that only it has are not found", False),
+        ("--find-links wheels", "'wheels' is not an http or https URL", False),
+        ("--extra-index-url http://index.example.com/simple", "is plain http", False),
         ("--index-url https://pypi.example/simple", "packages come from this index", True),
     ],
 )

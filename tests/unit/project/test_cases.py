@@ -29,6 +29,7 @@ class Case:
     conda: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()  # packages
     lost: tuple[str, ...] = ()  # texts of lines
+    sources: tuple[str, ...] | None = None  # pages, indexes, and indexes of single packages; None: not compared
     notes: tuple[str, ...] = ()
     choice: Choice = field(default_factory=Choice)
     given: dict[str, str] = field(default_factory=dict)
@@ -45,6 +46,11 @@ def dockerfile(*lines: str) -> dict[str, str]:
 
 def requirements(*lines: str) -> dict[str, str]:
     return {"requirements.txt": "\n".join(lines) + "\n"}
+
+
+def pyproject(*tables: str) -> dict[str, str]:
+    project = '[project]\nname = "x"\ndependencies = ["torch==2.6.0", "einops"]'
+    return {"pyproject.toml": "\n".join((project, *tables)) + "\n"}
 
 
 OLD = 'python_version >= "3.9" and python_version < "3.13"'
@@ -201,11 +207,118 @@ CASES = {
     "a page of wheels": Case(
         files=requirements("--find-links https://data.example.org/whl/pages.html", "torch==2.6.0", "torch-scatter"),
         torch="2.6.0",
-        lost=("--find-links https://data.example.org/whl/pages.html",),
+        pip=("torch-scatter",),
+        sources=("https://data.example.org/whl/pages.html",),
     ),
+    "a page of wheels by its short option": Case(
+        files=requirements("torch==2.6.0", "-fhttps://data.example.org/whl/pages.html", "torch-scatter"),
+        sources=("https://data.example.org/whl/pages.html",),
+    ),
+    "a page in a section pip of conda": Case(
+        files=environment("python=3.10", "pytorch=2.6.0", "pip", "pip: [-f https://data.example.org/p.html, dgl]"),
+        pip=("dgl",),
+        sources=("https://data.example.org/p.html",),
+    ),
+    "a page in a Dockerfile": Case(
+        files=dockerfile(
+            "FROM python:3.11-slim",
+            "RUN pip install torch==2.6.0",
+            "RUN pip install torch-scatter -f https://data.example.org/p.html",
+        ),
+        pip=("torch-scatter",),
+        sources=("https://data.example.org/p.html",),
+    ),
+    "a page in a variable of a command": Case(
+        files=dockerfile(
+            "FROM python:3.11-slim",
+            "RUN PIP_FIND_LINKS='https://a.example.org/p.html https://b.example.org/' pip install torch==2.6.0 dgl",
+        ),
+        sources=("https://a.example.org/p.html", "https://b.example.org/"),
+    ),
+    "a page of pixi": Case(
+        files={
+            "pixi.toml": '[workspace]\nchannels = ["conda-forge"]\n[dependencies]\npytorch = "2.6.*"\n'
+            '[pypi-dependencies]\ndgl = "*"\n'
+            '[pypi-options]\nfind-links = [{ url = "https://data.example.org/p.html" }]\n'
+        },
+        pip=("dgl",),
+        sources=("https://data.example.org/p.html",),
+    ),
+    "a page of uv": Case(
+        files=pyproject(
+            '[tool.uv]\nfind-links = ["https://data.example.org/p.html"]',
+            '[[tool.uv.index]]\nname = "flat"\nurl = "https://flat.example.org/list/"\nformat = "flat"',
+        ),
+        sources=("https://data.example.org/p.html", "https://flat.example.org/list/"),
+    ),
+    "a folder as a page": Case(
+        files=requirements("torch==2.6.0", "--find-links ./wheels", "einops"), lost=("--find-links ./wheels",)
+    ),
+    # Indexes.
     "an index of a vendor": Case(
         files=requirements("--extra-index-url https://pypi.vendor.example", "torch==2.6.0", "cuml"),
-        lost=("--extra-index-url https://pypi.vendor.example",),
+        pip=("cuml",),
+        sources=("https://pypi.vendor.example",),
+    ),
+    "an index instead of the default": Case(
+        files=requirements("-i https://packages.example.com/simple", "torch==2.6.0", "einops"),
+        sources=("https://packages.example.com/simple",),
+    ),
+    "an index with a login": Case(
+        files=requirements("--extra-index-url https://me:secret@packages.example.com/simple", "torch==2.6.0", "own"),
+        sources=("https://packages.example.com/simple",),
+        notes=("put it into ~/.netrc",),
+    ),
+    "an index with a login from variables": Case(
+        files=requirements("--extra-index-url https://${USER}:${TOKEN}@packages.example.com/simple", "torch", "own"),
+        sources=("https://packages.example.com/simple",),
+        notes=("put it into ~/.netrc",),
+    ),
+    "an index of a command of uv": Case(
+        files=dockerfile(
+            "FROM python:3.11-slim",
+            "RUN uv pip install --system torch==2.6.0 own --index mine=https://packages.example.com/simple",
+        ),
+        sources=("https://packages.example.com/simple",),
+    ),
+    "an index for one package": Case(
+        files=pyproject(
+            '[tool.uv.sources]\neinops = { index = "mine" }',
+            '[[tool.uv.index]]\nname = "mine"\nurl = "https://packages.example.com/simple"\nexplicit = true',
+        ),
+        sources=("einops=https://packages.example.com/simple",),
+    ),
+    "an index for one package of Poetry": Case(
+        files={
+            "pyproject.toml": '[tool.poetry.dependencies]\npython = "3.11"\ntorch = "2.6.0"\n'
+            'own = { version = "1.0", source = "mine" }\n'
+            '[[tool.poetry.source]]\nname = "mine"\nurl = "https://packages.example.com/simple"\n'
+            'priority = "explicit"\n'
+        },
+        sources=("own=https://packages.example.com/simple",),
+    ),
+    "an index for one package of pixi": Case(
+        files={
+            "pixi.toml": '[workspace]\nchannels = ["conda-forge"]\n[dependencies]\npytorch = "2.6.*"\n'
+            '[pypi-dependencies]\nown = { version = "*", index = "https://packages.example.com/simple" }\n'
+        },
+        sources=("own=https://packages.example.com/simple",),
+    ),
+    "an index for torch that names no CUDA": Case(
+        files=pyproject(
+            '[tool.uv.sources]\ntorch = { index = "mine" }',
+            '[[tool.uv.index]]\nname = "mine"\nurl = "https://packages.example.com/simple"\nexplicit = true',
+        ),
+        lost=("https://packages.example.com/simple",),
+    ),
+    "an index that no package names": Case(
+        files=pyproject(
+            '[[tool.uv.index]]\nname = "mine"\nurl = "https://packages.example.com/simple"\nexplicit = true'
+        ),
+        sources=(),
+    ),
+    "a mirror of the default index": Case(
+        files=requirements("-i https://pypi.example/simple", "torch==2.6.0"), sources=()
     ),
     "a mirror whose path names a CUDA": Case(
         files=requirements("--extra-index-url https://artifacts.example.com/pytorch-cu128/simple", "torch==2.9.1"),
@@ -437,6 +550,8 @@ def test_a_file_becomes_what_it_says(case: Case, tmp_path: Path) -> None:
     for key in ("torch", "python", "os"):
         assert getattr(found, key) == getattr(case, key) or not getattr(case, key), key
     assert case.cuda in (found.cuda, "")
+    own = (f"{name}={url}" for name, url in plan.package_indexes)
+    assert case.sources in (None, (*plan.find_links, *plan.indexes, *own))
     packages = {*plan.pip, *plan.conda}
     assert {*case.pip, *case.conda} <= packages
     names = {spec.partition("=")[0].partition(">")[0].partition("[")[0].strip() for spec in packages}

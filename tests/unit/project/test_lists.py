@@ -100,4 +100,5 @@ def test_each_item_is_in_one_list_and_the_plan_has_what_is_used(
     used = {name_of(one.value) for one in drafted.taken if one.field in ("pip", "conda")}
     used |= {canonicalize_name(Requirement(spec).name) for spec in definition.listed.specs}
     assert used <= planned
+    assert {one.value for one in drafted.taken if one.field == "find_links"} <= {*plan.find_links}
     assert planned <= used | OWN

@@ -1,0 +1,126 @@
+"""Wheels of the indexes and pages that a project's files name, from the file to the image, on loopback."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envkit.ground.errors import EnvironmentProblem
+from envkit.lock import wheels
+from envkit.lock.model import Lock, Wheel
+from envkit.lock.places import Places
+from envkit.lock.store import read_lock
+from envkit.plan.model import BuildPlan
+from tests.lock import plans
+from tests.lock.commands import envkit, read_layout
+from tests.lock.plans import TARGET
+from tests.lock.served import Dist, Site, put_index, put_pages
+
+# What no other index has: its only wheels are for one torch, CUDA and Python each.
+SCATTER = tuple(
+    Dist("torch_scatter", "2.1.2+pt26cu124", tag=f"cp3{minor}-cp3{minor}-linux_x86_64") for minor in (10, 11, 12)
+)
+FLAGS = ("--template", "wheels", "--os", "debian12", "--python", "3.11", "--source", "pytorch", "--base", "none")
+
+
+def served(site: Site, tmp_path: Path) -> dict[str, str]:
+    """Serve what a plan with torch 2.6.0 needs besides the packages of a test; returns the settings."""
+    family = [Dist("torch", "2.6.0+cu124"), Dist("torchvision", "0.21.0+cu124"), Dist("numpy", "2.1.0")]
+    put_index(site, "/whl/cu124", family)
+    python = put_index(site, "/simple", [Dist("einops", "0.8.1"), Dist("own", "9"), Dist("needed", "9")])
+    return {
+        "ENVKIT_PYTORCH_INDEX": f"{site.url}/whl",
+        "ENVKIT_PYTHON_INDEX": python,
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+
+
+def run(folder: Path, env: Mapping[str, str], *words: str) -> str:
+    done = envkit(folder, *words, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def locked(folder: Path) -> dict[str, Wheel]:
+    lock: Lock = read_lock(folder / "envkit.lock")
+    return {wheel.name: wheel for wheel in lock.wheels}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hashes", [True, False])
+def test_a_page_of_a_file_gives_the_wheel_that_is_locked_and_installed(
+    hashes: bool, site: Site, tmp_path: Path
+) -> None:
+    env = served(site, tmp_path)
+    page = put_pages(site, "/pages/torch-2.6.0+cu124.html", SCATTER, hashes=hashes)
+    (tmp_path / "requirements.txt").write_text(f"torch==2.6.0+cu124\n-f {page}\ntorch-scatter\neinops\n")
+    shown = run(tmp_path, env, "init", "requirements.txt")
+    assert ["find_links", page, "requirements.txt:2"] in [line.split() for line in shown.splitlines()]
+    run(tmp_path, env, "lock", "image.yaml", *FLAGS)
+    scatter, data = locked(tmp_path)["torch-scatter"], SCATTER[1].data()
+    assert (scatter.version, scatter.file) == ("2.1.2+pt26cu124", SCATTER[1].file)
+    assert (scatter.sha256, scatter.size) == (hashlib.sha256(data).hexdigest(), len(data))
+    assert scatter.url == f"{page}{SCATTER[1].file.replace('+', '%2B')}"
+    run(tmp_path, env, "lock", "image.yaml", *FLAGS, "--check")
+    build = ("--engine", "embedded", "--no-verify", "--output", "oci:out")
+    run(tmp_path, env, "build", "image.yaml", *FLAGS, *build)
+    _, files = read_layout(tmp_path / "out")
+    assert any(path.endswith("site-packages/torch_scatter-2.1.2+pt26cu124.dist-info/METADATA") for path in files)
+    exported = run(tmp_path, env, "lock", "--export", "requirements.txt")
+    assert f"--find-links {page}" in exported.splitlines()
+    run(tmp_path, env, "render", "image.yaml", *FLAGS[:-2], "--locked", "envkit.lock", "--check")
+
+
+def solve(plan: BuildPlan, index: str) -> dict[str, Wheel]:
+    found = wheels.solve(plan, TARGET, Places(python_index=index), torch=plan.family, chosen={})
+    return {wheel.name: wheel for wheel in found}
+
+
+def test_an_index_that_is_named_decides_before_the_python_index(site: Site) -> None:
+    python = put_index(site, "/simple", [Dist("own", "9"), Dist("einops", "0.8.1")])
+    private = put_index(site, "/private", [Dist("own", "1", ("einops",))])
+    plan = replace(plans.wheels("own"), indexes=(private,))
+    found = solve(plan, python)
+    assert {name: wheel.version for name, wheel in found.items()} == {"own": "1", "einops": "0.8.1"}
+    assert found["own"].url.startswith(f"{private}/")
+
+
+def test_an_index_for_one_package_gives_no_other(site: Site) -> None:
+    python = put_index(site, "/simple", [Dist("own", "9"), Dist("needed", "9")])
+    private = put_index(site, "/private", [Dist("own", "1", ("needed",)), Dist("needed", "1")])
+    plan = replace(plans.wheels("own", pip=("needed",)), package_indexes=(("own", private),))
+    found = solve(plan, python)
+    assert {name: wheel.version for name, wheel in found.items()} == {"own": "1", "needed": "9"}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_index_that_refuses_one_package_is_named_with_it(status: int, site: Site) -> None:
+    python = put_index(site, "/simple", [Dist("own", "9"), Dist("public", "1")])
+    private = put_index(site, "/private", [Dist("own", "1")])
+    site.faults["/private/public/"] = [status] * 20
+    plan = replace(plans.wheels("own", "public"), indexes=(private,))
+    with pytest.raises(EnvironmentProblem, match=f"{private} refuses public: {status}") as caught:
+        solve(plan, python)
+    assert "~/.netrc: machine 127.0.0.1 login" in (caught.value.hint or "")
+
+
+def test_the_login_of_a_private_index_is_read_from_netrc(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.login = "me:secret"
+    private = put_index(site, "/private", [Dist("own", "1")], sizes=False, dates=False)
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    found = solve(replace(plans.wheels("own"), indexes=(private,)), private)
+    assert (found["own"].version, found["own"].size) == ("1", len(Dist("own", "1").data()))
+
+
+@pytest.mark.parametrize(("status", "text"), [(401, "401"), (403, "403"), (404, "404")])
+def test_a_page_that_does_not_answer_is_an_environment_problem(status: int, text: str, site: Site) -> None:
+    python = put_index(site, "/simple", [Dist("torch_scatter", "9")])
+    page = put_pages(site, "/pages", SCATTER, hashes=True)
+    site.faults["/pages/"] = [status] * 20
+    with pytest.raises(EnvironmentProblem, match=text):
+        solve(replace(plans.wheels("torch_scatter"), find_links=(page,)), python)
