@@ -18,6 +18,7 @@ from envkit.doctor.logtext import Piece, pieces, plain
 from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity, Verdict
 from envkit.ground.errors import NotVerifiedError
 from envkit.ground.text import LINE_LIMIT
+from envkit.knowledge import codes
 from envkit.knowledge.failures import NEAR, ROLES, Row, Signature, rows
 
 if TYPE_CHECKING:
@@ -239,6 +240,7 @@ class _Index:
         self._starts: dict[str, list[_Watch]] = {}
         self._contexts: dict[str, list[_Watch]] = {}
         self._clues: dict[str, list[_Clue]] = {}
+        self._codes = frozenset(codes.literals())
         for row in rows():
             for watch in (_Watch(row, signature) for signature in row.signatures):
                 self._starts.setdefault(watch.signature.has, []).append(watch)
@@ -250,7 +252,7 @@ class _Index:
 
     def literals(self) -> tuple[str, ...]:
         """Return the literals and the words of failures; no other line matters."""
-        return (*dict.fromkeys((*self._starts, *self._contexts, *self._clues, *shapes.WORDS)),)
+        return (*dict.fromkeys((*self._starts, *self._contexts, *self._clues, *self._codes, *shapes.WORDS)),)
 
     def read(self, number: int, line: str, shape: _Shape, result: ScanResult) -> bool:
         """Test a line with the signatures of its literals, and return whether it shows a row's failure."""
@@ -259,7 +261,7 @@ class _Index:
         for text in matched:
             for watch in self._contexts.get(text, ()):
                 _context(watch, number, result)
-        if not any(text in self._starts or text in self._clues for text in matched):
+        if not any(text in self._starts or text in self._clues or text in self._codes for text in matched):
             return False
         # `plain` cuts a long line, and would cut off a message far out in it.
         is_short = len(line) <= LINE_LIMIT
@@ -274,6 +276,8 @@ class _Index:
                     (result.refuted if clue.refutes else result.needed).add(clue.row)
             for watch in self._starts.get(text, ()):
                 has_hit = _start(watch, number, around, result) or has_hit
+            if text in self._codes:
+                has_hit = _codes(number, around, result) or has_hit
         return has_hit
 
 
@@ -325,6 +329,14 @@ def _shape(text: str, line: str, present: Sequence[tuple[str, str]]) -> _Shape |
 def _around(line: str, position: int) -> str:
     """Return the part of a very long line around a position."""
     return line[max(0, position - LINE_LIMIT // 4) : position + LINE_LIMIT // 2]
+
+
+def _codes(number: int, line: str, result: ScanResult) -> bool:
+    """Return whether a line has an error code; its rows are hit."""
+    found = [row for code in codes.read(line) for row in code.rows]
+    for row in found:
+        _hit(row, number, line, result)
+    return any(row.severity is Severity.ERROR for row in found)
 
 
 def _start(watch: _Watch, number: int, line: str, result: ScanResult) -> bool:
@@ -385,7 +397,7 @@ def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Findin
         severity=severity,
         title=row.title,
         evidence=tuple(sorted(hit.lines, key=lambda evidence: evidence.line or 0)),
-        cause=" ".join(filter(None, (row.cause, _read(hit.lines)))),
+        cause=" ".join(dict.fromkeys(filter(None, (row.cause, *_read(hit, followers))))),
         check=row.check,
         fix=row.fix,
         distinguish=row.distinguish,
@@ -395,13 +407,16 @@ def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Findin
     )
 
 
-def _read(lines: Sequence[Evidence]) -> str:
-    """Explain a CUDA version that a line prints as one number: 12080 is 12.8."""
-    match = next((candidate for line in lines if (candidate := _CUDA_NUMBER.search(line.text))), None)
-    if match is None:
-        return ""
-    number = int(match[1])
-    return f"{number} means CUDA {number // 1000}.{number % 1000 // 10}, the newest version that this driver runs."
+def _read(hit: _Hit, followers: Sequence[_Hit]) -> Iterator[str]:
+    """Explain what lines say in numbers: error codes, the action that a GPU needs, and 12080 for CUDA 12.8."""
+    for line in hit.lines:
+        yield from (code.said for code in codes.read(line.text) if hit.row in code.rows)
+    texts = [line.text for one in (hit, *followers) for line in one.lines]
+    yield from filter(None, map(codes.asked, texts))
+    match = next((candidate for text in texts if (candidate := _CUDA_NUMBER.search(text))), None)
+    if match is not None:
+        number = int(match[1])
+        yield f"{number} means CUDA {number // 1000}.{number % 1000 // 10}, the newest version that this driver runs."
 
 
 def _order(hit: _Hit, severity: Severity) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envkit.knowledge import codes
 from envkit.knowledge.failures import Row, rows
 
 PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
@@ -45,7 +46,10 @@ def _rows(every: tuple[Row, ...], group: str) -> list[str]:
 
 
 def _shown(row: Row) -> str:
-    return row.signatures[0].has.strip().replace("|", "\\|").replace("`", "'")
+    if row.signatures:
+        return row.signatures[0].has.strip().replace("|", "\\|").replace("`", "'")
+    named = [code for name in codes.NAMES for code in codes.table(name).codes if row in code.rows]
+    return named[0].text.lower() or named[0].symbol if named else "Xid (PCI:...): N"
 
 
 def page() -> str:
