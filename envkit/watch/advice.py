@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from envkit.watch.hanging import Straggler
 from envkit.watch.measures import Measures
 from envkit.watch.model import Record
 from envkit.watch.symptoms import Symptoms
@@ -31,7 +32,7 @@ def for_data(record: Record, measures: Measures, symptoms: Symptoms) -> list[Adv
         # 1e-9 keeps the gain finite if the whole step is spent waiting; likewise below.
         at_most = _spread(1 / max(1e-9, 1 - loading.share), symptoms)
         return [Advice(id="loader", text=symptoms.text("loader_other"), gain=(1.0, at_most[1]))]
-    more = _more_workers(record, measures, symptoms)
+    more = _more_workers(measures, symptoms)
     changes += [more] if more is not None else []
     if loading.workers and not loading.persistent and loading.epochs >= symptoms.limit("worth") / 2:
         changes.append(
@@ -51,21 +52,21 @@ def for_data(record: Record, measures: Measures, symptoms: Symptoms) -> list[Adv
         size = record.machine.shm_bytes or 0
         text = symptoms.text("shm", used=f"{measures.shm:.0%}", size=f"{size / 1e6:.0f} MB")
         changes.append(Advice(id="shm", text=text))
-    changes += _less_work(record, measures, symptoms)
+    changes += _less_work(measures, symptoms)
     if not changes:
         changes.append(Advice(id="source", text=symptoms.text("source", workers=loading.workers)))
     changes.sort(key=lambda change: -(change.gain[0] if change.gain else 0))
     return changes
 
 
-def _more_workers(record: Record, measures: Measures, symptoms: Symptoms) -> Advice | None:
+def _more_workers(measures: Measures, symptoms: Symptoms) -> Advice | None:
     """Return the number of workers that keeps up with the rest of a step, as far as the CPUs allow."""
     loading = measures.loading
     if loading.make_s is None:
         return None
     rest = max((1 - loading.share) * measures.step_s, 1e-6)
     make = loading.make_s * loading.batches_per_step
-    cpus = record.machine.cpus / measures.ranks
+    cpus = measures.usable / measures.ranks
     busy_s = (loading.make_cpu_s or 0.0) * loading.batches_per_step
     is_cpu = busy_s > make / 2
     # One more than just enough, because some batches take longer than others.
@@ -90,13 +91,13 @@ def _more_workers(record: Record, measures: Measures, symptoms: Symptoms) -> Adv
     return Advice(id="num_workers", text=text, gain=_spread(gain, symptoms), reason=reason)
 
 
-def _less_work(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+def _less_work(measures: Measures, symptoms: Symptoms) -> list[Advice]:
     loading = measures.loading
     at_most = 1 / max(1e-9, 1 - loading.share)
     if loading.make_s is None or loading.make_cpu_s is None:
         return []
     is_cpu = loading.make_cpu_s > loading.make_s / 2
-    full = (measures.cpus or 0) >= symptoms.limit("cpu_full") * record.machine.cpus
+    full = (measures.cpus or 0) >= symptoms.limit("cpu_full") * measures.usable
     if is_cpu and (full or not loading.workers):
         return [Advice(id="less_work", text=symptoms.text("less_work"), gain=(1.0, at_most))]
     if not is_cpu and (measures.read_mb_per_s or 0) > 1:
@@ -110,13 +111,10 @@ def for_copies(record: Record, measures: Measures, symptoms: Symptoms) -> list[A
     copying, changes = measures.copying, []
     at_most = 1 / max(1e-9, 1 - copying.share)
     if copying.pageable > 1 / 2:
-        low, high = symptoms.gain("pinned")
-        link = measures.cards.link_bytes_per_s
-        # The copies cannot become faster than the link, whatever other machines measured.
-        if copying.rate and link:
-            high = max(low, link / copying.rate)
-        gain = (_part(copying.share, low), _part(copying.share, high))
-        reason = f"copies become {low:.1f} to {high:.1f} times faster"
+        link, gain, reason = measures.cards.link_bytes_per_s, None, _published("pinned", copying.share, symptoms)
+        if copying.rate and link and link > copying.rate:
+            gain = (1.0, _part(copying.share, link / copying.rate))
+            reason = f"the link can carry {link / copying.rate:.1f} times as much as was copied; {reason}"
         changes.append(Advice(id="pin_memory", text=symptoms.text("pin_memory"), gain=gain, reason=reason))
     elif copying.blocking > 1 / 2:
         changes.append(Advice(id="non_blocking", text=symptoms.text("non_blocking"), gain=(1.0, at_most)))
@@ -158,10 +156,10 @@ def for_communication(measures: Measures, symptoms: Symptoms) -> list[Advice]:
     return changes
 
 
-def for_cpus(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+def for_cpus(measures: Measures, symptoms: Symptoms) -> list[Advice]:
     """Return changes that give waiting threads a CPU."""
     changes: list[Advice] = []
-    cpus, worth = record.machine.cpus, symptoms.limit("worth")
+    cpus, worth = measures.usable, symptoms.limit("worth")
     share = max(measures.queued or 0.0, measures.throttled or 0.0)
     gain = (1.0, 1 / max(1e-9, 1 - min(share, 0.95)))  # for shares near 1 the gain would be unlimited
     # All ranks of the record share the CPUs of one machine.
@@ -184,6 +182,53 @@ def for_cpus(record: Record, measures: Measures, symptoms: Symptoms) -> list[Adv
     if not changes:
         changes.append(Advice(id="less_work", text=symptoms.text("less_work"), gain=gain))
     return changes
+
+
+def for_waiting(measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that let the model go on: one for each kind of waiting that is worth one."""
+    waiting = measures.waiting
+    shares: dict[str, float] = {}
+    for place in waiting.places:
+        shares[place.kind] = shares.get(place.kind, 0.0) + place.share
+    if not waiting.places:
+        shares["other"] = waiting.share
+    worth = symptoms.limit("worth")
+    kept = {kind: share for kind, share in shares.items() if share >= worth / 2}
+    changes = []
+    for kind, share in sorted(kept.items(), key=lambda one: -one[1]):
+        gain = (1.0, 1 / max(1e-9, 1 - share))
+        reason = f"at most the {share:.0%} that it takes"
+        changes.append(Advice(id=f"wait_{kind}", text=symptoms.text(f"wait_{kind}"), gain=gain, reason=reason))
+    return changes
+
+
+def for_compiling(measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return changes that make the compiler compile less often."""
+    share = measures.compiling.share
+    if measures.steps and measures.compiling.times > 1:
+        gain = (1.0, 1 / max(1e-9, 1 - share))
+        reason = f"at most the {share:.0%} that compiling takes after the warm-up"
+        return [Advice(id="recompile", text=symptoms.text("recompile"), gain=gain, reason=reason)]
+    return [
+        Advice(id="recompile", text=symptoms.text("recompile")),
+        Advice(id="compile_once", text=symptoms.text("compile_once")),
+    ]
+
+
+def for_affinity(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return how a training gets all CPUs."""
+    allowed = measures.allowed or 1
+    reason = f"at most {record.machine.cpus:g} CPUs instead of {allowed}"
+    gain = (1.0, record.machine.cpus / allowed)
+    return [Advice(id="affinity", text=symptoms.text("affinity"), gain=gain, reason=reason)]
+
+
+def for_straggler(slow: Straggler, measures: Measures, symptoms: Symptoms) -> list[Advice]:
+    """Return that ranks should have equal work: a step then takes as long as they take now in the mean."""
+    gain = (1.0, slow.seconds / max(1e-9, slow.mean_s))
+    reason = f"with equal work each {measures.unit} takes the mean of all ranks"
+    text = symptoms.text("imbalance", spread=f"{slow.seconds / max(1e-9, slow.fastest_s) - 1:.0%}")
+    return [Advice(id="imbalance", text=text, gain=gain, reason=reason)]
 
 
 def for_clock(measures: Measures, symptoms: Symptoms) -> list[Advice]:
@@ -242,13 +287,11 @@ def for_computing(record: Record, measures: Measures, symptoms: Symptoms) -> lis
     changes = [*_threads(record, measures, symptoms), *_lower_precision(record, measures, symptoms)]
     first = record.ranks[0] if record.ranks else None
     if first is not None and first.fact("training", "convolutions") and not first.fact("training", "channels_last"):
-        low, high = symptoms.gain("channels_last")
-        gain = (_part(measures.computing, low), _part(measures.computing, high))
-        changes.append(Advice(id="channels_last", text=symptoms.text("channels_last"), gain=gain))
+        reason = _published("channels_last", measures.computing, symptoms)
+        changes.append(Advice(id="channels_last", text=symptoms.text("channels_last"), reason=reason))
     if not measures.compiled:
-        low, high = symptoms.gain("compile")
-        reason = "published for models of 8 and 1 billion parameters: try it"
-        changes.append(Advice(id="compile", text=symptoms.text("compile"), gain=(low, high), reason=reason))
+        reason = _published("compile", measures.computing, symptoms)
+        changes.append(Advice(id="compile", text=symptoms.text("compile"), reason=reason))
     return [*changes, *_fused(record, measures, symptoms)]
 
 
@@ -280,18 +323,23 @@ def _lower_precision(record: Record, measures: Measures, symptoms: Symptoms) -> 
     if measures.device == "cpu":
         if not record.machine.bf16_cpu:
             return []
-        low, high = symptoms.gain("amp_cpu")
+        source = "amp_cpu"
         text = symptoms.text("amp", device="cpu", dtype="bfloat16", scaler="")
     else:
         capability = record.ranks[0].fact("training", "capability") or [0, 0]
         if capability[0] < 7:  # noqa: PLR2004 - tensor cores begin with 7.0
             return []
-        low, high = symptoms.gain("amp")
+        source = "amp"
         is_new = capability[0] >= 8  # noqa: PLR2004 - bf16 begins with 8.0
         scaler = "" if is_new else " with torch.amp.GradScaler('cuda')"
         text = symptoms.text("amp", device="cuda", dtype="bfloat16" if is_new else "float16", scaler=scaler)
-    gain = (_part(measures.computing, low), _part(measures.computing, high))
-    return [Advice(id="amp", text=text, gain=gain, reason=f"applies to the {measures.computing:.0%} that is computing")]
+    return [Advice(id="amp", text=text, reason=_published(source, measures.computing, symptoms))]
+
+
+def _published(name: str, share: float, symptoms: Symptoms) -> str:
+    """Return what others measured of a change. That is no promise for this training."""
+    low, high = symptoms.gain(name)
+    return symptoms.text("published", low=low, high=high, share=f"{share:.0%}", source=symptoms.sources[name])
 
 
 def _fused(record: Record, measures: Measures, symptoms: Symptoms) -> list[Advice]:

@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envkit.ground.errors import EnvkitError
+from envkit.watch.doing import Thread
 from envkit.watch.family import Family
 from envkit.watch.files import Event, Folder, Name
 from envkit.watch.injected import envkit_watch_stream as stream
-from envkit.watch.model import WARM_UP, Process, Total, gpu_id
+from envkit.watch.model import WARM_UP, Activity, Process, Total, gpu_id
+from envkit.watch.stacks import Layout
 
 _WAIT = "wait."  # prefix of names; the number of a loader follows
+_AT = "at."  # the same; what a thread was doing and where follow
+_MOST_PLACES = 100  # of one process; others have no name
+_ASKED = 50  # looks for a layout that a process did not write
 _HIDDEN = stream.PINNED | stream.NON_BLOCKING | stream.SIDE
 _READ_AHEAD = 1  # batches
 _NAMED = 20  # files that are named because they were not read
@@ -94,6 +99,9 @@ class Source:
     retries: float | None = None
     waited: float = 0.0  # seconds in `next` since the last call of `Collector.since_last`
     stepped: int = 0
+    thread: Thread | None = None
+    asked: int = 0
+    places: set[str] = field(default_factory=set)
 
 
 class Collector:
@@ -140,6 +148,36 @@ class Collector:
             self._read(source, source.ring)
             self._sources[stem] = self._sources.pop(stem)
         return left
+
+    def look(self) -> None:
+        """Look at the threads that train: what they do, and where in the program."""
+        for stem, source in self._sources.items():
+            if source.ring is None or not (source.by_step.steps or source.by_batch.steps):
+                continue
+            if source.thread is None and source.asked < _ASKED:
+                source.asked += 1
+                source.thread = self._thread(stem, source.pid)
+            look = None if source.thread is None else source.thread.look()
+            if look is None:
+                continue
+            kind, where, seconds = look
+            if where not in source.places and len(source.places) >= _MOST_PLACES:
+                where = ""
+            source.places.add(where)
+            name, total = f"{_AT}{kind}.{where}", Total(count=1, seconds=seconds)
+            source.whole[name] = source.whole.get(name, Total()).plus(total)
+            for steady in (source.by_step, source.by_batch):
+                steady.add((name,), total)
+
+    def _thread(self, stem: str, pid: int) -> Thread | None:
+        """Return the thread of a process that trains, None if the process did not say where its frames are."""
+        here = self._family.here(pid)
+        try:
+            facts = self._folder.facts(Name(f"{stem}.facts", pid, "facts"))
+        except (EnvkitError, OSError):  # reported when the facts are read at the end
+            return None
+        layout = Layout.of(facts.get("stack", {}))
+        return None if here is None or layout is None else Thread(here, layout, self._clock)
 
     def since_last(self, seconds: float) -> tuple[float | None, float | None]:
         """Return means over the ranks since the last call: share of the time waiting for batches, and steps."""
@@ -238,8 +276,9 @@ class Collector:
         seconds = (
             steady.end - steady.begin - steady.aside if steady.end is not None and steady.begin is not None else 0.0
         )
-        totals = steady.totals if counted else source.whole
-        facts = {name: fields for name, fields in source.facts.items() if name != "process"}
+        totals, activities = _split(steady.totals if counted else source.whole)
+        after, after_activities = _split(steady.since if counted else {})
+        facts = {name: fields for name, fields in source.facts.items() if name not in ("process", "stack")}
         facts["process"] = {name: own.get(name) for name in ("omp_num_threads", "loader")}
         if "training" in facts:
             facts["training"] = facts["training"] | {"gpu": gpu_id(facts["training"].get("gpu"))}
@@ -260,7 +299,22 @@ class Collector:
             lost=source.lost,
             ddp_passes=totals.get("ddp", Total()).count,
             aside_s=steady.aside,
+            activities=activities,
+            after=after,
+            after_activities=after_activities,
         )
+
+
+def _split(totals: Mapping[str, Total]) -> tuple[dict[str, Total], tuple[Activity, ...]]:
+    """Return the totals of events, and what a thread was doing, the most seconds first."""
+    events = {name: total for name, total in totals.items() if not name.startswith(_AT)}
+    looks = [(name.removeprefix(_AT), total) for name, total in totals.items() if name.startswith(_AT)]
+    found = [
+        Activity(kind=kind, where=where, count=total.count, seconds=total.seconds)
+        for name, total in looks
+        for kind, _, where in [name.partition(".")]
+    ]
+    return events, tuple(sorted(found, key=lambda one: (-one.seconds, one.kind, one.where)))
 
 
 def _count(source: Source, event: Event) -> None:
@@ -337,6 +391,8 @@ def _names(name: str, kind: int, flags: int) -> list[str]:
             return [f"{name}.side"]
         names.append(f"{name}.{'pinned' if flags & stream.PINNED else 'pageable'}")
         names += [f"{name}.blocking"] if not flags & stream.NON_BLOCKING else []
+    if kind == stream.COMPILE and flags & stream.WITHIN:
+        names.append("compile.within")
     if kind == stream.STEP:
         names += ["step.autocast"] if flags & stream.AUTOCAST else []
         names += ["step.known"] if flags & stream.DRAIN_KNOWN else []

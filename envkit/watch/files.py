@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from envkit.ground import foreign, trees
 from envkit.ground.errors import EnvkitError
 from envkit.watch.injected import envkit_watch_endings as endings
 from envkit.watch.injected import envkit_watch_stream as stream
+from envkit.watch.stacks import Layout
 
 _NAME = re.compile(r"([1-9]\d{0,9})-\d{1,20}\.(ring|facts|crash)", re.ASCII)
 MOST_FILES = 10_000
@@ -59,6 +60,7 @@ _FACTS: dict[str, Mapping[str, str]] = {
     "probe-failed": {"module": _TEXT, "error": _TEXT},
     "end": _PLACES,
     "unseen": {"reason": _TEXT},
+    "stack": dict.fromkeys((field.name for field in fields(Layout)), _NUMBER),
 }  # fmt: skip
 _NUMBERED = re.compile(r"loader\.([1-9]\d?)", re.ASCII)
 _PROBE = re.compile(r"probe_[a-z]{1,20}", re.ASCII)
@@ -181,8 +183,8 @@ class Folder:
             raise DamagedFileError(f"more than {_MOST_LINES} lines")
         found: dict[str, dict[str, Any]] = {}
         for number, line in enumerate(lines, 1):
-            fact, fields = _typed(trees.from_json(line, f"line {number}", error=DamagedFileError), number)
-            found.setdefault(fact, fields)
+            fact, known = _typed(trees.from_json(line, f"line {number}", error=DamagedFileError), number)
+            found.setdefault(fact, known)
         return found
 
     def crash(self, name: Name) -> dict[str, Any] | None:
@@ -247,7 +249,7 @@ def _typed(tree: Any, number: int) -> tuple[str, dict[str, Any]]:
     kind = tree.get("fact") if isinstance(tree, Mapping) else None
     if not isinstance(kind, str):
         raise DamagedFileError(f"line {number} is not a fact")
-    fields: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     types = _types(kind)
     if types is None:
         raise DamagedFileError(f"line {number}: unknown fact {kind[:40]!r}")
@@ -259,8 +261,8 @@ def _typed(tree: Any, number: int) -> tuple[str, dict[str, Any]]:
             raise DamagedFileError(f"line {number}: unknown field {name[:40]!r} of {kind}")
         if value is not None and not _fits(value, wanted):
             raise DamagedFileError(f"line {number}: {kind}.{name} is not {wanted}")
-        fields[name] = value[:_LONGEST] if isinstance(value, str) else value
-    return kind, fields
+        known[name] = value[:_LONGEST] if isinstance(value, str) else value
+    return kind, known
 
 
 def _types(kind: str) -> Mapping[str, str] | None:

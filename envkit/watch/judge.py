@@ -16,8 +16,9 @@ from envkit.ground.errors import UsageError
 from envkit.watch import advice
 from envkit.watch.advice import Advice
 from envkit.watch.ending import Ending, ending
-from envkit.watch.measures import Measures, measure
-from envkit.watch.model import WARM_UP, Record, read
+from envkit.watch.hanging import hanging, straggler
+from envkit.watch.measures import Measures, Place, measure
+from envkit.watch.model import WARM_UP, Record, Total, read
 from envkit.watch.symptoms import Symptoms, load
 
 
@@ -70,6 +71,12 @@ class Judgment:
 
 
 _COMPUTING = "computing"  # a part of a step
+_CAUSES = ("rank-bound", "pinned")  # kinds that make ranks wait for each other, or batches late
+_SHOWN = 3  # places
+# What a training that failed within its warm-up did, by the kind of event.
+_SEEN = {
+    "next": "waiting for data", "compile": "compiling", "backward": "in backward", "collective": "in collectives",
+}  # fmt: skip
 Rule = Callable[[Record, Measures, Symptoms], Finding | None]
 
 
@@ -99,15 +106,18 @@ def judge(record: Record) -> Judgment:
     failed = ending(record)
     if measures.steps < least_steps or measures.seconds < least_s:
         answer, text = _too_few(record, measures, symptoms)
-        if failed is None:
-            return Judgment(answer=answer, headline=f"{answer}: {text}", findings=(), measures=measures)
-        finding = _failed(failed, measures, symptoms)
-        headline = f"{finding.title}: {finding.headline}"
-        return Judgment(answer=Answer.FAILED, headline=headline, findings=(finding,), measures=measures)
+        # What has already lost much time needs no mean over many steps.
+        found = [one for rule in (_hanging, _compiled) if (one := rule(record, measures, symptoms)) is not None]
+        if failed is not None:
+            found, answer = [*found, _failed(failed, record, measures, symptoms)], Answer.FAILED
+        elif found:
+            answer = Answer.FOUND
+        headline = f"{found[0].title}: {found[0].headline}" if found else f"{answer}: {text}"
+        return Judgment(answer=answer, headline=headline, findings=tuple(found), measures=measures)
     judgment = _answer(record, measures, symptoms, _FROM_INSIDE)
     if failed is None:
         return judgment
-    return replace(judgment, findings=(*judgment.findings, _failed(failed, measures, symptoms)))
+    return replace(judgment, findings=(*judgment.findings, _failed(failed, record, measures, symptoms)))
 
 
 def _too_few(record: Record, measures: Measures, symptoms: Symptoms) -> tuple[Answer, str]:
@@ -115,7 +125,7 @@ def _too_few(record: Record, measures: Measures, symptoms: Symptoms) -> tuple[An
     least_steps, least_s = symptoms.limit("least_steps"), symptoms.limit("least_seconds")
     if measures.steps:
         return Answer.TOO_SHORT, (
-            f"{measures.steps} {measures.unit}s in {measures.seconds:.1f} s after the warm-up; "
+            f"{measures.steps} {measures.units} in {measures.seconds:.1f} s after the warm-up; "
             f"at least {least_steps:.0f} and {least_s:.0f} s are needed"
         )
     for units, kind in (("optimizer steps", "optimizer"), ("batches", "next")):
@@ -131,8 +141,8 @@ def _too_few(record: Record, measures: Measures, symptoms: Symptoms) -> tuple[An
 
 def _answer(record: Record, measures: Measures, symptoms: Symptoms, rules: tuple[Rule, ...]) -> Judgment:
     findings = [outcome for rule in rules if (outcome := rule(record, measures, symptoms)) is not None]
-    # Computing is the rest when nothing waits, so it comes last, however large it is.
-    findings.sort(key=lambda finding: (finding.kind == "compute-bound", -(finding.share or 0.0)))
+    # What is the cause of other limits comes first. Computing comes last, however large it is.
+    findings.sort(key=lambda one: (one.kind not in _CAUSES, one.kind == "compute-bound", -(one.share or 0.0)))
     findings = _merged(findings)
     if not record.injected and not record.samples:
         text = f"{Answer.TOO_SHORT}: the process was observed for {record.seconds:.1f} s"
@@ -165,12 +175,43 @@ def _merged(findings: list[Finding]) -> list[Finding]:
     return kept
 
 
-def _failed(failed: Ending, measures: Measures, symptoms: Symptoms) -> Finding:
+def _compiled(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    """Return what the compiler took of a run with too few steps to say more, if it was most of it."""
+    # Of a process without steps the whole run counts.
+    spans = [
+        (process.total("compile"), process.seconds if process.steps else record.seconds) for process in record.processes
+    ]
+    total, seconds = max(spans, key=lambda one: one[0].seconds, default=(Total(), 1.0))
+    if total.seconds < seconds / 2:
+        return None
+    seen = [f"{total.seconds:.0f} of {seconds:.0f} s, {_times(total.count, 'compilation')}"]
+    share = min(1.0, total.seconds / seconds)
+    changes = advice.for_compiling(measures, symptoms)
+    finding = _finding("compiling", share, measures, evidence=seen, changes=changes)
+    within = f"the {measures.units} after the warm-up" if measures.steps else "the run"
+    return replace(finding, headline=f"torch.compile compiles during {share:.0%} of {within}")
+
+
+def _before(record: Record) -> str:
+    """Return what a training did before it failed, "" if nothing is known."""
+    trained = [
+        process for process in record.processes if process.total("next").count or process.total("optimizer").count
+    ]
+    spent = {
+        name: max((process.total(kind).seconds for process in trained), default=0.0) / max(record.seconds, 1e-9)
+        for kind, name in _SEEN.items()
+    }
+    parts = [f"{share:.0%} {name}" for name, share in spent.items() if share >= load().limit("worth")]
+    return f"before that: {', '.join(parts)}" if parts else ""
+
+
+def _failed(failed: Ending, record: Record, measures: Measures, symptoms: Symptoms) -> Finding:
     changes = [
         Advice(id="without_probes", text=symptoms.text("without_probes", command=failed.without)),
         Advice(id="from_outside", text=symptoms.text("from_outside")),
     ]
-    finding = _finding("failed", 0.0, measures, evidence=list(failed.evidence), changes=changes)
+    seen = [*failed.evidence, *filter(None, [_before(record)])]
+    finding = _finding("failed", 0.0, measures, evidence=seen, changes=changes)
     return replace(finding, headline=failed.headline, share=None)
 
 
@@ -207,7 +248,7 @@ def _data(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | N
     if loading.epochs >= loading.share / 2:
         seen.append(f"{loading.epochs:.0%} is lost at the start and end of epochs, where workers start and stop")
     if measures.cpus is not None:
-        seen.append(f"{measures.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
+        seen.append(f"{measures.cpus:.1f} of {measures.usable:g} CPUs are busy")
     return _finding(
         "data-bound", loading.share, measures, evidence=seen, changes=advice.for_data(record, measures, symptoms)
     )
@@ -235,7 +276,7 @@ def _communication(record: Record, measures: Measures, symptoms: Symptoms) -> Fi
         return None
     spent = milliseconds(measures.communication * measures.step_s)
     seen = [f"{spent} of {milliseconds(measures.step_s)} per {measures.unit}, {measures.ranks} ranks"]
-    if measures.bytes_reduced:
+    if measures.bytes_reduced >= 1e6:  # noqa: PLR2004 - a MB
         seen.append(f"{measures.bytes_reduced / 1e6:.0f} MB of gradients are reduced in each {measures.unit}")
     if measures.imbalance >= symptoms.limit("imbalance"):
         seen.append(f"the slowest rank takes {measures.imbalance:.0%} longer for its own work than the fastest")
@@ -247,19 +288,120 @@ def _starved(record: Record, measures: Measures, symptoms: Symptoms) -> Finding 
     """Check whether the main thread waits for a CPU, or a quota stops it, or its loader has no CPU left."""
     queued, stopped = measures.queued or 0.0, measures.throttled or 0.0
     share = max(queued, stopped)
-    if share < symptoms.limit("worth"):
+    if share < symptoms.limit("worth") or _pinned(record, measures, symptoms) is not None:
         return None
     seen = [f"main threads wait for a CPU {queued:.0%} of the time"]
     if stopped >= symptoms.limit("worth"):
         seen.append(f"the CPU quota stops the training {stopped:.0%} of the time")
     if measures.cpus is not None:
-        seen.append(f"the training uses {measures.cpus:.1f} of {record.machine.cpus:g} CPUs")
+        is_full = measures.cpus >= symptoms.limit("cpu_full") * measures.usable
+        rest = "" if is_full or stopped >= queued else "; other programs use the rest"
+        seen.append(f"the training keeps {measures.cpus:.1f} of {measures.usable:g} CPUs busy{rest}")
     if measures.threads:
         seen.append(
             f"ranks: {measures.ranks}, torch threads per rank: {measures.threads}, "
             f"workers per rank: {measures.loading.workers}"
         )
-    return _finding("cpu-starved", share, measures, evidence=seen, changes=advice.for_cpus(record, measures, symptoms))
+    return _finding("cpu-starved", share, measures, evidence=seen, changes=advice.for_cpus(measures, symptoms))
+
+
+def _pinned(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    """Check whether the training may use fewer CPUs than the machine has, and needs more."""
+    if measures.allowed is None:
+        return None
+    queued, used = measures.queued or 0.0, measures.cpus or 0.0
+    # On a machine that others use, too, the processes wait for the CPU and cannot fill it.
+    is_full = measures.wanted >= symptoms.limit("cpu_full") * measures.allowed
+    # A loader whose workers have no CPU left keeps the training waiting for data.
+    share = max(queued, measures.loading.share if is_full else 0.0)
+    if share < symptoms.limit("worth"):
+        return None
+    cpus = record.machine.cpus
+    allowed = "1 CPU" if measures.allowed == 1 else f"{measures.allowed} CPUs"
+    seen = [
+        f"all processes of the training may run on {allowed} only; {cpus:g} are allowed to envkit, which started it",
+        f"they keep {used:.1f} CPUs busy and could use {measures.wanted:.1f}",
+    ]
+    changes = advice.for_affinity(record, measures, symptoms)
+    finding = _finding("pinned", share, measures, evidence=seen, changes=changes)
+    return replace(finding, headline=f"the training may use {measures.allowed} of {cpus:g} CPUs")
+
+
+def _compiling(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    del record  # all rules have the same parameters
+    compiling = measures.compiling
+    if compiling.share < symptoms.limit("worth"):
+        return None
+    often = f"{_times(compiling.times, 'compilation')} in {measures.steps} {measures.units} after the warm-up"
+    seen = [f"{often}, the longest {milliseconds(compiling.longest_s)}"]
+    changes = advice.for_compiling(measures, symptoms)
+    return _finding("compiling", compiling.share, measures, evidence=seen, changes=changes)
+
+
+def _waiting(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    """Check whether the thread that trains does something else than the model."""
+    del record  # all rules have the same parameters
+    waiting = measures.waiting
+    if waiting.share < symptoms.limit("worth"):
+        return None
+    seen = [f"{place.share:.0%} {_place(place)}" for place in waiting.places[:_SHOWN]]
+    if waiting.looks:
+        seen.append(f"from {waiting.looks} looks at the thread that trains, outside of data, backward and optimizer")
+    else:
+        seen.append(
+            "outside of data, forward, backward and optimizer; the thread's stack could not be read, so it is not "
+            "known where"
+        )
+    if measures.main_cpus is not None:
+        seen.append(f"the main thread keeps {measures.main_cpus:.0%} of one CPU busy")
+    finding = _finding(
+        "waiting", waiting.share, measures, evidence=seen, changes=advice.for_waiting(measures, symptoms)
+    )
+    first = f": {_place(waiting.places[0])}" if waiting.places else ""
+    return replace(finding, headline=f"{finding.headline}{first}")
+
+
+def _place(place: Place) -> str:
+    doing = load().doings[place.kind]
+    return f"{doing} at {place.where}" if place.where else doing
+
+
+def _hanging(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    """Check whether a rank waited for ever for another one after its last step."""
+    late = hanging(record)
+    if late is None:
+        return None
+    at = f" at {late.where}" if late.where else ""
+    doing = load().doings.get(late.other_doing, "")
+    last = f", then it was {doing} at {late.other_where}" if doing and late.other_where else ", then none"
+    seen = [
+        f"{late.rank}: {late.steps} steps, then it waited {late.seconds:.1f} s{at}",
+        f"{late.other}: {late.other_steps} steps{last}",
+    ]
+    changes = [Advice(id="uneven", text=symptoms.text("uneven"))]
+    finding = _finding("rank-bound", 0.0, measures, evidence=seen, changes=changes)
+    headline = f"{late.rank} waited {late.seconds:.1f} s for {late.other} after its last step"
+    return replace(finding, headline=headline, share=None)
+
+
+def _uneven(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
+    """Check whether ranks wait for one: for ever after their last step, or in each step."""
+    if (late := _hanging(record, measures, symptoms)) is not None:
+        return late
+    slow = straggler(record)
+    if slow is None or measures.slowest is None:
+        return None
+    own = f"{slow.rank} takes {milliseconds(slow.seconds)} per {measures.unit} for its own work"
+    seen = [f"{own}, {slow.fastest} {milliseconds(slow.fastest_s)}", f"the parts above are those of {slow.rank}"]
+    finding = _finding(
+        "rank-bound", slow.share, measures, evidence=seen, changes=advice.for_straggler(slow, measures, symptoms)
+    )
+    headline = f"{slow.fastest} waits {slow.share:.0%} of each {measures.unit} for {slow.rank}"
+    return replace(finding, headline=headline)
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _throttled(record: Record, measures: Measures, symptoms: Symptoms) -> Finding | None:
@@ -318,7 +460,7 @@ def _launches(record: Record, measures: Measures, symptoms: Symptoms) -> Finding
     if share < symptoms.limit("launch_worth"):
         return None
     seen = [
-        f"in {measures.drained:.0%} of the {measures.unit}s the GPU had finished when the host queued the optimizer"
+        f"in {measures.drained:.0%} of the {measures.units} the GPU had finished when the host queued the optimizer"
     ]
     if measures.cards.util is not None:
         seen.append(f"kernels run {measures.cards.util:.0f} % of the time")
@@ -335,16 +477,20 @@ def _computing(record: Record, measures: Measures, symptoms: Symptoms) -> Findin
     is_device = measures.drained is not None
     if measures.computing < symptoms.limit("compute") or _is_ahead(measures, symptoms):
         return None
+    # A model whose threads wait for a CPU most of the time does not compute then: that is a limit of its own.
+    if max(measures.queued or 0.0, measures.throttled or 0.0) > 1 / 2:
+        return None
     changes = advice.for_computing(record, measures, symptoms)
     if not changes:
         return None
     seen = [
-        f"{milliseconds(measures.computing * measures.step_s)} of {milliseconds(measures.step_s)} per {measures.unit}"
+        f"{milliseconds(measures.computing * measures.step_s)} of {milliseconds(measures.step_s)} per {measures.unit}",
+        f"{measures.backward:.0%} in backward, {measures.optimizer:.0%} in the optimizer",
     ]
     if is_device and measures.cards.util is not None:
         seen.append(f"kernels run {measures.cards.util:.0f} % of the time")
     elif measures.cpus is not None:
-        seen.append(f"{measures.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
+        seen.append(f"{measures.cpus:.1f} of {measures.usable:g} CPUs are busy")
     precision = "autocast is on" if measures.autocast else "autocast is not used"
     seen.append(f"{precision}, torch.compile is {'used' if measures.compiled else 'not used'}")
     return _finding("compute-bound", measures.computing, measures, evidence=seen, changes=changes, part=_COMPUTING)
@@ -374,6 +520,7 @@ def milliseconds(seconds: float) -> str:
 
 
 _FROM_INSIDE: tuple[Rule, ...] = (
-    _data, _copies, _communication, _starved, _throttled, _memory, _launches, _computing
+    _uneven, _data, _copies, _communication, _compiling, _waiting, _pinned, _starved, _throttled, _memory, _launches,
+    _computing,
 )  # fmt: skip
 _FROM_OUTSIDE: tuple[Rule, ...] = (_throttled, _starved, _memory, _outside)

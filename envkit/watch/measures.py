@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from envkit.watch.model import Process, Record, Sample, Total
+from envkit.watch.doing import WAITS, Doing
+from envkit.watch.model import Activity, Process, Record, Sample, Total
 
 # GB/s by generation that copies reach on a PCIe lane: 80 % of its rate, as from page-locked memory.
 _LANE_GB_PER_S = {1: 0.2, 2: 0.4, 3: 0.8, 4: 1.6, 5: 3.2, 6: 6.4}
@@ -15,6 +17,11 @@ SLOWING = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_powe
 POWER_CAP = "sw_power_cap"
 _LEAST_SAMPLES = 15  # a third of fewer samples is not significant
 _WHOLE = 0.9  # share of the step from which on a copy counts as taking the whole step
+LEAST_LOOKS = 8  # at the thread that trains, outside of timed calls; two seconds of it
+STRAGGLING = 0.5  # imbalance from which on the parts of a step are those of the slowest rank: means are of no rank
+_IDLE_CPUS = 0.7  # of a training that computes nothing while its main thread waits
+# Calls in which the host is, as the probes time them.
+_HOST_CALLS = ("next", "iter", "copy", "collective", "compile", "backward", "optimizer", "sync")
 _IDLE = 5  # percent of utilization; an idle GPU lowers its clock by itself
 
 
@@ -64,6 +71,33 @@ class Cards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Something that keeps the model waiting, and where in the program; its share of the step."""
+
+    kind: str
+    where: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Time in which the thread that trains did something else than the model, and no call that the probes time."""
+
+    share: float
+    looks: int  # at the thread; 0: it could not be looked at, and the share is that in which it used no CPU
+    places: tuple[Place, ...] = ()  # the largest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiling:
+    """Calls of torch.compile's compiler."""
+
+    share: float
+    times: int
+    longest_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
     """Everything that the rules use of a record. Shares are of the step time, from 0 to 1."""
 
@@ -75,8 +109,11 @@ class Measures:
     loading: Loading
     copying: Copying
     communication: float
+    compiling: Compiling
+    waiting: Waiting
     bytes_reduced: float
     imbalance: float  # (slowest - fastest) / fastest rank, without the time in collectives
+    slowest: str | None  # the rank that all others wait for, of which alone the parts are then
     optimizer: float
     backward: float
     passes: float  # backward passes per step
@@ -89,14 +126,22 @@ class Measures:
     compiled: bool
     threads: int | None
     cpus: float | None  # CPUs that the training kept busy
+    allowed: int | None  # CPUs to which the training's processes are pinned, if that is fewer than the machine has
+    usable: float  # CPUs that the training may use at once
     main_cpus: float | None
     queued: float | None
+    wanted: float  # CPUs that the training kept busy, or whose processes waited for one
     throttled: float | None
     pressure_memory: float | None
     faults: float
     read_mb_per_s: float | None
     shm: float | None  # share of /dev/shm in use
     cards: Cards
+
+    @property
+    def units(self) -> str:
+        """The unit in the plural."""
+        return "batches" if self.unit == "batch" else f"{self.unit}s"
 
     def is_device_ahead(self, drained: float, waits: float) -> bool | None:
         """Whether the device waits for the host; None if that was not measured.
@@ -119,8 +164,12 @@ class Measures:
 
     @property
     def computing(self) -> float:
-        """The share that is left when nothing waits."""
-        return max(0.0, 1 - self.loading.share - self.copying.share - self.communication)
+        """The share of forward, backward and optimizer.
+
+        Forward is no call that can be timed: it is what looks at the thread find outside of all timed calls.
+        """
+        others = self.copying.share + self.communication + self.compiling.share + self.waiting.share
+        return max(0.0, 1 - self.loading.share - others)
 
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:
@@ -130,6 +179,8 @@ class Measures:
             ("waiting for data", self.loading.share),
             ("copies to the GPU", self.copying.share),
             ("communication", self.communication),
+            ("compiling", self.compiling.share),
+            ("waiting for something else", self.waiting.share),
             ("optimizer", optimizer),
             ("computing", self.computing - optimizer),
         ]
@@ -137,28 +188,36 @@ class Measures:
 
 
 def measure(record: Record) -> Measures:
-    """Return the numbers of a record; shares are means over its ranks."""
-    ranks = record.ranks
+    """Return the numbers of a record; shares are means over its ranks, or those of a rank that all others wait for."""
+    every, samples = record.ranks, steady(record)
+    imbalance, slowest = uneven(every)
+    ranks = (slowest,) if slowest is not None and imbalance >= STRAGGLING else every
     steps, seconds = sum(process.steps for process in ranks), sum(process.seconds for process in ranks)
-    samples = steady(record)
     loading = _loading(record, ranks, steps, seconds, _late(samples))
     room = max(0.0, 1 - loading.share)
     copying = _copying(ranks, steps, seconds, room)
+    communication = min(_communication(ranks, seconds), max(0.0, room - copying.share))
+    compiling = _compiling(ranks, seconds, max(0.0, room - copying.share - communication))
     first = ranks[0] if ranks else None
     known = _sum(ranks, "step.known").count
+    allowed = min((sample.allowed for sample in samples if sample.allowed), default=None)
+    is_pinned = allowed is not None and allowed < math.floor(record.machine.cpus)
     return Measures(
         unit=first.unit if first else "step",
-        ranks=max(len(ranks), 1),
+        ranks=max(len(every), 1),
         steps=steps // max(len(ranks), 1),
         seconds=seconds / max(len(ranks), 1),
         step_s=seconds / steps if steps else 0.0,
         loading=loading,
         copying=copying,
-        communication=min(_communication(ranks, seconds), max(0.0, room - copying.share)),
+        communication=communication,
+        compiling=compiling,
+        waiting=_waiting(ranks, seconds, samples, max(0.0, room - copying.share - communication - compiling.share)),
         bytes_reduced=float(first.fact("training", "parameter_bytes") or 0) if first else 0.0,
-        imbalance=_imbalance(ranks),
+        imbalance=imbalance,
+        slowest=named(slowest) if slowest is not None and imbalance >= STRAGGLING else None,
         optimizer=_part(_sum(ranks, "optimizer").seconds, seconds),
-        backward=_part(_sum(ranks, "backward").seconds, seconds),
+        backward=_part(max(0.0, _sum(ranks, "backward").seconds - _sum(ranks, "compile.within").seconds), seconds),
         passes=_sum(ranks, "backward").count / steps if steps else 0.0,
         device=first.fact("training", "device") if first else None,
         drained=_sum(ranks, "step.drained").count / known if known else None,
@@ -169,8 +228,11 @@ def measure(record: Record) -> Measures:
         compiled=any(process.fact("compile", "used") for process in ranks),
         threads=first.fact("training", "threads") if first else None,
         cpus=_over(samples, lambda sample: sample.cpus if sample.processes else None),
+        allowed=allowed if is_pinned else None,
+        usable=min(record.machine.cpus, allowed or record.machine.cpus),
         main_cpus=_over(samples, lambda sample: sample.main_cpus if sample.processes else None),
         queued=_over(samples, lambda sample: sample.main_queued),
+        wanted=_over(samples, lambda sample: sample.cpus + (sample.queued or 0.0)) or 0.0,
         throttled=_over(samples, lambda sample: sample.throttled),
         pressure_memory=_over(samples, lambda sample: sample.pressure_memory),
         faults=_over(samples, lambda sample: sample.major_faults_per_s) or 0.0,
@@ -256,16 +318,79 @@ def _communication(ranks: Sequence[Process], seconds: float) -> float:
     return min(1.0, _part(spent, seconds))
 
 
-def _imbalance(ranks: Sequence[Process]) -> float:
-    """Return (slowest - fastest) / fastest rank, without the time in collectives; 0 for a single rank."""
-    own = []
-    for process in ranks:
-        passes = process.total("ddp")
-        waits = process.total("collective").seconds + (
-            passes.amount / passes.count * process.steps if passes.count else 0.0
+def _compiling(ranks: Sequence[Process], seconds: float, room: float) -> Compiling:
+    total = _sum(ranks, "compile")
+    return Compiling(share=min(room, _part(total.seconds, seconds)), times=total.count, longest_s=total.longest_s)
+
+
+def _waiting(ranks: Sequence[Process], seconds: float, samples: Sequence[Sample], room: float) -> Waiting:
+    """Return the share in which the thread that trains did something else, from looks at it outside of timed calls.
+
+    How long it was outside of these calls is known from the calls. Of looks alone, both would have their error.
+    """
+    timed = sum(_sum(ranks, kind).seconds for kind in _HOST_CALLS) - _sum(ranks, "compile.within").seconds
+    outside = min(room, max(0.0, 1 - _part(timed, seconds)))
+    looks = [one for process in ranks for one in process.activities if one.kind != Doing.TIMED]
+    count, looked = sum(one.count for one in looks), sum(one.seconds for one in looks)
+    if count < LEAST_LOOKS or not looked:
+        # Not in these calls, not running, and no other thread computes for it: it waits. For what is not known.
+        blocked, used, is_cpu = _blocked(samples), _over(samples, lambda sample: sample.cpus), _on_cpu(ranks)
+        idle = blocked is not None and used is not None and used < _IDLE_CPUS and is_cpu
+        return Waiting(share=max(0.0, outside - (1 - blocked)) if idle and blocked is not None else 0.0, looks=0)
+    places = [
+        Place(kind=one.kind, where=one.where, share=outside * one.seconds / looked)
+        for one in _joined(looks)
+        if one.kind in WAITS
+    ]
+    return Waiting(share=sum(place.share for place in places), looks=count, places=tuple(places))
+
+
+def _joined(looks: Iterable[Activity]) -> list[Activity]:
+    """Return what several processes did, each once, the most seconds first."""
+    every: dict[tuple[str, str], Activity] = {}
+    for one in looks:
+        before = every.get((one.kind, one.where), Activity(kind=one.kind, where=one.where))
+        every[one.kind, one.where] = replace(
+            before, count=before.count + one.count, seconds=before.seconds + one.seconds
         )
-        own.append((process.seconds - waits) / process.steps)
-    return max(own) / min(own) - 1 if len(own) > 1 and min(own) > 0 else 0.0
+    return sorted(every.values(), key=lambda one: (-one.seconds, one.kind, one.where))
+
+
+def _blocked(samples: Sequence[Sample]) -> float | None:
+    """Return the share of the time in which the main thread neither ran nor waited for a CPU."""
+    return _over(
+        samples,
+        lambda sample: None if sample.main_queued is None else max(0.0, 1 - sample.main_cpus - sample.main_queued),
+    )
+
+
+def _on_cpu(ranks: Sequence[Process]) -> bool:
+    return bool(ranks) and all(process.fact("training", "device") == "cpu" for process in ranks)
+
+
+def uneven(ranks: Sequence[Process]) -> tuple[float, Process | None]:
+    """Return (slowest - fastest) / fastest rank, without the time in collectives, and the slowest; 0 for one rank."""
+    if len(ranks) < 2:  # noqa: PLR2004 - one rank alone
+        return 0.0, None
+    own = [(own_s(process), process) for process in ranks]
+    slowest, fastest = max(own, key=lambda one: one[0]), min(own, key=lambda one: one[0])
+    # Processes that share nothing, such as two trainings side by side, do not wait for each other.
+    shares = all(process.total("collective").count or process.total("ddp").count for process in ranks)
+    return (slowest[0] / fastest[0] - 1, slowest[1]) if fastest[0] > 0 and shares else (0.0, None)
+
+
+def own_s(process: Process) -> float:
+    """Return the seconds of a step that a rank takes for its own work: those without collectives."""
+    passes = process.total("ddp")
+    waits = process.total("collective").seconds + (
+        passes.amount / passes.count * process.steps if passes.count else 0.0
+    )
+    return max(0.0, process.seconds - waits) / process.steps if process.steps else 0.0
+
+
+def named(process: Process) -> str:
+    """Return a rank's name."""
+    return f"process {process.pid}" if process.rank is None else f"rank {process.rank}"
 
 
 def _cards(record: Record, samples: Sequence[Sample]) -> Cards:

@@ -36,6 +36,16 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What the thread that trains was doing, at one place of the program; from looks at it, a few each second."""
+
+    kind: str  # one of `doing.Doing`
+    where: str  # file, line and function; "" if unknown
+    count: int = 0  # looks
+    seconds: float = 0.0  # that these looks stand for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """One process of the training, with its events between the end of the warm-up and its last step.
 
@@ -57,6 +67,9 @@ class Process:
     lost: int = 0  # events that were overwritten before they were read
     ddp_passes: int = 0
     aside_s: float = 0.0  # seconds between these steps that are left out: batches without training (evaluation)
+    activities: tuple[Activity, ...] = ()  # within these steps; without steps, all
+    after: Mapping[str, Total] = field(default_factory=dict)  # events since the last step
+    after_activities: tuple[Activity, ...] = ()
 
     def total(self, kind: str) -> Total:
         """Return the total of a kind, such as `next` or `copy.pinned`; all zero without events."""
@@ -93,6 +106,8 @@ class Sample:
     processes: int = 0
     cpus: float = 0.0  # CPUs that the training kept busy
     main_cpus: float = 0.0  # the same for the main threads of its ranks, mean
+    allowed: int | None = None  # CPUs on which at least one process of the training may run
+    queued: float | None = None  # processes whose main thread waited for a CPU, mean
     main_queued: float | None = None  # share of the time in which these waited for a CPU, mean
     throttled: float | None = None  # share of the time in which a quota stopped the training
     pressure_cpu: float | None = None  # share of the time in which any process of the machine waited for a CPU
@@ -200,8 +215,14 @@ def _record(tree: Mapping[str, Any]) -> Record:
 
 
 def _process(tree: Mapping[str, Any]) -> Process:
-    totals = {str(kind): Total(**total) for kind, total in tree["totals"].items()}
-    return Process(**{**tree, "totals": totals})
+    # Records of earlier versions do not have all of these.
+    totals = {
+        name: {str(kind): Total(**total) for kind, total in tree.get(name, {}).items()} for name in ("totals", "after")
+    }
+    activities = {
+        name: tuple(Activity(**one) for one in tree.get(name, ())) for name in ("activities", "after_activities")
+    }
+    return Process(**{**tree, **totals, **activities})
 
 
 def _sample(tree: Mapping[str, Any]) -> Sample:

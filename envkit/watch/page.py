@@ -19,6 +19,8 @@ _KINDS = {
     "waiting for data": "hatched",
     "copies to the GPU": "s3",
     "communication": "s1",
+    "compiling": "rest",
+    "waiting for something else": "hatched",
     "optimizer": "s2",
     "computing": "s0",
 }
@@ -54,7 +56,7 @@ def _facts(record: Record, judgment: Judgment) -> list[str]:
     measures = judgment.measures
     facts = [f"{record.seconds:.1f} s", record.started]
     if measures.steps:
-        facts.insert(0, f"{measures.steps} {measures.unit}s of {milliseconds(measures.step_s)}")
+        facts.insert(0, f"{measures.steps} {measures.units} of {milliseconds(measures.step_s)}")
     if measures.ranks > 1:
         facts.append(f"{measures.ranks} ranks")
     if record.exit_code is not None:

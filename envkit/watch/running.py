@@ -32,7 +32,9 @@ MODULE = "/run/envkit-watch"
 """The path of `INJECTED` in a container."""
 _FOLDER = "ENVKIT_WATCH_DIR"
 _PERIOD_S = 0.5  # shorter than the time in which a ring of events fills
+_LOOK_S = 0.25  # mean time between looks at the threads that train
 _READ_S = 30.0  # limit for reading what is left after the end; a training's own events take less than a second
+_GOLDEN = 0.6180339887498949  # multiples of it are spread evenly, however many there are
 # Samples may take at most a fiftieth of the time: with thousands of processes they are taken less often.
 _SAMPLE_SPACING = 50
 
@@ -130,8 +132,14 @@ def _recorded(
         process, family = start(before)
         collector = Collector(opened, begin, family, clock)
         sampler = sampling.Sampler(family, begin, session, clock)
-        due = begin
-        while child.wait(process, _PERIOD_S):
+        due, events_due = begin, begin + _PERIOD_S
+        for pause in looks():
+            if not child.wait(process, pause):
+                break
+            collector.look()
+            if (now := clock()) < events_due:
+                continue
+            events_due = now + _PERIOD_S - _LOOK_S  # the look that comes next may be late
             collector.collect(_PERIOD_S)
             now = clock()
             if now >= due:
@@ -156,6 +164,14 @@ def _recorded(
     )
     collector.close()
     return record
+
+
+def looks() -> Iterator[float]:
+    """Yield pauses between looks, of which no two in a row are equal, so that a step as long as one is seen whole."""
+    part = 0.0
+    while True:
+        part = (part + _GOLDEN) % 1.0
+        yield _LOOK_S * (0.5 + part)
 
 
 def attach(

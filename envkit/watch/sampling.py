@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -91,6 +93,8 @@ class Sampler:
             processes=len(every),
             cpus=sum(_since(self._used.get(pid), process) for pid, process in every.items()) / seconds,
             main_cpus=_mean([every[pid].main_cpu_s - self._used[pid].main_cpu_s for pid in chief]) / seconds,
+            allowed=_allowed(every),
+            queued=_all_queued([(self._used[pid], used) for pid, used in every.items() if pid in self._used], seconds),
             main_queued=_queued([(self._used[pid], every[pid]) for pid in chief], seconds),
             throttled=_share(self._host.throttled_s, machine_now.throttled_s, seconds),
             pressure_cpu=_share(self._host.pressure["cpu"], machine_now.pressure["cpu"], seconds),
@@ -145,7 +149,7 @@ def merged(samples: Sequence[Sample]) -> list[Sample]:
     return [pair[0] if len(pair) == 1 else _both(*pair) for pair in pairs]
 
 
-_MEANS = ("cpus", "main_cpus", "main_queued", "throttled", "pressure_cpu", "pressure_io", "pressure_memory",
+_MEANS = ("cpus", "main_cpus", "queued", "main_queued", "throttled", "pressure_cpu", "pressure_io", "pressure_memory",
           "read_mb_per_s", "major_faults_per_s", "waiting")  # fmt: skip
 
 
@@ -193,12 +197,31 @@ def _since(before: proc.Used | None, now: proc.Used) -> float:
 
 
 def _queued(pairs: Sequence[tuple[proc.Used, proc.Used]], seconds: float) -> float | None:
-    waits = [
+    waits = _waits(pairs)
+    return min(1.0, max(0.0, _mean(waits) / seconds)) if waits else None
+
+
+def _all_queued(pairs: Sequence[tuple[proc.Used, proc.Used]], seconds: float) -> float | None:
+    waits = _waits(pairs)
+    return max(0.0, sum(waits) / seconds) if waits else None
+
+
+def _waits(pairs: Sequence[tuple[proc.Used, proc.Used]]) -> list[float]:
+    """Return the seconds in which the main thread of each process waited for a CPU, as far as the kernel says it."""
+    return [
         now.main_queued_s - before.main_queued_s
         for before, now in pairs
         if now.main_queued_s is not None and before.main_queued_s is not None
     ]
-    return min(1.0, max(0.0, _mean(waits) / seconds)) if waits else None
+
+
+def _allowed(pids: Iterable[int]) -> int | None:
+    """Return the number of CPUs on which at least one of the processes may run."""
+    cpus: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it is gone
+            cpus |= os.sched_getaffinity(pid)
+    return len(cpus) or None
 
 
 def _read(before: dict[int, proc.Used], now: dict[int, proc.Used], seconds: float) -> float | None:

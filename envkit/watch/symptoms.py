@@ -30,6 +30,7 @@ class Symptoms:
     gains: dict[str, tuple[float, float]]
     kinds: dict[str, Kind]
     advice: dict[str, str]
+    doings: dict[str, str]  # texts for what a thread does while the model waits
     sources: dict[str, str]  # of limits and gains
 
     def limit(self, name: str) -> float:
@@ -55,5 +56,6 @@ def load() -> Symptoms:
         gains={name: (float(row["low"]), float(row["high"])) for name, row in tree["gains"].items()},
         kinds={row["id"]: Kind(**row) for row in tree["kinds"]},
         advice=dict(tree["advice"]),
+        doings=dict(tree["doings"]),
         sources={name: str(row["source"]) for name, row in rows.items()},
     )

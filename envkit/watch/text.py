@@ -71,7 +71,7 @@ def _ran(record: Record, judgment: Judgment) -> str:
     parts = []
     if measures.steps:
         ranks = f", {measures.ranks} ranks" if measures.ranks > 1 else ""
-        parts.append(f"{measures.steps} {measures.unit}s of {milliseconds(measures.step_s)}{ranks}")
+        parts.append(f"{measures.steps} {measures.units} of {milliseconds(measures.step_s)}{ranks}")
     parts.append(f"{record.seconds:.1f} s in all")
     if record.exit_code is not None:
         parts.append(f"exit code {record.exit_code}")

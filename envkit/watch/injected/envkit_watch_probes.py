@@ -12,10 +12,12 @@ import time
 import weakref
 from contextlib import suppress
 
+import envkit_watch_stack as stack
 import envkit_watch_stream as stream
 from envkit_watch_endings import Endings
 from envkit_watch_hooks import Finder, Loaders, clock, device, recorder
 
+UNTRAINED = 16  # batches without an optimizer step, after which there will be none
 endings = Endings(recorder, device)
 state = threading.local()  # per thread: the calls that are being timed, the current step, autocast
 
@@ -95,6 +97,9 @@ def probe_loader(torch):
             raise
         finally:
             recorder.event(stream.NEXT, begin, clock() - begin, 0.0, flags, which=number_of(self))
+            # A training notes it with its first step; without steps this thread is the one to look at.
+            if getattr(self, "_num_yielded", 0) == UNTRAINED and "stack" not in recorder.known:
+                quietly(note_stack)
 
     loaders._BaseDataLoaderIter.__next__ = next_batch
     iterate = loaders.DataLoader.__iter__
@@ -128,13 +133,16 @@ def probe_loader(torch):
 
 
 def fetching(fetch):
-    """Time the making of a batch, with the CPU time of its thread."""
+    """Time the making of a batch, with the CPU time of a worker's threads; without workers, of this thread."""
 
     @functools.wraps(fetch)
     def call(self, index):
-        begin, used = clock(), time.thread_time()
+        worker = sys.modules.get("torch.utils.data._utils.worker")
+        # The libraries that decode have threads of their own. The process that trains has others, too.
+        spent = time.thread_time if getattr(worker, "_worker_info", None) is None else time.process_time
+        begin, used = clock(), spent()
         batch = fetch(self, index)
-        recorder.event(stream.FETCH, begin, clock() - begin, time.thread_time() - used)
+        recorder.event(stream.FETCH, begin, clock() - begin, spent() - used)
         return batch
 
     return call
@@ -178,11 +186,19 @@ def after_step(torch, optimizer):
     recorder.event(stream.STEP, begin, now - begin, 0.0, flags)
     if "training" not in recorder.known:
         recorder.fact("training", **training_facts(torch, optimizer))
+    if "stack" not in recorder.known:
+        quietly(note_stack)
     state.autocast = None  # the next step sets it again
     device.collect()
     device.allocator(now)
     for ddp in tuple(ddps):  # `write` removes one whose model is gone
         ddp.write()
+
+
+def note_stack():
+    """Write where the frames of this thread are in memory, for a reader outside of this process."""
+    thread = getattr(threading, "get_native_id", os.getpid)()  # new in Python 3.8
+    recorder.fact("stack", **(stack.layout(sys.modules.get("ctypes"), thread) or {}))
 
 
 def training_facts(torch, optimizer):
@@ -442,7 +458,8 @@ def probe_compile(module):
         if starts:
             begin = starts.pop()
             recorder.fact("compile", used=True)
-            recorder.event(stream.COMPILE, begin, clock() - begin)
+            flags = stream.WITHIN if stream.BACKWARD in inside() else 0
+            recorder.event(stream.COMPILE, begin, clock() - begin, 0.0, flags)
 
     handler.register_start_callback(start)
     handler.register_end_callback(stop)

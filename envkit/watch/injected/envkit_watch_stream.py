@@ -26,7 +26,7 @@ HIGH = 1024  # the usual limit of descriptors
 # Kinds; the meaning of the amount is in parentheses.
 NEXT = 1  # a batch was requested
 ITER = 2  # an iterator over a loader was created
-FETCH = 3  # a batch was made, in a worker or within NEXT (CPU seconds of the thread)
+FETCH = 3  # a batch was made, in a worker or within NEXT (CPU seconds)
 COPY = 4  # host to device, time on the host (bytes)
 COPY_DEVICE = 5  # the same copy, time on the device (bytes)
 BACKWARD = 6
@@ -41,6 +41,7 @@ SYNC = 13  # the host waited for the device: item(), cpu()
 # Flags.
 EDGE, END = 1, 2  # of NEXT; EDGE: the first batch or the end of an epoch; END: the end
 PINNED, NON_BLOCKING, SIDE = 1, 2, 4  # of COPY and COPY_DEVICE; SIDE: not on the default stream
+WITHIN = 1  # of COMPILE: within a backward pass
 AUTOCAST, DRAIN_KNOWN, DRAINED = 1, 2, 4  # of STEP; DRAINED: the device had finished all work before the step
 
 

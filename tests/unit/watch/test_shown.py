@@ -151,5 +151,5 @@ def test_every_limit_and_gain_has_a_source() -> None:
     assert all(symptoms.sources[name] for name in (*symptoms.limits, *symptoms.gains))
     assert set(symptoms.kinds) == {
         "data-bound", "copy-bound", "launch-bound", "compute-bound", "communication-bound", "memory-bound",
-        "cpu-starved", "throttled", "failed",
+        "cpu-starved", "throttled", "failed", "waiting", "compiling", "rank-bound", "pinned",
     }  # fmt: skip
