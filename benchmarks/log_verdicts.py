@@ -3,11 +3,12 @@
     python -m benchmarks.log_verdicts [FOLDER]
 
 FOLDER has `one_line_failures.txt` (NAME|LINE) and the folders `hidden`, `healthy` and `cases` with one log per file;
-each part may be missing. Without FOLDER, the lines and logs of `tests/logs` are read. `tests/logs/failures.yaml` lists
-the rows that are right for a NAME. Without FOLDER, the share of named lines is that of the lines with a right row: the
-others test that a failure of any shape is seen.
+each part may be missing. Without FOLDER, the logs of `tests/logs` are read: `failures.yaml` (single lines),
+`public/*.yaml` (logs of a few lines, named after the public thread that they are rewritten from), `healthy.yaml` and
+the folders. `failures.yaml` and `public/*.yaml` list the rows that are right for a NAME. Without FOLDER, the share of
+named failures is that of the logs whose cause a row knows: the others test that a failure of any shape is seen.
 
-Each failing line is diagnosed alone, after a healthy line, and before each of `FINAL`, which follow any failure.
+Each failure is diagnosed alone, after a healthy line, and before each of `FINAL`, which follow any failure.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks._report import Figure, finish
+from envkit.doctor.knowledge import rows
 from envkit.doctor.logs import diagnose_log
 from envkit.doctor.model import Diagnosis, Severity
 from envkit.ground import strictyaml
@@ -43,25 +45,37 @@ def diagnosed(text: str) -> Diagnosis:
 
 
 def failures(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each failing line of a folder."""
+    """Yield name and text of each failing log of a folder."""
     listed = folder / "one_line_failures.txt"
     if listed.exists():
         for line in listed.read_text(encoding="utf-8").splitlines():
             name, _, text = line.partition("|")
             yield name, text
-    elif (folder / "failures.yaml").exists():
-        yield from ((entry["name"], entry["line"]) for entry in _answers(folder / "failures.yaml"))
+    else:
+        yield from ((entry["name"], entry["line"].rstrip("\n")) for entry in _entries(folder, "failures"))
+
+
+def healthy(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each log of a folder that ends well."""
+    yield from ((entry["name"], entry["line"]) for entry in _entries(folder, "healthy"))
 
 
 def right_rows() -> Mapping[str, frozenset[str]]:
-    """Return the rows that are a right answer, by the name of a failing line."""
-    return {entry["name"]: frozenset(entry.get("rows", ())) for entry in _answers(KEPT / "failures.yaml")}
+    """Return the rows that are a right answer, by the name of a failing log."""
+    return {entry["name"]: frozenset(entry.get("rows", ())) for entry in _entries(KEPT, "failures")}
 
 
-def _answers(path: Path) -> list[dict[str, str]]:
-    tree = strictyaml.read_file(path)
-    assert isinstance(tree, dict)
-    return list(tree["failures"])
+def has_cause(right: frozenset[str]) -> bool:
+    """Return whether one of the right rows is a cause, so that the log has to be named; an effect explains nothing."""
+    return any(row.role == "cause" and row.severity is Severity.ERROR for row in rows() if row.id in right)
+
+
+def _entries(folder: Path, key: str) -> Iterator[dict[str, str]]:
+    for path in [folder / f"{key}.yaml", *sorted((folder / "public").glob("*.yaml"))]:
+        if path.exists():
+            tree = strictyaml.read_file(path)
+            assert isinstance(tree, dict)
+            yield from tree.get(key, ())
 
 
 def judge(found: Diagnosis, right: frozenset[str], line: str) -> str:
@@ -93,11 +107,14 @@ def main() -> int:
             behind[judge(diagnosed(f"{BEFORE}\n{line}\n{final}\n"), right.get(name, frozenset()), line)] += 1
     for part in ("hidden", "healthy", "cases"):
         _print_folder(folder / part)
-    total = max(1, alone.total() if folder != KEPT else sum(bool(rows) for rows in right.values()))
+    calm = Counter(str(diagnosed(text).verdict) for _, text in healthy(folder))
+    if calm:
+        print(f"healthy ({calm.total()}): " + ", ".join(f"{count} {kind}" for kind, count in calm.most_common()))
+    total = max(1, alone.total() if folder != KEPT else sum(has_cause(known) for known in right.values()))
     for title, counts in (("alone", alone), (f"before each of {len(FINAL)} final lines", behind)):
         print(f"{title} ({counts.total()}): " + ", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
     both = alone + behind
-    against = f"{alone.total()} failing lines, alone and before {len(FINAL)} final lines each"
+    against = f"{alone.total()} failing logs, alone and before {len(FINAL)} final lines each"
     return finish(
         "log_verdicts",
         [
