@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks._report import Figure, finish
-from envkit.doctor.knowledge import rows
+from envkit.knowledge.failures import rows
 from envkit.doctor.logs import diagnose_log
 from envkit.doctor.model import Diagnosis, Severity
 from envkit.ground import strictyaml

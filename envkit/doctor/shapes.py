@@ -97,7 +97,10 @@ _EVENT = re.compile(r"^Warning {1,30}[A-Z]\w{2,60}\b")  # an event as `kubectl d
 _CALM = re.compile(
     r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|\blevel=(?:info|debug|warning)\b|\b(?:WARNING|WARN)\b|Warning:|^\[?W\d{3,4} "
 )
-_INFORMATIONAL = re.compile(r"\blevel=(?:info|debug)\b")
+_INFORMATIONAL = re.compile(
+    r"\blevel=(?:info|debug)\b"
+    r"|^ERROR: Ignored the following (?:yanked )?versions"  # pip lists what it skipped, whether or not it finds others
+)
 # A comment, a command that prints a text (typed, traced by `set -x`, or as the step of a Dockerfile), and its echo.
 _QUOTED = re.compile(
     r"^(?:\+{1,4} |\$ |> |##\[(?:group|command)\]|#\d{1,5} \[[^\]\n]{0,80}\] |\[\d{1,3}/\d{1,3}\] "
@@ -111,7 +114,7 @@ _GOOD = re.compile(
     rf"|\b{_JOB}(?: is| has| was)? (?:successfully )?(?:finished|completed?|done|succeeded)(?: successfully)?\b"
     r"|\b(?:completed|finished|built|exited) successfully\b"
     r"|\bsuccessfully (?:built [0-9a-f]{12}$|tagged|installed|completed)\b"
-    r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|\bnaming to \S{1,200} (?:[\d.]{1,8}s )?done$"
+    r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|\bnaming to \S{1,200} {1,200}(?:[\d.]{1,8}s ?)?(?:done)?$"
     r"|^=+ \d{1,7} passed\b(?!.{0,80}failed)|^\d{1,7} passed in |^installed \d{1,6} packages?\b"
     r"|^`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d{1,9}` reached|^executing transaction: .{0,20}done$"
     # sacct, kubectl describe, kubectl get

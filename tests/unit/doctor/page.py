@@ -19,6 +19,10 @@ TITLES = {
     "loader": "Data loading",
     "training": "Training code",
     "distributed": "Multi-process training",
+    "resolvers": "Choosing packages: uv, Poetry, pixi, pip, conda",
+    "extensions": "Compiling extensions and drivers",
+    "jobs": "Schedulers, launchers and networks",
+    "programs": "Programs, checkpoints, model hubs",
     "ends": "Final errors",
 }
 
