@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks._report import Figure, finish
-from envkit.knowledge.failures import rows
 from envkit.doctor.logs import diagnose_log
 from envkit.doctor.model import Diagnosis, Severity
 from envkit.ground import strictyaml
+from envkit.knowledge.failures import rows
 
 KEPT = Path(__file__).parents[1] / "tests" / "logs"
 BEFORE = "epoch 3 step 40 loss 0.9"
