@@ -67,7 +67,10 @@ def right_rows() -> Mapping[str, frozenset[str]]:
 
 def has_cause(right: frozenset[str]) -> bool:
     """Return whether one of the right rows is a cause, so that the log has to be named; an effect explains nothing."""
-    return any(row.role == "cause" and row.severity is Severity.ERROR for row in rows() if row.id in right)
+    by_id = {row.id: row for row in rows()}
+    known = [by_id.get(ident) for ident in right]
+    # An ID without a row is that of an error code, which names its cause.
+    return any(row is None or (row.role == "cause" and row.severity is Severity.ERROR) for row in known)
 
 
 def _entries(folder: Path, key: str) -> Iterator[dict[str, str]]:
