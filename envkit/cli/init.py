@@ -183,7 +183,7 @@ def _in_context(path: Path, context: Path) -> tuple[str, tuple[str, ...], Path]:
 
 def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool) -> None:
     from envkit.ground.text import neutral
-    from envkit.project.definition import shown
+    from envkit.project.listing import grouped, notes, shown
 
     click.echo(f"read {folder / drafted.file}", err=err)
     for other in others:
@@ -194,13 +194,17 @@ def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool)
     harmless = [entry for entry in drafted.skipped if entry.harmless]
     elsewhere = [entry for entry in harmless if entry.elsewhere]
     same = [entry for entry in harmless if not entry.elsewhere]
-    for one in dict.fromkeys((one.line.where, one.line.text, one.note) for one in drafted.taken if one.note):
-        click.echo(neutral(f"note: {': '.join(one)}"), err=err)
+    for note in notes(drafted.taken):
+        click.echo(neutral(f"note: {note}"), err=err)
     for title, rows in (("left out", losses), ("not for this system", elsewhere), ("not needed", same)):
         if rows:
             click.echo(f"\n{title}:", err=err)
-        for row in rows:
-            click.echo(neutral(f"  {row.line.where}: {row.line.text}: {row.why}"), err=err)
+        for group in grouped(rows):
+            if group.together:
+                click.echo(neutral(f"  {group.why}:"), err=err)
+            for one in group.lines:
+                indent, why = ("    ", "") if group.together else ("  ", f": {group.why}")
+                click.echo(neutral(f"{indent}{one.where}: {one.text}{why}"), err=err)
     if drafted.conflict:
         click.echo(f"\nwarning: {drafted.conflict.message}", err=True)
         if drafted.conflict.hint:
@@ -208,7 +212,7 @@ def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool)
 
 
 def _document(drafted: Drafted, others: tuple[str, ...], file: str | None, next_command: str) -> dict[str, object]:
-    from envkit.project.definition import shown
+    from envkit.project.listing import shown
 
     return {
         "schema": SCHEMA,

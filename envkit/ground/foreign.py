@@ -12,17 +12,20 @@ What a path may be depends on who chose it:
   relative or absolute. With `links=False`, nothing on the way may be a link. The path is opened part by part, so a link
   that appears meanwhile is not followed.
 
-Texts are UTF-8, with or without a byte order mark. Messages name the file and the position, never its contents.
+Texts are UTF-8, with or without a byte order mark, or UTF-16 with one. Messages name the file and the position, never
+its contents.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import io
 import os
 import re
 import secrets
+import shlex
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +37,7 @@ MAX_TEXT = 1 << 20
 """Bytes of a text that people write: far more than anyone does."""
 MAX_LINES = 100_000
 """Lines of such a text."""
+_SHORT = 4  # characters, of which one may be NUL by chance
 _MAX_LINKS = 40  # on the way to a file, as in Linux
 _CHUNK = 1 << 20
 # Names that a shell gives to what it opened for this process. Nobody else can give them a meaning.
@@ -195,30 +199,36 @@ def text(
     links: bool = True,
     error: type[EnvkitError] = UsageError,
 ) -> str:
-    """Return the text of a UTF-8 file without its byte order mark: at most `most` bytes and `MAX_LINES` lines.
+    """Return the text of a file as `decoded`: at most `most` bytes and `MAX_LINES` lines.
 
     Raises:
-        EnvkitError: as `read`; or it is not UTF-8, or has too many lines.
+        EnvkitError: as `read` and `decoded`.
     """
     return decoded(read(path, most, root=root, links=links, error=error), str(path), error=error)
 
 
 def decoded(data: bytes, where: str, *, error: type[EnvkitError] = UsageError) -> str:
-    """Return bytes as text: UTF-8 without its byte order mark, and at most `MAX_LINES` lines.
+    """Return bytes as text without its byte order mark: UTF-8, or UTF-16 with a mark; at most `MAX_LINES` lines.
+
+    `pip freeze > requirements.txt` in PowerShell writes UTF-16.
 
     Raises:
-        EnvkitError: they are not UTF-8, or have too many lines. The message begins with `where:line:column`.
+        EnvkitError: they have another encoding, or too many lines. The message begins with `where:line:column`.
     """
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise error(f"{where}:1:1: the file is UTF-16, not UTF-8", hint=f"iconv -f UTF-16 -t UTF-8 {where}")
+    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
-        whole = data.decode("utf-8").removeprefix("\ufeff")  # the byte order mark that editors on Windows write
+        whole = data.decode(encoding).removeprefix("\ufeff")  # the byte order mark that editors on Windows write
     except UnicodeDecodeError as problem:
-        before = data[: problem.start].decode("utf-8", "replace")
+        before = data[: problem.start].decode(encoding, "replace")
         place = f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
-        raise error(
-            f"{where}:{place}: byte 0x{data[problem.start]:02x} is not UTF-8", hint="save the file as UTF-8"
-        ) from problem
+        what = f"byte 0x{data[problem.start]:02x} is not {encoding.upper()}"
+        hint = f"iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(where)} > NEW.txt, if a program of Windows wrote it"
+        raise error(f"{where}:{place}: {what}", hint=hint) from problem
+    # UTF-16 without a mark is UTF-8 with a NUL beside each Latin letter.
+    if encoding == "utf-8" and len(whole) > _SHORT and whole.count("\0") > len(whole) // 4:
+        order = "LE" if data[1:2] == b"\0" else "BE"
+        hint = f"iconv -f UTF-16{order} -t UTF-8 {shlex.quote(where)} > NEW.txt"
+        raise error(f"{where}:1:1: the file is UTF-16 without a byte order mark", hint=hint)
     if whole.count("\n") > MAX_LINES:
         raise error(f"{where}:{MAX_LINES + 1}:1: more than {MAX_LINES} lines", hint="split the file")
     return whole

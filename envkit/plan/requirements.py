@@ -14,10 +14,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import Specifier, SpecifierSet
+from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -26,7 +27,7 @@ from envkit.ground.errors import UsageError, masked
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.platforms import platform as platform_named
 from envkit.ground.versions import parse_constraint
-from envkit.plan import names
+from envkit.plan import names, other_systems
 
 if TYPE_CHECKING:
     from envkit.resolve.model import Resolution
@@ -61,6 +62,9 @@ _WHOLE_INDEX = re.compile(
 _OF_MACHINES = re.compile(r"\bplatform_(?:release|version)\b")
 _HASH = re.compile(r"\s--hash[= ]\S+")
 _NOT_NAMED = "it is a path or URL, and only names with versions can be locked"
+# `certifi @ file:///croot/certifi_1671487769961/work/certifi`, as `pip freeze` names a package of conda.
+_OF_CONDA = re.compile(r"/(?:croot|feedstock_root|build_artifacts|ci_[a-z0-9_]+|opt/conda/conda-bld|conda-bld|build)/")
+_FROZEN = "conda installed it, and the line has no version; `pip list --format=freeze` there writes it"
 _FILES, _CONSTRAINTS = ("-r", "--requirement"), ("-c", "--constraint")
 _INDEXES = ("--index-url", "-i", "--extra-index-url")
 _PAGES = ("--find-links", "-f")
@@ -404,16 +408,42 @@ def _parsed(line: Line, text: str) -> Contents:
     if "${" in text:
         return skip(line, "variables are not expanded; write the value")
     if text == "." or text.startswith(_PATHS) or text.endswith((".whl", ".tar.gz", ".zip")):
-        return skip(line, _NOT_NAMED)
+        return _wheel(line, text) or skip(line, _NOT_NAMED)
     try:
         wanted = Requirement(text)
     except InvalidRequirement as error:
         return skip(line, f"is not a requirement: {str(error).splitlines()[0]}")
-    return skip(line, _NOT_NAMED) if wanted.url else _named(line, wanted)
+    if wanted.url:
+        is_conda = wanted.url.startswith("file:") and _OF_CONDA.search(wanted.url)
+        return _wheel(line, wanted.url) or skip(line, _FROZEN if is_conda else _NOT_NAMED)
+    return _named(line, wanted)
+
+
+def _wheel(line: Line, url: str) -> Contents | None:
+    """Return the contents of a wheel's path or URL if its name says enough; otherwise None.
+
+    The URL of a wheel of torch names a version and a CUDA, which the index has, too.
+    """
+    file = unquote(url.partition("#")[0].rpartition("/")[2])
+    if not file.endswith(".whl"):
+        return None
+    if system := other_systems.of_wheel(file):
+        return not_for(line, system)
+    name, _, rest = file.partition("-")
+    version = rest.partition("-")[0]
+    device = _VARIANT.fullmatch(version.partition("+")[2])
+    if canonicalize_name(name) not in FAMILY or not device:
+        return None
+    try:
+        return _family(line, canonicalize_name(name), SpecifierSet(f"=={version}"))
+    except InvalidSpecifier:
+        return None
 
 
 def _named(line: Line, wanted: Requirement) -> Contents:
     name = canonicalize_name(wanted.name)
+    if system := other_systems.of_pip(name):
+        return not_for(line, system)
     if name in FAMILY:
         return _family(line, name, wanted.specifier)
     extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""

@@ -11,8 +11,9 @@ from typing import Any
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import parse_constraint
-from envkit.plan import conda_specs, names
-from envkit.plan.requirements import Contents, Line, included, not_for, skip, sort, take
+from envkit.plan import conda_specs, names, other_systems
+from envkit.plan.requirements import Contents, Line, Setting, included, not_for, skip, sort, take
+from envkit.project import conda_exports
 from envkit.project.choice import DEFAULT, Choice
 from envkit.project.toml_files import lines_of, parsed, requirement_lines, table, texts
 
@@ -29,7 +30,7 @@ _FIELDS = {
 }
 _CPU, _CPU_TORCH = ("cpuonly", "pytorch-cpu"), ("pytorch-cpu",)
 _TOOLKIT = frozenset(["cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler", "cudatoolkit-dev", "cuda-libraries-dev"])
-_WITH_TORCH = ("cudnn", "nccl", "triton", "pytorch-mutex", "libtorch")
+_WITH_TORCH = ("cudnn", "nccl", "triton", "torchtriton", "pytorch-mutex", "libtorch")
 _UNNEEDED = dict.fromkeys(_WITH_TORCH, "the one that torch requires is installed")
 _UNNEEDED |= dict.fromkeys(("pip", "setuptools", "wheel"), "it is installed in every image that needs it")
 _FOR_TORCH = frozenset(["pytorch", "nvidia"])
@@ -64,10 +65,12 @@ def environment(name: str, folder: Path) -> Contents:
     variables = tree.get("variables")
     for key, value in (variables if isinstance(variables, dict) else {}).items():
         requirements += variable(line(f"{key}={value}", "variables", key), key, str(value))
-    listed = tree.get("dependencies")
-    for at, entry in enumerate(listed if isinstance(listed, list) else []):
+    listed = _list(tree.get("dependencies"))
+    specs = [spec for spec in (conda_specs.parse(entry) for entry in listed if isinstance(entry, str)) if spec]
+    is_export = conda_exports.is_export(specs)
+    for at, entry in enumerate(listed):
         if isinstance(entry, str):
-            requirements += conda(line(entry, "dependencies", at), entry)
+            requirements += conda(line(entry, "dependencies", at), entry, export=is_export)
         elif isinstance(entry, dict):
             pip = texts(entry.get("pip"))
             lines = [line(text, "dependencies", at, "pip", position) for position, text in enumerate(pip)]
@@ -238,8 +241,8 @@ def _pixi_conda(name: str, row: Mapping[str, Any], where: Any) -> Contents:
     return conda(where(spec, f"{name} ="), spec)
 
 
-def conda(line: Line, spec: str) -> Contents:
-    """Classify a conda spec."""
+def conda(line: Line, spec: str, *, export: bool = False) -> Contents:
+    """Classify a conda spec; `export` is whether `conda env export` wrote it."""
     parts = conda_specs.parse(spec)
     if parts is None:
         return skip(line, "is not a conda spec with a name, a version and a build")
@@ -251,15 +254,36 @@ def conda(line: Line, spec: str) -> Contents:
         return take(line, "cpu", "true") + (_versioned(line, "torch", version) if name in _CPU_TORCH else Contents())
     if name in _TOOLKIT:
         return take(line, "flavor", "devel")
-    is_pinned = version not in ("", "*")
+    return _unneeded(line, parts, export=export) or _package(line, parts)
+
+
+def _unneeded(line: Line, parts: conda_specs.CondaSpec, *, export: bool) -> Contents | None:
+    name, is_pinned = parts.name.lower(), parts.version not in ("", "*")
+    if system := other_systems.of_conda(name):
+        return not_for(line, system)
+    if export and (why := conda_exports.unneeded(parts)):
+        return skip(line, why)
     # A version of setuptools is one that the project needs.
     if name in _UNNEEDED and not (is_pinned and name not in _WITH_TORCH):
         return skip(line, f"{_UNNEEDED[name]}{', in its own version' if is_pinned else ''}", harmless=not is_pinned)
-    plain = replace(parts, build="").text
+    return None
+
+
+def _package(line: Line, parts: conda_specs.CondaSpec) -> Contents:
+    # A person writes a pattern (`mpi*`), whose Python is the one of that day (`py311*`). An export has the build of a
+    # day, which other channels do not have.
+    is_pattern = "*" in parts.build and not re.search(r"py\d", parts.build)
+    plain = (parts if is_pattern else replace(parts, build="")).text
     why = names.conda_spec(plain)
     if parts.channel and channel_name(parts.channel) != conda_specs.FORGE:
         why = f"packages from the channel {parts.channel} cannot be installed; only {conda_specs.FORGE} is used"
-    return skip(line, why) if why else take(line, "conda", plain)
+    if why:
+        return skip(line, why)
+    note = "" if is_pattern or not parts.build else f"its build is left out: {_OTHER_BUILD}"
+    return Contents(settings=(Setting(field="conda", value=plain, line=line, note=note),))
+
+
+_OTHER_BUILD = f"conda-forge has others; {conda_exports.HINT}"
 
 
 def _versioned(line: Line, key: str, version: str) -> Contents:

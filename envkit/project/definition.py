@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from envkit.plan.requirements import (
     sort,
     take,
 )
-from envkit.project import targets
+from envkit.project import listing, targets
 from envkit.project.choice import DEFAULT, Choice
 from envkit.project.conda_files import environment, has_pixi, is_environment, pixi
 from envkit.project.container_files import cog, copied_files, decides_torch, dockerfile, of_base
@@ -63,7 +63,6 @@ FILES: dict[str, Reader] = {
 }
 # The file for a copy of the definition schema, so that editors complete and check keys without a network.
 SCHEMA_FILE = ".envkit/image-1.schema.json"
-_REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
 _LISTS = ("conda", *LINKS, "apt", "ports", "volumes")
 _PAIRS = ("package_indexes", "env", "labels")
 _COMPANIONS = ("torchvision", "torchaudio")
@@ -165,9 +164,7 @@ def load(
         if row.excluded:
             raise UsageError(f"{row.line.where}: {row.line.text} {row.why}", hint="remove one of the two lines")
     definition = parse(drafted.text, where=str(path), folder=folder, given=given)
-    notes = [f"{one.line.where}: {one.line.text}: {one.note}" for one in drafted.taken if one.note]
-    lost = [f"{row.line.where}: {row.line.text} is left out: {row.why}" for row in drafted.skipped if not row.harmless]
-    return replace(definition, name=image_name(folder)), (*dict.fromkeys(notes), *lost)
+    return replace(definition, name=image_name(folder)), (*listing.notes(drafted.taken), *listing.lost(drafted.skipped))
 
 
 def image_name(folder: Path) -> str:
@@ -471,7 +468,7 @@ def _text(name: str, requirements: Contents) -> str:
 
 def _request(requirements: Contents) -> list[str]:
     rows = []
-    for key in _REQUEST:
+    for key in listing.REQUEST:
         settings = [setting for setting in requirements.of(key) if setting.value]
         if settings:
             constraint = ",".join(dict.fromkeys(setting.value for setting in settings))
@@ -490,14 +487,4 @@ def _comment(text: str) -> str:
     return plain if len(plain) <= 160 else f"{plain[:160]}..."  # noqa: PLR2004 - a comment's line
 
 
-def shown(taken: Iterable[Setting]) -> list[tuple[str, str, str]]:
-    """Return rows to print: the key of the definition, its value, and the line that it comes from."""
-    rows = []
-    for setting in taken:
-        prefix = "request." if setting.field in _REQUEST else ""
-        value = " to ".join(json.loads(setting.value)) if setting.field == "copy" else setting.value or "any version"
-        rows.append((f"{prefix}{setting.field}", value, setting.line.where))
-    return rows
-
-
-__all__ = ["FILES", "Drafted", "Package", "choose", "draft", "reader_of", "shown"]
+__all__ = ["FILES", "Drafted", "Package", "choose", "draft", "reader_of"]

@@ -56,8 +56,8 @@ PARSERS = {
         "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.fleet.build_task",
         "envkit.fleet.cluster", "envkit.fleet.cluster_run", "envkit.fleet.state", "envkit.fleet.verify_task",
         "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built", "envkit.plan.store",
-        "envkit.project.definition", "envkit.render.lint_model", "envkit.source.inside", "envkit.verify.selftest",
-        "envkit.verify.verified",
+        "envkit.project.definition", "envkit.project.listing", "envkit.render.lint_model", "envkit.source.inside",
+        "envkit.verify.selftest", "envkit.verify.verified",
     },
     "answers of programs of this machine": {
         "envkit.assemble.conda_child", "envkit.assemble.conda_install", "envkit.build.podman",

@@ -9,7 +9,8 @@ from envkit.facts.load import load
 from envkit.plan.definition import parse
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
-from envkit.project.definition import Drafted, choose, draft, shown
+from envkit.project.definition import Drafted, choose, draft
+from envkit.project.listing import shown
 from envkit.render.model import SYNTAXES
 from envkit.render.render import render
 from tests.support.plans import steady

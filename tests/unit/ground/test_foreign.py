@@ -182,9 +182,17 @@ def test_a_file_that_is_cut_while_it_is_open_ends_early(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "text"),
-    [(b"", ""), (b"\xef\xbb\xbfa: 1\n", "a: 1\n"), ("größe\r\n".encode(), "größe\r\n")],
+    [
+        (b"", ""),
+        (b"\xef\xbb\xbfa: 1\n", "a: 1\n"),
+        ("größe\r\n".encode(), "größe\r\n"),
+        ("größe\r\n".encode("utf-16"), "größe\r\n"),
+        (b"\xff\xfe" + "größe".encode("utf-16-le"), "größe"),
+        (b"\xfe\xff" + "größe".encode("utf-16-be"), "größe"),
+        (b"\xff\xfe", ""),
+    ],
 )
-def test_texts_are_utf_8_with_or_without_a_mark(tmp_path: Path, data: bytes, text: str) -> None:
+def test_texts_are_utf_8_or_utf_16_with_a_mark(tmp_path: Path, data: bytes, text: str) -> None:
     (tmp_path / "file").write_bytes(data)
     assert foreign.text(tmp_path / "file") == text
 
@@ -192,8 +200,10 @@ def test_texts_are_utf_8_with_or_without_a_mark(tmp_path: Path, data: bytes, tex
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        ("torch\n".encode("utf-16"), ":1:1: the file is UTF-16, not UTF-8"),
-        (b"\xfe\xff\0t", ":1:1: the file is UTF-16, not UTF-8"),
+        ("torch\n".encode("utf-16-le"), ":1:1: the file is UTF-16 without a byte order mark"),
+        ("torch\n".encode("utf-16-be"), ":1:1: the file is UTF-16 without a byte order mark"),
+        ("torch\n".encode("utf-16")[:-1], ":1:6: byte 0x0a is not UTF-16"),
+        (b"\xff\xfea\0\n\0\0\xd8", ":2:1: byte 0x00 is not UTF-16"),
         (b"a\nb\xff", ":2:2: byte 0xff is not UTF-8"),
         (b"gr\xf6sse", ":1:3: byte 0xf6 is not UTF-8"),
         (b"\xed\xa0\x80", ":1:1: byte 0xed is not UTF-8"),

@@ -356,7 +356,7 @@ def sparse(path: Path) -> None:
         (lambda path: path.write_text("x = nan"), "nan is not a finite number"),
         (lambda path: path.write_text("[" + "a." * 100_000 + "a]"), "a key has more than 64 parts"),
         (lambda path: path.write_text("x = " + "[" * 100_000), "nested deeper than 64 levels"),
-        (lambda path: path.write_bytes(b"\xff\xfex\0"), "UTF-16, not UTF-8"),
+        (lambda path: path.write_bytes(b"x\0=\0001\0\n\0"), "UTF-16 without a byte order mark"),
         (lambda path: path.write_text("\n" * 200_000), "more than 100000 lines"),
     ],
 )

@@ -186,7 +186,7 @@ def test_places_name_every_value() -> None:
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        ("a: 1".encode("utf-16"), "{path}:1:1: the file is UTF-16, not UTF-8"),
+        ("a: 1".encode("utf-16-le"), "{path}:1:1: the file is UTF-16 without a byte order mark"),
         (b"a: 1\nb: \xff\n", "{path}:2:4: byte 0xff is not UTF-8"),
         (b"#" * (MAX_BYTES + 1), "{path}:1:1: larger than 1048576 bytes"),
     ],

@@ -139,10 +139,9 @@ def test_an_included_file_that_cannot_be_read_is_named_with_its_line(tmp_path: P
     assert caught.value.message.startswith("r.txt:1: ")
 
 
-def test_a_file_in_utf_16_says_so(tmp_path: Path) -> None:
-    (tmp_path / "r.txt").write_bytes("torch\n".encode("utf-16"))
-    with pytest.raises(UsageError, match="UTF-16, not UTF-8"):
-        read("r.txt", tmp_path)
+def test_a_list_that_powershell_wrote_is_read(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_bytes("torch==2.6.0\r\neinops\r\n".encode("utf-16"))
+    assert [line.text for line in read("r.txt", tmp_path)] == ["torch==2.6.0", "einops"]
 
 
 def constrained(folder: Path, constraints: str, text: str = "-c limits/c.txt\ntransformers\n") -> Definition:

@@ -11,7 +11,8 @@ from envkit.ground.errors import UsageError
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
 from envkit.project.choice import Choice
-from envkit.project.definition import Drafted, check_base, draft, is_project, load, shown
+from envkit.project.definition import Drafted, check_base, draft, is_project, load
+from envkit.project.listing import shown
 
 FACTS = load_facts()
 

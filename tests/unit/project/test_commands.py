@@ -190,7 +190,7 @@ def test_what_cannot_be_decided_is_lost_by_name(tmp_path: Path, run: str, named:
         ('["pip", "install", "einops", "# rich"]', ["einops"]),
         ("apt-get install -y git nano-", ["apt git"]),
         ("pip install einops>=0.7 'rich<14'", ["einops", "rich<14"]),
-        ("pip install torch-1.8.1+cu101-cp39-cp39-linux_x86_64.whl einops", ["einops"]),
+        ("pip install tool-1.8.1-cp39-cp39-linux_x86_64.whl einops", ["einops"]),
         ("pip install {einops,rich} *.whl tqdm", ["tqdm"]),
         ("pip install demo==$VERSION einops", ["einops"]),
     ],

@@ -11,7 +11,8 @@ from envkit.ground.errors import UsageError
 from envkit.plan.requirements import Contents, Target, read, sort
 from envkit.project.conda_files import environment, pixi
 from envkit.project.container_files import cog, dockerfile
-from envkit.project.definition import draft, load, shown
+from envkit.project.definition import draft, load
+from envkit.project.listing import shown
 from envkit.project.toml_files import pyproject
 
 Reader = Callable[[str, Path], Contents]
