@@ -1,4 +1,4 @@
-"""What `conda env export` writes beside the packages that someone asked for.
+"""Packages of an environment that an image has without being asked, above all those of a `conda env export`.
 
 An export lists each package of an environment with the version and the build that its channel had on that day. Python's
 own requirements and the packages that only order others are among them. They fix nothing that a project needs, and
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from envkit.plan.conda_specs import CondaSpec
 
 HINT = "`conda env export --from-history` lists only the packages that were asked for"
+_WITH_TORCH = ("cudnn", "nccl", "triton", "torchtriton", "pytorch-mutex", "libtorch")
+_OF_TOOLS = ("pip", "setuptools", "wheel")
 # What Python and conda require. `_libgcc_mutex` and its like have no files.
 _OF_PYTHON = re.compile(
     r"_.+|bzip2|ca-certificates|expat|ld_impl_linux-(?:64|aarch64)|libcxx|libedit|libexpat|libffi|libgcc|libgcc-ng|libgomp|libiconv"
@@ -33,13 +36,27 @@ def is_export(specs: Iterable[CondaSpec]) -> bool:
     return sum(spec.version[:1].isdigit() and bool(_OF_PYTHON.fullmatch(spec.name)) for spec in specs) >= _FEW
 
 
-def unneeded(spec: CondaSpec) -> str | None:
-    """Return why a package of an export is not needed; None if it may be."""
-    if _OF_PYTHON.fullmatch(spec.name):
-        return f"Python requires it, in a version of its own; {HINT}"
-    if _OF_CUDA.fullmatch(spec.name):
-        return "the build of torch requires it, in a version of its own"
-    # conda-forge has another package of this name, from version 2 on.
-    if _OF_ANACONDA.fullmatch(spec.name) or (spec.name == "blas" and spec.version.startswith("1.")):
-        return "only Anaconda's channels have it"
-    return None
+def unneeded(spec: CondaSpec, *, export: bool) -> str | None:
+    """Return why an image does not need a package, or has another version of it; None if the package is installed."""
+    name, is_pinned = spec.name.lower(), spec.version not in ("", "*")
+    own = ", in its own version" if is_pinned else ""
+    if name in _WITH_TORCH or (export and _OF_CUDA.fullmatch(name)):
+        return f"the one that torch requires is installed{own}"
+    # A version of setuptools is one that the project needs.
+    if name in _OF_TOOLS and not is_pinned:
+        return "it is installed in every image that needs it"
+    if export and _OF_PYTHON.fullmatch(name):
+        return f"Python requires it{own}; {HINT}"
+    # conda-forge has another package with the name blas, from version 2 on.
+    is_old = name == "blas" and spec.version.startswith("1.")
+    return "only Anaconda's channels have it" if export and (is_old or _OF_ANACONDA.fullmatch(name)) else None
+
+
+def without_build(spec: CondaSpec) -> tuple[CondaSpec, str]:
+    """Return a spec that conda-forge can have, and a note if the build of one channel and day is left out for it.
+
+    A person writes a pattern (`mpi*`), which is kept; that of a Python (`py311*`) is for the Python of that day.
+    """
+    if not spec.build or ("*" in spec.build and not re.search(r"py\d", spec.build)):
+        return spec, ""
+    return replace(spec, build=""), f"its build is left out: conda-forge has others; {HINT}"

@@ -30,9 +30,6 @@ _FIELDS = {
 }
 _CPU, _CPU_TORCH = ("cpuonly", "pytorch-cpu"), ("pytorch-cpu",)
 _TOOLKIT = frozenset(["cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler", "cudatoolkit-dev", "cuda-libraries-dev"])
-_WITH_TORCH = ("cudnn", "nccl", "triton", "torchtriton", "pytorch-mutex", "libtorch")
-_UNNEEDED = dict.fromkeys(_WITH_TORCH, "the one that torch requires is installed")
-_UNNEEDED |= dict.fromkeys(("pip", "setuptools", "wheel"), "it is installed in every image that needs it")
 _FOR_TORCH = frozenset(["pytorch", "nvidia"])
 _DEFAULTS = frozenset(["defaults", "anaconda", "main", "r"])
 
@@ -254,36 +251,21 @@ def conda(line: Line, spec: str, *, export: bool = False) -> Contents:
         return take(line, "cpu", "true") + (_versioned(line, "torch", version) if name in _CPU_TORCH else Contents())
     if name in _TOOLKIT:
         return take(line, "flavor", "devel")
-    return _unneeded(line, parts, export=export) or _package(line, parts)
-
-
-def _unneeded(line: Line, parts: conda_specs.CondaSpec, *, export: bool) -> Contents | None:
-    name, is_pinned = parts.name.lower(), parts.version not in ("", "*")
     if system := other_systems.of_conda(name):
         return not_for(line, system)
-    if export and (why := conda_exports.unneeded(parts)):
-        return skip(line, why)
-    # A version of setuptools is one that the project needs.
-    if name in _UNNEEDED and not (is_pinned and name not in _WITH_TORCH):
-        return skip(line, f"{_UNNEEDED[name]}{', in its own version' if is_pinned else ''}", harmless=not is_pinned)
-    return None
+    why = conda_exports.unneeded(parts, export=export)
+    return skip(line, why, harmless=version in ("", "*")) if why else _package(line, parts)
 
 
 def _package(line: Line, parts: conda_specs.CondaSpec) -> Contents:
-    # A person writes a pattern (`mpi*`), whose Python is the one of that day (`py311*`). An export has the build of a
-    # day, which other channels do not have.
-    is_pattern = "*" in parts.build and not re.search(r"py\d", parts.build)
-    plain = (parts if is_pattern else replace(parts, build="")).text
+    spec, note = conda_exports.without_build(parts)
+    plain = spec.text
     why = names.conda_spec(plain)
     if parts.channel and channel_name(parts.channel) != conda_specs.FORGE:
         why = f"packages from the channel {parts.channel} cannot be installed; only {conda_specs.FORGE} is used"
     if why:
         return skip(line, why)
-    note = "" if is_pattern or not parts.build else f"its build is left out: {_OTHER_BUILD}"
     return Contents(settings=(Setting(field="conda", value=plain, line=line, note=note),))
-
-
-_OTHER_BUILD = f"conda-forge has others; {conda_exports.HINT}"
 
 
 def _versioned(line: Line, key: str, version: str) -> Contents:
