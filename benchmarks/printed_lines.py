@@ -141,12 +141,9 @@ def environment(index: dict[str, str], scratch: Path) -> dict[str, str]:
 
 def by_uv(answer: Resolution, form: str, env: dict[str, str]) -> Miss | None:
     """Resolve one format with uv, for the platform and the Python of the answer."""
-    target = [
-        "--python-version",
-        answer.python,
-        "--python-platform",
-        f"{platform(answer.platform).machine}-manylinux_2_28",
-    ]
+    # With the interpreter named, uv does not look for one of the version in each run.
+    target = ["--python", sys.executable, "--python-version", answer.python]
+    target += ["--python-platform", f"{platform(answer.platform).machine}-manylinux_2_28"]
     with tempfile.TemporaryDirectory(prefix="printed-") as here:
         text = text_of(answer, form)
         name = {"uv": "pyproject.toml", "requirements": "requirements.txt"}.get(form)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envkit.evidence import proposals, yamltext
-from envkit.evidence.derive import has_numpy2, largest, platform_of, pythons_of, triton_requirement
+from envkit.evidence.derive import any_python, has_numpy2, largest, platform_of, pythons_of, triton_requirement
 from envkit.evidence.read import PARTNERS
 from envkit.facts import evidence
 from envkit.facts.companions import cuda_of
@@ -104,6 +104,13 @@ def _with_companions(text: str, release: Release) -> str:
         ]  # fmt: skip
         if known:
             values = {key: value for key, value in row.items() if key not in ("package", "version", "refs")}
+            if any_python(release.partner_files[name].of(row["version"])):
+                # The Pythons of torch are a guess for a new row, and no evidence against those of a known one.
+                values = {
+                    key: {field: own for field, own in value.items() if field != "pythons"}
+                    if isinstance(value, dict) else value
+                    for key, value in values.items()
+                }  # fmt: skip
             text = yamltext.set_fields(text, COMPANIONS, known[0], values)
         else:
             text = yamltext.insert(text, COMPANIONS, row, _companion_before(name, row["version"]))

@@ -164,6 +164,22 @@ def test_a_second_run_has_nothing_to_do(index: Index, matrix: Command) -> None:
     assert "no new release; would change: nothing changes" in err
 
 
+def test_a_companion_for_any_python_keeps_its_pythons(index: Index, tables: Path, matrix: Command) -> None:
+    """torchvision 0.29.2 has one wheel per platform, for any Python: also for those that this torch does not have."""
+
+    def pythons() -> list[str]:
+        rows = rows_of(tables, "companions")
+        return list(next(row for row in rows if row["version"] == "0.29.2")["linux-64"]["pythons"])
+
+    before = pythons()
+    wheels = release()
+    vision = [replace(one, python="py3") for one in wheels if one.name == "torchvision" and one.python == "cp311"]
+    index.put([*(one for one in wheels if one.name != "torchvision"), *vision])
+    code, _, err = matrix("update", "--write")
+    assert (code, pythons()) == (0, before), err
+    assert "3.10" in before  # torch 2.15.0 has no wheel for it
+
+
 @pytest.mark.usefixtures("index", "tables")
 def test_a_new_release_is_resolved_on_its_first_day(matrix: Command, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = matrix("update", "--into", "new.yaml")

@@ -80,7 +80,7 @@ class TorchWheel:
 
     @property
     def file(self) -> str:
-        abi = "none" if self.tag == "any" else self.python
+        abi = "none" if self.tag == "any" or self.python.startswith("py") else self.python
         build = f"-{self.build}" if self.build else ""
         return f"{self.name}-{self.version}{build}-{self.python}-{abi}-{self.tag}.whl"
 

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from envkit.evidence.read import PARTNERS
 from envkit.facts import edited, evidence
+from envkit.facts.check import name_of
 from envkit.facts.evidence import Evidence, agrees, check_evidence, grade_of, rows_by_name, same_days
 from envkit.facts.load import SNAPSHOT, load
+from envkit.facts.model import PYPI
+from envkit.facts.tables import BY_NAME
 
 PROVED = Evidence(row="2.15.0", field="triton", value="==1", kind="metadata", file="a.whl", sha256="0" * 64)
 QUOTED = Evidence(row="r", field="f", value="1", kind="document", quote="It is 1.", reference="x@1", date="2026-01-01")
@@ -20,6 +24,16 @@ def test_the_shipped_evidence_agrees_with_the_facts() -> None:
 def test_every_release_of_the_facts_has_evidence() -> None:
     proved = {one.row for one in evidence.read("releases")}
     assert proved == set(load().releases)
+
+
+def test_every_file_of_a_partner_on_the_python_index_is_proved() -> None:
+    rows = [row for row in load().companions if row.index == PYPI and row.package in PARTNERS]
+    names = {name_of(BY_NAME["companions"], row) for row in rows}
+    lines = [line for line in evidence.read("companions") if line.grade == "proved" and line.field == "pythons"]
+    # torchvision 0.29.2 has one wheel per platform, for any Python: its file list says nothing about Pythons.
+    assert names - {line.row for line in lines} == {
+        "torchvision 0.29.2 pypi linux-64", "torchvision 0.29.2 pypi linux-aarch64",
+    }  # fmt: skip
 
 
 def test_every_driver_of_a_toolkit_is_quoted() -> None:
