@@ -37,9 +37,9 @@ envkit doctor --record FILE        a verification record (envkit verify -o FILE)
 envkit doctor --file Dockerfile    a Dockerfile or Compose file, without building it
 
 Exit codes: 0 success (of a log: a cause is named, or the job ended well or runs); 5 the log shows a failure without a
-known cause, or does not say how the job ended; 6 the image or the file has a problem; 9 envkit cannot work on this
-machine (it cannot build or run images, or its folders are full). A missing GPU or driver is reported, but not counted
-as an error.
+known cause, or does not say how the job ended; 6 the image or the file has a problem; 9 some commands cannot
+work on this machine (nothing builds or runs images, or envkit's folders are full). A missing GPU or driver is
+reported, but not counted as an error.
 """
 
 

@@ -40,7 +40,7 @@ class Evidence:
 class Finding:
     """A problem or a note.
 
-    `consequences` are the titles of the failures that it explains; `blocks` means that envkit itself cannot work.
+    `consequences` are the titles of the failures that it explains; `blocks` means that some commands cannot work.
     """
 
     id: str  # kebab-case, stable

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from envkit.ground import namespaces
 from envkit.ground.host import root_without
 
 _PATIENCE_S = 5.0  # to start Python and make one system call
@@ -26,7 +27,7 @@ def hint(*, building: bool) -> str:
 
     `building`: include building without verification.
     """
-    return "\n      or: ".join(_remedies(building=building))
+    return "\n      or: ".join(options(building=building) or ["envkit doctor"])
 
 
 def namespaces_open() -> bool:
@@ -39,26 +40,37 @@ def can_trace() -> bool:
     return _works(f"ptrace({_TRACE_ME}, 0, 0, 0)")
 
 
-def _remedies(*, building: bool) -> list[str]:
+def is_contained() -> bool:
+    """Return whether this process is in a container whose engine left a mark, or that filters system calls."""
+    # The kubelet sets the variable in every container. containerd creates no marker file, but filters.
+    marked = any(Path(path).exists() for path in _IN_A_CONTAINER) or "KUBERNETES_SERVICE_HOST" in os.environ
+    return marked or (namespaces.is_filtered() and not namespaces_open())
+
+
+def options(*, building: bool) -> list[str]:
+    """Return what would make running images possible here, best first; any one of them is enough.
+
+    Nothing that is installed is in it, and a setting of the kernel only if it is what forbids namespaces.
+    """
     remedies: list[str] = []
     install = "apt-get install" if os.geteuid() == 0 else "as root: apt-get install"
     apt, bwrap = shutil.which("apt-get") is not None, shutil.which("bwrap") is not None
-    # The kubelet sets the variable in every container. containerd creates no marker file.
-    contained = any(Path(path).exists() for path in _IN_A_CONTAINER) or "KUBERNETES_SERVICE_HOST" in os.environ
     if root_without(*_CHANGE_USER):
         remedies.append("run as a user other than root (docker run --user 1000), or with CAP_SETUID and CAP_SETGID")
     elif apt and not bwrap and namespaces_open():
         remedies.append(f"{install} bubblewrap")
     elif apt and shutil.which("proot") is None and can_trace():
         remedies.append(f"{install} proot")
-    if contained:
+    if is_contained():
         needed = "" if bwrap else ", with bubblewrap installed"
         remedies += [f"{DOCKER} ...{needed}", f"{PODMAN} ...{needed}"]
-    elif not namespaces_open():
-        remedies.append("sysctl -w user.max_user_namespaces=15000   # as root: bubblewrap needs user namespaces")
+    # One of several settings alone changes nothing.
+    elif not namespaces_open() and (commands := " && ".join(one.command for one in namespaces.closed_by())):
+        needed = "" if bwrap else ", with bubblewrap installed"
+        remedies.append(f"{commands}   # as root: bubblewrap needs user namespaces{needed}")
     if building:
         remedies.append("envkit build --no-verify")
-    return remedies or ["envkit doctor"]
+    return remedies
 
 
 def _works(call: str) -> bool:

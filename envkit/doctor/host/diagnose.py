@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from envkit.ground import host as host_facts
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
 from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Reporter
+from envkit.run import remedies
 from envkit.run import runners as run_runners
 
 LIMIT_S = 30.0
@@ -40,7 +42,7 @@ def diagnose_host(
 ) -> Diagnosis:
     """Diagnose this machine in at most `LIMIT_S` plus ten seconds; no root, GPU or engine is needed.
 
-    The exit code is 9 if envkit itself cannot work: no engine builds, no runner runs images, or envkit's folders are
+    The exit code is 9 if some commands cannot work: no engine builds, no runner runs images, or envkit's folders are
     full or not writable. Everything else, GPU errors included, is 0, because images for other machines can still be
     resolved and built here.
     """
@@ -70,7 +72,8 @@ def conclude(sections: tuple[Section, ...]) -> Diagnosis:
     blocked = [finding for finding in findings if finding.blocks]
     number = counts(findings)
     if blocked:
-        conclusion = f"envkit cannot work here: {blocked[0].title}"
+        works = [value for section in sections for name, value in section.facts if name == engines.WORKS]
+        conclusion = f"{blocked[0].title}" + (f"; these work: {works[0]}" if works else "; other commands may work")
     elif number["error"]:
         first = next(finding for finding in findings if finding.severity is Severity.ERROR)
         conclusion = f"envkit works here, but GPU programs may not: {first.title}"
@@ -137,7 +140,21 @@ def engines_section(docker_cli: str, state: Path, docker: Mapping[str, Any]) -> 
             builders[name] = answer if isinstance(answer, Probe) else silent
         else:
             runners[name] = None if answer == "" else str(answer)
-    return engines.section(builders, runners, docker)
+    return engines.section(builders, runners, docker, partial(_options, runners))
+
+
+def _options(runners: Mapping[str, str | None]) -> list[str]:
+    """Return what would make a runner of images work here: what is installed already is not in it."""
+    found = remedies.options(building=False)
+    if remedies.is_contained():  # an engine within a container needs more than to be installed
+        return found
+    has_apt = shutil.which("apt-get") is not None
+    if "docker" in runners:
+        is_installed = shutil.which("dockerd") is not None
+        found += ["systemctl start docker"] if is_installed else ["apt-get install docker.io"] if has_apt else []
+    if "podman" in runners and shutil.which("podman") is None and has_apt:
+        found.append("apt-get install podman")
+    return found
 
 
 def _docker_info(view: View) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from envkit.checks.variables import hazards
+from envkit.doctor.host import loader_path
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 
-_SHADOW = ("pytorch/pytorch#111469", "pytorch/pytorch#134929", "pytorch/pytorch#152783")
 # libcudnn.so.9 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcudnn.so.9
 _CACHE = re.compile(r"^\s+(libcudnn\.so\.\d+)\b.* => (/\S+)$", re.MULTILINE)
 
@@ -49,24 +49,7 @@ def cudnns(view: View) -> tuple[str, ...]:
 
 
 def _of_path(view: View, path: str) -> Iterator[Finding]:
-    shadowing = [
-        folder
-        for folder in path.split(":")
-        if folder and any(name.startswith(("libcudart", "libcublas", "libcudnn", "libnvJitLink", "libnccl"))
-                          for name in view.names(folder))
-    ]  # fmt: skip
-    if shadowing:
-        yield Finding(
-            id="ld-library-path", severity=Severity.WARN,
-            title="LD_LIBRARY_PATH puts this machine's CUDA libraries before those of torch",
-            evidence=tuple(Evidence(text=folder) for folder in shadowing),
-            cause=(
-                "Wheels bundle CUDA. If another minor version is loaded instead, the import fails or "
-                "results are wrong."
-            ),
-            check=("envkit verify --runner host --only C02",),
-            fix=("unset LD_LIBRARY_PATH, and remove it from the shell profile",), sources=_SHADOW,
-        )  # fmt: skip
+    yield from loader_path.findings(view, path)
     for name in ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME"):
         if view.environ.get(name):
             yield Finding(

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
+from envkit.ground import namespaces
 from envkit.ground.host import Host
 
-_APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"  # Ubuntu 23.10 and later
-_CLONE = "/proc/sys/kernel/unprivileged_userns_clone"  # a patch in the kernels of Debian
-_MOST = "/proc/sys/user/max_user_namespaces"
+_APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 _USERNS_DOCS = ("https://docs.kernel.org/admin-guide/sysctl/user.html",)
 
 
@@ -26,7 +25,7 @@ def section(view: View, host: Host, *, uid: int, user: str) -> Section:
         ("kernel", kernel + (" (WSL)" if wsl else "")),
         ("inside a container", inside(view) or "no"),
         ("user", f"{user} ({uid})"),
-        ("user namespaces", _namespaces(view)),
+        ("user namespaces", _namespaces(view, uid)),
         ("NUMA nodes", ", ".join(f"{name} (CPUs {cpus})" for name, cpus in nodes) or "unknown"),
     )
     findings = (
@@ -52,7 +51,14 @@ def inside(view: View) -> str | None:
     if "KUBERNETES_SERVICE_HOST" in view.environ:
         return "kubernetes"
     # systemd writes the container manager's name into it: `lxc`, `systemd-nspawn`.
-    return view.text("/run/systemd/container").strip() or None
+    if named := view.text("/run/systemd/container").strip():
+        return named
+    # containerd leaves no file. Its root is an overlay, as in live systems, but with layers of its own.
+    for row in view.text("/proc/self/mounts").splitlines():
+        words = row.split()
+        if words[1:3] == ["/", "overlay"]:
+            return "containerd" if "containerd" in row else "an overlay as its root: probably a container"
+    return "a chroot" if namespaces.in_chroot(view.root) else None
 
 
 def numa_nodes(view: View) -> tuple[tuple[str, str], ...]:
@@ -62,13 +68,16 @@ def numa_nodes(view: View) -> tuple[tuple[str, str], ...]:
     return tuple((name, view.text(f"{folder}/{name}/cpulist").strip()) for name in names)
 
 
-def _namespaces(view: View) -> str:
-    most = view.text(_MOST).strip()
-    if most == "0" or view.text(_CLONE).strip() == "0":
-        return "switched off"
-    if view.text(_APPARMOR).strip() == "1":
-        return "allowed only for programs with an AppArmor profile"
-    return f"available ({most} at most)" if most else "unknown"
+def _namespaces(view: View, uid: int) -> str:
+    closed = namespaces.closed_by(view.root, uid=uid)
+    if closed:
+        return "; ".join(f"{setting.name}={setting.value}: {setting.why}" for setting in closed)
+    if namespaces.in_chroot(view.root):
+        return "not in a chroot"
+    most = namespaces.settings(view.root).get("user.max_user_namespaces")
+    # The settings allow them; a filter of the container may not.
+    filtered = ", if the container's filter of system calls allows them" if namespaces.is_filtered(view.root) else ""
+    return f"available ({most} at most){filtered}" if most else "unknown"
 
 
 def _of_platform(host: Host) -> Iterator[Finding]:
@@ -92,23 +101,20 @@ def _of_wsl(*, wsl: bool) -> Iterator[Finding]:
 
 
 def _of_namespaces(view: View, uid: int) -> Iterator[Finding]:
-    state = _namespaces(view)
-    # Root may always create them. An unknown state is not a finding, because most kernels allow them.
-    if uid == 0 or state.startswith(("available", "unknown")):
+    closed = namespaces.closed_by(view.root, uid=uid)
+    if not closed:
         return
-    evidence = tuple(
-        Evidence(text=f"{name.removeprefix('/proc/sys/').replace('/', '.')} = {view.text(name).strip()}")
-        for name in (_APPARMOR, _CLONE, _MOST)
-        if view.exists(name)
-    )
     yield Finding(
-        id="userns", severity=Severity.WARN, title=f"user namespaces are {state}", evidence=evidence,
-        cause=(
-            "bubblewrap and rootless podman need them; without them, only an engine with a daemon runs images "
-            "with strong isolation."
+        id="userns", severity=Severity.WARN, title="user namespaces are closed to this user",
+        evidence=tuple(Evidence(text=f"{name} = {value}") for name, value in namespaces.settings(view.root).items()),
+        cause="; ".join(f"{setting.name}={setting.value}: {setting.why}" for setting in closed)
+        + ". bubblewrap and rootless podman need them; proot, and engines with a daemon, do not.",
+        fix=tuple(f"as root: {setting.command}" for setting in closed)
+        + (
+            ("bubblewrap has an AppArmor profile here, so it may work as it is: envkit doctor lists it under Engines",)
+            if namespaces.has_profile("bwrap", view.root) and [one.name for one in closed] == [_APPARMOR]
+            else ()
         ),
-        fix=("sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0   # or a profile for bwrap",
-             "sudo sysctl -w user.max_user_namespaces=28633   # where it is 0"),
         sources=_USERNS_DOCS,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.ground import identity
+from envkit.ground import identity, namespaces
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import child, tree
 from envkit.run import cage
@@ -222,9 +222,10 @@ def probe(folder: Path) -> Means:
         if done.returncode == 0:
             return means
         reasons.append(" ".join(done.stderr.decode(errors="replace").split())[-200:])
+    closed = " && ".join(setting.command for setting in namespaces.closed_by())
     raise EnvironmentProblem(
-        f"{program} cannot make containers here: {reasons[-1]}",
-        hint="allow user namespaces (sysctl -w user.max_user_namespaces=15000), or use --runner docker",
+        f"{program} cannot make containers here: {reasons[-1].rstrip(' .')}",
+        hint=f"as root: {closed}" if closed else "envkit doctor",
         details=tuple(reasons),
     )
 

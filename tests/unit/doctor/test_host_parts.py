@@ -14,7 +14,7 @@ from envkit.doctor.model import Finding, Section, Severity
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import Host, memory_limit
 from envkit.ground.process import NoAnswerError
-from envkit.run import runners
+from envkit.run import remedies, runners
 from tests.support.clocks import before
 from tests.unit.doctor.machine import machine
 
@@ -36,6 +36,67 @@ def test_nothing_that_builds_or_runs_makes_the_work_impossible() -> None:
     assert ids(engines.section({"docker": BAD, "embedded": GOOD}, {"docker": "away", "bubblewrap": None}, {})) == []
 
 
+@pytest.mark.parametrize(
+    ("builder", "runners", "works", "missing"),
+    [
+        (GOOD, {"docker": None}, ("build", "verify (docker)", "run, shell and watch of images (docker)"), ()),
+        (
+            GOOD,
+            {"docker": "away"},
+            ("build --no-verify",),
+            ("verify: no runner", "run, shell and watch of images: they"),
+        ),
+        (
+            GOOD,
+            {"proot": None, "bubblewrap": "no"},
+            ("build", "verify (proot)"),
+            ("run, shell and watch of images: they",),
+        ),
+        (BAD, {"proot": "no"}, (), ("build: no engine", "verify: no runner", "run, shell and watch of images: they")),
+    ],
+)
+def test_which_commands_work_here_is_told_one_by_one(
+    builder: Probe, runners: dict[str, str | None], works: tuple[str, ...], missing: tuple[str, ...]
+) -> None:
+    found, others = engines.commands({"docker": builder}, runners)
+    assert found == ["init", "resolve", "lock", "render", "export", "install", *works]
+    assert len(others) == len(missing)
+    assert all(text.startswith(begin) for text, begin in zip(others, missing, strict=True))
+
+
+def test_what_makes_a_runner_work_is_told_as_a_choice() -> None:
+    found = engines.section(
+        {"e": GOOD}, {"bubblewrap": "closed"}, {}, lambda: ["apt-get install proot", "sysctl -w a=1"]
+    )
+    (finding,) = found.findings
+    assert finding.fix == ("Any one of these is enough:", "apt-get install proot", "sysctl -w a=1")
+    (single,) = engines.section({"e": GOOD}, {"bubblewrap": "closed"}, {}, lambda: ["sysctl -w a=1"]).findings
+    assert single.fix == ("sysctl -w a=1",)
+
+
+def test_a_machine_where_only_proot_works_is_told_what_that_does_not_do() -> None:
+    found = engines.section({"e": GOOD}, {"proot": None, "bubblewrap": "closed"}, {}, lambda: ["sysctl -w a=1"])
+    assert [(one.id, one.severity, one.blocks) for one in found.findings] == [("no-sessions", Severity.INFO, False)]
+
+
+@pytest.mark.parametrize(
+    ("programs", "contained", "told"),
+    [
+        (("apt-get", "dockerd", "podman"), False, ["x", "systemctl start docker"]),
+        (("apt-get",), False, ["x", "apt-get install docker.io", "apt-get install podman"]),
+        ((), False, ["x"]),
+        (("apt-get",), True, ["x"]),
+    ],
+)
+def test_an_engine_that_is_installed_is_started_and_not_installed(
+    monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...], told: list[str], *, contained: bool
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name in programs else None)
+    monkeypatch.setattr(remedies, "options", lambda **_: ["x"])
+    monkeypatch.setattr(remedies, "is_contained", lambda: contained)
+    assert diagnose._options({"docker": "away", "podman": "missing"}) == told
+
+
 def test_the_exit_code_is_that_of_what_blocks() -> None:
     def concluded(*findings: Finding) -> tuple[int, str]:
         found = diagnose.conclude((Section(id="x", title="X", findings=findings),))
@@ -47,7 +108,9 @@ def test_the_exit_code_is_that_of_what_blocks() -> None:
     assert concluded() == (0, "no problems found")
     assert concluded(warn) == (0, "a warning; envkit works here")
     assert concluded(warn, error) == (0, "envkit works here, but GPU programs may not: no driver")
-    assert concluded(error, block) == (9, "envkit cannot work here: nothing builds")
+    assert concluded(error, block) == (9, "nothing builds; other commands may work")
+    told = Section(id="engines", title="E", facts=((engines.WORKS, "resolve, lock"),), findings=(block,))
+    assert diagnose.conclude((told,)).conclusion == "nothing builds; these work: resolve, lock"
 
 
 def test_what_docker_says_of_itself_is_read() -> None:
@@ -206,20 +269,63 @@ def test_wsl_numa_and_namespaces_are_seen(tmp_path: Path, monkeypatch: pytest.Mo
     assert "numa-remote" not in ids(system.section(machine(tmp_path, files), HOST, uid=0, user="root"))
 
 
+APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+
+
 @pytest.mark.parametrize(
-    ("files", "state", "warned"),
+    ("files", "uid", "state", "fixes"),
     [
-        ({"user/max_user_namespaces": "96365\n"}, "available (96365 at most)", []),
-        ({"user/max_user_namespaces": "0\n"}, "switched off", ["userns"]),
-        ({}, "unknown", []),
+        ({"user/max_user_namespaces": "96365"}, 1000, "available (96365 at most)", []),
+        ({}, 1000, "unknown", []),
+        ({"user/max_user_namespaces": "0"}, 1000, "user.max_user_namespaces=0", ["user.max_user_namespaces=15000"]),
+        ({"user/max_user_namespaces": "0"}, 0, "user.max_user_namespaces=0", ["user.max_user_namespaces=15000"]),
+        (
+            {"user/max_user_namespaces": "9", "kernel/unprivileged_userns_clone": "0"}, 1000,
+            "kernel.unprivileged_userns_clone=0", ["kernel.unprivileged_userns_clone=1"],
+        ),
+        ({"user/max_user_namespaces": "9", "kernel/unprivileged_userns_clone": "0"}, 0, "available (9 at most)", []),
+        (
+            {"user/max_user_namespaces": "9", "kernel/apparmor_restrict_unprivileged_userns": "1"}, 1000,
+            f"{APPARMOR}=1", [f"{APPARMOR}=0"],
+        ),
+        (
+            {"user/max_user_namespaces": "0", "kernel/apparmor_restrict_unprivileged_userns": "1"}, 1000,
+            "user.max_user_namespaces=0", ["user.max_user_namespaces=15000", f"{APPARMOR}=0"],
+        ),
+    ],
+)  # fmt: skip
+def test_of_the_settings_for_user_namespaces_those_that_close_them_are_told(
+    tmp_path: Path, files: dict[str, str], uid: int, state: str, fixes: list[str]
+) -> None:
+    here = machine(tmp_path, {f"/proc/sys/{name}": f"{text}\n" for name, text in files.items()})
+    found = system.section(here, HOST, uid=uid, user="me")
+    assert dict(found.facts)["user namespaces"].startswith(state)
+    assert [fix.removeprefix("as root: sysctl -w ") for one in found.findings for fix in one.fix] == fixes
+
+
+def test_apparmor_that_is_off_closes_nothing_and_a_profile_of_bubblewrap_is_told(tmp_path: Path) -> None:
+    files = {f"/proc/sys/{APPARMOR.replace('.', '/')}": "1\n", "/sys/module/apparmor/parameters/enabled": "N\n"}
+    assert ids(system.section(machine(tmp_path, files), HOST, uid=1000, user="me")) == []
+    files |= {"/sys/module/apparmor/parameters/enabled": "Y\n", "/etc/apparmor.d/bwrap-userns-restrict": ""}
+    (found,) = system.section(machine(tmp_path, files), HOST, uid=1000, user="me").findings
+    assert found.fix[-1].startswith("bubblewrap has an AppArmor profile here")
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"/proc/self/mounts": "overlay / overlay rw,lowerdir=/var/lib/containerd/1 0 0\n"}, "containerd"),
+        (
+            {"/proc/self/mounts": "overlay / overlay rw,lowerdir=/a 0 0\n"},
+            "an overlay as its root: probably a container",
+        ),
+        ({"/proc/self/mounts": "/dev/sda1 / ext4 rw 0 0\noverlay /var/lib/docker/1 overlay rw 0 0\n"}, "no"),
+        ({"/proc/1/root/x": ""}, "a chroot"),
     ],
 )
-def test_user_namespaces_are_a_warning_only_if_they_cannot_be_used(
-    tmp_path: Path, files: dict[str, str], state: str, warned: list[str]
-) -> None:
-    view = machine(tmp_path, {f"/proc/sys/{name}": text for name, text in files.items()})
-    found = system.section(view, HOST, uid=1000, user="me")
-    assert (dict(found.facts)["user namespaces"], ids(found)) == (state, warned)
+def test_a_container_without_a_mark_and_a_chroot_are_seen(tmp_path: Path, files: dict[str, str], told: str) -> None:
+    found = system.section(machine(tmp_path, files), HOST, uid=0, user="root")
+    assert dict(found.facts)["inside a container"] == told
 
 
 def test_rootless_podman_needs_a_range_of_ids(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from envkit.ground import namespaces as kernel
+from envkit.ground.namespaces import Setting
 from envkit.run import remedies
 
 
@@ -15,12 +17,16 @@ def place(
     contained: bool = True,
     stuck: bool = False,
     user: int = 0,
+    closed: tuple[Setting, ...] = (),
+    filtered: bool = False,
 ) -> None:
     """A machine or container with these programs and permissions."""
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name in programs else None)
     monkeypatch.setattr(remedies, "namespaces_open", lambda: namespaces)
     monkeypatch.setattr(remedies, "can_trace", lambda: traced)
     monkeypatch.setattr(remedies, "root_without", lambda *_: stuck)
+    monkeypatch.setattr(kernel, "closed_by", lambda: closed)
+    monkeypatch.setattr(kernel, "is_filtered", lambda: filtered)
     monkeypatch.setattr(remedies, "_IN_A_CONTAINER", ("/",) if contained else ())
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: user)
@@ -75,3 +81,20 @@ def test_root_without_its_powers_is_told_to_be_somebody_else(monkeypatch: pytest
 def test_there_is_always_a_next_command(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, namespaces=True, contained=False)
     assert remedies.hint(building=False) == "envkit doctor"
+
+
+CLONE = Setting(name="kernel.unprivileged_userns_clone", value="0", allows="1", why="only root may")
+
+
+def test_only_the_setting_that_closes_namespaces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    place(monkeypatch, "bwrap", "proot", contained=False, user=1000, closed=(CLONE,))
+    assert remedies.hint(building=False).startswith("sysctl -w kernel.unprivileged_userns_clone=1   # as root")
+    place(monkeypatch, "bwrap", "proot", contained=False, user=1000)
+    assert "sysctl" not in remedies.hint(building=False)
+
+
+def test_a_container_without_a_mark_is_known_by_its_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    place(monkeypatch, "bwrap", "proot", contained=False, filtered=True)
+    assert remedies.options(building=False) == [f"{remedies.DOCKER} ...", f"{remedies.PODMAN} ..."]
+    place(monkeypatch, "bwrap", "proot", contained=False, filtered=True, namespaces=True)
+    assert remedies.options(building=False) == []
