@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from envkit import __version__
+from envkit.ground.naming import FILE_STEM
 from envkit.run import runners
 from tests.world.places import REPOSITORY, UnavailableError
 
@@ -43,5 +44,5 @@ def test_the_image_of_envkit_runs_envkit(tmp_path: Path) -> None:
     size = sum(path.stat().st_size for path in layout.rglob("*") if path.is_file())
     assert size < LIMIT_MB * 1_000_000
     wheels = {path.name.partition("-")[0].lower() for path in (tmp_path / "image" / "site").glob("*.dist-info")}
-    assert wheels == {"envkit"}
+    assert wheels == {FILE_STEM}
     assert '"torch' not in (tmp_path / "image" / "plan.json").read_text().partition('"family":')[2][:20]
