@@ -94,7 +94,7 @@ def report_option(command: _Command) -> _Command:
         multiple=True,
         metavar="KIND=FILE",
         callback=_targets,
-        help="Write a report: json, junit, md, html, html-full (with GPU UUIDs) or sarif; - is stdout. Repeatable.",
+        help="Write a report: json, junit, md, html or html-full (with GPU UUIDs); - is stdout. Repeatable.",
     )(command)
 
 

@@ -1,1 +1,1 @@
-"""Write a record as text, JSON, JUnit, Markdown, HTML or SARIF. Nothing here runs an image or judges."""
+"""Write a record as text, JSON, JUnit, Markdown or HTML. Nothing here runs an image or judges."""

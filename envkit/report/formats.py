@@ -17,7 +17,6 @@ _WRITERS = {
     "md": ("envkit.report.markdown", "render_markdown"),
     "html": ("envkit.report.html.page", "render_html"),
     "html-full": ("envkit.report.html.page", "render_html_full"),  # with identifiers of GPUs
-    "sarif": ("envkit.report.sarif", "render_sarif"),
 }
 KINDS = tuple(_WRITERS)
 

@@ -89,7 +89,6 @@ def test_verify_gives_verdict_reports_and_summary(runner: Path) -> None:
     assert {path.name for path in (ran.folder / "envkit-reports").iterdir()} == {
         "record.json",
         "junit.xml",
-        "envkit.sarif",
         "report.html",
     }
     assert ran.outputs["verdict"] == "NOT_VERIFIED"

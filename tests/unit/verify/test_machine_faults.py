@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -204,8 +203,6 @@ def test_every_report_names_the_machine() -> None:
     assert "MACHINE FAULT: train" in render("md", record).decode()
     page = render("html", record).decode()
     assert "This machine or its driver is faulty; the image is not verified. Exit code 9." in page
-    results = json.loads(render("sarif", record))["runs"][0]["results"]
-    assert results[0]["message"]["text"].startswith("ECC_UNCORRECTED (machine)")
     suite = ET.fromstring(render("junit", record))
     assert (suite.get("failures"), suite.get("errors")) == ("0", "2"), "nothing of the image failed"
 
