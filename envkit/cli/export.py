@@ -164,7 +164,7 @@ class ExportFlags:
 def command(flags: ExportFlags) -> None:
     """Generate CI, bake, Kubernetes, Slurm and dev container files.
 
-    The jobs of github, gitlab, github-lock, gitlab-lock and kubernetes install envkit: --requirement, or the setting
+    The jobs of github, gitlab and kubernetes install envkit: --requirement, or the setting
     requirement, says where from. envkit is on no package index yet.
 
     \b

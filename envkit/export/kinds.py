@@ -49,16 +49,6 @@ KINDS = {
         about="a GitLab pipeline that builds without a daemon, and verifies on GPU runners",
         file=".gitlab-ci.yml",
     ),
-    "github-lock": Kind(
-        module="envkit.export.github_lock",
-        about="a GitHub Actions workflow that solves a lock again and proposes the difference",
-        file=".github/workflows/envkit-lock.yml",
-    ),
-    "gitlab-lock": Kind(
-        module="envkit.export.gitlab_lock",
-        about="a GitLab job that solves a lock again and proposes the difference",
-        file=".gitlab/envkit-lock.yml",
-    ),
     "devcontainer": Kind(
         module="envkit.export.devcontainer",
         about="dev containers for editors, from an image in a registry or from its build context",

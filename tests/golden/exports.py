@@ -9,17 +9,12 @@ from tests.support.exports import REGISTRY, matrix_order, order
 
 _MATRIX = "images/matrix.yaml"
 _ONE_BY_ONE = ("devcontainer",)  # a matrix would only give more of the same files
-_LOCKS = ("github-lock", "gitlab-lock")  # of one definition
 _RENDERED = ("contexts", "plans", "envkit")  # folders of what other goldens hold already
 
 
 def orders(name: str) -> dict[str, Order]:
     """The kept orders of a kind."""
     command = f"envkit export {name} {{}} --registry {REGISTRY}"
-    if name in _LOCKS:
-        command = f"envkit export {name} train.yaml"
-        one = order(name, ("cpu",), definitions={"cpu": "train.yaml"}, registry=None, command=command)
-        return {f"export-{name}": one}
     found = {f"export-{name}": order(name, command=command.format("cpu cu126"))}
     if name not in _ONE_BY_ONE:
         matrix = command.format(f"--matrix {_MATRIX}")

@@ -22,7 +22,6 @@ WORKFLOWS = sorted(path for path in KEPT if ".github" in path.parts)
 PIPELINES = sorted(path for path in KEPT if path.name == ".gitlab-ci.yml")
 ACTION = ROOT / "action.yml"
 OWN_JOBS = sorted((ROOT / ".github" / "workflows").iterdir())
-LOCK_JOBS = sorted(path for path in KEPT if path.name == "envkit-lock.yml" and ".gitlab" in path.parts)
 OWN_PIPELINE = ROOT / "ci" / "gitlab" / "facts.yml"
 COMPONENT = ROOT / "ci" / "gitlab" / "envkit.yml"
 
@@ -47,15 +46,15 @@ def test_files_are_as_kept(path: Path) -> None:
 
 
 def test_workflows_and_the_action_fit_githubs_schema() -> None:
-    assert len(WORKFLOWS) == 3
+    assert len(WORKFLOWS) == 2
     assert schema_faults("vendor.github-workflows", *OWN_JOBS, *WORKFLOWS) == ""
     assert schema_faults("custom.github-workflows-require-timeout", *OWN_JOBS, *WORKFLOWS) == ""
     assert schema_faults("vendor.github-actions", ACTION) == ""
 
 
 def test_pipelines_fit_gitlabs_schema() -> None:
-    assert (len(PIPELINES), len(LOCK_JOBS)) == (2, 1)
-    assert schema_faults("vendor.gitlab-ci", OWN_PIPELINE, *PIPELINES, *LOCK_JOBS) == ""
+    assert len(PIPELINES) == 2
+    assert schema_faults("vendor.gitlab-ci", OWN_PIPELINE, *PIPELINES) == ""
 
 
 def test_the_component_fits_gitlabs_schema_with_its_inputs_in_place(tmp_path: Path) -> None:
@@ -124,11 +123,6 @@ def test_scripts_of_pipelines_are_sound(path: Path, tmp_path: Path) -> None:
     for name in ("build", "verify"):
         for part in ("before_script", "script"):
             _sound("\n".join(tree[name][part]), "sh", tmp_path)
-
-
-@pytest.mark.parametrize("path", LOCK_JOBS, ids=lambda path: str(path.relative_to(FOLDER)))
-def test_the_script_of_the_lock_job_is_sound(path: Path, tmp_path: Path) -> None:
-    _sound("\n".join(yaml.safe_load(path.read_text())["envkit-lock"]["script"]), "sh", tmp_path)
 
 
 def test_the_scripts_of_the_facts_jobs_are_sound(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_pinned_packages_of_a_definition(path: str) -> None:
     assert found("docs/other.yaml", DEFINITION) == set()
 
 
-@pytest.mark.parametrize("kind", ["github", "github-lock", "gitlab", "gitlab-lock"])
+@pytest.mark.parametrize("kind", ["github", "gitlab"])
 def test_the_commit_of_an_exported_job(kind: str) -> None:
     source, commit = "https://git.example/team/envkit.git", "0123456789abcdef0123456789abcdef01234567"
     files = exported(kind, ("cpu",), requirement=parse(f"git+{source}@{commit}"))

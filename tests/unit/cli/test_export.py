@@ -50,7 +50,7 @@ def test_one_file_goes_to_stdout() -> None:
     assert run("github", "cpu", "--registry", REGISTRY, "--out", "-").stdout == result.stdout
 
 
-@pytest.mark.parametrize("kind", ["github", "gitlab", "kubernetes", "github-lock", "gitlab-lock"])
+@pytest.mark.parametrize("kind", ["github", "gitlab", "kubernetes"])
 def test_without_a_requirement_it_ends_with_the_ways(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ENVKIT_REQUIREMENT")
     error = failure(kind, "cpu", "--registry", REGISTRY)

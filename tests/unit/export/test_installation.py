@@ -31,7 +31,6 @@ def text(kind: str, form: Form, image: str, given: dict[str, str] | None = None)
     ("kind", "form", "image"),
     [
         *((kind, form, "cu126") for kind in ("github", "gitlab", "kubernetes") for form in (Form.URL, Form.PIN)),
-        *((kind, form, "cpu") for kind in ("github-lock", "gitlab-lock") for form in Form if form is not Form.IMAGE),
         ("github", Form.GIT, "cu126"), ("gitlab", Form.GIT, "cu126"), ("gitlab", Form.PATH, "cu126"),
         ("github", Form.PATH, "cpu"),
     ],
@@ -79,8 +78,6 @@ def test_an_absolute_path_is_one_of_the_image_or_the_machine() -> None:
         ("gitlab", Form.IMAGE, {"gpu_tags": "none", "proof": "bubblewrap"}, "has proot, not bubblewrap"),
         ("kubernetes", Form.PATH, {}, "a pod has no checkout"),
         ("kubernetes", Form.GIT, {}, "has no git"),
-        ("github-lock", Form.IMAGE, {}, "also needs git"),
-        ("gitlab-lock", Form.IMAGE, {}, "also needs git"),
     ],
 )
 def test_what_a_kind_cannot_use_is_refused(kind: str, form: Form, given: dict[str, str], why: str) -> None:

@@ -103,7 +103,7 @@ def test_logging_out_forgets_the_login(registry: str, command: str) -> None:
 
 
 def test_without_a_requirement_a_kind_that_installs_envkit_names_the_ways() -> None:
-    for kind in ("github", "gitlab", "kubernetes", "github-lock", "gitlab-lock"):
+    for kind in ("github", "gitlab", "kubernetes"):
         with pytest.raises(UsageError, match="which is on no package index yet") as caught:
             exported(kind, ("cpu",), requirement=None)
         assert (str(caught.value.hint).partition(" (")[0], *caught.value.details) == WAYS
