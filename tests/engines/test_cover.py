@@ -7,6 +7,7 @@ import pytest
 
 from envkit.cover.hosts import Completion, classes
 from envkit.cover.inventory.detect import read_inventory
+from envkit.ground.errors import UsageError
 from tests.support.plans import facts
 from tests.world.slurm import Cluster, cluster
 
@@ -27,8 +28,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize(
     "argv",
-    [("sinfo", "-N", "-h", "-o", "%n %G %f"), ("sinfo", "-o", "%N %G %f"), ("sinfo", "--json")],
-    ids=["a line per node", "node lists with a head", "JSON"],
+    [("sinfo", "-N", "-h", "-o", "%n %G %f"), ("sinfo", "-o", "%N %G %f")],
+    ids=["a line per node", "node lists with a head"],
 )
 def test_every_form_of_sinfo_tells_the_same_machines(place: Cluster, argv: tuple[str, ...], tmp_path: Path) -> None:
     said = place.run(*argv, cwd=tmp_path)
@@ -40,3 +41,11 @@ def test_every_form_of_sinfo_tells_the_same_machines(place: Cluster, argv: tuple
         ("tesla_v100 (sm_70), t4 (sm_75), driver 550.54.15", ("mix",)),
         ("a100 (sm_80), driver 535.104.05", ("gpu01", "gpu02", "gpu03")),
     ]
+
+
+def test_the_json_of_slurm_names_the_table(place: Cluster, tmp_path: Path) -> None:
+    said = place.run("sinfo", "--json", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    with pytest.raises(UsageError, match="is Slurm's JSON") as caught:
+        read_inventory(said.stdout, facts())
+    assert caught.value.hint == 'sinfo -N -h -o "%n %G %f"'

@@ -34,7 +34,7 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
         raise UsageError(f"{where} has no hosts", hint=_HINT)
     if clean.lstrip()[0] in "[{":
         tree = trees.from_json(clean, where, surrogates=True, hint="kubectl get nodes -o json > FILE")
-        inventory = _of_json(tree, facts, form, where)
+        inventory = _of_json(tree, form, where)
     else:
         try:
             inventory = _of_text(clean, facts, form, where)
@@ -46,15 +46,15 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
     return replace(inventory, hosts=tuple(replace(host, where=f"{where}, {host.where}") for host in inventory.hosts))
 
 
-def _of_json(tree: Any, facts: Facts, form: str, where: str) -> Inventory:
-    if form not in ("auto", "json", "kubectl", "slurm", "doctor"):
+def _of_json(tree: Any, form: str, where: str) -> Inventory:
+    if slurm.is_json(tree):
+        raise UsageError(f"{where} is Slurm's JSON, which differs between its versions", hint=slurm.COMMAND)
+    if form not in ("auto", "json", "kubectl", "doctor"):
         raise UsageError(f"{where} is JSON, not {form}", hint="remove --format")
     if form == "kubectl" or (form == "auto" and kubernetes.is_nodes(tree)):
         return kubernetes.parse(tree, where)
     if form == "doctor" or (form == "auto" and diagnosis.is_diagnosis(tree)):
         return diagnosis.parse(tree, where)
-    if form == "slurm" or (form == "auto" and slurm.is_answer(tree)):
-        return slurm.parse_json(tree, facts, where)
     return plain.parse_json(tree, where)
 
 

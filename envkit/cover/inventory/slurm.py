@@ -1,4 +1,4 @@
-"""Slurm: `sinfo -N -o "%n %G %f"`, `sinfo --json`, `scontrol show nodes --json`.
+"""Slurm: the table of `sinfo -N -o "%n %G %f"`.
 
 Slurm has the type of a GPU only if the site configured one (`gpu:a100:4`), and never the driver. Both are also looked
 for among a node's features (`v100`, `driver-535.104.05`); flags add what is still missing.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from envkit.cover.hosts import Gpu, Host, Inventory
 from envkit.facts.model import Facts
@@ -24,18 +23,14 @@ _RANGE = re.compile(r"\[([0-9,-]+)\]")
 _NONE = ("(null)", "N/A", "")
 _MOST_NODES = 100_000  # more than any cluster has; a mistyped range must not fill the memory
 _MOST_DIGITS = 18  # of one number of a range
-_COMMAND = 'sinfo -N -h -o "%n %G %f"'
+COMMAND = 'sinfo -N -h -o "%n %G %f"'
 _COLUMNS = ("name", "gres", "features")
 
 
-def is_answer(tree: Any) -> bool:
-    """Return whether a document is Slurm output."""
-    return isinstance(tree, dict) and (
-        isinstance(tree.get("sinfo"), list)
-        or (
-            isinstance(tree.get("nodes"), list) and any("gres" in row for row in tree["nodes"] if isinstance(row, dict))
-        )
-    )
+def is_json(tree: object) -> bool:
+    """Return whether a document is what Slurm's commands print with `--json`; each version has other fields."""
+    meta = tree.get("meta") if isinstance(tree, dict) else None
+    return isinstance(meta, dict) and not meta.keys().isdisjoint({"slurm", "Slurm"})
 
 
 def is_table(text: str) -> bool:
@@ -62,34 +57,12 @@ def parse_text(text: str, facts: Facts, where: str) -> Inventory:
         if set(words) & {"GRES", "NODELIST", "HOSTNAMES"}:
             columns = [_HEADS.get(word) for word in words]
             if "name" not in columns or "gres" not in columns:
-                raise UsageError(f"{where} lacks node names or GPUs ({line.strip()[:80]})", hint=_COMMAND)
+                raise UsageError(f"{where} lacks node names or GPUs ({line.strip()[:80]})", hint=COMMAND)
             continue
         row = {name: word for name, word in zip(columns, words, strict=False) if name}
         label = f"line {number}"
         rows += [(label, name, row.get("gres", ""), row.get("features", "")) for name in expand(row["name"])]
     return _inventory(rows, facts)
-
-
-def parse_json(tree: Any, facts: Facts, where: str) -> Inventory:
-    """Return the machines of `sinfo --json` or `scontrol show nodes --json`.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    if not is_answer(tree):
-        raise UsageError(f"{where} is not Slurm output", hint="sinfo --json, or scontrol show nodes --json")
-    rows: list[tuple[str, str, str, str]] = []
-    machines: dict[str, tuple[str | None, str | None]] = {}
-    for row in map(_mapping, _list(tree.get("sinfo"))):
-        names = [name for text in _texts(_mapping(row.get("nodes")).get("nodes")) for name in expand(text)]
-        rows += [(f"node {name}", name, _total(row.get("gres")), _total(row.get("features"))) for name in names]
-    for row in map(_mapping, _list(tree.get("nodes"))):
-        name = str(row.get("name") or row.get("hostname") or "")
-        if name:
-            features = [*_texts(row.get("features")), *_texts(row.get("active_features"))]
-            rows.append((f"node {name}", name, str(row.get("gres") or ""), ",".join(features)))
-            machines[name] = (_text(row.get("architecture")), _text(row.get("operating_system")))
-    return _inventory(rows, facts, machines)
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -105,7 +78,7 @@ def expand(text: str) -> tuple[str, ...]:
         while names and (match := _RANGE.search(names[0])):
             numbers = list(_numbers(match.group(1)))
             if len(numbers) * len(names) + len(nodes) > _MOST_NODES:
-                raise UsageError(f"{text!r:.100} expands to more than {_MOST_NODES} nodes", hint=_COMMAND)
+                raise UsageError(f"{text!r:.100} expands to more than {_MOST_NODES} nodes", hint=COMMAND)
             names = [_RANGE.sub(number, name, count=1) for name in names for number in numbers]
         nodes += names
     return tuple(nodes)
@@ -117,19 +90,15 @@ def _numbers(text: str) -> Iterable[str]:
         if not dash or not first or not last:
             yield first or last
         elif not last.isdigit() or max(len(first), len(last)) > _MOST_DIGITS or int(last) < int(first):
-            raise UsageError(f"[{text[:100]}] is not a range of nodes", hint=_COMMAND)
+            raise UsageError(f"[{text[:100]}] is not a range of nodes", hint=COMMAND)
         elif int(last) - int(first) > _MOST_NODES:
-            raise UsageError(f"[{text[:100]}] expands to more than {_MOST_NODES} nodes", hint=_COMMAND)
+            raise UsageError(f"[{text[:100]}] expands to more than {_MOST_NODES} nodes", hint=COMMAND)
         else:
             # `gpu[08-10]` is gpu08, gpu09, gpu10.
             yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
 
 
-def _inventory(
-    rows: Sequence[tuple[str, str, str, str]],
-    facts: Facts,
-    machines: dict[str, tuple[str | None, str | None]] | None = None,
-) -> Inventory:
+def _inventory(rows: Sequence[tuple[str, str, str, str]], facts: Facts) -> Inventory:
     hosts: dict[str, Host] = {}  # a node is listed once for each partition
     without: set[str] = set()
     for label, name, gres, features in rows:
@@ -139,10 +108,7 @@ def _inventory(
             continue
         gpus = tuple(Gpu(name=gpu_type) for gpu_type in types) or _among(features, facts)
         driver = _DRIVER.search(features)
-        machine, system = (machines or {}).get(name, (None, None))
-        host = Host(
-            name=name, where=label, gpus=gpus, driver=driver.group(1) if driver else None, machine=machine, os=system
-        )
+        host = Host(name=name, where=label, gpus=gpus, driver=driver.group(1) if driver else None)
         hosts.setdefault(name, host)
     count = len(without - hosts.keys())
     notes = (f"nodes without a GPU: {count}",) if count else ()
@@ -167,25 +133,3 @@ def _among(features: str, facts: Facts) -> tuple[Gpu, ...]:
     """Return the first GPU named by a feature."""
     names = [word for word in re.split(r"[,&|]", features) if word and find(word, facts.gpus) is not None]
     return tuple(Gpu(name=name) for name in names[:1])
-
-
-def _total(value: Any) -> str:
-    return str(value.get("total") or "") if isinstance(value, dict) else str(value or "")
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [str(item) for item in value]
-    return [str(value)] if value else []
-
-
-def _text(value: Any) -> str | None:
-    return str(value).strip() or None if value is not None else None
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -174,15 +174,6 @@ def test_slurm_columns_with_and_without_a_head() -> None:
     assert read(rows).notes == ("nodes without a GPU: 1",)
 
 
-def test_slurm_as_json_from_sinfo_and_scontrol() -> None:
-    sinfo = {
-        "sinfo": [{"nodes": {"nodes": ["n[1-2]"]}, "gres": {"total": "gpu:tesla_v100-sxm2-32gb:8"}, "features": {}}]
-    }
-    assert titles(json.dumps(sinfo), driver="525.60.13") == ["tesla_v100-sxm2-32gb (sm_70), driver 525.60.13: n1 n2 x2"]
-    nodes = {"nodes": [{"name": "n1", "gres": "gpu:h100:8,nvme:1", "architecture": "aarch64", "features": ["x"]}]}
-    assert titles(json.dumps(nodes), driver="550.54.15") == ["h100 (sm_90), driver 550.54.15, linux-aarch64: n1"]
-
-
 def test_slurm_without_resources_names_the_command() -> None:
     with pytest.raises(UsageError, match="lacks node names or GPUs") as caught:
         read("PARTITION AVAIL TIMELIMIT NODES STATE NODELIST\nall up infinite 2 idle n[1-2]\n")
@@ -267,7 +258,7 @@ def test_what_is_no_inventory_is_refused_with_the_way_out(text: str, message: st
         ('[{"name": "a"}]', "csv", "hosts is JSON, not csv"),
         ("name,gpu\na,T4\n", "kubectl", "hosts is not JSON"),
         ("[]", "kubectl", "hosts has no Kubernetes nodes"),
-        ("{}", "slurm", "hosts is not Slurm output"),
+        ("{}", "slurm", "hosts is JSON, not slurm"),
         ("[]", "doctor", "hosts has the schema None; this envkit reads envkit.doctor/1"),
     ],
 )
