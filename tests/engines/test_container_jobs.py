@@ -110,12 +110,13 @@ def test_a_gitlab_job_builds_and_verifies(site: Site) -> None:
 def test_a_github_job_in_a_container_builds_and_verifies(site: Site) -> None:
     site.export("github", "--out", "./")
     path = next(site.folder.rglob(".github/workflows/*.yml"))
-    job = yaml.safe_load(path.read_text())["jobs"]["build"]
+    workflow = yaml.safe_load(path.read_text())
+    job = workflow["jobs"]["build"]
     (row,) = job["strategy"]["matrix"]["include"]
     values = {f"matrix.{name}": str(value) for name, value in row.items()} | {"github.workspace": "/work"}
     # A job in a container: its `job.container.id` is set.
     steps = [one for one in job["steps"] if "run" in one and "!job.container.id" not in one.get("if", "")]
-    given = _filled(job["env"], values) | {"GITHUB_REF": "refs/heads/main"}
+    given = _filled(workflow["env"] | job["env"], values) | {"GITHUB_REF": "refs/heads/main"}
     parts = []
     for step in steps:  # each is a shell of its own
         env = [f"{name}={value}" for name, value in _filled(step.get("env", {}), values).items()]
