@@ -6,9 +6,8 @@ On a machine with two cores three workers cannot be faster than three processes,
 the scheduler, the workers next to the build processes, the messages between them, and the assignment of tasks. Both
 sides have the same tasks with the same locks, solved before; three build processes (`LocalPool`, of which each Dask
 worker has one too); a separate cache per process, empty at first; a repository each in a registry that starts empty;
-and the same rule for assigning tasks (`Affinity`, and an idle process takes from the one with most tasks left). The
-second build of a share of the images is off. A local pool of three processes with one cache, as in
-`envkit build --matrix`, would do less work, not the same work faster.
+and the same rule for assigning tasks (`Affinity`, and an idle process takes from the one with most tasks left). A local
+pool of three processes with one cache, as in `envkit build --matrix`, would do less work, not the same work faster.
 
 Scaling is the time of one worker over that of three, divided by the number of cores that can work at once. With
 separate caches three workers may make a layer three times that one worker makes once, so scaling is well below 1 if the
@@ -188,7 +187,7 @@ def _dask(
                 workers.kill(names[1])
 
         note: Callable[[str], None] = tell if kill else _nothing
-        with ClusterRun(workers.address, engine="embedded", output=tasks[0].output, share=0, note=note) as fleet:
+        with ClusterRun(workers.address, engine="embedded", output=tasks[0].output, note=note) as fleet:
             wait(fleet.started)
             began = time.perf_counter()
             outcomes = fleet.run(tasks, count)

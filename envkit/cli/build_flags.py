@@ -50,7 +50,6 @@ class ManyFlags:
     resume: bool
     skip_impossible: bool
     scheduler: str | None
-    cross_check: str | None  # 'all' or a number
 
 
 _many_options = applied(
@@ -86,12 +85,6 @@ _many_options = applied(
             "--scheduler",
             metavar="ADDRESS",
             help="Build on the workers of a Dask cluster: tcp://HOST:PORT.",
-        ),
-        option(
-            Section.MANY,
-            "--cross-check",
-            metavar="N|all",
-            help="With --scheduler: rebuild N images on a second worker and compare the digests. [1]",
         ),
     )
 )

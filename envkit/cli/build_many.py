@@ -43,8 +43,6 @@ def check_choice(flags: BuildFlags) -> None:
     given = [name for name, value in selectors.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} each select the images to build", hint="give one of them")
-    if many.cross_check is not None and many.scheduler is None:
-        raise UsageError("--cross-check needs --scheduler", hint="--scheduler tcp://HOST:PORT")
     if flags.builds_several:
         return
     several = {"--jobs": many.jobs, "--resume": many.resume, "--skip-impossible": many.skip_impossible}
@@ -106,7 +104,6 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
         jobs=many.jobs,
         resume=many.resume,
         scheduler=many.scheduler,
-        cross_check=many.cross_check,
     )
     request.check()
     facts = flags.request.facts()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.build.model import BuildOptions
 from envkit.fleet import existing_images
 from envkit.fleet.local import with_reporter
-from envkit.fleet.model import BuildTask, Outcome, TagTask, refused, worker_name
+from envkit.fleet.model import BuildTask, Outcome, refused, worker_name
 from envkit.fleet.names import hash_tag
 from envkit.ground import paths, settings
 from envkit.ground.errors import EnvkitError, InterruptedRun
@@ -40,11 +40,6 @@ def build(task: BuildTask, reporter: Reporter | None = None) -> Outcome:
     reporter = reporter or Silent()
     reporter.step("begin")  # the first event: progress tables show the image as being built from here on
     return _ended(task, lambda: _build(task, reporter))
-
-
-def tag(task: TagTask) -> Outcome:
-    """Set the tags of an image that `build` pushed by digest only; failures as in `build`."""
-    return _ended(task.build, lambda: _tag(task))
 
 
 def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
@@ -87,14 +82,13 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     if verified:
         pending.end(built)
         built = pushing.deliver(built, options, reporter)
-    deferred_tag = own_tag if verified and task.hold and built.pushed is not None else None
-    if verified and built.pushed is not None and deferred_tag is None:
+    if verified and built.pushed is not None:
         existing_images.tag(str(built.digest), options, own_tag)
     done = _outcome(
         task, BUILT if verified else UNPROVED, 0 if record is None else record.exit_code,
         digest=built.digest, place=built.pushed or built.place or built.id,
         record=None if record is None else dict(record.tree),
-        log=str(built.log_file) if built.log_file else None, held=deferred_tag,
+        log=str(built.log_file) if built.log_file else None,
     )  # fmt: skip
     if record is not None and not verified:
         done = replace(
@@ -106,12 +100,6 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     sizes = {"size_bytes": built.size, "sent_bytes": built.sent}
     figures = {name: float(value) for name, value in sizes.items() if value is not None}
     return replace(done, figures={"build_s": round(built.duration_s, 3), **figures})
-
-
-def _tag(task: TagTask) -> Outcome:
-    options = options_of(task.build, settings_of(task.build))
-    existing_images.tag(task.digest, options, task.own_tag)
-    return _outcome(task.build, BUILT, 0, digest=task.digest)
 
 
 def settings_of(task: BuildTask) -> Settings:

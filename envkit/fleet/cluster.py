@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from envkit.fleet.model import BuildTask
 
 GPU, DOCKER = "GPU", "DOCKER"
-ALL = "all"
 _NEED_DOCKER = ("docker", "buildkit")  # not podman, which has no daemon
 _LIBRARIES = ("dask", "distributed")  # Dask expects equal versions on the client, the scheduler and all workers
 
@@ -28,7 +27,6 @@ class Machine:
     pid: int
     threads: int  # parallel tasks
     resources: Mapping[str, float] = field(default_factory=dict)  # from `dask worker --resources`: {'GPU': 1}
-    cache: str = ""  # 'host:/path' of its cache; equal for workers that share one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +36,6 @@ class Placement:
     workers: tuple[str, ...] = ()  # addresses; empty = any worker
     strict: bool = False  # False: `workers` is a preference; others may run the task
     resources: Mapping[str, float] = field(default_factory=dict)
-    priority: int = 0  # higher runs first
 
 
 def check_address(text: str) -> str:
@@ -70,19 +67,6 @@ def check_output(output: str | None) -> None:
         f"with --scheduler, images must go to a registry, because the workers share no disk; {target} on one machine",
         hint="--output registry:HOST/NAME",
     )
-
-
-def parse_share(text: str) -> int | None:
-    """Return the number of images to build twice; None = all.
-
-    Raises:
-        UsageError: it is not a number or `all`.
-    """
-    if text == ALL:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"--cross-check {text!r:.80} is not a number or {ALL}", hint="--cross-check 1")
-    return int(text)
 
 
 def version_differences(

@@ -1,4 +1,4 @@
-"""Builds on a cluster: placed by cached layers, retried when a worker is lost, some of them built twice."""
+"""Builds on a cluster: placed by cached layers, retried when a worker is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from envkit.fleet import schedule
 from envkit.fleet.cluster import Affinity, Placement, check_output, require_engine
-from envkit.fleet.cross_check import CrossCheck, is_second
 from envkit.fleet.dask_pool import DaskPool, Event
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.ground.paths import state_dir
@@ -23,7 +22,6 @@ class ClusterRun:
         address: of the scheduler.
         engine: the engine of every image.
         output: the value of `--output`.
-        share: the number of images to build twice; None = all.
         note: receives remarks; called from any thread.
         on_event: receives the progress events of tasks; called from any thread.
 
@@ -38,29 +36,23 @@ class ClusterRun:
         *,
         engine: str,
         output: str | None,
-        share: int | None,
         note: Callable[[str], None],
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         check_output(output)
-        self._pool = DaskPool(
-            address, place=self._place, note=note, on_event=None if on_event is None else _firsts(on_event)
-        )
+        self._pool = DaskPool(address, place=self._place, note=note, on_event=on_event)
         try:
             require_engine(engine, self._pool.machines, address)
         except BaseException:
             self._pool.stop()  # an exception here means that `__exit__` is never called
             raise
         self._affinity = Affinity(self._pool.machines)
-        self._twice = CrossCheck(share=share, machines=self._pool.machines, note=note, executor=self._pool)
         self.started = self._pool.warm()  # starts processes while the first locks are being solved
         machines = self._pool.machines
         threads, names = sum(machine.threads for machine in machines), ", ".join(machine.name for machine in machines)
         note(f"{threads} parallel builds on {len(machines)} workers: {names}")
         if self._pool.dashboard:
             note(f"dashboard: {self._pool.dashboard}")
-        if share != 0 and len(machines) == 1:
-            note("only one worker: no image is built twice, so digests are not cross-checked")
 
     def __enter__(self) -> Self:
         return self
@@ -69,15 +61,15 @@ class ClusterRun:
         self._pool.__exit__(kind, error, trace)
 
     def run(self, tasks: Iterable[BuildTask | Outcome], on_outcome: Callable[[Outcome], None]) -> tuple[Outcome, ...]:
-        """Run the tasks as `schedule.run` does; images built twice are compared before they are tagged.
+        """Run the tasks as `schedule.run` does.
 
         Raises:
             BaseException: this thread was ended; leaving the context cancels the work.
         """
-        return schedule.run(self._twice.without_tags(_kept(tasks)), self._pool, on_outcome, then=self._twice.then)
+        return schedule.run(_kept(tasks), self._pool, on_outcome)
 
     def _place(self, task: Any) -> Placement:
-        return self._twice.place(task) or self._affinity.place(task)
+        return self._affinity.place(task)
 
 
 def _kept(tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]:
@@ -88,8 +80,3 @@ def _kept(tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]
             with contextlib.suppress(OSError):
                 store_plan(state_dir(), plan_from_json(json.loads(task.plan), f"the plan of {task.name}"))
         yield task
-
-
-def _firsts(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Filter out the events of second builds, which would be displayed as further images."""
-    return lambda event: None if is_second(event[0]) else on_event(event)

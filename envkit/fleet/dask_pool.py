@@ -26,7 +26,6 @@ from envkit.fleet.model import Outcome
 from envkit.fleet.verify_task import Verification
 from envkit.ground import installation
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
-from envkit.ground.paths import cache_dir
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -106,7 +105,6 @@ class DaskPool(Executor):
                 # For a key that it knows, Dask would return the earlier result.
                 key=(_KEY, name, uuid.uuid4().hex), workers=list(where.workers) or None,
                 allow_other_workers=bool(where.workers) and not where.strict, resources=dict(where.resources) or None,
-                priority=where.priority,
             )  # fmt: skip
         except Exception:
             if self._client.status != _CLOSED:
@@ -345,7 +343,6 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
             pid=reports[where]["pid"],
             threads=int(row["nthreads"]),
             resources=dict(row.get("resources") or {}),
-            cache=reports[where]["cache"],
         )
         for where, row in sorted(listed.items(), key=lambda item: names[item[0]])
         if where in reports
@@ -419,10 +416,9 @@ class WorkerInfo(TypedDict):
     envkit: str
     host: str
     pid: int
-    cache: str  # 'host:/path'
 
 
 def worker_info() -> WorkerInfo:
-    """Return this process's version, host name, process id and cache folder."""
+    """Return this process's version, host name and process id."""
     host = socket.gethostname()
-    return {"envkit": __version__, "host": host, "pid": os.getpid(), "cache": f"{host}:{cache_dir()}"}
+    return {"envkit": __version__, "host": host, "pid": os.getpid()}

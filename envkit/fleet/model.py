@@ -46,18 +46,7 @@ class BuildTask:
     output: str | None  # the value of --output
     tags: tuple[str, ...] = ()  # names in the engine's image store
     verify: bool = True
-    hold: bool = False  # True: push by digest only; a `TagTask` follows
     options: Mapping[str, Any] = field(default_factory=dict)  # further fields of `BuildOptions`, as JSON values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TagTask:
-    """Set the tags of an image that was pushed by digest (`BuildTask.hold`)."""
-
-    name: str
-    build: BuildTask
-    digest: str  # manifest digest
-    own_tag: str  # `hash_tag` of its plan and lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +65,6 @@ class Outcome:
     details: tuple[str, ...] = ()
     log: str | None = None  # path of the engine's log on the worker
     record: Mapping[str, Any] | None = None  # envkit.verify/1
-    held: str | None = None  # the hash tag of an image that has no tag yet; see `BuildTask.hold`
     figures: Mapping[str, float] = field(default_factory=dict)  # image size and bytes sent, seconds of the build
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from envkit.assemble.builders import EMBEDDED, choose
 from envkit.fleet import schedule
-from envkit.fleet.cluster import check_address, check_output, parse_share
+from envkit.fleet.cluster import check_address, check_output
 from envkit.fleet.schedule import failed
 from envkit.fleet.state import LastRun, digest_of
 from envkit.fleet.tasks import in_order, task_of
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     Run = Callable[[Iterable[BuildTask | Outcome], Callable[[Outcome], None]], object]
 
-_CROSS_CHECKED = "1"  # the default of --cross-check: images that two workers build
 _NOTHING = "no finished images from an earlier run with these images and flags; building all"
 
 
@@ -47,18 +46,16 @@ class FleetRequest:
     jobs: int | None = None  # parallel builds on this machine; None = as many as fit
     resume: bool = False
     scheduler: str | None = None  # None = this machine
-    cross_check: str | None = None  # 'all' or a number
 
     def check(self) -> None:
         """Check the options of a cluster before anything begins.
 
         Raises:
-            UsageError: the address, the output or the share is invalid.
+            UsageError: the address or the output is invalid.
         """
         if self.scheduler is not None:
             check_address(self.scheduler)
             check_output(self.options.output)
-            parse_share(self.cross_check or _CROSS_CHECKED)
 
 
 class Listener(Protocol):
@@ -163,7 +160,6 @@ class FleetRun:
                 request.scheduler,
                 engine=engine,
                 output=request.options.output,
-                share=parse_share(request.cross_check or _CROSS_CHECKED),
                 note=listener.note,
                 on_event=listener.heard,
             )

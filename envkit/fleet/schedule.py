@@ -10,8 +10,6 @@ import queue
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Executor, Future
-from dataclasses import dataclass
-from functools import partial
 
 from envkit.fleet import build_task
 from envkit.fleet.model import BuildTask, Outcome
@@ -20,16 +18,6 @@ from envkit.ground.errors import Ending, EnvkitError, InterruptedRun
 _LOOK_S = 0.5  # a signal reaches the waiting thread within that time
 _BUG = 1  # the exit code of a bug in envkit
 OnOutcome = Callable[[Outcome], None]
-Then = Callable[[Outcome], "Outcome | Step"]
-"""Takes the outcome of a step; returns the final outcome or the next step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Further work for one task, and what to do with its outcome."""
-
-    future: Future[Outcome]
-    then: Then
 
 
 def run(
@@ -38,7 +26,6 @@ def run(
     on_outcome: OnOutcome,
     *,
     do: Callable[[BuildTask], Outcome] = build_task.build,
-    then: Callable[[BuildTask, Outcome], Outcome | Step] = lambda _, outcome: outcome,
 ) -> tuple[Outcome, ...]:
     """Run every task in the executor and return the outcomes in the order of the tasks.
 
@@ -47,14 +34,13 @@ def run(
         executor: its `submit` has to return a `Future` of `concurrent.futures`.
         on_outcome: called in this thread with each final outcome, soon after it is known.
         do: the function of a task; it runs on the executor's workers.
-        then: called in this thread with the task and the outcome of `do`; see `Then`.
 
     Raises:
         BaseException: this thread was ended (Ctrl-C); tasks that had not begun are cancelled. Running ones are ended by
             the executor's `shutdown` or the `with` block around this call.
     """
     ended: queue.SimpleQueue[Future[Outcome]] = queue.SimpleQueue()
-    submitted: dict[Future[Outcome], tuple[BuildTask, Then]] = {}
+    submitted: dict[Future[Outcome], BuildTask] = {}
     order: list[str] = []
     outcomes: dict[str, Outcome] = {}
 
@@ -62,33 +48,25 @@ def run(
         outcomes[outcome.name] = outcome
         on_outcome(outcome)
 
-    def follow(task: BuildTask, step: Step) -> None:
-        submitted[step.future] = task, step.then
-        step.future.add_done_callback(ended.put)
-
-    def take(future: Future[Outcome]) -> None:
-        task, after = submitted[future]
-        result = after(outcome_of(task, future))
-        if isinstance(result, Outcome):
-            note(result)
-        else:
-            follow(task, result)
-
     try:
         for task in tasks:
             order.append(task.name)
             if isinstance(task, Outcome):
                 note(task)
             else:
-                follow(task, Step(future=executor.submit(do, task), then=partial(then, task)))
+                future = executor.submit(do, task)
+                submitted[future] = task
+                future.add_done_callback(ended.put)
             # The next task may have to wait for its lock for minutes; builds that ended are reported before.
             while not ended.empty():
-                take(ended.get())
+                future = ended.get()
+                note(outcome_of(submitted[future], future))
         while len(outcomes) < len(order):
             try:
-                take(ended.get(timeout=_LOOK_S))
+                future = ended.get(timeout=_LOOK_S)
             except queue.Empty:
                 continue
+            note(outcome_of(submitted[future], future))
     except BaseException:
         for future in submitted:
             future.cancel()

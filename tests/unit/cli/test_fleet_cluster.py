@@ -30,21 +30,6 @@ PLACE = ("--output", "registry:registry.example.com/team/train")
             "--scheduler tcp://somewhere:8786",
         ),
         (
-            ["default", "--scheduler", HERE, *PLACE, "--cross-check", "some"],
-            "--cross-check 'some' is not a number or all",
-            "--cross-check 1",
-        ),
-        (
-            ["default", "--scheduler", HERE, *PLACE, "--cross-check", "\N{SUPERSCRIPT TWO}"],
-            "--cross-check '\N{SUPERSCRIPT TWO}' is not a number or all",
-            "--cross-check 1",
-        ),
-        (
-            ["default", "--cross-check", "all"],
-            "--cross-check needs --scheduler",
-            "--scheduler tcp://HOST:PORT",
-        ),
-        (
             ["default", "--scheduler", HERE, *PLACE, "--engine", "docker", "--compression", "zstd"],
             "--compression zstd needs the embedded engine, not docker",
             "--engine embedded",

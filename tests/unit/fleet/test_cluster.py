@@ -12,7 +12,6 @@ from envkit.fleet.cluster import (
     check_output,
     heaviest,
     needs,
-    parse_share,
     require_engine,
     require_same,
     version_differences,
@@ -72,12 +71,6 @@ def test_many_machines_share_a_registry_and_no_disk(output: str | None, told: st
     assert caught.value.message.endswith(told)
     assert caught.value.hint == "--output registry:HOST/NAME"
     check_output("registry:registry.example.com/team/train")
-
-
-def test_shares() -> None:
-    assert (parse_share("all"), parse_share("0"), parse_share("3")) == (None, 0, 3)
-    with pytest.raises(UsageError, match="--cross-check '-1' is not a number or all"):
-        parse_share("-1")
 
 
 def test_versions_that_differ_are_named() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from envkit.fleet import dask_pool
 from envkit.fleet.cluster_run import ClusterRun
-from envkit.fleet.dask_pool import DaskPool, worker_info
+from envkit.fleet.dask_pool import DaskPool
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 
 
@@ -22,7 +22,7 @@ def test_what_is_wrong_with_the_command_line_is_said_before_anything_connects() 
     with pytest.raises(UsageError, match="is not tcp://HOST:PORT"):
         DaskPool("127.0.0.1:8786")
     with pytest.raises(UsageError, match="images must go to a registry, because the workers share no disk"):
-        ClusterRun("tcp://127.0.0.1:8786", engine="embedded", output="oci:out", share=1, note=lambda _: None)
+        ClusterRun("tcp://127.0.0.1:8786", engine="embedded", output="oci:out", note=lambda _: None)
 
 
 def test_what_the_cluster_raises_is_translated() -> None:
@@ -36,13 +36,6 @@ def test_what_the_cluster_raises_is_translated() -> None:
     own, other = IntegrityError("x"), ValueError("y")
     assert dask_pool._translated(own) is own
     assert dask_pool._translated(other) is other
-
-
-def test_a_worker_tells_where_its_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
-    told = worker_info()
-    assert told["cache"] == f"{told['host']}:/some/where/envkit"
-    assert told["pid"] > 0
 
 
 def test_its_loggers_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

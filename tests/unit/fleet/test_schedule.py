@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import replace
 from threading import Barrier, Event
 from typing import Any
 
@@ -112,21 +111,6 @@ class Interrupted(Future[Any]):
 def test_a_signal_is_never_what_became_of_a_task() -> None:
     with pytest.raises(InterruptedRun):
         schedule.outcome_of(task("a"), Interrupted())
-
-
-def test_a_task_may_have_further_steps() -> None:
-    heard: list[Outcome] = []
-    with ThreadPoolExecutor(2) as pool:
-
-        def then(asked: BuildTask, first: Outcome) -> Outcome | schedule.Step:
-            if asked.name == "b":
-                return first
-            return schedule.Step(future=pool.submit(do, task("bug")), then=lambda second: replace(second, place="then"))
-
-        found = schedule.run([task("a"), task("b")], pool, heard.append, do=do, then=then)
-    assert [(one.name, one.exit_code, one.place) for one in found] == [("a", 1, "then"), ("b", 0, None)]
-    assert {one.name for one in heard} == {"a", "b"}
-    assert len(heard) == 2
 
 
 def test_a_cancelled_task_was_stopped() -> None:
