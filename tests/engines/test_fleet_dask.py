@@ -126,26 +126,6 @@ def test_what_is_in_the_registry_is_not_built_again(
     notes: list[str] = []
     again = run(three.address, tasks_of(wheels, COUNT, f"registry:{host}/team/small"), [], notes)
     assert {(one.status, one.digest) for one in again} == {("present", digest) for digest in alone.values()}
-    assert not any("built the same" in note for note in notes)
-
-
-def test_digests_that_differ_are_an_integrity_error(tmp_path: Path, host: str, wheels: Path) -> None:
-    task = tasks_of(wheels, 1, f"registry:{host}/team/odd")[0]
-    with cluster(tmp_path, {"ENVKIT_WHEEL_DIR": str(wheels)}, "even") as odd:
-        odd.add("odd", env={"SOURCE_DATE_EPOCH": "86400"})  # whatever it may be that gets into an image
-        odd.wait()
-        heard: list[Outcome] = []
-        (found,) = run(odd.address, [task], heard, [])
-    assert (found.status, found.exit_code) == ("failed", 10)
-    assert found.error is not None
-    assert {word for word in ("even built sha256:", "odd built sha256:") if word in found.error} == {
-        "even built sha256:", "odd built sha256:",
-    }  # fmt: skip
-    assert [one.exit_code for one in heard] == [10]
-    # Both images are there to be looked at, and nobody meets the one in the registry by a name.
-    assert found.place == f"{host}/team/odd@{found.digest}"
-    assert held(found.place) == found.digest
-    assert held(f"{host}/team/odd:{task.name}") is None
 
 
 def test_a_cancelled_task_ends_on_its_worker(three: Cluster) -> None:
