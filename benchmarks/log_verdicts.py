@@ -4,9 +4,9 @@
 
 FOLDER has `one_line_failures.txt` (NAME|LINE) and the folders `hidden`, `healthy` and `cases` with one log per file;
 each part may be missing. Without FOLDER, the logs of `tests/logs` are read: `failures.yaml` (single lines),
-`public/*.yaml` (logs of a few lines, named after the public thread that they are rewritten from), `healthy.yaml` and
-the folders. `failures.yaml` and `public/*.yaml` list the rows that are right for a NAME. Without FOLDER, the share of
-named failures is that of the logs whose cause a row knows: the others test that a failure of any shape is seen.
+`public/*.yaml` (logs of a few lines, named after the public thread or page that they are rewritten from),
+`healthy.yaml` and the folders. Each failing log has the rows that are right for it. Without FOLDER, the share of named
+failures is that of the logs whose cause a row knows: the others test that a failure of any shape is seen.
 
 Each failure is diagnosed alone, after a healthy line, and before each of `FINAL`, which follow any failure.
 """
@@ -18,6 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks._report import Figure, finish
 from envkit.doctor.logs import diagnose_log
@@ -52,17 +53,17 @@ def failures(folder: Path) -> Iterator[tuple[str, str]]:
             name, _, text = line.partition("|")
             yield name, text
     else:
-        yield from ((entry["name"], entry["line"].rstrip("\n")) for entry in _entries(folder, "failures"))
+        yield from ((entry["name"], entry["line"].rstrip("\n")) for entry in entries(folder, "failures"))
 
 
 def healthy(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield name and text of each log of a folder that ends well."""
-    yield from ((entry["name"], entry["line"]) for entry in _entries(folder, "healthy"))
+    yield from ((entry["name"], entry["line"]) for entry in entries(folder, "healthy"))
 
 
 def right_rows() -> Mapping[str, frozenset[str]]:
     """Return the rows that are a right answer, by the name of a failing log."""
-    return {entry["name"]: frozenset(entry.get("rows", ())) for entry in _entries(KEPT, "failures")}
+    return {entry["name"]: frozenset(entry.get("rows", ())) for entry in entries(KEPT, "failures")}
 
 
 def has_cause(right: frozenset[str]) -> bool:
@@ -73,7 +74,8 @@ def has_cause(right: frozenset[str]) -> bool:
     return any(row is None or (row.role == "cause" and row.severity is Severity.ERROR) for row in known)
 
 
-def _entries(folder: Path, key: str) -> Iterator[dict[str, str]]:
+def entries(folder: Path, key: str) -> Iterator[dict[str, Any]]:
+    """Yield the entries of one kind: `failures`, `healthy` or `notes` (remarks that are no failure)."""
     for path in [folder / f"{key}.yaml", *sorted((folder / "public").glob("*.yaml"))]:
         if path.exists():
             tree = strictyaml.read_file(path)

@@ -33,7 +33,8 @@ _QUOTE = 60  # characters of that line in the conclusion
 _AFTER = re.compile(
     r"^(?:[-=*_~ .|+]{1,200}$|\$|Post job cleanup|Cleaning up|Cleanup|Complete job name|wandb:"
     r"|(?:real|user|sys)\s{1,4}\d"
-    r"|\[notice\]|WARNING: Running pip as|View build details|What's next|section_end|#\d{1,6} DONE |.{0,80}Warning: )"
+    r"|\[notice\]|WARNING: Running pip as|View build details|What's next|section_end|#\d{1,6} DONE |.{0,80}Warning: "
+    r"|Total Test time|Best (?:val|valid|test)\b|[+~-] [\w.-]{1,80}==)"  # the last: what uv installed
 )
 _WARNED = re.compile(r"Warning: |\bWARNING\b|^\[W")  # NCCL WARN is about an error
 _CODES = ("exit", "code", "status", "rc=")

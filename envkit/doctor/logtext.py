@@ -37,6 +37,8 @@ _PREFIXES = re.compile(
     r"|[A-Za-z0-9_.-]{1,60} {1,30}\| "  # docker compose
     r"|\[(?:rank|default|Rank )\d{1,5}\]:? ?"  # torchrun
     r"|\d{1,5}: (?=[A-Za-z\[(/])"  # srun -l
+    r"|\[\d{1,5},\d{1,6}\]<std(?:out|err)>: ?"  # mpirun --tag-output
+    rf"|\[\w{{1,20}} {_STAMP}\] "  # Taskcluster
     r"|\d\d[OE][+ ]"  # GitLab, after its time
     r"|section_(?:start|end):\d{1,12}:[\w.\[\]=,-]{1,80}\s?"  # GitLab
     r"|\([A-Za-z_][\w.:()-]{0,80} pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?"  # Ray

@@ -62,7 +62,7 @@ _SURE = re.compile(
     # The kernel's driver.
     r"|NVRM: .{0,160}(?:[Ff]ail|fallen off|mismatch|[Cc]annot|not supported|not responding|[Ee]rror)|\bXid \(PCI"
     r"|\bNVIDIA-SMI (?:has failed|couldn't)|^No devices were found|^Failed to initialize NVML"
-    r"|\bNCCL WARN "
+    r"|\bNCCL WARN |\bvalues : [1-9]\d{0,9} FAILED"
     # Final states of Slurm and Kubernetes.
     r"|\bDUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|TASK FAILURE)|\bCANCELLED AT \d|\boom[_-]kill event"
     r"|: task [\d,-]{1,40}: (?:Killed|Terminated|Exited|Out Of Memory|Aborted|Segmentation|Bus)"
@@ -108,19 +108,20 @@ _QUOTED = re.compile(
     r"(?:Run |RUN )?(?:.{0,160}(?:&& |; |\|\| ))?(?:echo|printf) "
     r"|^(?:#(?!\d|#\[)|//|rem |REM )"
 )
-_JOB = r"(?:training|run|job|build|everything)"
+_JOB = r"(?:training|fine-?tuning|pre-?training|run|job|build|pipeline|experiment|everything)"
 _GOOD = re.compile(
-    r"^(?:all )?done\W{0,5}$|^finished\W{0,5}$"
+    r"^(?:all )?done\W{0,5}$|^finished\W{0,5}$|^finished training\b|\bdone training in \d|\bend of run$"
     rf"|\b{_JOB}(?: is| has| was)? (?:successfully )?(?:finished|completed?|done|succeeded)(?: successfully)?\b"
-    r"|\b(?:completed|finished|built|exited) successfully\b"
+    r"|\b(?:completed|finished|built|exited|exits) successfully\b|\bis now complete\b|\bepochs completed in \d"
+    r"|^results saved to\b|^job '?[\w-]{1,80}'? succeeded\b|^100% tests passed\b|^# avg bus bandwidth\b"
     r"|\bsuccessfully (?:built [0-9a-f]{12}$|tagged|installed|completed)\b"
     r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|\bnaming to \S{1,200} {1,200}(?:[\d.]{1,8}s ?)?(?:done)?$"
-    r"|^=+ \d{1,7} passed\b(?!.{0,80}failed)|^\d{1,7} passed in |^installed \d{1,6} packages?\b"
+    r"|^=+ \d{1,7} passed\b(?!.{0,80}[1-9]\d{0,6} failed)|^\d{1,7} passed in |^installed \d{1,6} packages?\b"
     r"|^`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d{1,9}` reached|^executing transaction: .{0,20}done$"
     # sacct, kubectl describe, kubectl get
     r"|\bCOMPLETED\b.{0,60} 0:0$|^reason: {1,30}completed$|^status: {1,30}(?:succeeded|running)$"
     r"|^state: {1,30}running$"
-    r"|^normal {1,30}(?:started|completed)\b|\b[\w-]{1,200} +1/1 +(?:Running|Completed) "
+    r"|^normal {1,30}(?:started|completed)\b|\b[\w-]{1,200} +(?:1/1 +running|[01]/1 +completed) "
     r"|^(?:saved|wrote) (?:the )?(?:final |last |best )?(?:model|checkpoint|weights)\b",
     re.IGNORECASE,
 )

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from benchmarks.log_verdicts import FINAL, KEPT, failures, has_cause, healthy, judge, right_rows
-from envkit.doctor.logs import diagnose_log
+from benchmarks.log_verdicts import FINAL, KEPT, entries, failures, has_cause, healthy, judge, right_rows
+from envkit.doctor.logs import diagnose_log, scan
 from envkit.doctor.model import Diagnosis, Severity, Verdict
-from envkit.ground import strictyaml
+from envkit.knowledge.failures import rows
 
 FAILURES = dict(failures(KEPT))
 RIGHT = right_rows()
 CALM = dict(healthy(KEPT))
+NOTES = {entry["name"]: entry for entry in entries(KEPT, "notes")}
 HEALTHY = sorted((KEPT / "healthy").iterdir())
 HIDDEN = sorted((KEPT / "hidden").iterdir())
 
@@ -56,15 +58,37 @@ def test_a_calm_log_gets_no_diagnosis(name: str) -> None:
     assert not [one for one in found.findings if one.severity is Severity.ERROR]
 
 
+@pytest.mark.parametrize("name", NOTES)
+def test_a_remark_is_no_failure(name: str) -> None:
+    found = diagnosed(f"{NOTES[name]['line']}\ntraining finished\n")
+    assert found.verdict is Verdict.CLEAR
+    assert set(NOTES[name]["rows"]) & {one.id for one in found.findings}
+    assert not [one for one in found.findings if one.severity is Severity.ERROR]
+
+
 def test_every_log_has_its_source() -> None:
-    names = [entry for path in (KEPT / "public").glob("*.yaml") for entry in _names(path)]
-    assert not [name for name in names if not re.fullmatch(r"[\w.-]+/[\w.-]+#\d+(?: [a-z])?", name)]
+    names = [*kept_names("failures"), *kept_names("healthy"), *kept_names("notes")]
+    public = [name for name in names if "#" in name or "/" in name]
+    assert len(public) >= 500
+    assert not [name for name in public if not re.fullmatch(r"(?:[\w.-]+/[\w.-]+#\d+|https://\S+)(?: [a-z])?", name)]
+    assert len(set(names)) == len(names)
 
 
-def _names(path: Path) -> list[str]:
-    tree = strictyaml.read_file(path)
-    assert isinstance(tree, dict)
-    return [entry["name"] for entry in (*tree.get("failures", ()), *tree.get("healthy", ()))]
+def kept_names(key: str) -> list[str]:
+    return [entry["name"] for entry in entries(KEPT, key)]
+
+
+def test_there_are_many_logs() -> None:
+    assert len(FAILURES) >= 300
+    assert len(CALM) + len(HEALTHY) + len(NOTES) + sum(not known for known in RIGHT.values()) >= 100
+
+
+def test_every_row_is_in_two_logs() -> None:
+    texts = [*FAILURES.values(), *CALM.values(), *(note["line"] for note in NOTES.values())]
+    texts += [path.read_text() for path in (*HEALTHY, *HIDDEN)]
+    seen = Counter(ident for text in texts for ident in scan(io.BufferedReader(io.BytesIO(text.encode()))).hits)
+    # A row without signatures is found by the codes of a table, which has its own tests.
+    assert not [row.id for row in rows() if row.signatures and seen[row.id] < 2]
 
 
 PREFIXES = (
