@@ -49,7 +49,7 @@ from envkit.lock.store import read_lock as _read_lock
 from envkit.lock.store import write_lock as _write_lock
 from envkit.lock.values import parse_moment
 from envkit.pipeline import building, verification
-from envkit.pipeline.asking import facts_of, fields_here, plan_asked, resolution_of
+from envkit.pipeline.asking import asked, facts_of, fields_here, resolution_of
 from envkit.pipeline.building import BuildRequest, BuildResult, Watcher
 from envkit.pipeline.building import build as build_image
 from envkit.pipeline.deadline import Deadline
@@ -174,7 +174,7 @@ def plan(
     """
     facts = facts_of(_settings(settings, _SILENT))
     fields = fields_here(_fields(wanted), facts, warnings.warn, here=here)
-    return plan_asked(_name(definition), fields, facts, warnings.warn)
+    return asked(_name(definition), fields, facts, warnings.warn).plan()
 
 
 def lock(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
-    from envkit.pipeline.building import BuildRequest, BuildResult
+    from envkit.pipeline.building import BuildResult
     from envkit.plan.model import BuildPlan
 
 _SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
@@ -78,9 +78,11 @@ def _build_one(flags: BuildFlags, settings: Settings, options: BuildOptions, fai
     reporter = flags.progress.reporter()
     deadline = deadline_of(flags.timeout, reporter)
     engine = engine_name(settings, options)  # first, because it refuses options that the engine does not have
-    plan = flags.plan()
+    asked = flags.asked()
+    plan = flags.plan(asked)
     request = BuildRequest(
         plan=plan,
+        asked=asked,
         options=with_default_tag(plan, options_here(options, settings, plan.name)),
         settings=settings,
         engine=engine,
@@ -111,7 +113,7 @@ def _build_one(flags: BuildFlags, settings: Settings, options: BuildOptions, fai
             raise
         keep_within(settings.get("cache_limit"), reporter)
     failure.settled = True
-    code = _publish(request, result, flags.document.target(), flags.reports)
+    code = _publish(result, flags.document.target(), flags.reports)
     if not quiet:
         _show_times(reporter)
         _show_next(result.image)
@@ -145,7 +147,7 @@ def _show_cost(lock: Lock, reporter: Reporter) -> None:
         tell(f"  {line}")
 
 
-def _publish(request: BuildRequest, result: BuildResult, target: str | None, reports: tuple[ReportTarget, ...]) -> int:
+def _publish(result: BuildResult, target: str | None, reports: tuple[ReportTarget, ...]) -> int:
     """Write the record, the reports and the document; return the exit code of the verification.
 
     Raises:
@@ -167,15 +169,15 @@ def _publish(request: BuildRequest, result: BuildResult, target: str | None, rep
             unwritten = error
     if target is None and record is None:
         click.echo(built.pushed or built.place or built.id)
-    write_document(document(request, result), target, done=f"the image was built: {built.id}")
+    write_document(document(result), target, done=f"the image was built: {built.id}")
     if unwritten is not None:
         raise unwritten
     return code
 
 
-def document(request: BuildRequest, result: BuildResult) -> dict[str, Any]:
+def document(result: BuildResult) -> dict[str, Any]:
     """Return the JSON document of a build (`envkit.build/1`)."""
-    plan, built, record = request.plan, result.image, result.record
+    plan, built, record = result.plan, result.image, result.record
     return {
         "schema": SCHEMA,
         "image": built.id,

@@ -33,6 +33,7 @@ from envkit.ground.errors import UsageError
 if TYPE_CHECKING:
     from envkit.build.model import BuildOptions
     from envkit.ground.settings import Settings
+    from envkit.pipeline.asking import Asked
     from envkit.pipeline.pushing import PushAfterBuild
     from envkit.plan.model import BuildPlan
 
@@ -164,15 +165,19 @@ class BuildFlags:
         check_output(options)
         return options
 
-    def plan(self) -> BuildPlan:
+    def asked(self) -> Asked | None:
+        """Return what the one image is made from; None for a plan that is given."""
+        return self.request.asked(self.definition) if self.plan_file is None else None
+
+    def plan(self, asked: Asked | None) -> BuildPlan:
         """Return the plan of the one image.
 
         Raises:
             UsageError: the plan or the definition is invalid, or both are given.
             ConflictError: no combination satisfies the request.
         """
-        if self.plan_file is None:
-            return self.request.plan(self.definition)
+        if asked is not None:
+            return asked.plan()
         if self.definition is not None or not self.request.is_empty:
             raise UsageError(
                 "--plan cannot be combined with a definition or its flags",
@@ -180,6 +185,7 @@ class BuildFlags:
             )
         from envkit.plan.store import read_plan
 
+        assert self.plan_file is not None
         return read_plan(self.plan_file)
 
     def push_after(self, settings: Settings) -> PushAfterBuild:

@@ -30,7 +30,9 @@ from envkit.ground.errors import EnvkitError, LockError, UsageError
 
 if TYPE_CHECKING:
     from envkit.lock.model import Lock, Move
+    from envkit.pipeline.asking import Asked
     from envkit.pipeline.locking import LockRequest
+    from envkit.plan.model import BuildPlan
 
 SCHEMA = "envkit.lock-summary/1"
 COLUMNS = ("what", "packages", "download", "")
@@ -59,18 +61,17 @@ class LockFlags:
     progress: ProgressOptions = group(ProgressOptions)
     as_json: bool
 
-    def lock_request(self) -> LockRequest:
+    def lock_request(self, plan: BuildPlan) -> LockRequest:
         """Return what to lock.
 
         Raises:
-            UsageError: the definition, the base or --as-of is invalid.
-            ConflictError: no combination satisfies the request.
+            UsageError: the base or --as-of is invalid.
         """
         from envkit.lock.values import parse_moment
         from envkit.pipeline.locking import LockRequest
 
         request = LockRequest(
-            plan=self.request.plan(self.definition),
+            plan=plan,
             settings=load_settings({"engine": self.engine, "preset": self.preset, "facts": self.request.facts_file}),
             base=self.base,
             as_of=parse_moment(self.as_of, "--as-of") if self.as_of is not None else None,
@@ -144,6 +145,7 @@ def command(flags: LockFlags) -> None:
     envkit lock --export requirements.txt         export envkit.lock for pip
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.lock.store import check_write, read_lock
+    from envkit.pipeline.choosing import plan_for
 
     output = Path(flags.output)
     _check_update(flags)
@@ -152,21 +154,22 @@ def command(flags: LockFlags) -> None:
     if flags.export_format and not has_request:
         _export(read_lock(output), flags.export_format)
         return
+    asked = flags.request.asked(flags.definition)
     if flags.check or flags.export_format:
-        request = flags.lock_request()
+        request = flags.lock_request(plan_for(asked, output)[0])
         lock = _required(output, flags)
         _check(lock, request, flags.output, as_json=flags.as_json and not flags.export_format)
         if flags.export_format:
             _export(lock, flags.export_format)
         return
-    request = flags.lock_request()  # first, so that errors of the request are reported before those of the file
+    request = flags.lock_request(asked.plan())  # first: errors of the request are reported before those of the file
     if output.is_dir():
         raise UsageError(f"{flags.output} is a folder", hint="envkit lock -o FILE")
     check_write(output)
     old = None
     if flags.output != "-" and (flags.update or output.exists()):
         old = _required(output, flags) if flags.update else _readable(output)
-    lock = _solve(flags, request, None if flags.upgrade else old)
+    lock = _solve(flags, asked, request, None if flags.upgrade else old)
     _write(lock, old, flags)
 
 
@@ -198,16 +201,26 @@ def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> Non
         tell(f"{file} is up to date{seal}")
 
 
-def _solve(flags: LockFlags, request: LockRequest, old: Lock | None) -> Lock:
+def _solve(flags: LockFlags, asked: Asked, request: LockRequest, old: Lock | None) -> Lock:
     from dataclasses import replace
 
-    from envkit.pipeline.locking import lock_alone
+    from envkit.pipeline import choosing
+    from envkit.pipeline.locking import lock_alone, probe_of
 
     reporter = flags.progress.reporter()
-    for warning in request.plan.resolution.warnings:
-        tell(f"warning: {warning}")
+    request = replace(request, old=old)
     with closing(reporter), deadline_of(flags.timeout, reporter).holds():
-        return lock_alone(replace(request, old=old), reporter)
+        plan, lock = choosing.solve(
+            asked,
+            lambda plan: lock_alone(replace(request, plan=plan), reporter),
+            lambda plan: probe_of(request.settings, plan, request.as_of),
+            reporter,
+            old=old,
+            update=flags.update,
+        )
+    for warning in plan.resolution.warnings:
+        tell(f"warning: {warning}")
+    return lock
 
 
 def _required(path: Path, flags: LockFlags) -> Lock:

@@ -33,9 +33,9 @@ from envkit.pipeline.asking import AUTO, fields_here
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.settings import Settings
+    from envkit.pipeline.asking import Asked
     from envkit.pipeline.deadline import Deadline
     from envkit.plan.definition import Definition
-    from envkit.plan.model import BuildPlan
 
 STDOUT = "-"
 TIERS = ("quick", "standard", "deep")
@@ -151,17 +151,16 @@ class RequestOptions:
         """
         return load_facts(self.facts_file)
 
-    def plan(self, definition: str | None) -> BuildPlan:
-        """Return the plan of a definition or of a project's file, which these options override.
+    def asked(self, definition: str | None) -> Asked:
+        """Return what these options ask for, over a definition or a project's file.
 
         Raises:
-            UsageError: the definition, an option or their combination is invalid.
-            ConflictError: no combination satisfies the request.
+            UsageError, EnvironmentProblem: as `fields` and `facts`.
         """
-        from envkit.pipeline.asking import plan_asked
+        from envkit.pipeline.asking import asked
 
         facts = self.facts()
-        return plan_asked(definition, self.fields(facts), facts, note)
+        return asked(definition, self.fields(facts), facts, note)
 
     def lock_command(self, definition: str | None, file: str | None, **more: str | None) -> str:
         """Return the `envkit lock` command that solves the same request into a file.

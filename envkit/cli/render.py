@@ -123,8 +123,10 @@ def command(flags: RenderFlags) -> None:
         _show_blocks(flags.request.template or "miniconda", _templates(settings), as_json=flags.as_json)
         return
     from envkit.ground.settings import ca_file
+    from envkit.pipeline.choosing import plan_for
 
-    plan = flags.request.plan(flags.definition)
+    asked = flags.request.asked(flags.definition)
+    plan = asked.plan() if not flags.locked else plan_for(asked, Path(flags.locked))[0]
     mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))  # `none` becomes None
     lock = _lock(flags, plan)
     rendered = _rendered(flags, plan, lock, settings, mirrors)

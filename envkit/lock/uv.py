@@ -58,6 +58,8 @@ class Limits:
     pins: Sequence[str] = ()  # `name==version`, used only if the package is needed
     constraints: Sequence[str] = ()  # `name<2`, used only if the package is needed
     built: Sequence[Path] = ()  # wheels that were built from source, considered in addition to those of the index
+    # Distribution -> versions that exist besides those of the index: a later solve takes them from another one.
+    offered: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,13 @@ class Index:
 
 
 def compile_wheels(
-    requirements: Sequence[str], target: Target, limits: Limits, index: Index, *, as_of: str | None
+    requirements: Sequence[str],
+    target: Target,
+    limits: Limits,
+    index: Index,
+    *,
+    as_of: str | None,
+    cached_only: bool = False,
 ) -> tuple[str, frozenset[str]]:
     """Return the `pylock.toml` of the requirements, and the names in it of packages that were chosen already.
 
@@ -90,6 +98,7 @@ def compile_wheels(
         limits: the versions to respect.
         index: where to search.
         as_of: RFC 3339; newer files are not considered.
+        cached_only: send no request; what an earlier solve read is used, however old it is.
 
     Raises:
         UsageError: a requirement is invalid, or `as_of` is given and the index does not publish upload times.
@@ -101,6 +110,9 @@ def compile_wheels(
         wheels = folder / "chosen"
         wheels.mkdir()
         written = stubs.write(wheels, limits.chosen)
+        for name, versions in limits.offered.items():
+            for version in versions:
+                stubs.write(wheels, {name: version})
         # Each built wheel has its own folder in the cache; links put them all into the one folder of --find-links.
         for path in limits.built:
             (wheels / path.name).symlink_to(path.absolute())
@@ -117,6 +129,7 @@ def compile_wheels(
             *(word for page in (index.pages, *index.links) if page for word in ("--find-links", page)),
             *(word for url in index.first for word in ("--index", url)),
             *(["--constraints", "constraints.txt"] if lines else []),
+            *(["--offline"] if cached_only else []),
         ]
         options += _preferences(limits.preferred, folder)
         text = _compile(requirements, target, options, folder, index=index, as_of=as_of)

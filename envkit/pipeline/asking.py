@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Settings
     from envkit.plan.definition import Definition
     from envkit.plan.model import BuildPlan
+    from envkit.resolve.candidates import Candidates, Limit
     from envkit.resolve.model import Request, Resolution
 
 Note = Callable[[str], None]
@@ -77,6 +78,7 @@ def fields_here(
     return fields | {"gpu": tuple(dict.fromkeys(gpus))}
 
 
+_NAMED = 3  # packages in a note
 _OLD_DAYS = 90
 """After so many days, a newer torch than the newest of the facts is likely: a release takes two to three months."""
 
@@ -134,6 +136,13 @@ def template_kind(name: str | None) -> str | None:
     return kind_of(name)
 
 
+def asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note) -> Asked:
+    """Return what a user asks for: a definition or a project's file (None: the default image) with fields over it."""
+    from envkit.plan.planner import DEFAULT  # noqa: PLC0415 - doubles the start-up time
+
+    return Asked(definition=definition or DEFAULT, fields=fields, facts=facts, note=note)
+
+
 def definition_of(name: str, facts: Facts, note: Note, fields: Mapping[str, Any] | None = None) -> Definition:
     """Return a shipped image, a definition file, or a definition derived from a project's file or folder.
 
@@ -164,16 +173,60 @@ def _with_platform(fields: Mapping[str, Any], facts: Facts) -> Mapping[str, Any]
     return {**fields, "platform": parse({"gpu": fields["gpu"]}, facts).platform}
 
 
-def plan_asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note) -> BuildPlan:
-    """Return the plan of a definition or a project's file (None: the default image), which the fields override.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """An image that a user asks for, from which plans are made: a definition or a project's file, and flags."""
 
-    Raises:
-        UsageError: the definition, a field or their combination is invalid.
-        ConflictError: no combination satisfies the request.
-    """
-    from envkit.plan.planner import DEFAULT, plan_of  # noqa: PLC0415 - doubles the start-up time
+    definition: str  # as for `definition_of`
+    fields: Mapping[str, Any]  # from `fields_here`; they override the definition
+    facts: Facts
+    note: Note
+    _loaded: dict[str | None, Definition] = field(default_factory=dict)  # by the Python that markers are decided for
 
-    return plan_of(definition_of(definition or DEFAULT, facts, note, fields), fields, facts)
+    def plan(self, limit: Limit | None = None) -> BuildPlan:
+        """Return the plan; with a limit, that of its torch and Python.
+
+        Raises:
+            UsageError: the definition, a field or their combination is invalid.
+            ConflictError: no combination satisfies the request.
+        """
+        from envkit.plan.planner import plan_of  # noqa: PLC0415 - doubles the start-up time
+
+        return plan_of(self.loaded(limit.python if limit else None), self.fields, self.facts, limit)
+
+    def loaded(self, python: str | None = None) -> Definition:
+        """Return the definition, with markers decided for a Python; None: for the one that it has or chooses.
+
+        Raises:
+            UsageError: nothing has this name, or the file has errors.
+        """
+        if python not in self._loaded:
+            again = bool(self._loaded)
+            fields = self.fields if python is None else {**self.fields, "python": python}
+            note = (lambda _: None) if again else self.note  # the lines that are left out have been told
+            self._loaded[python] = definition_of(self.definition, self.facts, note, fields)
+        return self._loaded[python]
+
+    def request(self, python: str | None = None) -> Request:
+        """Return the request, with the build method as its template; `python` is as for `loaded`."""
+        from envkit.plan.planner import request_of  # noqa: PLC0415 - as above
+
+        request, kind, _ = request_of(self.loaded(python), self.fields, self.facts)
+        return replace(request, template=kind)
+
+    def undecided(self, plan: BuildPlan) -> tuple[str, ...]:
+        """Return the packages of a plan whose own requirements may allow another torch or Python only.
+
+        None if the request allows a single torch with a single Python.
+        """
+        packages = (*plan.pip, *self.loaded().conda)
+        return packages if packages and sum(len(some.builds) for some in self.candidates(plan)) > 1 else ()
+
+    def candidates(self, plan: BuildPlan) -> tuple[Candidates, ...]:
+        """Return the torch releases that the request allows, by Python, those of a plan of it first."""
+        from envkit.resolve.candidates import candidates_of  # noqa: PLC0415 - as above
+
+        return candidates_of(self.request(), self.facts, plan.resolution.python)
 
 
 def resolution_of(
@@ -201,12 +254,12 @@ def resolution_of(
         request = parse(given, facts)
         resolution = resolve(request, facts)
     else:
-        from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as above
-
-        loaded = definition_of(definition, facts, note, given)
-        request, kind, _ = request_of(loaded, given, facts)
-        request = replace(request, template=kind)
+        whole = asked(definition, given, facts, note)
         # Not `resolve`: a plan also names the definition as the origin of values, and its requirements files are
         # checked.
-        resolution = plan_of(loaded, given, facts).resolution
+        plan = whole.plan()
+        resolution, request = plan.resolution, whole.request()
+        if packages := whole.undecided(plan):
+            shown = ", ".join(packages[:_NAMED]) + (f" and {len(packages) - _NAMED} more" if packages[_NAMED:] else "")
+            note(f"envkit lock chooses torch and Python with the packages that require them: {shown:.300}")
     return resolution, request

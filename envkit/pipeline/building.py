@@ -21,8 +21,9 @@ from envkit.build.log import new_log
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.paths import state_dir
 from envkit.ground.state import LastBuilt, write_built, write_last
+from envkit.lock.model import FILE
 from envkit.lock.store import store_lock
-from envkit.pipeline import locking, pushing
+from envkit.pipeline import choosing, locking, pushing
 from envkit.pipeline.deadline import Deadline
 from envkit.pipeline.verification import VerifyRequest, check_runner, name_and_engine, subject_of, verify
 from envkit.plan import copying
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
+    from envkit.pipeline.asking import Asked
     from envkit.pipeline.pushing import PushAfterBuild, Tagging
     from envkit.plan.model import BuildPlan
     from envkit.verify.record import Record
@@ -49,6 +51,7 @@ class BuildRequest:
     options: BuildOptions
     settings: Settings  # engine, runner, mirrors
     engine: str  # from `engine_name`
+    asked: Asked | None = None  # the plan is made from it again if packages require another torch; None = it is not
     locked: str | None = None  # the lock file; None = envkit.lock if it fits, else a new lock
     no_lock: bool = False  # conda and pip solve during the build
     lock_command: str = "envkit lock"  # writes the lock of this request; for hints
@@ -61,6 +64,7 @@ class BuildResult:
     """The outcome of a build."""
 
     image: BuiltImage
+    plan: BuildPlan  # of the image; a lock or its packages may have decided on another torch than the request's plan
     record: Record | None  # of the verification; None = not requested
     tags: tuple[Tagging, ...] = ()
 
@@ -160,9 +164,10 @@ def build(
     Raises:
         EnvkitError: a stage failed.
     """
-    plan, lock = request.plan, None
+    plan, lock, old = request.plan, None, None
     copying.check_files(plan)  # reports missing files before anything is downloaded
     if not request.no_lock:
+        plan, old = choosing.plan_for(request.asked or plan, Path(request.locked or FILE))
         lock = locking.existing_lock(plan, request.locked, request.options.base, request.lock_command, reporter)
     require_lock(lock, request)
     with deadline.holds():
@@ -170,8 +175,15 @@ def build(
         # Before the lock is solved: a registry that refuses is found in seconds here, and after the whole build later.
         options = push.begin(builder.name, request.options, plan, reporter)
         if lock is None and not request.no_lock:
-            to_lock = locking.LockRequest(plan=plan, settings=request.settings, base=options.base)
-            lock = locking.lock_for_build(to_lock, builder, reporter)
+            to_lock = locking.LockRequest(plan=plan, settings=request.settings, base=options.base, old=old)
+            plan, lock = choosing.solve(
+                request.asked or plan,
+                lambda plan: locking.lock_for_build(replace(to_lock, plan=plan), builder, reporter),
+                lambda plan: locking.probe_of(request.settings, plan),
+                reporter,
+                old=old,
+            )
+    request = replace(request, plan=plan)
     if lock is not None:
         locking.keep_lock(state_dir(), lock, reporter)
         watcher.locked(lock)
@@ -187,7 +199,7 @@ def build(
     with deadline.holds():
         first = pushing.tag_pushed(image, options, record, reporter)
         tags = push.end(*name_and_engine(image), record, first, reporter)
-    return BuildResult(image=image, record=record, tags=tags)
+    return BuildResult(image=image, plan=plan, record=record, tags=tags)
 
 
 def build_and_verify(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
+    from envkit.lock.limits import Probe
     from envkit.lock.model import Lock, LockedBase, RequestValue
     from envkit.lock.places import Places
     from envkit.pipeline.sources import SourceContext
@@ -120,7 +121,7 @@ def existing_lock(plan: BuildPlan, file: str | None, base: str, command: str, re
         # An `envkit.lock` that was not named may be for another image. A damaged one is an error all the same.
         if file is not None:
             raise
-        reporter.note(f"lock: {error.message}; solving a new one for this build ({command} writes it)")
+        reporter.note(f"lock: {error.message}; solving a new one that keeps its versions ({command} writes it)")
         return None
     reporter.note(f"lock: {path}")
     if lock.schema == UNSEALED:
@@ -208,6 +209,13 @@ def _source_context(request: LockRequest, facts: Facts, reporter: Reporter) -> S
         lock_builder=lock_builder,
         reporter=reporter,
     )
+
+
+def probe_of(settings: Settings, plan: BuildPlan, as_of: str | None = None) -> Probe:
+    """Return what finds the newest torch that the packages of a plan allow, with the plan's indexes and mirrors."""
+    from envkit.lock.limits import Probe  # noqa: PLC0415 - a build from a lock solves nothing
+
+    return Probe(places=places_of(plan, settings), glibc=glibc_of(plan, facts_of(settings)), as_of=as_of)
 
 
 def base_from(builder: Builder, request: LockRequest, reporter: Reporter) -> Callable[[BuildPlan], LockedBase]:

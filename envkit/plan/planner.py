@@ -16,6 +16,7 @@ from envkit.plan.features import Feature
 from envkit.plan.model import PREFIX, BuildPlan
 from envkit.plan.requirements import unmet
 from envkit.resolve import request as requests
+from envkit.resolve.candidates import Limit
 from envkit.resolve.companions import COMPANION_PACKAGES
 from envkit.resolve.explain import Unresolvable
 from envkit.resolve.model import Request, Resolution
@@ -32,20 +33,29 @@ CPU_FROM_CONDA = (
 )
 
 
-def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
+def plan_of(definition: Definition, given: Given, facts: Facts, limit: Limit | None = None) -> BuildPlan:
     """Return the plan of a definition, with flags overriding its request.
+
+    Args:
+        definition: the image.
+        given: values of flags.
+        facts: to resolve against.
+        limit: the torch and Python that the packages allow, chosen among the candidates of the request.
 
     Raises:
         UsageError: the definition, a flag or their combination is invalid.
         ConflictError: no combination satisfies the request; the error carries the conflict.
     """
     request, kind, warnings = request_of(definition, given, facts)
+    asked = replace(request, template=kind)
     try:
-        resolved = resolve(replace(request, template=kind), facts)
+        resolved = resolve(limit.of(asked) if limit else asked, facts)
     except Unresolvable as error:
         error.details = (*_places(definition, error.conflict.clash), *error.details)
         raise
     answer = _with_origins(resolved, definition, given)
+    if limit is not None:
+        answer = replace(answer, reasons=answer.reasons | dict(limit.reasons))
     definition = replace(definition, companions=_companions(definition, request))
     _require_listed(definition, answer)
     resolution = _installed(replace(answer, warnings=(*answer.warnings, *warnings)), definition.companions)

@@ -62,6 +62,14 @@ def _best(builds: list[Build], sieve: Sieve) -> Build:
     return min(newest, key=lambda build: _order(build, sieve))
 
 
+def best_per_torch(builds: list[Build], sieve: Sieve) -> list[Build]:
+    """Return the best of the builds of each torch, the newest torch first."""
+    best: dict[str, Build] = {}
+    for build in sorted(builds, key=lambda build: _order(build, sieve)):
+        best.setdefault(build.torch, build)
+    return sorted(best.values(), key=lambda build: sieve.index.rank[build.torch])
+
+
 def _native_elsewhere(sieve: Sieve) -> Build | None:
     """Return the best build that the driver runs natively if the request's CUDA were left out; None without one."""
     if sieve.wanted.cuda is None:

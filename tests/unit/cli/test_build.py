@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import BaseImage, BuildOptions, BuiltImage
+from envkit.build.model import BaseImage, BuiltImage
 from envkit.cli import build, build_flags
 from envkit.cli.main import run
 from envkit.ground.paths import state_dir
-from envkit.ground.settings import Settings
-from envkit.pipeline.building import BuildRequest, BuildResult
+from envkit.pipeline.building import BuildResult
 from envkit.verify.record import Record
 from tests.support.flags import build_flags as flags_of
 from tests.support.plans import shipped_plan
@@ -31,7 +30,7 @@ BUILT = BuiltImage(
 )
 
 
-REQUEST = BuildRequest(plan=shipped_plan("cpu"), options=BuildOptions(), settings=Settings({}), engine="docker")
+PLAN = shipped_plan("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +112,7 @@ def test_a_secret_is_a_name_and_a_file(tmp_path: Path) -> None:
 
 def test_the_report_is_data() -> None:
     plan = shipped_plan("cpu")
-    tree = json.loads(json.dumps(build.document(REQUEST, BuildResult(image=BUILT, record=None))))
+    tree = json.loads(json.dumps(build.document(BuildResult(image=BUILT, plan=PLAN, record=None))))
     assert tree["schema"] == "envkit.build/1"
     assert (tree["image"], tree["tags"], tree["duration_s"]) == (BUILT.id, ["train:1"], 1.235)
     assert tree["base"] == {
@@ -125,16 +124,16 @@ def test_the_report_is_data() -> None:
     assert tree["resolution"] == json.loads(json.dumps(plan.resolution.to_json()))
     assert tree["verification"] is None
     assert tree["lock"] is None
-    assert build.document(REQUEST, BuildResult(image=replace(BUILT, lock=DIGEST), record=None))["lock"] == DIGEST
+    assert build.document(BuildResult(image=replace(BUILT, lock=DIGEST), plan=PLAN, record=None))["lock"] == DIGEST
 
 
 def test_without_verification_the_id_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = BuildResult(image=BUILT, record=None)
-    assert build._publish(REQUEST, result, None, ()) == 0
+    result = BuildResult(image=BUILT, plan=PLAN, record=None)
+    assert build._publish(result, None, ()) == 0
     assert capsys.readouterr().out == f"{BUILT.id}\n"
-    assert build._publish(REQUEST, result, "-", ()) == 0
+    assert build._publish(result, "-", ()) == 0
     assert json.loads(capsys.readouterr().out)["image"] == BUILT.id
-    assert build._publish(REQUEST, result, str(tmp_path / "built.json"), ()) == 0
+    assert build._publish(result, str(tmp_path / "built.json"), ()) == 0
     assert json.loads((tmp_path / "built.json").read_text())["image"] == BUILT.id
 
 
@@ -144,8 +143,8 @@ def test_a_record_is_kept_whatever_is_printed(
     record = Record(cpu_record())
     for number, file in enumerate((None, "-", str(tmp_path / "built.json"))):
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / str(number)))
-        result = BuildResult(image=BUILT, record=record)
-        assert build._publish(REQUEST, result, file, ()) == record.exit_code
+        result = BuildResult(image=BUILT, plan=PLAN, record=record)
+        assert build._publish(result, file, ()) == record.exit_code
         assert [path.read_bytes() for path in (state_dir() / "records").iterdir()] == [record.to_bytes()]
     assert capsys.readouterr().out
 

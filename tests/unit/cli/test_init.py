@@ -13,7 +13,7 @@ from envkit.facts.load import load
 from envkit.fleet.cells import expand
 from envkit.fleet.matrix import parse
 from envkit.ground.errors import EnvkitError, UsageError
-from envkit.pipeline.asking import definition_of, plan_asked
+from envkit.pipeline.asking import asked, definition_of
 from tests.golden.cases import FOLDER
 from tests.golden.projects import NAMES, PROJECTS
 
@@ -214,9 +214,9 @@ def test_a_projects_image_has_the_name_of_the_project(
     if pyproject is not None:
         (tmp_path / folder / "pyproject.toml").write_text(pyproject)
     words = [f"{folder}/requirements.txt", f"{folder}/"]
-    assert [plan_asked(word, {"cpu": True}, load(), _ignore).name for word in words] == [name, name]
+    assert [asked(word, {"cpu": True}, load(), _ignore).plan().name for word in words] == [name, name]
     monkeypatch.chdir(folder)
-    assert plan_asked("requirements.txt", {"cpu": True}, load(), _ignore).name == name
+    assert asked("requirements.txt", {"cpu": True}, load(), _ignore).plan().name == name
 
 
 def test_two_projects_are_two_images_of_one_matrix(tmp_path: Path) -> None:

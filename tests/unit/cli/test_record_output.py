@@ -22,7 +22,7 @@ from envkit.verify.record import Record, schema
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 from tests.support.records import gpu_record
 from tests.support.schema import faults
-from tests.unit.cli.test_build import REQUEST
+from tests.unit.cli.test_build import PLAN
 
 CPU = plan(cuda=None)
 RECORD = Record(gpu_record())
@@ -174,7 +174,7 @@ def test_a_build_writes_reports_and_its_document_even_where_one_of_them_cannot_b
     for built in ("built.json", "-"):
         Path("r.md").unlink(missing_ok=True)
         with pytest.raises(EnvironmentProblem, match="--report html="):
-            build._publish(REQUEST, BuildResult(image=BUILT, record=RECORD), built, wanted)
+            build._publish(BuildResult(image=BUILT, plan=PLAN, record=RECORD), built, wanted)
         assert Path("r.md").read_text().startswith("## ❌ FAIL: train")
     assert json.loads(Path("built.json").read_bytes())["verification"]["verdict"] == "FAIL"
     printed_text = capsys.readouterr().out

@@ -95,7 +95,9 @@ def test_the_lock_of_this_folder_is_left_alone_where_it_does_not_fit() -> None:
     other = replace(plan, conda=(*plan.conda, "scipy"))
     assert existing_lock(other, None, "auto", COMMAND, notes) is None
     (note,) = notes.notes
-    assert note.startswith("lock: envkit.lock is stale: conda: nothing in the lock, scipy requested; solving a new one")
+    assert note.startswith(
+        "lock: envkit.lock is stale: conda: nothing in the lock, scipy requested; solving a new one that keeps"
+    )
     assert COMMAND in note
     assert existing_lock(plan, None, "debian:trixie", COMMAND, notes) is None
 

@@ -11,7 +11,7 @@ from envkit.facts.load import load as load_facts
 from envkit.facts.model import Facts
 from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.versions import key
-from envkit.pipeline.asking import plan_asked
+from envkit.pipeline.asking import asked
 from envkit.plan import family, names, planner
 from envkit.plan.definition import Definition, load, parse, shipped
 from envkit.plan.labels import plan_labels
@@ -39,7 +39,7 @@ def planned(body: str, **given_: object) -> BuildPlan:
 
 
 def test_no_name_is_the_default_image() -> None:
-    assert plan_asked(None, {}, facts(), pytest.fail) == made("default")
+    assert asked(None, {}, facts(), pytest.fail).plan() == made("default")
 
 
 def test_cu118_is_the_last_torch_with_it() -> None:

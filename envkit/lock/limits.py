@@ -1,0 +1,162 @@
+"""Find the newest torch that the packages of a plan allow, before the plan is locked.
+
+The facts give candidates: the versions of torch that the hardware and the request allow with one Python. One call of
+the solver with torch bounded to them, not pinned, chooses the version by what the packages require of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from envkit.ground import trees
+from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError
+from envkit.ground.versions import key
+from envkit.lock import conda, request, stubs, uv
+from envkit.lock.model import CondaPackage
+from envkit.lock.places import Places
+from envkit.lock.uv import Target
+from envkit.plan.family import CONDA_SOURCES
+from envkit.plan.model import BuildPlan
+from envkit.resolve.candidates import Candidates
+
+_TORCH = "torch"
+_UNKNOWN = 5  # releases that the facts do not have and that a solver may choose between two candidates
+# uv: `Because xformers==0.0.33 depends on torch==2.9.0 and you require ...`, `all versions of it depend on torch<2.7`
+_DEPENDS = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)(?:[<>=!]\S+)? depends? on torch(?P<range>[<>=!~]\S*?),?(?= (?:and|we)\b)"
+)
+_PYTORCH = re.compile(r"pytorch=[^=]+=(?P<build>.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """The newest candidate that the packages allow."""
+
+    torch: str
+    versions: Mapping[str, str]  # normalized distribution -> version, of the same solution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Solves the packages of plans with torch bounded to candidates. Nothing is downloaded but metadata."""
+
+    places: Places
+    glibc: str  # of the image's OS
+    as_of: str | None = None  # RFC 3339; newer packages are not considered
+
+    def newest(self, plan: BuildPlan, among: Candidates) -> Allowed:
+        """Return the newest torch of some candidates that the packages of a plan allow.
+
+        Args:
+            plan: made for the Python of the candidates.
+            among: the candidates, of which there is at least one.
+
+        Raises:
+            ConflictError: the packages allow none of them, or contradict each other; the details are the solver's.
+            EnvironmentProblem, TimeLimitError, UsageError: as the solvers raise them.
+        """
+        limit = len(among.others) + _UNKNOWN
+        allowed = self._once(plan, among)
+        while allowed.torch not in among.torches and len(among.others) < limit:
+            among = among.without([allowed.torch])
+            allowed = self._once(plan, among)
+        if allowed.torch not in among.torches:
+            raise ConflictError(f"the compatibility data do not have torch {allowed.torch}, which the packages require")
+        return allowed
+
+    def _once(self, plan: BuildPlan, among: Candidates) -> Allowed:
+        if plan.resolution.source not in CONDA_SOURCES:
+            return self._wheels(plan, among, self._conda(plan, request.conda_specs(plan)))
+        if plan.pip:
+            # conda's solver does not know the requirements of wheels, so they limit its candidates.
+            newest = self._wheels(plan, among, ()).torch
+            among = among.without(torch for torch in among.torches if key(torch) > key(newest))
+        packages = self._conda(plan, _relaxed(request.conda_specs(plan), among))
+        versions = stubs.of_conda(packages)
+        return Allowed(torch=versions[_TORCH], versions=versions)
+
+    def _conda(self, plan: BuildPlan, specs: Sequence[str]) -> tuple[CondaPackage, ...]:
+        if not specs:
+            return ()
+        return conda.solve(plan, specs, request.virtual_packages(plan, self.glibc), self.places, as_of=self.as_of)
+
+    def _wheels(self, plan: BuildPlan, among: Candidates, packages: Sequence[CondaPackage]) -> Allowed:
+        text = self._compiled(plan, (*plan.pip, _TORCH), bounds(among), packages, among)
+        versions = _versions(text)
+        return Allowed(torch=versions[_TORCH].partition("+")[0], versions=versions)
+
+    def _compiled(
+        self,
+        plan: BuildPlan,
+        wanted: Sequence[str],
+        more: Sequence[str],
+        packages: Sequence[CondaPackage],
+        among: Candidates,
+        *,
+        cached_only: bool = False,
+    ) -> str:
+        python = next((package.version for package in packages if package.name == "python"), plan.resolution.python)
+        target = Target(platform=plan.resolution.platform, glibc=self.glibc, python=python)
+        # The wheels of PyTorch's own index and of conda have no page on the Python index; the facts have the versions.
+        elsewhere = plan.resolution.source != "pypi"
+        own = [f"{build.torch}{build.local_version or '+conda'}" for build in among.builds] if elsewhere else []
+        limits = uv.Limits(
+            chosen=stubs.of_conda(packages), constraints=(*plan.constraints, *more), offered={_TORCH: own}
+        )
+        index = uv.Index(url=self.places.python_index, ca_bundle=self.places.ca_bundle)
+        return uv.compile_wheels(wanted, target, limits, index, as_of=self.as_of, cached_only=cached_only)[0]
+
+    def limiting(self, plan: BuildPlan, among: Candidates, allowed: Allowed) -> str | None:
+        """Return which package does not allow the newest candidate: `xformers 0.0.33 requires torch==2.9.0`.
+
+        None if the solver names none. Sends no request: it solves again with what `newest` read.
+        """
+        if plan.resolution.source in CONDA_SOURCES:
+            return None
+        pins = [f"{name}=={allowed.versions[name]}" for name in map(_name, plan.pip) if name in allowed.versions]
+        try:
+            self._compiled(
+                plan, (*plan.pip, _TORCH), [*pins, f"torch=={among.torches[0]}"], (), among, cached_only=True
+            )
+        except EnvkitError as error:
+            found = _DEPENDS.search(" ".join((error.message, *error.details)))
+            version = allowed.versions.get(canonicalize_name(found["name"])) if found else None
+            return f"{found['name']} {version} requires torch{found['range']}" if found and version else None
+        return None
+
+
+def bounds(among: Candidates) -> list[str]:
+    """Return constraints on torch that allow the candidates and no other version that is known."""
+    low, high = among.torches[-1], among.torches[0]
+    others = {torch for torch in among.others if key(low) < key(torch) < key(high)}
+    return [f"torch>={low}", f"torch<={high}", *(f"torch!={torch}" for torch in sorted(others, key=key))]
+
+
+def _relaxed(specs: Sequence[str], among: Candidates) -> tuple[str, ...]:
+    """Return conda specs with the pins of one torch replaced by those of all candidates."""
+    versions = ",".join(text.removeprefix(_TORCH) for text in bounds(among))
+    cudas = sorted({build.cuda for build in among.builds if build.cuda}, key=key)
+    relaxed = []
+    for spec in specs:
+        torch = _PYTORCH.fullmatch(spec)
+        if torch is not None:
+            relaxed.append(f"pytorch[version='{versions}',build='{torch['build']}']")
+        elif spec.startswith("cuda-version="):
+            relaxed.append(f"cuda-version >={cudas[0]},<={cudas[-1]}")
+        elif not spec.startswith(("torchvision=", "torchaudio=", "pytorch-cuda=")):
+            relaxed.append(spec)
+    return tuple(relaxed)
+
+
+def _versions(pylock: str) -> dict[str, str]:
+    rows = trees.from_toml(pylock, "the lock of uv", error=EnvironmentProblem).get("packages", [])
+    return {canonicalize_name(row["name"]): str(row["version"]) for row in rows if "version" in row}
+
+
+def _name(spec: str) -> str:
+    return canonicalize_name(Requirement(spec).name)

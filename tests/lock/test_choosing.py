@@ -1,0 +1,165 @@
+"""Torch and Python are chosen with the packages that need them: `lock` and `build` against sources on loopback."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from envkit.facts.load import load
+from envkit.lock.store import read_lock
+from envkit.resolve.companions import paired
+from envkit.resolve.index import index
+from tests.lock.commands import envkit
+from tests.lock.served import Dist, Pkg, Site, put_channel, put_index
+
+FACTS = load(None)
+NEWEST = index(FACTS).newest["pypi"]
+TORCHES = ("2.4.1", "2.6.0", "2.9.0", "2.9.1", NEWEST)
+CUBLAS = "nvidia-cublas-cu12"  # by which a wheel of the Python index is known to have CUDA
+
+
+def torches(*, local: str = "") -> list[Dist]:
+    """Return torch with its torchvision as an index has them, and what every image has."""
+    rows = [Dist(CUBLAS, "12.8.4"), Dist("setuptools", "80.9.0"), Dist("numpy", "2.2.6"), Dist("numpy", "1.26.4")]
+    for torch in TORCHES:
+        rows.append(Dist("torch", f"{torch}{local}", (CUBLAS,)))
+        vision = paired(torch, "torchvision", index(FACTS))[-1]
+        rows.append(Dist("torchvision", f"{vision}{local}", (f"torch=={torch}",)))
+    return rows
+
+
+def define(folder: Path, *lines: str, template: str = "wheels", source: str = "pypi", request: str = "") -> None:
+    text = ["schema: envkit.image/1", "title: Image", f"template: {template}"]
+    text += [f"request: {{source: {source}{request}}}", *lines]
+    (folder / "image.yaml").write_text("\n".join(text) + "\n")
+
+
+def locked(folder: Path, env: Mapping[str, str], *arguments: str) -> tuple[str, dict[str, str], str]:
+    """Lock the definition of a folder; return the Python, the versions and what was told."""
+    done = envkit(folder, "lock", "image.yaml", "--base", "none", *arguments, env=env)
+    assert done.returncode == 0, done.stderr
+    lock = read_lock(folder / "envkit.lock")
+    versions = {package.name: package.version for package in lock.conda} | {w.name: w.version for w in lock.wheels}
+    return lock.python, versions, done.stderr
+
+
+@pytest.fixture
+def at(site: Site, tmp_path: Path) -> tuple[Site, Path]:
+    return site, tmp_path
+
+
+PINNED = Dist("attend", "0.3", ("torch==2.9.0",))
+CAPPED = Dist("train", "2.7", ("torch>=1.10,<2.7",))
+
+
+@pytest.mark.parametrize(
+    ("dists", "pip", "torch", "why"),
+    [
+        ([PINNED], "attend==0.3", "2.9.0", "attend 0.3 requires torch==2.9.0"),
+        ([CAPPED], "train==2.7", "2.6.0", "train 2.7 requires torch>=1.10,<2.7"),
+        ([PINNED, Dist("serve", "1", ("attend",))], "serve", "2.9.0", "attend 0.3 requires torch==2.9.0"),
+        ([CAPPED, Dist("data", "1", ("torch<2.5",))], "data, train", "2.4.1", "data 1 requires torch<2.5"),
+        ([Dist("free", "1", ("torch>=2",))], "free", NEWEST, None),
+        # The newest release of a package counts, not an old one without a limit.
+        ([PINNED, Dist("attend", "0.1", ("torch",))], "attend", "2.9.0", "attend 0.3 requires torch==2.9.0"),
+    ],
+)
+def test_torch_is_the_newest_that_the_packages_allow(
+    dists: list[Dist], pip: str, torch: str, why: str | None, at: tuple[Site, Path]
+) -> None:
+    site, folder = at
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), *dists])}
+    define(folder, f"pip: [{pip}]")
+    _, versions, told = locked(folder, env)
+    assert versions["torch"] == torch
+    assert versions["torchvision"] == paired(torch, "torchvision", index(FACTS))[-1]
+    notes = [line for line in told.splitlines() if line.startswith("note: torch")]
+    assert notes == ([] if why is None else [f"note: torch {torch}: newest that the other packages allow: {why}"])
+
+
+def test_the_candidates_of_pytorchs_own_index_are_those_of_the_facts(site: Site, tmp_path: Path) -> None:
+    """The Python index needs no torch: its own index has the file, the facts have the versions."""
+    put_index(site, "/whl/cu128", torches(local="+cu128"))
+    others = [PINNED, Dist("numpy", "2.2.6"), Dist("setuptools", "80.9.0")]
+    env = {"ENVKIT_PYTORCH_INDEX": f"{site.url}/whl", "ENVKIT_PYTHON_INDEX": put_index(site, "/simple", others)}
+    define(tmp_path, "pip: [attend==0.3]", source="pytorch", request=', cuda: "12.8"')
+    _, versions, _ = locked(tmp_path, env)
+    assert versions["torch"] == "2.9.0+cu128"
+
+
+def test_a_torch_of_the_request_stays_and_the_clash_names_it(site: Site, tmp_path: Path) -> None:
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), PINNED])}
+    define(tmp_path, "pip: [attend==0.3]", request=', torch: "2.9.1"')
+    done = envkit(tmp_path, "lock", "image.yaml", "--base", "none", env=env)
+    assert done.returncode == 3
+    assert "depend on torch==2.9.0" in " ".join(done.stderr.split())
+
+
+def pythons(*names: str) -> list[Pkg]:
+    rows = [Pkg("python", f"{name}.1") for name in names]
+    rows += [Pkg(name, "80") for name in ("pip", "tini")]
+    return [*rows, Pkg("setuptools", "80.9.0", ("python",)), Pkg("numpy", "2.2.6", ("python",))]
+
+
+def test_python_is_the_newest_for_which_the_packages_have_wheels(site: Site, tmp_path: Path) -> None:
+    wheel = Dist("arrays", "1.23.5", tag="cp311-cp311-manylinux_2_17_x86_64")
+    env = {
+        "ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), wheel]),
+        "ENVKIT_CONDA_CHANNEL_ALIAS": site.url,
+    }
+    put_channel(site, "conda-forge", pythons("3.10", "3.11", "3.12", "3.13", "3.14"))
+    define(tmp_path, "pip: [arrays==1.23.5]", template="miniconda")
+    python, versions, _ = locked(tmp_path, env)
+    assert (python, versions["python"], versions["torch"]) == ("3.11", "3.11.1", NEWEST)
+
+
+def test_conda_packages_limit_the_torch_of_conda_forge(site: Site, tmp_path: Path) -> None:
+    builds = [row for row in FACTS.builds if (row.source, row.platform) == ("conda-forge", "linux-64") and row.cuda]
+    rows = [
+        Pkg("pytorch", row.torch, ("python",), f"cuda{(row.cuda or '').replace('.', '')}_{number}")
+        for number, row in enumerate(builds)
+    ]
+    rows += [Pkg("cuda-version", cuda) for cuda in {row.cuda for row in builds if row.cuda}]
+    rows += [Pkg("torchvision", row.torchvision, ("python",)) for row in builds if row.torchvision]
+    older = sorted({row.torch for row in builds}, key=lambda text: tuple(map(int, text.split("."))))[-3]
+    rows += [Pkg("ext", "1", (f"pytorch {older}.*",))]
+    put_channel(site, "conda-forge", [*pythons("3.11", "3.12", "3.13", "3.14"), *rows])
+    define(tmp_path, "conda: [ext]", template="miniconda", source="conda-forge")
+    _, versions, _ = locked(tmp_path, {"ENVKIT_CONDA_CHANNEL_ALIAS": site.url})
+    assert versions["pytorch"] == older
+
+
+def test_a_lock_decides_torch_where_the_request_leaves_it_open(site: Site, tmp_path: Path) -> None:
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), PINNED, Dist("free", "1", ("torch",))])}
+    define(tmp_path, "pip: [attend==0.3]")
+    locked(tmp_path, env)
+    asked = len(site.seen)
+    checked = envkit(tmp_path, "lock", "image.yaml", "--base", "none", "--check", env=env)
+    assert (checked.returncode, checked.stderr) == (0, "envkit.lock is up to date\n")
+    rendered = envkit(tmp_path, "render", "image.yaml", "--locked", "envkit.lock", "--only", "plan", env=env)
+    assert json.loads(rendered.stdout)["resolution"]["torch"] == "2.9.0"
+    other = envkit(tmp_path, "lock", "image.yaml", "--base", "none", "--check", "--torch", "2.9.1", env=env)
+    assert other.returncode == 4
+    assert len(site.seen) == asked
+    # torch stays while the request allows it, and moves when it is named or everything is.
+    define(tmp_path, "pip: [free]")
+    assert locked(tmp_path, env)[1]["torch"] == "2.9.0"
+    assert locked(tmp_path, env, "--update", "torch")[1]["torch"] == NEWEST
+
+
+def test_upgrade_chooses_torch_again(site: Site, tmp_path: Path) -> None:
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", [*torches(), PINNED, Dist("free", "1", ("torch",))])}
+    define(tmp_path, "pip: [attend==0.3]")
+    locked(tmp_path, env)
+    define(tmp_path, "pip: [free]")
+    assert locked(tmp_path, env, "--upgrade")[1]["torch"] == NEWEST
+
+
+def test_a_package_that_does_not_exist_is_named_after_one_solve(site: Site, tmp_path: Path) -> None:
+    env = {"ENVKIT_PYTHON_INDEX": put_index(site, "/simple", torches())}
+    define(tmp_path, "pip: [atend]")
+    done = envkit(tmp_path, "lock", "image.yaml", "--base", "none", env=env)
+    assert done.returncode == 3
+    assert "atend was not found" in done.stderr
+    assert [path for _, path in site.seen].count("/simple/atend/") == 1
