@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +26,8 @@ RANKS = 2
 DEVICE_S = 0.02
 COPY_RATE = 200e6  # bytes per second
 COPY_BYTES = 8 << 20
+PAUSE_S = 0.05
+SAVED = 4_000_000  # numbers of a checkpoint
 
 Times = tuple[float, float]  # of a step: the mean, and the CPU time, which other programs hardly change
 
@@ -212,6 +215,82 @@ def healthy(seconds: float, workers: int) -> Times:
     return loaded(seconds, network(512, 2), length=1 << 14, workers=workers, persistent=True, sample_s=0.0)
 
 
+def followed(seconds: float, after: Callable[[], object]) -> Times:
+    """Train on one batch in memory, and do something after each step."""
+    torch: Any = import_module("torch")
+
+    torch.set_num_threads(1)
+    loop = Loop(network(512, 6), seconds)
+    inputs, labels = torch.randn(64, 512), torch.randint(0, 10, (64,))
+    while loop.going():
+        loop.step(inputs, labels)
+        after()
+    return loop.step_s()
+
+
+def paused(seconds: float, on: int) -> Times:
+    """Train with a pause after each step, as of a logger that waits for an answer."""
+    return followed(seconds, lambda: time.sleep(PAUSE_S) if on else None)
+
+
+def programs(seconds: float, on: int) -> Times:
+    """Train with a program that is started after each step."""
+    return followed(seconds, lambda: subprocess.run(["sleep", str(PAUSE_S)], check=True) if on else None)
+
+
+def saved(seconds: float, on: int) -> Times:
+    """Train with a checkpoint after each step."""
+    torch: Any = import_module("torch")
+
+    with tempfile.TemporaryDirectory() as folder:
+        state = {"numbers": torch.zeros(SAVED)}
+        return followed(seconds, lambda: torch.save(state, f"{folder}/last.pt") if on else None)
+
+
+def recompiled(seconds: float, dynamic: int) -> Times:
+    """Train with a new shape in each step, and a compiler that takes each as a constant unless it is told otherwise."""
+    torch: Any = import_module("torch")
+    dynamo: Any = import_module("torch._dynamo")
+
+    torch.set_num_threads(1)
+    dynamo.config.recompile_limit = dynamo.config.accumulated_recompile_limit = 1 << 20
+    model = network(128, 4)
+    loop = Loop(torch.compile(model, dynamic=bool(dynamic), backend="aot_eager"), seconds)
+    while loop.going():
+        batch = 2 + loop.count
+        loop.step(torch.randn(batch, 128), torch.randint(0, 10, (batch,)))
+    return loop.step_s()
+
+
+def pinned(seconds: float, cpus: int) -> Times:
+    """Train with a loader that computes, on one CPU or on several."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
+    torch: Any = import_module("torch")
+
+    torch.set_num_threads(1)
+    loop = Loop(network(512, 1), seconds)
+    loader: Any = import_module("torch.utils.data").DataLoader(Busy(), batch_size=BATCH, num_workers=2)
+    while loop.going():
+        for inputs, labels in loader:
+            loop.step(inputs, labels)
+            if not loop.going():
+                break
+    return loop.step_s()
+
+
+class Busy(Samples):
+    """A dataset whose samples take CPU time."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 14, SAMPLE_S, 512)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        end = time.thread_time() + self.seconds
+        while time.thread_time() < end:
+            pass
+        return import_module("torch").full((self.width,), index / self.length), index % 10
+
+
 TRAININGS: dict[str, Callable[[float, int], Times]] = {
     "data": data,
     "epochs": epochs,
@@ -220,6 +299,11 @@ TRAININGS: dict[str, Callable[[float, int], Times]] = {
     "ranks": ranks,
     "copies": copied,
     "healthy": healthy,
+    "paused": paused,
+    "programs": programs,
+    "saved": saved,
+    "recompiled": recompiled,
+    "pinned": pinned,
 }
 
 

@@ -68,7 +68,7 @@ def _more_workers(measures: Measures, symptoms: Symptoms) -> Advice | None:
     make = loading.make_s * loading.batches_per_step
     cpus = measures.usable / measures.ranks
     busy_s = (loading.make_cpu_s or 0.0) * loading.batches_per_step
-    is_cpu = busy_s > make / 2
+    is_cpu = _computes(loading.make_s, loading.make_cpu_s or 0.0, measures, symptoms)
     # One more than just enough, because some batches take longer than others.
     wanted = min(math.ceil(make / rest) + 1, int(symptoms.limit("workers_most")))
     # Workers that compute need a CPU each; workers that wait for storage do not.
@@ -78,7 +78,8 @@ def _more_workers(measures: Measures, symptoms: Symptoms) -> Advice | None:
         return None
     # CPU time of the rest of the step, which shares the CPUs with the workers.
     other_s = max(0.0, (measures.cpus or 0.0) / measures.ranks * measures.step_s - busy_s)
-    step = max(rest, make / chosen, (busy_s + other_s) / cpus)
+    # A rank that becomes faster than the next one waits for that.
+    step = max(rest, make / chosen, (busy_s + other_s) / cpus, measures.next_s)
     gain = measures.step_s / step
     if gain < 1 + symptoms.limit("worth"):
         return None
@@ -91,13 +92,22 @@ def _more_workers(measures: Measures, symptoms: Symptoms) -> Advice | None:
     return Advice(id="num_workers", text=text, gain=_spread(gain, symptoms), reason=reason)
 
 
+def _computes(make_s: float, cpu_s: float, measures: Measures, symptoms: Symptoms) -> bool:
+    """Whether a worker computes while it makes a batch, and does not wait for storage.
+
+    Where the processes already want more CPUs than there are, the rest of its time may be waiting for one.
+    """
+    is_full = measures.wanted >= symptoms.limit("cpu_full") * measures.usable
+    return cpu_s > make_s / (5 if is_full else 2)
+
+
 def _less_work(measures: Measures, symptoms: Symptoms) -> list[Advice]:
     loading = measures.loading
     at_most = 1 / max(1e-9, 1 - loading.share)
     if loading.make_s is None or loading.make_cpu_s is None:
         return []
-    is_cpu = loading.make_cpu_s > loading.make_s / 2
-    full = (measures.cpus or 0) >= symptoms.limit("cpu_full") * measures.usable
+    is_cpu = _computes(loading.make_s, loading.make_cpu_s, measures, symptoms)
+    full = max(measures.cpus or 0.0, measures.wanted) >= symptoms.limit("cpu_full") * measures.usable
     if is_cpu and (full or not loading.workers):
         return [Advice(id="less_work", text=symptoms.text("less_work"), gain=(1.0, at_most))]
     if not is_cpu and (measures.read_mb_per_s or 0) > 1:
@@ -337,7 +347,7 @@ def _lower_precision(record: Record, measures: Measures, symptoms: Symptoms) -> 
 
 
 def _published(name: str, share: float, symptoms: Symptoms) -> str:
-    """Return what others measured of a change. That is no promise for this training."""
+    """Return what others measured of a change, which promises nothing for this training."""
     low, high = symptoms.gain(name)
     return symptoms.text("published", low=low, high=high, share=f"{share:.0%}", source=symptoms.sources[name])
 

@@ -51,8 +51,17 @@ _FILES: tuple[tuple[Doing, re.Pattern[str]], ...] = (
     ),
     (Doing.RANKS, re.compile(r"/torch/distributed/")),
     (Doing.COMPUTING, re.compile(r"/torch/|/torch_xla/|/torchvision/|/flash_attn/|/xformers/|/triton/|/deepspeed/")),
-    (Doing.LOCK, re.compile(r"/(threading|queue)\.py|/multiprocessing/|/concurrent/futures/|/filelock/")),
+    (
+        Doing.LOCK,
+        re.compile(
+            r"/(threading|queue)\.py|/multiprocessing/(synchronize|connection|pool|queues|managers)\.py"
+            r"|/concurrent/futures/_base\.py|/filelock/"
+        ),
+    ),
 )
+# The first frames of a thread or process that Python starts: it is not in them that it waits.
+_STARTERS = {"_bootstrap", "_bootstrap_inner", "run", "_worker", "_main", "spawn_main", "_launch"}
+_STARTING = re.compile(r"/(threading|runpy)\.py|/multiprocessing/(process|spawn|forkserver|popen_\w+)\.py|/concurrent/")
 # Code that torch generates: torch.fx and Inductor.
 _GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_")
 _EVALUATION = re.compile(
@@ -72,7 +81,7 @@ def doing(look: Look, *, busy: float) -> tuple[Doing, str]:
     `busy`: how many CPUs the process kept busy since the look before.
     """
     at = next((at for at, frame in enumerate(look.frames) if _is_program(frame)), len(look.frames))
-    inner = look.frames[:at]
+    inner = [frame for frame in look.frames[:at] if not (frame[2] in _STARTERS and _STARTING.search(frame[0]))]
     where = endings.place(look.frames[at]) if at < len(look.frames) else ""
     # Of a program that leaves its loop to a package, the line in the package says more.
     package = next((frame for frame in inner if _PACKAGE.search(frame[0]) and "/torch/" not in frame[0]), None)
@@ -83,6 +92,8 @@ def doing(look: Look, *, busy: float) -> tuple[Doing, str]:
     if any(_EVALUATION.search(frame[2]) for frame in look.frames):
         return Doing.EVALUATION, where
     for kind, files in _FILES:
+        if kind is Doing.LOCK and look.is_running:
+            continue
         if any(files.search(frame[0]) or (_GENERATED.search(frame[0]) and kind is Doing.COMPUTING) for frame in inner):
             return kind, where
     if look.is_running:

@@ -114,6 +114,7 @@ class Measures:
     bytes_reduced: float
     imbalance: float  # (slowest - fastest) / fastest rank, without the time in collectives
     slowest: str | None  # the rank that all others wait for, of which alone the parts are then
+    next_s: float  # time of a step of the second slowest rank without waiting for others; 0 without a slowest one
     optimizer: float
     backward: float
     passes: float  # backward passes per step
@@ -166,7 +167,7 @@ class Measures:
     def computing(self) -> float:
         """The share of forward, backward and optimizer.
 
-        Forward is no call that can be timed: it is what looks at the thread find outside of all timed calls.
+        Forward cannot be timed as a call: it is what looks at the thread find outside of all timed calls.
         """
         others = self.copying.share + self.communication + self.compiling.share + self.waiting.share
         return max(0.0, 1 - self.loading.share - others)
@@ -215,7 +216,8 @@ def measure(record: Record) -> Measures:
         waiting=_waiting(ranks, seconds, samples, max(0.0, room - copying.share - communication - compiling.share)),
         bytes_reduced=float(first.fact("training", "parameter_bytes") or 0) if first else 0.0,
         imbalance=imbalance,
-        slowest=named(slowest) if slowest is not None and imbalance >= STRAGGLING else None,
+        slowest=named(ranks[0]) if ranks != every else None,
+        next_s=max((own_s(process) for process in every if process not in ranks), default=0.0),
         optimizer=_part(_sum(ranks, "optimizer").seconds, seconds),
         backward=_part(max(0.0, _sum(ranks, "backward").seconds - _sum(ranks, "compile.within").seconds), seconds),
         passes=_sum(ranks, "backward").count / steps if steps else 0.0,

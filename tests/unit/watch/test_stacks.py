@@ -217,6 +217,15 @@ def test_a_thread_that_runs_computes_unless_it_logs_or_saves() -> None:
     assert doing(Look(is_running=True, frames=saving), busy=1.0)[0] is Doing.CHECKPOINT
 
 
+def test_a_program_of_packages_alone_that_trains_in_a_thread_is_none_that_waits_for_a_lock() -> None:
+    bottom = ((f"{STD}/threading.py", 982, "run"), (f"{STD}/threading.py", 1002, "_bootstrap"))
+    frames = ((f"{LIB}/recipes/train.py", 7, "loop"), *bottom)
+    assert doing(Look(is_running=True, frames=frames), busy=1.0) == (Doing.COMPUTING, "")
+    assert doing(Look(is_running=False, frames=frames, call="sleep"), busy=0.0) == (Doing.SLEEP, "")
+    locked = ((f"{STD}/threading.py", 629, "wait"), *frames)
+    assert doing(Look(is_running=False, frames=locked, call="lock"), busy=0.0)[0] is Doing.LOCK
+
+
 def test_a_thread_that_waits_for_threads_that_compute_is_not_idle() -> None:
     """The main thread at the barrier of an OpenMP loop, or without Python's lock."""
     look = Look(is_running=False, frames=(PROGRAM,), call="lock")

@@ -164,6 +164,22 @@ def test_the_rank_that_all_others_wait_for_is_named_and_its_parts_are_shown() ->
     assert changes(found, "rank-bound")["imbalance"].gain == pytest.approx((1.0, 0.1 / 0.055))
 
 
+def test_a_loader_of_the_slowest_rank_is_promised_no_more_than_the_next_rank_allows() -> None:
+    loader = {"next": total(0.95), "fetch": Total(count=200, seconds=19.0, amount=0.2)}
+    told = facts(training={"device": "cpu", "threads": 1}, loader={"num_workers": 1})
+    slow = replace(rank(1, 0.1, totals=loader), facts=told)
+    found = judge(record(rank(0, 0.05), slow, samples=(sample(),), gpus=()))
+    gain = changes(found, "data-bound")["num_workers"].gain
+    assert gain == pytest.approx((0.1 / 0.05 * 0.9, 0.1 / 0.05 * 1.1))
+
+
+@pytest.mark.parametrize(("queued", "advised"), [(1.5, "less_work"), (0.0, "num_workers")])
+def test_workers_that_wait_for_a_cpu_do_not_wait_for_storage(queued: float, advised: str) -> None:
+    loader = {"next": total(0.7), "fetch": Total(count=200, seconds=63.0, amount=21.0)}
+    found = judge(on_cpu(loader, num_workers=4, samples=(sample(cpus=1.4, queued=queued),)))
+    assert next(iter(changes(found, "data-bound"))) == advised
+
+
 def test_two_trainings_side_by_side_do_not_wait_for_each_other() -> None:
     one = process({"next": total(0.9)}, pid=1, facts=facts(training={"device": "cpu"}))
     other = replace(process(pid=2, facts=facts(training={"device": "cpu"})), seconds=2.0)
