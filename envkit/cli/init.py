@@ -78,8 +78,8 @@ class InitFlags:
 def command(flags: InitFlags) -> None:
     """Write an image definition from the files of a project.
 
-    FILE is a requirements.txt, environment.yml, pyproject.toml, pixi.toml, cog.yaml or Dockerfile, or a folder with
-    one of them (default: this folder).
+    FILE is a requirements.txt, environment.yml, pyproject.toml, pixi.toml, cog.yaml, Pipfile, setup.cfg, setup.py or
+    Dockerfile, or a folder with one of them (default: this folder).
     Versions of torch, CUDA and Python become the request. Everything that cannot be taken over is listed with the
     reason. An existing definition is never overwritten, and nothing is downloaded.
 
@@ -162,9 +162,9 @@ def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:
         return _in_context(path, Path(flags.context))
     if path.is_dir():
         return *choose(path), path
-    reader_of(path.name)
     if not path.is_file():
         raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
+    reader_of(path.name, path.parent)
     folder = context_of(path)
     return (path.name, (), folder) if folder == path.parent else _in_context(path, folder)
 
@@ -173,9 +173,9 @@ def _in_context(path: Path, context: Path) -> tuple[str, tuple[str, ...], Path]:
     """Return a file by its path in a build context, and the context."""
     from envkit.project.definition import reader_of
 
-    reader_of(path.name)
     if not path.is_file():
         raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
+    reader_of(path.name, path.parent)
     if not context.is_dir() or not path.resolve().is_relative_to(context.resolve()):
         raise UsageError(f"{path} is not in the build context {context}", hint="--context FOLDER, such as --context .")
     return path.resolve().relative_to(context.resolve()).as_posix(), (), context

@@ -1,19 +1,22 @@
-"""Check a Dockerfile or Compose file before anything is built: GPU access and a compatible torch."""
+"""Check a Dockerfile or Compose file before anything is built: GPU access and a compatible torch.
+
+A Dockerfile is read by the reader of `envkit init`, so that both see the same base image, packages and variables.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from envkit.doctor.compose import is_compose, of_compose
 from envkit.doctor.images.rules import of_configuration
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight, counts
-from envkit.doctor.trees import items, mapping
 from envkit.ground import strictyaml
-from envkit.ground.errors import UsageError, VerificationError
-from envkit.project.container_files import bases_with_cuda
-from envkit.project.definition import draft, reader_of
+from envkit.ground.errors import ConflictError, UsageError, VerificationError
+from envkit.project import build_commands, container_files
+from envkit.project.definition import draft, is_dockerfile, located, reader_of
 from envkit.render.dockerfile import Parsed, parse
 from envkit.verify.static import image_facts
 
@@ -24,13 +27,9 @@ if TYPE_CHECKING:
 # The names that Compose looks for.
 _COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _GPU_BASE = re.compile(r"(?:[^/\s]+/)*(?:nvidia/|nvcr\.io/|pytorch/pytorch)")
-_INDEX = re.compile(r"download\.pytorch\.org/whl/(?P<variant>cpu|cu\d+)\b")
-_SHM = "/dev/shm"  # noqa: S108 - the mount itself
-_GPU_DOCS = ("https://docs.docker.com/compose/how-tos/gpu-support/",)
-_SHM_DOCS = ("https://docs.docker.com/reference/compose-file/services/#shm_size",)
-_RESERVATION = (
-    "deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}",
-    "or, with Compose 2.30 and later: gpus: all",
+_CUDA_TAG = re.compile(
+    r"(?:docker\.io/)?nvidia/cuda:(?P<tag>(?P<cuda>\d+\.\d+\.\d+)(?:-cudnn\d*)?-(?P<flavor>base|runtime|devel)-(?P<os>[a-z0-9.]+))"
+    r"(?:@\S+)?"
 )
 
 
@@ -38,18 +37,19 @@ def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
     """Diagnose a Dockerfile or Compose file; the exit code is 6 if there are errors, else 0.
 
     Raises:
-        UsageError: the file cannot be read, or its name is neither a Dockerfile's nor a Compose file's.
+        UsageError: the file cannot be read, or is neither a Dockerfile nor a Compose file.
     """
-    is_compose = path.name in _COMPOSE or (path.suffix in (".yaml", ".yml") and "compose" in path.name)
-    if not is_compose and not (path.name.startswith("Dockerfile") or path.suffix == ".Dockerfile"):
+    by_name = path.name in _COMPOSE or (path.suffix in (".yaml", ".yml") and "compose" in path.name)
+    compose = by_name or (path.suffix in (".yaml", ".yml") and is_compose(path))
+    if not compose and not is_dockerfile(path):
         raise UsageError(
-            f"{path} is not named like a Dockerfile or a Compose file",
-            hint="envkit doctor --file Dockerfile, or --file compose.yaml",
+            f"{path} is neither a Dockerfile nor a Compose file",
+            hint=f"envkit resolve {path} reads a project's file; --file Dockerfile or compose.yaml",
         )
-    rows, findings = _compose(path) if is_compose else _dockerfile(path, facts)
+    rows, findings = of_compose(path) if compose else _dockerfile(path, facts)
     section = Section(
         id="file",
-        title="Compose file" if is_compose else "Dockerfile",
+        title="Compose file" if compose else "Dockerfile",
         facts=tuple(rows),
         findings=by_weight(findings),
     )
@@ -61,44 +61,64 @@ def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
 
 def _dockerfile(path: Path, facts: Facts) -> tuple[list[tuple[str, str]], list[Finding]]:
     parsed = parse(strictyaml.text_of(path))
-    contents = reader_of(path.name)(path.name, path.parent)
-    base = next((item.text.split()[0] for item in parsed.final("FROM")), "none")
+    name, folder = located(path)
+    contents = reader_of(name, folder)(name, folder)
+    line = container_files.base_of(contents)
+    base = line.text.split()[1] if line else "none"
     requested = [
         f"{entry.field} {entry.value}".strip()
         for entry in contents.settings
         if entry.field in ("torch", "cuda", "cpu", "python")
     ]
     findings = [
-        *_base(base, parsed),
-        *_torch(contents, parsed),
-        *_compatible(path, facts),
+        *(_base(line, base, facts) if line else ()),
+        *_torch(contents),
+        *_compatible(name, folder, facts, contents),
         *_settings(base, parsed, contents),
     ]
     return [("base", base), ("asks for", ", ".join(dict.fromkeys(requested)) or "no torch")], findings
 
 
-def _base(base: str, parsed: Parsed) -> Iterator[Finding]:
+def _base(line: Line, base: str, facts: Facts) -> Iterator[Finding]:
     last = base.rpartition("/")[2]
-    # The value of an ARG is unknown before the build, a digest is fixed, and scratch and stages have no tag.
-    if "$" in base or "@" in base or base in ("none", "scratch") or base in _stages(parsed):
+    # The value of an ARG without a default is unknown before the build, a digest is fixed, and scratch has no tag.
+    if "$" in base or "@" in base or base == "scratch":
         return
     if ":" not in last or last.endswith(":latest"):
         yield Finding(
             id="unpinned-base", severity=Severity.WARN, title="the base image has no fixed tag",
-            evidence=(_line(parsed, "FROM", base),),
-            cause="The next build may get a different CUDA, cuDNN or Python.",
-            fix=(f"FROM {last.partition(':')[0]}:TAG@sha256:DIGEST",),
+            evidence=(_at(line),), cause="The next build may get a different CUDA, cuDNN or Python.",
+            fix=(f"FROM {base.removesuffix(':latest')}:TAG@sha256:DIGEST",),
         )  # fmt: skip
+    if tag := _CUDA_TAG.fullmatch(base):
+        yield from _missing_tag(line, tag, facts)
 
 
-def _stages(parsed: Parsed) -> set[str]:
-    """Return the names of the Dockerfile's own stages."""
-    froms = [item.text.split() for item in parsed.of("FROM")]
-    return {words[2] for words in froms if len(words) == 3 and words[1].lower() == "as"}  # noqa: PLR2004 - IMAGE as NAME
+def _missing_tag(line: Line, tag: re.Match[str], facts: Facts) -> Iterator[Finding]:
+    """Report a tag of nvidia/cuda that NVIDIA does not list, with the nearest ones that it lists."""
+    row = next((image for image in facts.cuda_images if image.cuda == tag["cuda"]), None)
+    if row is None or not row.tags or tag["tag"] in row.tags:
+        return
+    minor = tag["cuda"].rpartition(".")[0]
+    part = tag["tag"].removeprefix(tag["cuda"]).rpartition(f"-{tag['os']}")[0]
+    wanted = re.compile(rf"{re.escape(minor)}\.\d+{re.sub('cudnn[0-9]*', 'cudnn[0-9]*', part)}-{re.escape(tag['os'])}")
+    near = sorted({other for image in facts.cuda_images for other in image.tags if wanted.fullmatch(other)})
+    yield Finding(
+        id="missing-tag", severity=Severity.ERROR, title=f"nvidia/cuda has no tag {tag['tag']}",
+        evidence=(_at(line),), cause="The build ends with: manifest unknown, or not found.",
+        fix=tuple(f"FROM nvidia/cuda:{other}" for other in near[-3:]) or ("take a tag that NVIDIA lists",),
+        sources=("https://hub.docker.com/r/nvidia/cuda/tags",),
+    )  # fmt: skip
 
 
-def _torch(contents: Contents, parsed: Parsed) -> Iterator[Finding]:
-    torch, bases = contents.of("torch"), bases_with_cuda(contents)
+def _torch(contents: Contents) -> Iterator[Finding]:
+    torch, base = contents.of("torch"), container_files.base_with_cuda(contents)
+    for line in build_commands.unquoted(contents):
+        yield Finding(
+            id="unquoted-requirement", severity=Severity.ERROR, title=f"the shell takes {line.text} for a file",
+            evidence=(_at(line),), cause="The version is not required, and a file of this name is written.",
+            fix=(f"quote the requirement: 'NAME{line.text}'",),
+        )  # fmt: skip
     if torch and not any(entry.value for entry in torch):
         yield Finding(
             id="unpinned-torch", severity=Severity.WARN, title="torch has no version",
@@ -106,36 +126,31 @@ def _torch(contents: Contents, parsed: Parsed) -> Iterator[Finding]:
             cause="The next build may get a torch with a different CUDA version and different supported GPUs.",
             fix=("envkit resolve prints a command with exact versions",),
         )  # fmt: skip
-    variants = [
-        (match["variant"], item.line, item.keyword)
-        for item in parsed.of("RUN", "ENV", "ARG")
-        for match in _INDEX.finditer(item.script)
-    ]
-    for variant, number, keyword in variants:
-        if variant == "cpu":
+    for device in contents.of("cpu"):
+        yield Finding(
+            id="cpu-torch", severity=Severity.ERROR if base else Severity.WARN,
+            title="torch comes from the index of CPU builds, so it sees no GPU", evidence=(_at(device.line),),
+            fix=("envkit resolve --cuda X.Y --format pip prints the command with the right index",),
+        )  # fmt: skip
+    for device in contents.of("cuda") if base else ():
+        line, version = base  # type: ignore[misc] # without a base there is no device here
+        if not container_files.of_base(device.line) and device.value not in ("", version):
             yield Finding(
-                id="cpu-torch", severity=Severity.ERROR if bases else Severity.WARN,
-                title="torch comes from the index of CPU builds, so it sees no GPU",
-                evidence=(Evidence(text=f"{keyword} ... download.pytorch.org/whl/cpu", line=number),),
-                fix=("envkit resolve --cuda X.Y --format pip prints the command with the right index",),
+                id="two-cudas", severity=Severity.WARN,
+                title=f"the base image has CUDA {version}, but torch is for {device.value}",
+                evidence=(_at(line), _at(device.line)),
+                cause="Wheels bundle CUDA. The base image's CUDA takes gigabytes and may be loaded instead.",
+                fix=("use a base without CUDA (python:3.12-slim); to compile, the devel image of the same CUDA",),
             )  # fmt: skip
-        for line, version in bases if variant != "cpu" else ():
-            if variant != "cu" + version.replace(".", ""):
-                yield Finding(
-                    id="two-cudas", severity=Severity.WARN,
-                    title=f"the base image has CUDA {version}, but the torch wheels are for {variant}",
-                    evidence=(
-                        _at(line), Evidence(text=f"{keyword} ... download.pytorch.org/whl/{variant}", line=number)
-                    ),
-                    cause="Wheels bundle CUDA. The base image's CUDA takes gigabytes and may be loaded instead.",
-                    fix=("use a base without CUDA (python:3.12-slim); to compile, the devel image of the same CUDA",),
-                )  # fmt: skip
 
 
-def _compatible(path: Path, facts: Facts) -> Iterator[Finding]:
-    """Report a conflict if no build of torch has everything that the file asks for."""
-    conflict = draft(path.name, path.parent, facts).conflict
-    if conflict is not None:
+def _compatible(name: str, folder: Path, facts: Facts, contents: Contents) -> Iterator[Finding]:
+    """Report a conflict if no build of torch has everything that the file asks for.
+
+    A file without torch has no such conflict, and what only envkit does not support is no error of the file.
+    """
+    conflict = draft(name, folder, facts).conflict
+    if isinstance(conflict, ConflictError) and contents.of("torch"):
         yield Finding(
             id="no-compatible-versions", severity=Severity.ERROR, title=conflict.message,
             evidence=tuple(Evidence(text=detail) for detail in conflict.details),
@@ -152,84 +167,6 @@ def _settings(base: str, parsed: Parsed, contents: Contents) -> Iterator[Finding
     yield from of_configuration(image_facts({"env": env}), cuda=needs_gpu)
 
 
-def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
-    tree, positions = strictyaml.read_with_places(strictyaml.text_of(path), str(path), aliases=True)
-    services = mapping(mapping(tree).get("services"))
-    if not services:
-        raise UsageError(
-            f"{path} has no services", hint="envkit run IMAGE --print compose writes a Compose file with one"
-        )
-    findings: list[Finding] = []
-    with_gpu = []
-    for name, value in services.items():
-        service, line = mapping(value), positions.get(("services", name), (1, 1))[0]
-        devices = items(
-            mapping(mapping(mapping(service.get("deploy")).get("resources")).get("reservations")).get("devices")
-        )
-        findings += _devices(name, [mapping(device) for device in devices], line)
-        if _has_gpu(service, devices):
-            with_gpu.append(name)
-            findings += _memory(name, service, line)
-    if not with_gpu:
-        findings.append(_no_gpu(services))
-    return [("services", ", ".join(services)), ("with a GPU", ", ".join(with_gpu) or "none")], findings
-
-
-def _has_gpu(service: Mapping[str, Any], devices: list[Any]) -> bool:
-    # devices: [nvidia.com/gpu=all]
-    by_cdi = any(str(device).startswith("nvidia.com/gpu") for device in items(service.get("devices")))
-    reserved = any(
-        mapping(device).get("driver") in ("nvidia", "cdi") or "gpu" in items(mapping(device).get("capabilities"))
-        for device in devices
-    )
-    return bool(service.get("gpus")) or service.get("runtime") == "nvidia" or by_cdi or reserved
-
-
-def _no_gpu(services: Mapping[str, Any]) -> Finding:
-    # With nvidia as the host's default runtime, the variable alone is enough.
-    by_variable = any(
-        "NVIDIA_VISIBLE_DEVICES" in str(mapping(service).get("environment", "")) for service in services.values()
-    )
-    return Finding(
-        id="no-gpu-reserved", severity=Severity.WARN if by_variable else Severity.ERROR,
-        title="no service gets a GPU", cause="Compose gives a container GPUs only if its service requests them.",
-        fix=_RESERVATION, sources=_GPU_DOCS,
-        distinguish="Hosts whose default runtime is nvidia give GPUs to every container with NVIDIA_VISIBLE_DEVICES.",
-    )  # fmt: skip
-
-
-def _devices(name: str, devices: list[Mapping[str, Any]], line: int) -> Iterator[Finding]:
-    for device in devices:
-        if not device.get("capabilities"):
-            yield Finding(
-                id="no-capabilities", severity=Severity.ERROR, title=f"{name}: a reserved device has no capabilities",
-                evidence=(Evidence(text=f"services.{name}.deploy.resources.reservations.devices", line=line),),
-                cause="Compose refuses to start the service.", fix=("capabilities: [gpu]",), sources=_GPU_DOCS,
-            )  # fmt: skip
-        if "count" in device and "device_ids" in device:
-            yield Finding(
-                id="count-and-ids", severity=Severity.ERROR, title=f"{name}: count and device_ids exclude each other",
-                evidence=(Evidence(text=f"services.{name}.deploy.resources.reservations.devices", line=line),),
-                cause="Compose refuses to start the service.", fix=("leave one of them out",), sources=_GPU_DOCS,
-            )  # fmt: skip
-
-
-def _memory(name: str, service: Mapping[str, Any], line: int) -> Iterator[Finding]:
-    mounts = " ".join(map(str, (*items(service.get("volumes")), *items(service.get("tmpfs")))))
-    # A tmpfs or a volume at /dev/shm has a size of its own.
-    if not service.get("shm_size") and service.get("ipc") != "host" and _SHM not in mounts:
-        yield Finding(
-            id="small-shm", severity=Severity.WARN, title=f"{name}: /dev/shm has 64 MB, too little for loader workers",
-            evidence=(Evidence(text=f"services.{name}", line=line),),
-            cause="Each worker passes its batches through /dev/shm; when it is full, the worker dies with a bus error.",
-            fix=("shm_size: 8gb, or ipc: host",), sources=_SHM_DOCS,
-        )  # fmt: skip
-
-
 def _at(line: Line) -> Evidence:
     _, _, number = line.where.rpartition(":")
     return Evidence(text=line.text, line=int(number) if number.isdigit() else None)
-
-
-def _line(parsed: Parsed, keyword: str, text: str) -> Evidence:
-    return Evidence(text=f"{keyword} {text}", line=next((item.line for item in parsed.final(keyword)), None))

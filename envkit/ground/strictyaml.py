@@ -53,7 +53,9 @@ def read(text: str, name: str) -> Tree:
     return read_with_places(text, name)[0]
 
 
-def read_with_places(text: str, name: str, *, aliases: bool = False) -> tuple[Tree, Places]:
+def read_with_places(
+    text: str, name: str, *, aliases: bool = False, tags: frozenset[str] = frozenset()
+) -> tuple[Tree, Places]:
     """Return the tree of `read`, and the (line, column) of every value, from 1, by its path of keys and indexes.
 
     Args:
@@ -61,6 +63,7 @@ def read_with_places(text: str, name: str, *, aliases: bool = False) -> tuple[Tr
         name: as for `read`.
         aliases: allow anchors, aliases and merge keys. Values inside an aliased value have no position, and all uses of
             an anchor are the same object.
+        tags: local tags (`!reset`) that are allowed and have no effect.
 
     Raises:
         UsageError: as `read`; or the text is larger than `MAX_BYTES` or deeper than `MAX_DEPTH` after its aliases are
@@ -68,7 +71,7 @@ def read_with_places(text: str, name: str, *, aliases: bool = False) -> tuple[Tr
     """
     text = text.removeprefix("\ufeff")
     _refuse_raw(text, name)
-    return _Builder(text, name, aliases=aliases).build()
+    return _Builder(text, name, aliases=aliases, tags=tags).build()
 
 
 def read_file(path: Path, *, root: Path | None = None) -> Tree:
@@ -124,8 +127,9 @@ class _Anchor:
 class _Builder:
     """Builds the tree of one document from its events, and collects errors as long as it can continue."""
 
-    def __init__(self, text: str, name: str, *, aliases: bool) -> None:
+    def __init__(self, text: str, name: str, *, aliases: bool, tags: frozenset[str]) -> None:
         self._name = name
+        self._tags = tags
         self._aliases = aliases
         self._anchors: dict[str, _Anchor] = {}
         # Size and depth of the tree with its aliases replaced, as its users walk it: ten lines of aliases of aliases
@@ -224,7 +228,7 @@ class _Builder:
 
     def _plain(self, event: Any, path: Keys) -> Tree:
         mark = event.start_mark
-        if event.tag is not None:
+        if event.tag is not None and event.tag not in self._tags:
             self._fault(mark, f"the tag {_shown(event.tag)} is not allowed; values are plain data")
         self._grow(1, len(path))
         if isinstance(event, yaml.ScalarEvent):

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 from envkit.plan import copying, names
 from envkit.plan.requirements import Contents, Line, Setting, Skipped, included, index, not_for, skip, sort, take
-from envkit.project.conda_files import conda, environment, of_channels, variable, with_source
-from envkit.project.installers import Installation, Item, UndecidedError, installation, unwrapped
+from envkit.project.build_commands import INDEX_VARIABLES, Build, checked, contents_of
+from envkit.project.conda_files import variable
 from envkit.project.shell import Command, commands, is_shell, of_words
 from envkit.project.toml_files import texts
 from envkit.render import words
@@ -41,7 +41,7 @@ _OF_TEMPLATES = "envkit's templates set it"
 _UNREAD = (
     "only tags of nvidia/cuda, pytorch/pytorch, python, ubuntu and debian can be interpreted; envkit chooses the base"
 )
-_SHELL_ONLY = "image definitions cannot contain shell commands"
+_OTHER_STAGE = "it is in a stage that the image is not based on"
 
 
 def cog(name: str, folder: Path) -> Contents:
@@ -73,14 +73,18 @@ def cog(name: str, folder: Path) -> Contents:
             line("python_requirements", "build", "python_requirements"), build["python_requirements"], folder
         )
     for at, package in enumerate(texts(build.get("system_packages"))):
-        requirements += _checked(
+        requirements += checked(
             line(package, "build", "system_packages", at), "apt", package, names.deb_package(package)
         )
-    for key in ("run", "pre_install"):
-        steps = build.get(key)
-        for at, step in enumerate(steps if isinstance(steps, list) else []):
-            shown = step if isinstance(step, str) else str(step.get("command", step)) if isinstance(step, dict) else key
-            requirements += skip(line(shown, "build", key, at), _SHELL_ONLY)
+    steps = [
+        (line("", "build", key, at), step if isinstance(step, str) else str(step.get("command", "")))
+        for key in ("pre_install", "run")
+        for at, step in enumerate(build[key] if isinstance(build.get(key), list) else [])
+        if isinstance(step, str | dict)
+    ]
+    folders = Build(folder=folder, last_workdir="/src", copied=[(".", "/src")])
+    for where, script in steps:
+        requirements += contents_of(where, commands(script, {}), folders)
     for key in tree.keys() - {"build", "image"}:
         requirements += skip(
             line(f"{key}: {tree[key]}", key), "it configures cog's server, which the image does not contain"
@@ -109,7 +113,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
     for problem in parsed.problems:
         if problem.line not in resolved:
             requirements += skip(Line(where=f"{name}:{problem.line}", text="the line"), problem.message)
-    build = _Build(folder=folder, last_workdir="/", is_context="/" in name or (folder / ".git").exists())
+    build = Build(folder=folder, last_workdir="/", is_context="/" in name or (folder / ".git").exists())
     copied = _copied_stages(items, image)
     for item in items:
         if item.keyword == "WORKDIR" and item.stage in image:
@@ -119,8 +123,7 @@ def dockerfile(name: str, folder: Path) -> Contents:
         if item.keyword == "FROM" and item.stage in image and item.stage != min(image):
             continue  # based on a stage that is read
         if item.stage not in image and item.keyword != "ARG":
-            why = "it is in a stage that the image is not based on"
-            requirements += skip(line, why) if item.stage in copied else not_for(line, why)
+            requirements += skip(line, _OTHER_STAGE) if item.stage in copied else not_for(line, _OTHER_STAGE)
         else:
             read = _STEPS.get(item.keyword)
             step = _Step(item=item, line=line, build=build, variables=known)
@@ -248,7 +251,7 @@ def _last_of(requirements: Contents) -> Contents:
     return replace(requirements, settings=tuple(settings), skipped=(*requirements.skipped, *skipped))
 
 
-def _startable(requirements: Contents, build: _Build) -> Contents:
+def _startable(requirements: Contents, build: Build) -> Contents:
     """Leave out an ENTRYPOINT or CMD whose program only a part of the Dockerfile that is left out makes."""
     settings, skipped = [], []
     for setting in requirements.settings:
@@ -260,7 +263,7 @@ def _startable(requirements: Contents, build: _Build) -> Contents:
     return replace(requirements, settings=tuple(settings), skipped=(*requirements.skipped, *skipped))
 
 
-def _is_there(program: str, build: _Build) -> bool:
+def _is_there(program: str, build: Build) -> bool:
     """Return whether a program may be in the image: it is of the system, found by PATH, or a copied file."""
     if "/" not in program:
         return True
@@ -315,48 +318,22 @@ def of_base(line: Line) -> bool:
     return line.text.startswith("FROM ")
 
 
-def bases_with_cuda(contents: Contents) -> tuple[tuple[Line, str], ...]:
-    """Return the lines of a Dockerfile whose base image has CUDA, with its version, even if torch has another."""
-    lines = dict.fromkeys((*(setting.line for setting in contents.settings), *(row.line for row in contents.skipped)))
-    images = {line: line.text.split()[1] for line in lines if of_base(line)}
-    parts = {line: _CUDA_IMAGE.fullmatch(image) or _TORCH_IMAGE.fullmatch(image) for line, image in images.items()}
-    return tuple((line, part["cuda"]) for line, part in parts.items() if part)
+def base_of(contents: Contents) -> Line | None:
+    """Return the line of the base image of a Dockerfile, with its variables expanded; None if there is none."""
+    rows = (*(setting.line for setting in contents.settings), *_skipped_of_image(contents))
+    return next((line for line in rows if of_base(line)), None)
 
 
-@dataclass(slots=True)
-class _Build:
-    """The working folder and the copied files of the image while its instructions are read."""
+def base_with_cuda(contents: Contents) -> tuple[Line, str] | None:
+    """Return the line of the base image and its CUDA version, even if torch has another; None without CUDA."""
+    line = base_of(contents)
+    image = line.text.split()[1] if line else ""
+    parts = _CUDA_IMAGE.fullmatch(image) or _TORCH_IMAGE.fullmatch(image)
+    return (line, parts["cuda"]) if line and parts else None
 
-    folder: Path
-    last_workdir: str  # the image's final working folder
-    is_context: bool = True  # the user named the folder, or it is that of the repository
-    workdir: str = "/"
-    shell: bool = True  # whether a shell runs the instructions RUN
-    copied: list[tuple[str, str]] = field(default_factory=list)  # source below `folder`, absolute target
 
-    def target(self, path: str) -> str:
-        """Return an absolute path in the image."""
-        return posixpath.normpath(posixpath.join(self.workdir, path))
-
-    def source(self, path: str, folder: str) -> str:
-        """Return the project's file that was copied to a path below a folder of the image, otherwise the path."""
-        absolute = posixpath.normpath(posixpath.join(folder, path))
-        # A later COPY overwrites an earlier one.
-        for source, target in reversed(self.copied):
-            below = posixpath.relpath(absolute, target)
-            file = posixpath.normpath(posixpath.join(source, below))
-            if not below.startswith("..") and (self.folder / file).exists():
-                return file
-        return path.removeprefix("./") if folder == self.workdir else absolute
-
-    def to(self, target: str) -> str:
-        """Return a target for the definition, whose only working folder is the last one of the Dockerfile."""
-        whole = self.target(target)
-        return (
-            target
-            if self.workdir == self.last_workdir or target.startswith("/")
-            else whole + target[len(target.rstrip("/")) :]
-        )
+def _skipped_of_image(contents: Contents) -> list[Line]:
+    return [row.line for row in contents.skipped if row.why != _OTHER_STAGE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,15 +342,28 @@ class _Step:
 
     item: Instruction
     line: Line
-    build: _Build
+    build: Build
     variables: Mapping[str, str]  # of the environment
 
 
 def _env(step: _Step) -> Contents:
     requirements = Contents()
     for key, value in step.item.pairs:
-        requirements += variable(Line(where=step.line.where, text=f"ENV {key}={value}"), key, value)
+        line = Line(where=step.line.where, text=f"ENV {key}={value}")
+        requirements += variable(line, key, value) + _index_of(line, key, value)
     return requirements + (skip(step.line, f"it cannot be read: {step.item.fault}") if step.item.fault else Contents())
+
+
+def _index_of(line: Line, name: str, value: str) -> Contents:
+    """Return the device of torch that a variable with an index selects: `ENV PIP_EXTRA_INDEX_URL=.../whl/cpu`."""
+    found = index(line, value) if name in INDEX_VARIABLES else Contents()
+    return replace(found, skipped=())  # the variable itself is in a list
+
+
+def _arg(step: _Step) -> Contents:
+    name, _, value = step.item.text.partition("=")
+    found = _index_of(step.line, name, value.strip("'\""))
+    return found if found.settings else skip(step.line, _OF_TEMPLATES, harmless=True)
 
 
 def _volumes(step: _Step) -> Contents:
@@ -386,7 +376,7 @@ def _command(step: _Step) -> Contents:
     if words is None:
         return skip(step.line, "it is in shell form; write it as a JSON list")
     key = "command" if step.item.keyword == "CMD" else "entrypoint"
-    return _checked(step.line, key, json.dumps(words), names.command(tuple(words)))
+    return checked(step.line, key, json.dumps(words), names.command(tuple(words)))
 
 
 def _labels(step: _Step) -> Contents:
@@ -410,8 +400,7 @@ def _base(line: Line, image: str) -> Contents:
 
 def _workdir(step: _Step) -> Contents:
     step.build.workdir = step.build.target(step.item.text)
-    value = step.build.workdir if not step.item.text.startswith("/") else step.item.text
-    return _checked(step.line, "workdir", value, names.workdir(value))
+    return checked(step.line, "workdir", step.build.workdir, names.workdir(step.build.workdir))
 
 
 def _shell(step: _Step) -> Contents:
@@ -420,7 +409,7 @@ def _shell(step: _Step) -> Contents:
 
 
 def _run(step: _Step) -> Contents:
-    item, requirements = step.item, Contents()
+    item = step.item
     if control := _CONTROL.search(item.script):
         return skip(step.line, f"it contains the control character U+{ord(control.group()):04X}")
     if (exec_form := command(item.text)) is not None:
@@ -429,155 +418,10 @@ def _run(step: _Step) -> Contents:
         steps = commands(item.text, step.variables, item.heredocs)
     else:
         return skip(step.line, "SHELL sets another program than a shell")
-    # `cd` has an effect up to the end of the instruction; None = the folder is not known.
-    folder: str | None = step.build.workdir
-    for part in steps:
-        own = Line(where=step.line.where, text=part.text)
-        values = tuple(word.value or "" for word in unwrapped(part.words))
-        if values[:1] in (("cd",), ("pushd",), ("popd",)):
-            is_known = folder is not None and not part.doubt and not part.nested and len(values) == 2 and values[1]  # noqa: PLR2004
-            folder = posixpath.normpath(posixpath.join(folder or "", values[1])) if is_known else None
-        if _NOTHING.match(" ".join(values)) or (not values and not part.doubt and part.document is None):
-            continue
-        try:
-            found = installation(part)
-        except UndecidedError as error:
-            requirements += skip(own, str(error))
-            continue
-        if found is None:
-            # Code that cannot be read has no words.
-            requirements += skip(own, _SHELL_ONLY if part.words or not part.doubt else part.doubt)
-        elif part.doubt:
-            requirements += skip(own, part.doubt)
-        else:
-            requirements += _installed(own, part, found, step.build, folder)
-    return requirements
+    return contents_of(step.line, steps, step.build)
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-# Commands that leave nothing in an image.
-_NOTHING = re.compile(
-    r"set [-+]|rm -|(?:apt-get|apt) (?:-\S+ )*(?:update|clean|autoremove|autoclean)|(?:conda|mamba|micromamba) clean"
-    r"|\S*pip3? cache|(?:true|:)$"
-)
-# Not needed: envkit's images have their own Python.
-_PYTHONS = frozenset(
-    [
-        "python3",
-        "python3-pip",
-        "python3-venv",
-        "python3-dev",
-        "python-is-python3",
-        "python3-setuptools",
-        "python3-wheel",
-    ]
-)
-_PYTHON = re.compile(r"python(3\.\d+)(?:-(?:dev|venv|distutils|full|minimal|lib2to3))?")
-# The variables that give pip and uv an index.
-_INDEX_VARIABLES = (
-    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL",
-    "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_TORCH_BACKEND",
-)  # fmt: skip
-
-
-def _installed(own: Line, part: Command, found: Installation, build: _Build, folder: str | None) -> Contents:
-    """Return the contents of a command that installs packages."""
-    void = next((item for item in found.items if item.role == "void"), None)
-    if void is not None:
-        return skip(own, f"with {void.option} it does not install the packages that it names")
-    read = {"pip": _pip, "conda": _conda, "apt": _apt}[found.kind]
-    requirements = read(own, found.items, build, folder)
-    for item in found.items:
-        if item.role == "lost":
-            requirements += skip(Line(where=own.where, text=item.text), f"the option {item.option} is not supported")
-        elif item.role == "unknown":
-            requirements += skip(Line(where=own.where, text=item.text), "its value is known only during the build")
-    for name, word in part.assignments:
-        if name in _INDEX_VARIABLES and found.kind == "pip":
-            line = Line(where=own.where, text=f"{name}={word.value or ''}")
-            if not word.value:
-                requirements += skip(line, "its value is known only during the build")
-            for url in (word.value or "").split():
-                # uv allows a name before the URL of an index: `name=https://...`.
-                requirements += index(line, re.sub(r"^[\w.-]+=", "", url), page=name.endswith("FIND_LINKS"))
-    for redirect in part.redirects:
-        # The shell takes `torch>=2.1` without quotes for `torch` and a file.
-        if re.match(r"[<>]=?\s*\d", redirect):
-            requirements += skip(
-                Line(where=own.where, text=redirect), "a shell reads it as a file; quote the requirement"
-            )
-    return requirements
-
-
-def _apt(line: Line, items: Sequence[Item], _build: _Build, _folder: str | None) -> Contents:
-    requirements = Contents()
-    for word in (item.value for item in items if item.role == "package"):
-        own = Line(where=line.where, text=word)
-        if python := _PYTHON.fullmatch(word):
-            requirements += take(own, "python", python[1])
-        elif word.endswith("-"):
-            requirements += skip(own, "apt removes it")
-        elif word not in _PYTHONS:
-            requirements += _checked(own, "apt", word, names.deb_package(word))
-    return requirements
-
-
-def _pip(line: Line, items: Sequence[Item], build: _Build, folder: str | None) -> Contents:
-    requirements, lines = Contents(), []
-    for item in items:
-        own = Line(where=line.where, text=item.text)
-        if item.role in ("file", "constraint"):
-            is_constraint = item.role == "constraint"
-            own = Line(where=line.where, text=f"{'-c' if is_constraint else '-r'} {item.value}")
-            if folder is None and not item.value.startswith("/"):
-                requirements += skip(own, "the folder that it is in is known only during the build")
-            else:
-                source = build.source(item.value, folder or "/")
-                requirements += included(own, source, build.folder, constraint=is_constraint)
-        elif item.role == "index" and item.option in _PIP_INDEXES:
-            lines.append(Line(where=line.where, text=f"{item.option} {item.value}"))
-        elif item.option == "--torch-backend" and item.value == "auto":
-            requirements += skip(own, "the CUDA version is chosen for the machines that --gpu and --driver describe")
-        elif item.role == "index":
-            requirements += index(own, re.sub(r"^[\w.-]+=", "", item.value))
-        elif item.role == "editable":
-            lines.append(Line(where=line.where, text=f"-e {item.value}"))
-        elif item.role == "package" and item.value not in ("pip", "setuptools", "wheel"):
-            lines.append(own)
-    return requirements + sort(lines)
-
-
-# Those that a line of a requirements file has, too.
-_PIP_INDEXES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
-
-
-def _environment_of(line: Line, path: str, build: _Build, folder: str | None) -> Contents:
-    """Return the contents of an environment.yml that a command of the Dockerfile names."""
-    if folder is None and not path.startswith("/"):
-        return skip(line, "the folder that it is in is known only during the build")
-    source = build.source(path, folder or "/")
-    if Path(source).is_absolute() or not (build.folder / source).resolve().is_relative_to(build.folder.resolve()):
-        return skip(line, f"{source!r:.200} is outside the folder of the Dockerfile")
-    try:
-        return environment(source, build.folder)
-    except UsageError as error:
-        return skip(line, error.message)
-
-
-def _conda(line: Line, items: Sequence[Item], build: _Build, folder: str | None) -> Contents:
-    requirements, channels = Contents(), set()
-    for item in items:
-        own = Line(where=line.where, text=item.text)
-        if item.role == "channel":
-            channels.add(item.value)
-            requirements += of_channels([(item.value, own)])
-        elif item.role == "file" and item.value.endswith((".yml", ".yaml")):
-            requirements += _environment_of(own, item.value, build, folder)
-        elif item.role == "file":
-            requirements += skip(own, "conda's files in commands are not read; envkit init FILE reads an environment")
-        elif item.role == "package":
-            requirements += conda(own, item.value)
-    return with_source(requirements, channels)
 
 
 def _copied(step: _Step) -> Contents:
@@ -622,12 +466,8 @@ def _fitting(source: str, folder: Path) -> list[str]:
 def _each(line: Line, key: str, values: list[tuple[str, str | None]]) -> Contents:
     requirements = Contents()
     for value, why in values:
-        requirements += _checked(line, key, value, why)
+        requirements += checked(line, key, value, why)
     return requirements
-
-
-def _checked(line: Line, key: str, value: str, why: str | None) -> Contents:
-    return skip(line, why) if why else take(line, key, value)
 
 
 _STEPS: dict[str, Callable[[_Step], Contents]] = {
@@ -639,9 +479,11 @@ _STEPS: dict[str, Callable[[_Step], Contents]] = {
     "ADD": _copied,
     "EXPOSE": lambda step: _each(step.line, "ports", [(port, names.port(port)) for port in step.item.text.split()]),
     "VOLUME": _volumes,
-    "USER": lambda step: _checked(step.line, "user", step.item.text, names.user(step.item.text)),
+    "USER": lambda step: checked(step.line, "user", step.item.text, names.user(step.item.text)),
     "CMD": _command,
     "ENTRYPOINT": _command,
     "LABEL": _labels,
     "SHELL": _shell,
-} | dict.fromkeys(("ARG", "STOPSIGNAL"), lambda step: skip(step.line, _OF_TEMPLATES, harmless=True))
+    "ARG": _arg,
+    "STOPSIGNAL": lambda step: skip(step.line, _OF_TEMPLATES, harmless=True),
+}

@@ -31,10 +31,11 @@ from envkit.plan.requirements import (
     sort,
     take,
 )
-from envkit.project import listing, targets
+from envkit.project import kinds, listing, targets
 from envkit.project.choice import DEFAULT, Choice
 from envkit.project.conda_files import environment, has_pixi, is_environment, pixi
 from envkit.project.container_files import cog, copied_files, decides_torch, dockerfile, of_base
+from envkit.project.older_files import pipfile, setup_cfg, setup_py
 from envkit.project.toml_files import project_name, pyproject
 from envkit.render.quoting import yaml
 
@@ -50,6 +51,21 @@ def _pyproject(name: str, folder: Path, choice: Choice) -> Contents:
     return requirements + pixi(name, folder, choice) if has_pixi(folder / name) else requirements
 
 
+def _requirements(name: str, folder: Path) -> Contents:
+    """Read a requirements file.
+
+    Raises:
+        UsageError: none of its lines is a requirement or an option, as in a text for people.
+    """
+    contents = sort(read(name, folder))
+    is_empty = not (contents.settings or contents.packages or contents.constraints)
+    others = [row.why.startswith("is not a requirement") for row in contents.skipped]
+    if is_empty and others and all(others):
+        where = contents.skipped[0].line.where
+        raise UsageError(f"{where}: no line of {name} is a requirement", hint="envkit init FILE to read another file")
+    return Contents(settings=(_file(name),)) + contents
+
+
 Reader = Callable[[str, Path, Choice], Contents]
 # In the order in which a folder is searched; `choose` prefers files that name torch.
 FILES: dict[str, Reader] = {
@@ -58,8 +74,11 @@ FILES: dict[str, Reader] = {
     "environment.yml": lambda name, folder, _: environment(name, folder),
     "environment.yaml": lambda name, folder, _: environment(name, folder),
     "pyproject.toml": _pyproject,
-    "requirements.txt": lambda name, folder, _: Contents(settings=(_file(name),)) + sort(read(name, folder)),
+    "requirements.txt": lambda name, folder, _: _requirements(name, folder),
+    "Pipfile": pipfile,
     "Dockerfile": lambda name, folder, _: dockerfile(name, folder),
+    "setup.cfg": setup_cfg,
+    "setup.py": setup_py,
 }
 # The file for a copy of the definition schema, so that editors complete and check keys without a network.
 SCHEMA_FILE = ".envkit/image-1.schema.json"
@@ -93,23 +112,16 @@ def _file(name: str) -> Setting:
     return Setting(field=FILE, value=name, line=Line(where=name, text=name))
 
 
-def reader_of(name: str) -> Callable[..., Contents]:
-    """Return the reader for a file by its name.
+def reader_of(name: str, folder: Path) -> Callable[..., Contents]:
+    """Return the reader for a file of a folder, by its kind.
 
     Raises:
-        UsageError: there is no reader for such a name.
+        UsageError: it is no project's file.
     """
-    plain = Path(name).name
-    if plain in FILES:
-        return partial(_once, FILES[plain])
-    for fits, kind in (
-        (plain.endswith(".txt"), "requirements.txt"),
-        (plain.endswith((".yml", ".yaml")), "environment.yml"),
-        (_is_dockerfile(plain), "Dockerfile"),
-    ):
-        if fits:
-            return partial(_once, FILES[kind])
-    raise UsageError(f"{name!r:.200} is not a file that envkit reads", hint=f"--from one of {', '.join(FILES)}")
+    kind = kinds.kind_of(folder / name)
+    if kind is None:
+        raise UsageError(f"{name!r:.200} is not a file that envkit reads", hint=f"--from one of {', '.join(FILES)}")
+    return partial(_once, FILES[kind])
 
 
 def _once(reader: Reader, name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
@@ -121,15 +133,11 @@ def _once(reader: Reader, name: str, folder: Path, choice: Choice = DEFAULT) -> 
 def is_project(name_or_path: str) -> bool:
     """Return whether an argument names a project's file or folder, not an image definition."""
     path = Path(name_or_path)
-    if path.name in FILES or path.suffix == ".txt" or _is_dockerfile(path.name):
-        return True
-    if path.suffix in (".yml", ".yaml") and name_or_path not in shipped() and path.is_file():
-        return is_environment(path)
-    return path.is_dir() and name_or_path not in shipped()
-
-
-def _is_dockerfile(name: str) -> bool:
-    return name.startswith(("Dockerfile", "Containerfile")) or name.lower().endswith(".dockerfile")
+    if name_or_path in shipped():
+        return False
+    if path.suffix in (".yml", ".yaml") and path.name not in FILES:
+        return path.is_file() and is_environment(path)
+    return path.is_dir() or kinds.kind_of(path) is not None
 
 
 def load(
@@ -156,8 +164,7 @@ def load(
         path = path / choose(path)[0]
     if not path.is_file():
         raise UsageError(f"{path}: the file does not exist", hint=f"ls {shlex.quote(str(path.parent))}")
-    folder = context_of(path)
-    name = path.name if folder == path.parent else path.resolve().relative_to(folder).as_posix()
+    name, folder = located(path)
     drafted = draft(name, folder, facts, given, choice)
     check_base(drafted, path)
     for row in drafted.skipped:
@@ -190,7 +197,7 @@ def choose(folder: Path) -> tuple[str, tuple[str, ...]]:
 
 def _names_torch(name: str, folder: Path) -> bool:
     try:
-        return bool(reader_of(name)(name, folder).of("torch"))
+        return bool(reader_of(name, folder)(name, folder).of("torch"))
     # The error of an unreadable file is reported if the file is chosen.
     except EnvkitError:
         return False
@@ -214,7 +221,7 @@ def draft(
     platform = target_of({}, given).platform or choice.platform
     choice = replace(choice, cpu=choice.cpu or bool(given.get("cpu")), platform=platform)
     draw = partial(_drafted, name=name, folder=folder, facts=facts, given=given)
-    contents = reader_of(name)(name, folder, choice)
+    contents = reader_of(name, folder)(name, folder, choice)
     requirements = _unique(_answered(contents, choice))
     requirements = _unique(
         targets.decided(requirements, given, platform, lambda some: _python(draw(_listing(_unique(some))).plan))
@@ -251,9 +258,14 @@ def check_base(drafted: Drafted, path: Path) -> None:
         )
 
 
+def is_dockerfile(path: Path) -> bool:
+    """Return whether a file is a Dockerfile, by its name or content."""
+    return kinds.kind_of(path) == "Dockerfile"
+
+
 def context_of(path: Path) -> Path:
     """Return the build context of a Dockerfile: its folder, or the repository's if only that one has its files."""
-    if not _is_dockerfile(path.name) or not path.is_file():
+    if not is_dockerfile(path) or not path.is_file():
         return path.parent
     sources = [source for source in copied_files(path) if not (path.parent / source).exists()]
     folder = path.resolve().parent
@@ -262,6 +274,12 @@ def context_of(path: Path) -> Path:
         if (folder / ".git").exists() and all((folder / source).exists() for source in sources):
             return folder
     return path.parent
+
+
+def located(path: Path) -> tuple[str, Path]:
+    """Return a project's file as its name in the folder that its reader reads, and the folder (`context_of`)."""
+    folder = context_of(path)
+    return path.name if folder == path.parent else path.resolve().relative_to(folder).as_posix(), folder
 
 
 def _listing(requirements: Contents) -> Contents:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from envkit.ground.errors import masked
 from envkit.plan.requirements import Line, Setting, Skipped
 
 REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
@@ -38,10 +39,9 @@ def lost(rows: Iterable[Skipped]) -> Iterator[str]:
     """Yield a message for each line that is left out; many with one reason share one that names the first."""
     for group in grouped(row for row in rows if not row.harmless):
         if group.together:
-            first = group.lines[0]
-            yield f"{first.where}: {first.text} and {len(group.lines) - 1} more are left out: {group.why}"
+            yield f"{_said(group.lines[0])} and {len(group.lines) - 1} more are left out: {group.why}"
         else:
-            yield from (f"{line.where}: {line.text} is left out: {group.why}" for line in group.lines)
+            yield from (f"{_said(line)} is left out: {group.why}" for line in group.lines)
 
 
 def notes(taken: Iterable[Setting]) -> Iterator[str]:
@@ -49,10 +49,13 @@ def notes(taken: Iterable[Setting]) -> Iterator[str]:
     rows = [Skipped(line=one.line, why=one.note) for one in taken if one.note]
     for group in grouped(dict.fromkeys(rows)):
         if group.together:
-            first = group.lines[0]
-            yield f"{first.where}: {first.text} and {len(group.lines) - 1} more: {group.why}"
+            yield f"{_said(group.lines[0])} and {len(group.lines) - 1} more: {group.why}"
         else:
-            yield from (f"{line.where}: {line.text}: {group.why}" for line in group.lines)
+            yield from (f"{_said(line)}: {group.why}" for line in group.lines)
+
+
+def _said(line: Line) -> str:
+    return f"{line.where}: {masked(line.text)}"
 
 
 def shown(taken: Iterable[Setting]) -> list[tuple[str, str, str]]:

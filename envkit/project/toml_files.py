@@ -29,8 +29,15 @@ def pyproject(name: str, folder: Path, choice: Choice = DEFAULT) -> Contents:
         UsageError: the file is not TOML.
     """
     text = strictyaml.text_of(folder / name, root=folder)
-    tree = parsed(name, text)
-    where = lines_of(name, text)
+    return of_tree(parsed(name, text), lines_of(name, text), folder, choice)
+
+
+def of_tree(tree: Mapping[str, Any], where: Where, folder: Path, choice: Choice) -> Contents:
+    """Return the contents of a project's description with the keys of pyproject.toml.
+
+    Raises:
+        UsageError: the project does not have an extra or group that was named.
+    """
     project, poetry = table(tree, "project"), table(tree, "tool", "poetry")
     lines = [where(requirement, requirement) for requirement in texts(project.get("dependencies"))]
     lines += [where(f"{option} {url}", url) for option, url in _index_options(tree)]
@@ -268,12 +275,15 @@ class _Parts:
         self.taken = [line for part in taken for line in part.lines]
         self.chosen = {(part.is_extra, part.name) for part in taken}
         self.skipped = sum((part.elsewhere for part in taken), start=Contents())
+        for part in taken:
+            self.skipped += _named_cuda(part, where) if (part.is_extra, part.name) not in by_source else Contents()
         left = [part for part in known if part not in taken and (part.lines or part.elsewhere != Contents())]
         variant = next((part for part in taken if part.has_torch or (part.is_extra, part.name) in by_source), None)
         rest: list[_Part] = []
         for part in left:
             if part.has_torch or (part.is_extra, part.name) in by_source:
-                why = f"torch is taken from {variant.key}" if variant else "the project itself names torch"
+                own_torch = "the project itself names torch" if has_torch else "it is for developers"
+                why = f"torch is taken from {variant.key}" if variant else own_torch
                 self.skipped += skip(_place(part, where), f"{why}; {part.option} takes this one")
             else:
                 rest.append(part)
@@ -296,6 +306,13 @@ def _suits(part: _Part, by_source: Mapping[tuple[bool, str], str], *, cpu: bool)
     if is_cpu or is_cuda:
         return 2 if is_cpu == cpu else 0
     return 1
+
+
+def _named_cuda(part: _Part, where: Where) -> Contents:
+    """Return the CUDA version in the name of a variant without an index of its own: `cu128`, `cuda-12.4`."""
+    match = re.search(r"(?:^|[-_])cu(?:da)?[-_]?(\d{2})\.?(\d)$", part.name)
+    line = replace(_place(part, where), text=part.key)
+    return take(line, "cuda", f"{match[1]}.{match[2]}") if match and part.has_torch else Contents()
 
 
 def _devices_of(tree: Mapping[str, Any]) -> dict[tuple[bool, str], str]:

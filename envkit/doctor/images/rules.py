@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from envkit.checks.variables import hazards
 from envkit.doctor.host.conda import of_condarc
 from envkit.doctor.images.contents import Contents
 from envkit.doctor.model import Evidence, Finding, Severity
@@ -54,6 +55,25 @@ def of_configuration(facts: ImageFacts, *, cuda: bool) -> Iterator[Finding]:
         )  # fmt: skip
     if cuda:
         yield from _of_gpu_variables(facts)
+        yield from _of_hazards(facts.env)
+
+
+def _of_hazards(variables: Mapping[str, str]) -> Iterator[Finding]:
+    for hazard in hazards(variables):
+        yield Finding(
+            id=hazard.name.lower().replace("_", "-"), severity=Severity.WARN,
+            title=f"{hazard.name}={variables[hazard.name]} {hazard.effect}",
+            fix=(f"Remove {hazard.name} from the image, and set it for the run that needs it.",),
+        )  # fmt: skip
+    hidden = {"CUDA_VISIBLE_DEVICES": ("", "-1", "NoDevFiles"), "NVIDIA_VISIBLE_DEVICES": ("void", "none")}
+    for name, values in hidden.items():
+        if name in variables and variables[name] in values:
+            yield Finding(
+                id=name.lower().replace("_", "-"), severity=Severity.WARN, title=f"{name} hides every GPU",
+                evidence=(Evidence(text=f"{name}={variables[name]!r}"),),
+                cause="A program in the container sees no GPU, unless the variable is set for the run.",
+                fix=(f"Remove {name}, or set it to all.",), sources=_GPU_DOCS,
+            )  # fmt: skip
 
 
 def _of_gpu_variables(facts: ImageFacts) -> Iterator[Finding]:

@@ -139,7 +139,7 @@ def test_from_another_folder_the_definition_lies_beside_the_file(tmp_path: Path)
     [
         ((), "has none of cog.yaml, pixi.toml"),
         (("nosuch.txt",), "nosuch.txt: the file does not exist"),
-        (("--from", "setup.py"), "'setup.py' is not a file that envkit reads"),
+        (("--from", "setup.py"), "setup.py: the file does not exist"),
     ],
 )
 def test_nothing_to_begin_with_is_one_error_and_a_hint(arguments: tuple[str, ...], message: str) -> None:

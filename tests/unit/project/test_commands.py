@@ -239,7 +239,7 @@ def test_a_file_is_that_of_the_folder_that_cd_names(tmp_path: Path) -> None:
 def test_a_file_in_a_folder_that_is_not_known_is_lost(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("another\n")
     contents = read(tmp_path, "RUN cd $HOME && pip install -r list.txt")
-    assert (installed(contents), lost(contents)) == ([], ["cd $HOME", "-r list.txt"])
+    assert (installed(contents), lost(contents)) == ([], ["-r list.txt"])
 
 
 def test_another_escape_character_is_an_error(tmp_path: Path) -> None:

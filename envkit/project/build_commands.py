@@ -1,0 +1,218 @@
+"""Read the commands that build an image: what they install, and in which folder of the image they run."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envkit.ground.errors import UsageError
+from envkit.plan import names
+from envkit.plan.requirements import Contents, Line, included, index, skip, sort, take
+from envkit.project.conda_files import conda, environment, of_channels, with_source
+from envkit.project.installers import Installation, Item, UndecidedError, installation, unwrapped
+from envkit.project.shell import Command
+
+
+@dataclass(slots=True)
+class Build:
+    """The working folder and the copied files of the image while its instructions are read."""
+
+    folder: Path
+    last_workdir: str  # the image's final working folder
+    is_context: bool = True  # the user named the folder, or it is that of the repository
+    workdir: str = "/"
+    shell: bool = True  # whether a shell runs the instructions RUN
+    copied: list[tuple[str, str]] = field(default_factory=list)  # source below `folder`, absolute target
+
+    def target(self, path: str) -> str:
+        """Return an absolute path in the image."""
+        return posixpath.normpath(posixpath.join(self.workdir, path))
+
+    def source(self, path: str, folder: str) -> str:
+        """Return the project's file that was copied to a path below a folder of the image, otherwise the path."""
+        absolute = posixpath.normpath(posixpath.join(folder, path))
+        # A later COPY overwrites an earlier one.
+        for source, target in reversed(self.copied):
+            below = posixpath.relpath(absolute, target)
+            file = posixpath.normpath(posixpath.join(source, below))
+            if not below.startswith("..") and (self.folder / file).exists():
+                return file
+        return path.removeprefix("./") if folder == self.workdir else absolute
+
+    def to(self, target: str) -> str:
+        """Return a target for the definition, whose only working folder is the last one of the Dockerfile."""
+        whole = self.target(target)
+        return (
+            target
+            if self.workdir == self.last_workdir or target.startswith("/")
+            else whole + target[len(target.rstrip("/")) :]
+        )
+
+
+_AS_FILE = "a shell reads it as a file; quote the requirement"
+_SHELL_ONLY = "image definitions cannot contain shell commands"
+
+
+def contents_of(line: Line, steps: Sequence[Command], build: Build) -> Contents:
+    """Return the contents of the commands of one instruction, which may change the working folder for each other."""
+    requirements = Contents()
+    # `cd` has an effect up to the end of the instruction; None = the folder is not known.
+    folder: str | None = build.workdir
+    for part in steps:
+        own = Line(where=line.where, text=part.text)
+        values = tuple(word.value or "" for word in unwrapped(part.words))
+        if values[:1] in (("cd",), ("pushd",), ("popd",)):
+            is_known = folder is not None and not part.doubt and not part.nested and len(values) == 2 and values[1]  # noqa: PLR2004
+            folder = posixpath.normpath(posixpath.join(folder or "", values[1])) if is_known else None
+        if _NOTHING.match(" ".join(values)) or (not values and not part.doubt and part.document is None):
+            continue
+        try:
+            found = installation(part)
+        except UndecidedError as error:
+            requirements += skip(own, str(error))
+            continue
+        if found is None:
+            # Code that cannot be read has no words.
+            requirements += skip(own, _SHELL_ONLY if part.words or not part.doubt else part.doubt)
+        elif part.doubt:
+            requirements += skip(own, part.doubt)
+        else:
+            requirements += _installed(own, part, found, build, folder)
+    return requirements
+
+
+# Commands that leave nothing in an image.
+_NOTHING = re.compile(
+    r"(?:cd|pushd|popd)(?: |$)|set [-+]|rm -"
+    r"|(?:apt-get|apt) (?:-\S+ )*(?:update|clean|autoremove|autoclean)|(?:conda|mamba|micromamba) clean"
+    r"|\S*pip3? cache|(?:true|:)$"
+)
+# Not needed: envkit's images have their own Python.
+_PYTHONS = frozenset(
+    [
+        "python3",
+        "python3-pip",
+        "python3-venv",
+        "python3-dev",
+        "python-is-python3",
+        "python3-setuptools",
+        "python3-wheel",
+    ]
+)
+_PYTHON = re.compile(r"python(3\.\d+)(?:-(?:dev|venv|distutils|full|minimal|lib2to3))?")
+# The variables that give pip and uv an index.
+INDEX_VARIABLES = (
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL",
+    "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_TORCH_BACKEND",
+)  # fmt: skip
+
+
+def _installed(own: Line, part: Command, found: Installation, build: Build, folder: str | None) -> Contents:
+    """Return the contents of a command that installs packages."""
+    void = next((item for item in found.items if item.role == "void"), None)
+    if void is not None:
+        return skip(own, f"with {void.option} it does not install the packages that it names")
+    read = {"pip": _pip, "conda": _conda, "apt": _apt}[found.kind]
+    requirements = read(own, found.items, build, folder)
+    for item in found.items:
+        if item.role == "lost":
+            requirements += skip(Line(where=own.where, text=item.text), f"the option {item.option} is not supported")
+        elif item.role == "unknown":
+            requirements += skip(Line(where=own.where, text=item.text), "its value is known only during the build")
+    for name, word in part.assignments:
+        if name in INDEX_VARIABLES and found.kind == "pip":
+            line = Line(where=own.where, text=f"{name}={word.value or ''}")
+            if not word.value:
+                requirements += skip(line, "its value is known only during the build")
+            for url in (word.value or "").split():
+                # uv allows a name before the URL of an index: `name=https://...`.
+                requirements += index(line, re.sub(r"^[\w.-]+=", "", url), page=name.endswith("FIND_LINKS"))
+    for redirect in part.redirects:
+        # The shell takes `torch>=2.1` without quotes for `torch` and a file.
+        if re.match(r"[<>]=?\s*\d", redirect):
+            requirements += skip(Line(where=own.where, text=redirect), _AS_FILE)
+    return requirements
+
+
+def _apt(line: Line, items: Sequence[Item], _build: Build, _folder: str | None) -> Contents:
+    requirements = Contents()
+    for word in (item.value for item in items if item.role == "package"):
+        own = Line(where=line.where, text=word)
+        if python := _PYTHON.fullmatch(word):
+            requirements += take(own, "python", python[1])
+        elif word.endswith("-"):
+            requirements += skip(own, "apt removes it")
+        elif word not in _PYTHONS:
+            requirements += checked(own, "apt", word, names.deb_package(word))
+    return requirements
+
+
+def _pip(line: Line, items: Sequence[Item], build: Build, folder: str | None) -> Contents:
+    requirements, lines = Contents(), []
+    for item in items:
+        own = Line(where=line.where, text=item.text)
+        if item.role in ("file", "constraint"):
+            is_constraint = item.role == "constraint"
+            own = Line(where=line.where, text=f"{'-c' if is_constraint else '-r'} {item.value}")
+            if folder is None and not item.value.startswith("/"):
+                requirements += skip(own, "the folder that it is in is known only during the build")
+            else:
+                source = build.source(item.value, folder or "/")
+                requirements += included(own, source, build.folder, constraint=is_constraint)
+        elif item.role == "index" and item.option in _PIP_INDEXES:
+            lines.append(Line(where=line.where, text=f"{item.option} {item.value}"))
+        elif item.option == "--torch-backend" and item.value == "auto":
+            requirements += skip(own, "the CUDA version is chosen for the machines that --gpu and --driver describe")
+        elif item.role == "index":
+            requirements += index(own, re.sub(r"^[\w.-]+=", "", item.value))
+        elif item.role == "editable":
+            lines.append(Line(where=line.where, text=f"-e {item.value}"))
+        elif item.role == "package" and item.value not in ("pip", "setuptools", "wheel"):
+            lines.append(own)
+    return requirements + sort(lines)
+
+
+# Those that a line of a requirements file has, too.
+_PIP_INDEXES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
+
+
+def _environment_of(line: Line, path: str, build: Build, folder: str | None) -> Contents:
+    """Return the contents of an environment.yml that a command of the Dockerfile names."""
+    if folder is None and not path.startswith("/"):
+        return skip(line, "the folder that it is in is known only during the build")
+    source = build.source(path, folder or "/")
+    if Path(source).is_absolute() or not (build.folder / source).resolve().is_relative_to(build.folder.resolve()):
+        return skip(line, f"{source!r:.200} is outside the folder of the Dockerfile")
+    try:
+        return environment(source, build.folder)
+    except UsageError as error:
+        return skip(line, error.message)
+
+
+def _conda(line: Line, items: Sequence[Item], build: Build, folder: str | None) -> Contents:
+    requirements, channels = Contents(), set()
+    for item in items:
+        own = Line(where=line.where, text=item.text)
+        if item.role == "channel":
+            channels.add(item.value)
+            requirements += of_channels([(item.value, own)])
+        elif item.role == "file" and item.value.endswith((".yml", ".yaml")):
+            requirements += _environment_of(own, item.value, build, folder)
+        elif item.role == "file":
+            requirements += skip(own, "conda's files in commands are not read; envkit init FILE reads an environment")
+        elif item.role == "package":
+            requirements += conda(own, item.value)
+    return with_source(requirements, channels)
+
+
+def checked(line: Line, key: str, value: str, why: str | None) -> Contents:
+    """Return a setting, or the line as left out if there is a reason."""
+    return skip(line, why) if why else take(line, key, value)
+
+
+def unquoted(contents: Contents) -> tuple[Line, ...]:
+    """Return what a shell takes for files although it is a part of requirements: `>=2.1`, of `torch>=2.1`."""
+    return tuple(row.line for row in contents.skipped if row.why == _AS_FILE)
