@@ -6,8 +6,7 @@ Trainings that are slow in one known way run under `watch`, which must name the 
 that the advice gives: its gain is measured without `watch`, alternating with the slow setting, and compared with the
 promise. A healthy training runs three times at once on one CPU, once with `watch`: the kernel gives each time slices
 of a few milliseconds, so other load on the machine slows all. The overhead is the ratio of the CPU times of their
-steps; that of the two without `watch` shows the noise. The CPU time of `watch` itself per second is the difference
-between a long and a short run.
+steps; that of the two without `watch` shows the noise. The CPU time of `watch` itself is read while it runs.
 `copies` uses a stand-in for a GPU; limits that only a GPU has are tested with made-up records (tests/unit/watch).
 """
 
@@ -16,23 +15,25 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._report import Figure, finish, tell
+from envkit.watch import proc
 from envkit.watch.judge import Judgment, judge
 from envkit.watch.model import read
 
 TRAININGS = Path(__file__).with_name("_trainings.py")
 KEPT = 0.75  # share of the lowest promised gain that must be reached
 OVERHEAD = 1.02
+POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +131,11 @@ class Overhead:
 def overhead(seconds: float, pairs: int) -> Overhead:
     """Return the overhead of `watch` on a healthy training."""
     cpus = sorted(os.sched_getaffinity(0))
-    own = [(_own_s(2 * seconds) - _own_s(seconds)) / seconds for _ in range(max(1, pairs // 7))]
-    tell(f"watch itself: {', '.join(f'{one:.3f}' for one in own)} s per second")
+    costs = [own(3 * seconds) for _ in range(max(1, pairs // 7))]
+    tell(f"watch itself: {', '.join(f'{cost:.4f}' for cost in costs)} s per second")
     with ThreadPoolExecutor(len(cpus)) as pool:
         both = list(pool.map(lambda turn: at_once(seconds, cpus[turn % len(cpus)]), range(pairs)))
-    return Overhead(watched=tuple(one for one, _ in both), noise=tuple(one for _, one in both), own=tuple(own))
+    return Overhead(watched=tuple(one for one, _ in both), noise=tuple(one for _, one in both), own=tuple(costs))
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
@@ -159,15 +160,21 @@ def at_once(seconds: float, cpu: int) -> tuple[float, float]:
     return watched / third, second / third
 
 
-def _own_s(seconds: float) -> float:
-    """Return the CPU seconds of `watch` itself for a training of so many seconds with about 30 steps per second.
+def own(seconds: float) -> float:
+    """Return the CPU seconds that `watch` itself uses per second of a training with about 30 steps per second.
 
     `healthy` would not do: its step takes 2 ms, and the work of `watch` grows with the number of steps.
     """
-    before = _children_s()
+    looks: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        training = ended(started("copies", SLOW["copies"].fixed or 1, seconds, Path(folder, "record.json")))
-    return _children_s() - before - training["process_s"]
+        training = started("copies", SLOW["copies"].fixed or 1, seconds, Path(folder, "record.json"))
+        while training.poll() is None:
+            if (used := proc.used(training.pid)) is not None:
+                looks.append((time.monotonic(), used.cpu_s))
+            time.sleep(POLL_S)
+        ended(training)
+    steady = looks[len(looks) // 2 :]  # without the start of both
+    return (steady[-1][1] - steady[0][1]) / (steady[-1][0] - steady[0][0])
 
 
 def main() -> int:
@@ -224,12 +231,6 @@ def _figures(cost: Overhead) -> list[Figure]:
         Figure(name="overhead", figure=ratio, unit="x", better="lower", goal=goal, against=against),
         Figure(name="watch itself", figure=own, unit="s/s", better="lower", goal=OVERHEAD - 1, against="CPU time"),
     ]
-
-
-def _children_s() -> float:
-    """Return the CPU time of all ended child processes, in seconds."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _environment() -> dict[str, str]:

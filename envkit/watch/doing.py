@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 
 from envkit.watch import proc
@@ -135,8 +135,3 @@ class Thread:
 def _is_program(frame: Frame) -> bool:
     """Whether a frame is of the program, not of Python, a package, the probes or generated code."""
     return not (endings.is_own(frame) or endings.is_library(frame) or _GENERATED.search(frame[0]))
-
-
-def waits(kinds: Iterable[str]) -> set[str]:
-    """Return the kinds of waiting among some kinds."""
-    return set(kinds) & set(WAITS)

@@ -210,7 +210,8 @@ def _failed(failed: Ending, record: Record, measures: Measures, symptoms: Sympto
         Advice(id="without_probes", text=symptoms.text("without_probes", command=failed.without)),
         Advice(id="from_outside", text=symptoms.text("from_outside")),
     ]
-    seen = [*failed.evidence, *filter(None, [_before(record)])]
+    # With steps, the parts of a step say what it did.
+    seen = [*failed.evidence, *filter(None, [] if measures.steps else [_before(record)])]
     finding = _finding("failed", 0.0, measures, evidence=seen, changes=changes)
     return replace(finding, headline=failed.headline, share=None)
 

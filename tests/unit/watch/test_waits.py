@@ -141,6 +141,8 @@ def test_a_job_that_failed_in_its_warm_up_is_judged_by_what_was_seen() -> None:
     )
     found = judge(replace(record(one), exit_code=1))
     assert found.findings[0].evidence[-1] == "before that: 70% waiting for data, 20% in backward"
+    later = judge(replace(record(process({"next": total(0.5)})), exit_code=1))
+    assert "before that" not in later.findings[-1].evidence[-1]  # the parts of a step say it
 
 
 def test_a_batch_is_many_batches() -> None:
