@@ -1,12 +1,16 @@
-"""Assemble the image of a plan and its lock: base, conda packages, wheels and a small top layer. Nothing runs in it."""
+"""Assemble the image of a plan and its lock: base, conda packages, wheels and a small top layer.
+
+Only its Python runs, in a sandbox, to compile modules.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -15,6 +19,7 @@ from envkit.assemble import base as base_image
 from envkit.assemble import top_layer
 from envkit.assemble.background import Background
 from envkit.assemble.base import NO_BASE
+from envkit.assemble.bytecode import VARIABLES, Compiler, interpreter_of
 from envkit.assemble.compress import GZIP
 from envkit.assemble.layer import WRITER_VERSION
 from envkit.assemble.layer_plan import groups, report_clobbered
@@ -26,17 +31,19 @@ from envkit.build.debian_root import from_packages
 from envkit.build.labels import image_labels
 from envkit.build.locked_base import check_platform
 from envkit.build.model import BaseImage
+from envkit.ground import paths
+from envkit.ground.progress import Silent
 from envkit.image import spec
-from envkit.image.layout import link
+from envkit.image.layout import link, write_layout
 from envkit.image.spec import MTIME, LayerDigest
 from envkit.lock.built import wheels_of
 from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from envkit.assemble.base_files import BaseFiles
+    from envkit.assemble.bytecode import Execute
     from envkit.assemble.conda import CondaLayers
     from envkit.assemble.top_layer import Item
     from envkit.build.layer_cache import Cached, LayerCache
@@ -70,6 +77,7 @@ class Site:
     offline: bool = False
     no_cache: bool = False  # make every layer again
     compression: str = GZIP  # of package layers; layers of the base keep theirs
+    execute: Execute | None = None  # compiles modules; None leaves them as sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +124,19 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         EnvironmentProblem: the disk is full, permission or a program is missing, or a server is unreachable.
         TimeLimitError: the deadline has passed.
     """
-    base, debian = NO_BASE, None
+    base = NO_BASE
+    debian: Background[tuple[spec.Base, str, Cached]] | None = None
     kept: dict[str, tuple[str, Cached]] = {}
-    with contextlib.ExitStack() as tasks:
+
+    def base_when_ready(check: Callable[[], object]) -> tuple[spec.Base, dict[str, tuple[str, Cached]]]:
+        if debian is None:
+            return base, {}
+        made, key, cached = debian.wait(check)
+        return made, {made.layers[0].digest: (key, cached)}
+
+    # The tasks end first: they use the folders.
+    with contextlib.ExitStack() as folders, contextlib.ExitStack() as tasks:
+        compiler = _compiler(plan, lock, site, base_when_ready, folders)
         if lock.base.kind == "bootstrap":
             check_platform(lock, os.uname().machine)
             debian = tasks.enter_context(Background(partial(_debian, lock, site), site.reporter))
@@ -128,14 +146,14 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         # The layer with files of the project is above the packages, but counts, too.
         below = (1 if debian is not None else len(base.layers)) + bool(plan.copy)
         for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
-        conda = tasks.enter_context(Background(partial(_conda, plan, lock, site, for_conda), site.reporter))
+        conda = tasks.enter_context(Background(partial(_conda, plan, lock, site, for_conda, compiler), site.reporter))
 
         def check() -> None:
             conda.check()
             if debian is not None:
                 debian.check()
 
-        wheels = _wheels(plan, lock, site)
+        wheels = _wheels(plan, lock, site, compiler)
         wheel_layers = make_layers(
             wheels,
             groups(lock.wheels, for_wheels),
@@ -161,9 +179,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
     layers += [_small(copied, "envkit: files of the project", files, site, kept)] if copied else []
     top = top_layer.items(plan, lock, files)
     layers.append(_small(top, "envkit: environment, entry script, user, plan and lock", files, site, kept))
-    base_record = BaseImage(
-        reference=lock.base.reference, digest=lock.base.digest, origin=lock.base.kind, name=lock.base.reference
-    )
+    base_record = _base_record(lock)
     labels = image_labels(plan, base_record, extra_labels, os.environ, lock)
     image = spec.image(base, layers, spec.runtime_of(plan), labels, lock.platform)
     return Assembled(image=image, base=base_record, labels=labels, cache=site.cache, kept=kept)
@@ -220,7 +236,50 @@ def _debian(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -
     )
 
 
-def _wheels(plan: BuildPlan, lock: Lock, site: Site) -> Wheels:
+def _compiler(
+    plan: BuildPlan,
+    lock: Lock,
+    site: Site,
+    base: Callable[[Callable[[], object]], tuple[spec.Base, dict[str, tuple[str, Cached]]]],
+    until: contextlib.ExitStack,
+) -> Compiler | None:
+    """Return the compiler of the image's modules; None if they stay as sources.
+
+    `base` waits for the base and returns it with its layer in the cache, if it is there; its argument raises to stop.
+    Folders are removed when `until` closes.
+    """
+    interpreter = interpreter_of(plan, lock)
+    if interpreter is None or site.execute is None:
+        return None
+
+    def layout(check: Callable[[], object]) -> Path:
+        """Write an image of the base and the interpreter, which has no bytecode of its own yet."""
+        below, kept = base(check)
+        if lock.base.kind != "bootstrap":
+            base_image.files_of(below, lock, plan)  # without Python in the base, the reason is said here
+        pythons = tuple(package for package in lock.conda if package.name == "python")
+        conda = _conda(plan, replace(lock, conda=pythons), site, 1, None, Silent(), threading.Event()).layers
+        layers = [spec.layer(row.cached.layer, row.cached.path, "python", site.compression) for row in conda]
+        kept |= {layer.digest: (row.key, row.cached) for layer, row in zip(layers, conda, strict=True)}
+        runtime = spec.Runtime(env=VARIABLES, user="65534:65534", workdir="/", entrypoint=(), cmd=())
+        image = spec.image(below, layers, runtime, {}, lock.platform)
+        made = Assembled(image=image, base=_base_record(lock), labels={}, cache=site.cache, kept=kept)
+        until.callback(made.settle)
+        folder = until.enter_context(paths.run_folder(site.folder)) / "python"
+        write_layout(image, folder, place=made.place)
+        return folder
+
+    return Compiler(
+        interpreter,
+        layout=layout,
+        execute=site.execute,
+        platform=lock.platform,
+        machine=os.uname().machine,
+        reporter=site.reporter,
+    )
+
+
+def _wheels(plan: BuildPlan, lock: Lock, site: Site, compiler: Compiler | None) -> Wheels:
     return Wheels(
         site.folder,
         own=site.wheel_dir,
@@ -231,11 +290,18 @@ def _wheels(plan: BuildPlan, lock: Lock, site: Site) -> Wheels:
         scheme=scheme_of(plan, lock),
         compression=site.compression,
         offline=site.offline,
+        compiler=compiler,
     )
 
 
-def _conda(  # noqa: PLR0917 - every background task ends with these two
-    plan: BuildPlan, lock: Lock, site: Site, budget: int, reporter: Reporter, stop: threading.Event
+def _conda(  # noqa: PLR0917 - every background task ends with the last two
+    plan: BuildPlan,
+    lock: Lock,
+    site: Site,
+    budget: int,
+    compiler: Compiler | None,
+    reporter: Reporter,
+    stop: threading.Event,
 ) -> CondaLayers:
     """Make the layers of the conda packages, in the background."""
     from envkit.assemble import conda  # noqa: PLC0415 - py-rattler is needed only for conda packages
@@ -257,6 +323,13 @@ def _conda(  # noqa: PLR0917 - every background task ends with these two
         prefix=plan.prefix,
         no_cache=site.no_cache,
         compression=site.compression,
+        compiler=compiler,
+    )
+
+
+def _base_record(lock: Lock) -> BaseImage:
+    return BaseImage(
+        reference=lock.base.reference, digest=lock.base.digest, origin=lock.base.kind, name=lock.base.reference
     )
 
 

@@ -92,6 +92,18 @@ class Background(Generic[Result]):
         if self._error is not None:
             raise self._error
 
+    def wait(self, check: Callable[[], object]) -> Result:
+        """Wait for the result on a thread that does not own the progress bar; `check` raises to stop.
+
+        Raises:
+            Exception: whatever the work raised.
+        """
+        while self._thread.is_alive():
+            self._thread.join(_PATIENCE_S)
+            check()
+        self.check()
+        return self._results[0]
+
     def result(self) -> Result:
         """Wait for the result while its progress is shown.
 

@@ -10,6 +10,7 @@ from envkit.build.engines import ENGINES
 from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
+    from envkit.assemble.bytecode import Execute
     from envkit.build.model import Builder, Probe
     from envkit.ground.progress import Reporter
 
@@ -17,10 +18,17 @@ EMBEDDED = "embedded"
 NAMES = (*ENGINES, EMBEDDED)
 
 
-def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
+def choose(
+    name: str,
+    reporter: Reporter,
+    *,
+    docker_cli: str = "docker",
+    state: Path | None = None,
+    execute: Execute | None = None,
+) -> Builder:
     """Return the builder of an engine; `auto` takes the first engine that answers, the embedded one last.
 
-    The choice is reported as a note.
+    The choice is reported as a note. `execute` is for the embedded engine, see `EmbeddedBuilder`.
 
     Raises:
         UsageError: the engine is unknown.
@@ -29,7 +37,7 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
     check_name(name)
     probes: list[Probe] = []
     for candidate in NAMES if name == "auto" else (name,):
-        builder = _builder(candidate, docker_cli, state)
+        builder = _builder(candidate, docker_cli, state, execute)
         probe = builder.probe()
         if probe.available:
             # Without duplicates: Docker and BuildKit ask the same daemon.
@@ -72,9 +80,9 @@ def check_name(name: str) -> None:
         raise UsageError(f"--engine: unknown engine {name!r:.80}", hint=f"--engine auto, {', '.join(NAMES)}")
 
 
-def _builder(name: str, docker_cli: str, state: Path | None) -> Builder:
+def _builder(name: str, docker_cli: str, state: Path | None, execute: Execute | None = None) -> Builder:
     if name == EMBEDDED:
         from envkit.assemble.engine import EmbeddedBuilder  # noqa: PLC0415 - requests takes 0.1 s to import
 
-        return EmbeddedBuilder(state=state)
+        return EmbeddedBuilder(state=state, execute=execute)
     return EngineBuilder(ENGINES[name](docker_cli), state=state)

@@ -13,6 +13,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from envkit.plan.model import PREFIX
 from envkit.registry.download import fetch, from_url
 
 if TYPE_CHECKING:
+    from envkit.assemble.bytecode import Compiler
     from envkit.assemble.layer import LayerWriter
     from envkit.assemble.layer_plan import Contents
     from envkit.build.layer_cache import LayerCache
@@ -70,6 +72,7 @@ def conda_layers(
     workers: int | None = None,
     no_cache: bool = False,
     compression: str = "gzip",
+    compiler: Compiler | None = None,
 ) -> CondaLayers:
     """Return the layers of the packages, at most `budget`.
 
@@ -85,6 +88,7 @@ def conda_layers(
         workers: threads; None = one per core.
         no_cache: ignore cached layers and listings.
         compression: of the blobs, one of `compress.COMPRESSIONS`.
+        compiler: compiles the modules; None leaves them as sources.
 
     Raises:
         IntegrityError: an archive is not that of the lock, or has contents that are not allowed in a package.
@@ -106,6 +110,7 @@ def conda_layers(
         archives=lambda missing: archives(missing, reporter, check),
         prefix=prefix,
         compression=compression,
+        compiler=compiler,
     )
     kind.read_listings(cache, check, no_cache=no_cache)
     kind.report(reporter)
@@ -139,6 +144,7 @@ class CondaPackages:
         archives: Callable[[Sequence[CondaPackage]], Mapping[str, Path]],
         prefix: str,
         compression: str,
+        compiler: Compiler | None = None,
     ) -> None:
         # Sorted, because the last package by name keeps a shared path: equal locks give equal layers whatever their
         # order.
@@ -146,6 +152,7 @@ class CondaPackages:
         self._folder, self._fetch, self._prefix, self._compression = folder, archives, prefix, compression
         pythons = [package for package in self.packages if package.name == "python"]
         self._python = Interpreter(version=pythons[0].version, build=pythons[0].build) if pythons else None
+        self._compiler = compiler
         self._archives: dict[str, Path] = {}  # by SHA-256
         self._paths: dict[str, tuple[conda_package.Path, ...]] = {}  # by name
         self._overlaps = overlaps(())
@@ -196,7 +203,14 @@ class CondaPackages:
         scheme = Scheme(python=f"{python.minor} {python.site_packages}" if python else "", prefix=self._prefix)
         # Other versions of these two can give other bytes for the same package.
         made_by = f"conda {_VERSION} rattler {_rattler()} zlib {zlib.ZLIB_RUNTIME_VERSION}"
-        return layer_key((made_by, *digests), scheme, compression=self._compression)
+        # Likewise, only packages with modules depend on the interpreter that compiles them.
+        compiler = self._compiler if any(map(self._has_modules, group)) else None
+        return layer_key(
+            (made_by, *digests),
+            scheme,
+            compression=self._compression,
+            bytecode=None if compiler is None else compiler.key,
+        )
 
     def provide(self, groups: Sequence[Group], progress: Progress, ready: Callable[[Group], object]) -> None:
         """Download the archives that are not here yet."""
@@ -216,7 +230,13 @@ class CondaPackages:
                 python=self._python,
                 check=progress.check,
             )
-            conda_install.write_packages(staged, self._overlaps.left_out, layer, prefix=self._prefix)
+            conda_install.write_packages(
+                staged,
+                self._overlaps.left_out,
+                layer,
+                prefix=self._prefix,
+                compiled=None if self._compiler is None else partial(self._compiled, self._compiler, progress.check),
+            )
 
     def made(self, group: Group) -> None:
         """Keep the archives: other images with packages of the same channel need them."""
@@ -226,6 +246,23 @@ class CondaPackages:
         root, skipped = self._prefix.strip("/"), self._overlaps.left_out.get(package.name, frozenset())
         rows = self._paths[package.name]
         return {f"{root}/{row.path}": None for row in rows if row.kind != FOLDER and row.path not in skipped}
+
+    def _modules(self) -> str:
+        """Return the folder of Python's modules, relative to the prefix."""
+        return f"lib/{self._python.minor_folder}" if self._python else "lib"
+
+    def _compiled(
+        self,
+        compiler: Compiler,
+        check: Callable[[], None],
+        files: Mapping[str, Callable[[], bytes]],
+        sizes: Mapping[str, int],
+    ) -> Mapping[str, bytes]:
+        return compiler.compile(files, sizes, f"{self._prefix.strip('/')}/{self._modules()}", check)
+
+    def _has_modules(self, package: CondaPackage) -> bool:
+        below = f"{self._modules()}/"
+        return any(row.path.startswith(below) and row.path.endswith(".py") for row in self._paths[package.name])
 
     def _fetch_missing(self, packages: Sequence[CondaPackage]) -> None:
         missing = [package for package in packages if package.sha256 not in self._archives]

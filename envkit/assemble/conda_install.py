@@ -19,6 +19,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote
@@ -134,9 +135,17 @@ def install(
 
 
 def write_packages(
-    staged: Sequence[Staged], left_out: Mapping[str, frozenset[str]], writer: LayerWriter, *, prefix: str
+    staged: Sequence[Staged],
+    left_out: Mapping[str, frozenset[str]],
+    writer: LayerWriter,
+    *,
+    prefix: str,
+    compiled: Callable[[Mapping[str, Callable[[], bytes]], Mapping[str, int]], Mapping[str, bytes]] | None = None,
 ) -> None:
     """Write the packages, each without the paths that are left out of it.
+
+    `compiled` returns the bytecode of files, which are given by readers and sizes; it replaces that of the packages,
+    which has the times of the sources where they were built, and so is never used.
 
     Every layer has an empty `conda-meta/history`: conda takes a folder with this file for an environment, and so no
     layer depends on the others.
@@ -158,6 +167,16 @@ def write_packages(
             elif row.path not in skipped:
                 _check_kind(installed, row)
                 rows[f"{root}/{row.path}"] = installed, row
+    if compiled is not None:
+        sources = {
+            path: (installed.folder / row.path, row.size)
+            for path, (installed, row) in rows.items()
+            if row.kind == FILE and not path.endswith(".pyc")
+        }
+        made |= compiled(
+            {path: partial(_data, source) for path, (source, _) in sources.items()},
+            {path: size for path, (_, size) in sources.items()},
+        )
     folders = parents((*rows, *made, *folders))
     for path in sorted({*rows, *made, *folders}, key=order):
         if path in folders:
@@ -262,6 +281,11 @@ def _write(writer: LayerWriter, path: str, installed: Staged, row: conda_package
         status = os.fstat(stream.fileno())
         executable = bool(status.st_mode & stat.S_IXUSR)
         writer.add_file(path, stream, size=status.st_size, executable=executable, level=_LEVEL)
+
+
+def _data(source: Path) -> bytes:
+    with _open_file(source) as stream:
+        return stream.read()
 
 
 def _open_file(source: Path) -> IO[bytes]:

@@ -67,7 +67,12 @@ class Interpreter:
     @property
     def site_packages(self) -> str:
         """The folder of modules, relative to the prefix; the free-threaded build has its own."""
-        return f"lib/python{self.minor}{'t' if _FREE_THREADED.search(self.build) else ''}/site-packages"
+        return f"lib/{self.minor_folder}/site-packages"
+
+    @property
+    def minor_folder(self) -> str:
+        """The folder of Python's own modules in `lib`."""
+        return f"python{self.minor}{'t' if _FREE_THREADED.search(self.build) else ''}"
 
 
 def from_json(tree: Mapping[str, Any]) -> Listing:

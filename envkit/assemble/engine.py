@@ -1,4 +1,4 @@
-"""The engine `embedded`: builds images without a daemon and without running anything in them."""
+"""The engine `embedded`: builds images without a daemon; only the image's Python runs, to compile modules."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from envkit.render.locked import lock_places
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from envkit.assemble.bytecode import Execute
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
     from envkit.lock.model import Lock, LockedBase
@@ -54,11 +55,13 @@ class EmbeddedBuilder:
     Args:
         state: folder for notes, and for images that are pushed or built without `--output`.
         cache: folder of layers and downloads; by default below XDG_CACHE_HOME.
+        execute: runs the image's Python to compile its modules; None leaves them as sources.
     """
 
     name = NAME
 
-    def __init__(self, *, state: Path | None = None, cache: Path | None = None) -> None:
+    def __init__(self, *, state: Path | None = None, cache: Path | None = None, execute: Execute | None = None) -> None:
+        self._execute = execute
         self._state = state_dir() if state is None else state
         self._folder = cache_dir() if cache is None else cache
         self._mirrors: tuple[Mirrors, Mirrors] | None = None  # as set, and with the certificates to trust
@@ -134,6 +137,7 @@ class EmbeddedBuilder:
                 offline=options.offline,
                 no_cache=options.no_cache,
                 compression=options.compression,
+                execute=self._execute,
             )
             _require_base(lock, site)
             made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None

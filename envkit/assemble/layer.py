@@ -60,6 +60,14 @@ class Slice:
             raise DamagedError(f"its {name} is {digest.hexdigest()}, not {wanted.hex()} as the package lists it")
 
 
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Bytes that zlib compresses. Short texts are `bytes` instead, which are stored and so depend on no library."""
+
+    data: bytes
+    level: int  # zlib's
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
     """A regular file of a layer, made of consecutive parts."""
@@ -67,7 +75,7 @@ class File:
     path: str  # relative to the image's root
     size: int  # bytes
     executable: bool
-    parts: tuple[bytes | Slice, ...]
+    parts: tuple[bytes | Slice | Generated, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,15 +150,16 @@ class LayerWriter:
         done = 0
         for data in chunks(stream, _CHUNK):
             done += len(data)
-            self._hash(data)
-            self._blob.contents(data, level)
+            self._compress(data, level)
         if done != size:
             raise IntegrityError(
                 f"{path} has {done} bytes, not {size}", hint="run it again; the file was changed during the build"
             )
         self._padding = tar.padding(size)
 
-    def add_parts(self, path: str, parts: tuple[bytes | Slice, ...], *, size: int, executable: bool = False) -> None:
+    def add_parts(
+        self, path: str, parts: tuple[bytes | Slice | Generated, ...], *, size: int, executable: bool = False
+    ) -> None:
         """Add a file made of consecutive parts; `size` is their total in bytes.
 
         Deflated data of a zip file is copied unchanged while its length, its CRC-32 and its digest are checked.
@@ -160,6 +169,10 @@ class LayerWriter:
         """
         self._start(path, self._file_header(path, size, executable=executable))
         for part in parts:
+            if isinstance(part, Generated):
+                for at in range(0, len(part.data), _CHUNK):
+                    self._compress(part.data[at : at + _CHUNK], part.level)
+                continue
             if not isinstance(part, Slice):
                 if part:
                     self._plain(part)
@@ -199,6 +212,10 @@ class LayerWriter:
     def _plain(self, data: bytes) -> None:
         self._hash(data)
         self._blob.plain(data)
+
+    def _compress(self, data: bytes, level: int) -> None:
+        self._hash(data)
+        self._blob.contents(data, level)
 
     def _copy_deflated(self, part: Slice) -> None:
         inflater, blob, recorded = Inflater(part.size), self._blob, part.digest()

@@ -80,12 +80,19 @@ class Made(Generic[P]):
     cached: Cached
 
 
-def layer_key(packages: tuple[str, ...], scheme: Scheme, *, compression: str = GZIP) -> str:
-    """Return the cache key of a layer of packages, which are given by hash in the order of installation."""
+def layer_key(
+    packages: tuple[str, ...], scheme: Scheme, *, compression: str = GZIP, bytecode: str | None = None
+) -> str:
+    """Return the cache key of a layer of packages, which are given by hash in the order of installation.
+
+    `bytecode` is the key of the interpreter that compiles their modules; None if nothing does.
+    """
     tree: dict[str, object] = {"writer": WRITER_VERSION, "packages": packages, "scheme": asdict(scheme), "mtime": MTIME}
     made_by = recipe(compression)
     if made_by is not None:
         tree["recipe"] = made_by
+    if bytecode is not None:
+        tree["bytecode"] = bytecode
     return hashlib.sha256(canonical(tree)).hexdigest()
 
 

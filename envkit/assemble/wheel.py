@@ -1,7 +1,7 @@
 """Read a wheel as the file tree that an installer would write, without unpacking it.
 
 Differences from `uv pip install`: INSTALLER is envkit; REQUESTED, direct_url.json and uv_cache.json, which describe a
-single installation, do not exist; there is no bytecode; launchers have another text.
+single installation, do not exist; bytecode comes from `envkit.assemble.bytecode`; launchers have another text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from envkit.assemble import wheel_files
-from envkit.assemble.layer import File, Slice, Tree, read
+from envkit.assemble.layer import File, Generated, Slice, Tree, read
 from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
 from envkit.image.zip_entries import FETCH_AGAIN, Entry, entries, refuse
@@ -49,7 +49,12 @@ class Scheme:
     @property
     def site_packages(self) -> str:
         """The folder of modules, relative to the image's root."""
-        return f"{self.root}/lib/python{self.python}/site-packages"
+        return f"{self.modules}/site-packages"
+
+    @property
+    def modules(self) -> str:
+        """The folder of Python's own modules and of site-packages, relative to the image's root."""
+        return f"{self.root}/lib/python{self.python}"
 
     @property
     def headers_folder(self) -> str:
@@ -101,6 +106,18 @@ def open_wheel(path: Path, scheme: Scheme, name: str | None = None) -> Iterator[
         yield _tree(descriptor, name or path.name, scheme)
     finally:
         os.close(descriptor)
+
+
+def data_of(file: File) -> bytes:
+    """Return the contents of a file of an open wheel.
+
+    Raises:
+        IntegrityError: they do not match the zip file's directory or the package's own list.
+    """
+    return b"".join(
+        _contents(part, None) if isinstance(part, Slice) else part.data if isinstance(part, Generated) else part
+        for part in file.parts
+    )
 
 
 def _tree(descriptor: int, label: str, scheme: Scheme) -> Tree:

@@ -10,13 +10,15 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from envkit.assemble.layer import LayerWriter, Slice, Tree, write_trees
+from envkit.assemble import bytecode
+from envkit.assemble.layer import File, Generated, LayerWriter, Slice, Tree, write_trees
 from envkit.assemble.stage import download_size, layer_key
-from envkit.assemble.wheel import open_wheel
+from envkit.assemble.wheel import data_of, open_wheel
 from envkit.ground import json_cache
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import cores
@@ -27,7 +29,7 @@ from envkit.lock.places import authorization
 from envkit.registry.download import Item, fetch, from_url
 
 if TYPE_CHECKING:
-    from envkit.assemble.layer import File
+    from envkit.assemble.bytecode import Compiler
     from envkit.assemble.layer_plan import Contents
     from envkit.assemble.stage import Made, Progress
     from envkit.assemble.wheel import Scheme
@@ -56,6 +58,7 @@ class Wheels:
         scheme: the paths in the image.
         compression: of the layers, one of `compress.COMPRESSIONS`.
         offline: download nothing.
+        compiler: compiles the modules; None leaves them as sources.
     """
 
     name = "wheels"
@@ -73,15 +76,22 @@ class Wheels:
         scheme: Scheme,
         compression: str,
         offline: bool,
+        compiler: Compiler | None = None,
     ) -> None:
         self._downloads, self._listings, self._own = folder / "downloads", folder / "listings", own
         self._places, self._transport, self._reporter = places, transport, reporter
         self._scheme, self._compression, self._offline = scheme, compression, offline
+        self._compiler = compiler
         self._files = dict(built)  # by SHA-256
 
     def key(self, group: Group) -> str:
         """See `stage.Kind`."""
-        return layer_key(tuple(wheel.sha256 for wheel in group), self._scheme, compression=self._compression)
+        return layer_key(
+            tuple(wheel.sha256 for wheel in group),
+            self._scheme,
+            compression=self._compression,
+            bytecode=None if self._compiler is None else self._compiler.key,
+        )
 
     def find(self, wheels: Sequence[Wheel]) -> None:
         """Look for wheels in the user's folder; files with the right name but other bytes are ignored.
@@ -140,6 +150,8 @@ class Wheels:
             ]
             for wheel, tree in zip(group, trees, strict=True):
                 json_cache.write(self._listings, self.key((wheel,)), _LISTING, contents(tree))
+            if self._compiler is not None:
+                trees.append(_bytecode(trees, self._compiler, self._scheme, progress.check))
             unpacked = sum(file.size for tree in trees for file in tree.files)
             progress.expect(unpacked - download_size(group) * _USUAL_RATIO)  # replaces the estimate of `provide`
             write_trees(trees, layer)
@@ -204,8 +216,29 @@ def contents(tree: Tree) -> dict[str, str | None]:
 
 def _contents(file: File) -> str:
     # CRC-32s are enough for a note to the user, and a zip file has them without inflating.
-    parts = (f"{part.crc:08x}" if isinstance(part, Slice) else f"{crc32(part):08x}" for part in file.parts)
-    return f"{file.size} {int(file.executable)} {' '.join(parts)}"
+    return f"{file.size} {int(file.executable)} {' '.join(f'{_crc(part):08x}' for part in file.parts)}"
+
+
+def _crc(part: bytes | Slice | Generated) -> int:
+    if isinstance(part, Slice):
+        return part.crc
+    return crc32(part.data if isinstance(part, Generated) else part)
+
+
+def _bytecode(trees: Sequence[Tree], compiler: Compiler, scheme: Scheme, check: Callable[[], None]) -> Tree:
+    """Return the bytecode of the packages' modules as one more package of the layer."""
+    files = {file.path: file for tree in trees for file in tree.files}  # as in `write_trees`
+    compiled = compiler.compile(
+        {path: partial(data_of, file) for path, file in files.items()},
+        {path: file.size for path, file in files.items()},
+        scheme.modules,
+        check,
+    )
+    made = (
+        File(path=path, size=len(data), executable=False, parts=(Generated(data, bytecode.LEVEL),))
+        for path, data in compiled.items()
+    )
+    return Tree(name="bytecode", version="", files=tuple(made), folders=())
 
 
 def _is_wheel(wheel: Wheel, path: Path) -> bool:

@@ -13,24 +13,31 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.assemble.builders import EMBEDDED, choose
 from envkit.build.log import new_log
-from envkit.ground.errors import LockError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, LockError, UsageError
 from envkit.ground.paths import state_dir
+from envkit.ground.progress import Silent
 from envkit.ground.state import LastBuilt, write_built, write_last
+from envkit.ground.text import neutral
 from envkit.lock.model import FILE
 from envkit.lock.store import store_lock
 from envkit.pipeline import choosing, locking, pushing
 from envkit.pipeline.deadline import Deadline
-from envkit.pipeline.verification import VerifyRequest, check_runner, name_and_engine, subject_of, verify
+from envkit.pipeline.verification import VerifyRequest, check_runner, memory_of, name_and_engine, subject_of, verify
 from envkit.plan import copying
 from envkit.plan.store import store_plan
+from envkit.run import remedies, runners
+from envkit.run.model import RunLimits
 from envkit.verify.driver import Options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from envkit.build.model import Builder, BuildOptions, BuiltImage
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
@@ -41,6 +48,10 @@ if TYPE_CHECKING:
     from envkit.verify.record import Record
 
 _KEPT_LOGS = 20  # older ones are deleted
+_SANDBOXES = ("bubblewrap", "proot")
+_COMPILE_S = 1800.0  # of one run, which has at most 32 MB of sources; those of torch take seconds
+_MOST_BYTECODE = 1 << 30  # bytes
+_LINES = 10  # of a failed run's output in the error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +138,51 @@ def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
     if request.verify:
         check_runner(request.settings)
     docker_cli = request.settings.get("docker_cli") or "docker"
-    builder = choose(request.engine, reporter, docker_cli=docker_cli, state=state_dir())
+    builder = choose(
+        request.engine,
+        reporter,
+        docker_cli=docker_cli,
+        state=state_dir(),
+        execute=partial(execute, settings=request.settings),
+    )
     if request.verify:
         check_runner(request.settings, engine=builder.name, output=request.options.output)
     return builder
+
+
+def execute(layout: Path, argv: Sequence[str], files: Mapping[str, bytes], *, settings: Settings) -> bytes:
+    """Run a command in the image of a layout and return its output; a runner of this machine without an engine does it.
+
+    The image is the base and the Python of an image that is being built, which the same runner then verifies.
+
+    Raises:
+        EngineError: the command failed.
+        EnvironmentProblem: neither bubblewrap nor proot works here.
+        TimeLimitError: it took more than half an hour.
+    """
+    reasons = []
+    for name in _SANDBOXES:
+        runner = runners.make(name)
+        reason = runner.probe()
+        if reason is None:
+            break
+        reasons.append(f"{name}: {reason}")
+    else:
+        raise EnvironmentProblem(
+            f"{reasons[0]}, so the modules of the image cannot be compiled here",
+            hint=f"{remedies.hint(building=False)}; or add `bytecode: false` to the definition",
+            details=tuple(reasons[1:]),
+        )
+    limits = RunLimits(timeout_s=_COMPILE_S, output_bytes=_MOST_BYTECODE, memory_mb=memory_of(settings))
+    done = runner.run(f"oci:{layout}", argv, files, gpus=None, limits=limits, reporter=Silent())
+    if done.exit_code != 0 or done.output_cut:
+        lines = tuple(neutral(line) for line in done.stderr.decode(errors="replace").splitlines() if line.strip())
+        raise EngineError(
+            f"{argv[0]} of the image cannot compile its modules: exit code {done.exit_code}",
+            hint="add `bytecode: false` to the definition",
+            details=lines[-_LINES:],
+        )
+    return done.stdout
 
 
 def require_lock(lock: Lock | None, request: BuildRequest) -> None:

@@ -58,6 +58,7 @@ KEYS = {
     "command": "default arguments, or the default command",
     "cmd": "former name of command",
     "copy": "list of {from, to}: files and folders to copy into the image (see below)",
+    "bytecode": "false to leave modules as sources, which starts Python more slowly (default: true)",
     "ports": "ports that programs of the image listen on: 8888, 53/udp",
     "volumes": "folders that are meant as mount points",
     "smoke": "how the image is verified (see below)",
@@ -145,6 +146,7 @@ class Definition:
     copy: tuple[tuple[str, str], ...] = ()  # from (relative to `folder`) and to (absolute, or below workdir)
     ports: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
+    bytecode: bool = True
     folder: str = ""  # of the file; empty: the current folder
     smoke: Smoke = field(default_factory=Smoke)
 
@@ -336,6 +338,7 @@ def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
         "cmd": _command(top, faults),
         "requirements": top.words("requirements", names.text),
         "copy": _copy(top),
+        "bytecode": top.flag("bytecode"),
         "ports": top.words("ports", names.port),
         "volumes": top.words("volumes", copying.volume),
         "smoke": _smoke(top.child("smoke", SMOKE_KEYS)) if "smoke" in top else None,

@@ -100,6 +100,7 @@ class BuildPlan:
     copy: tuple[Copied, ...] = ()  # later entries overwrite earlier ones
     ports: tuple[str, ...] = ()  # '8888/tcp'
     volumes: tuple[str, ...] = ()  # absolute paths
+    bytecode: bool = True  # compile the modules
     # The folder that `copy` reads from on this machine, so it is not in the JSON or the digest. Empty: the current one.
     folder: str = field(default="", compare=False)
 
@@ -147,7 +148,8 @@ class BuildPlan:
         additions |= {"allow_source": list(self.allow_source), "constraints": list(self.constraints)}
         additions |= {"find_links": list(self.find_links), "indexes": list(self.indexes)}
         additions |= {"package_indexes": dict(self.package_indexes)}
-        return {key: value for key, value in additions.items() if value}
+        present = {key: value for key, value in additions.items() if value}
+        return present if self.bytecode else present | {"bytecode": False}
 
     def canonical(self) -> bytes:
         """Return the plan as canonical JSON: sorted keys, no spaces, UTF-8, final newline."""

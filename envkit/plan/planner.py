@@ -238,6 +238,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         find_links=_unique([*definition.listed.of("find_links"), *definition.find_links]),
         indexes=_unique([*definition.listed.of("indexes"), *definition.indexes]),
         package_indexes=definition.package_indexes,
+        bytecode=definition.bytecode,
         system=_unique([*runs, *([] if conda or not deb else ["tini"]), *compilers, *from_features, *own]),
         build_system=_unique([*(_fetchers(system) if conda else ()), *makes]),
         env=tuple(sorted((env | dict(definition.env)).items())),

@@ -149,6 +149,8 @@ def _build_env(plan: BuildPlan, lock: Lock | None, mirrors: Mirrors, syntax: str
     variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_ROOT_USER_ACTION": "ignore"}
     # seal.py compiles all bytecode, whichever program installed the sources.
     variables |= {"PIP_ONLY_BINARY": ":all:", "PIP_NO_COMPILE": "1"}
+    if not plan.bytecode:
+        variables["ENVKIT_BYTECODE"] = "none"
     if syntax == "classic":
         variables["PIP_NO_CACHE_DIR"] = "1"
     if mirrors.ca_bundle:

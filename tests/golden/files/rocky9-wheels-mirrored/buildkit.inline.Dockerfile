@@ -77,7 +77,8 @@ def main() -> None:
         path = os.path.join(PREFIX, name)
         if os.path.exists(path) and os.path.getsize(path):
             open(path, "w").close()
-    if not hasattr(py_compile, "PycInvalidationMode"):  # Python 3.6 knows time stamps only
+    # Python 3.6 knows time stamps only.
+    if not hasattr(py_compile, "PycInvalidationMode") or os.environ.get("ENVKIT_BYTECODE") == "none":
         return
     waiting = [path for path in sources if not os.path.exists(_cached(path))]
     with concurrent.futures.ProcessPoolExecutor() as pool:
