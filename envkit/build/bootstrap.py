@@ -6,6 +6,7 @@ SHA-256 is compared with the lock. Without one, the mirror's current versions ar
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import re
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.build import compile_inside
 from envkit.engine.failures import disk_full
 from envkit.ground.errors import (
     RAISE_TIMEOUT,
@@ -64,8 +66,17 @@ _CLEAN = (
     'rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/log/*.log "$1"/var/log/apt '
     '"$1"/etc/resolv.conf "$1"/etc/hostname "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old'
 )
+# After _CLEAN, which removes the bytecode that the packages' scripts made. Python's own modules have no bytecode in the
+# packages, and every start of Python reads dozens of them. Without json, only the minimal package is installed.
+_COMPILE = (
+    "umask 022; for name in python3.8 python3.9 $(seq -f python3.%g 10 29); do "
+    'if [ -x "$1/usr/bin/$name" ] && [ -d "$1/usr/lib/$name/json" ]; then '
+    f'env -i PATH={PATH} LC_ALL=C.UTF-8 PYTHONHASHSEED=0 chroot "$1" "$name" -s -S -B -W ignore - folders '
+    '"/usr/lib/$name" /usr/lib/python3/dist-packages < "$ENVKIT_COMPILE" || exit 1; fi; done'
+)
+_COMPILER = Path(compile_inside.__file__).read_bytes()
 _SUMS = 'sha256sum "$1"/var/cache/apt/archives/*.deb >> "$ENVKIT_SUMS"'
-RECIPE = (*_OPTIONS, _MINIMAL, _CONFIGURE, _CLEAN, _EPOCH)
+RECIPE = (*_OPTIONS, _MINIMAL, _CONFIGURE, _CLEAN, _COMPILE, hashlib.sha256(_COMPILER).hexdigest(), _EPOCH)
 """Everything besides the packages that determines the contents."""
 
 _TAR_COMPLETE = "I: removing tempdir"  # mmdebstrap's last message; only this removal is left to do
@@ -116,12 +127,18 @@ def make(
     sums.touch()
     sums.chmod(0o666)  # in a user namespace, the root that runs the hooks is another user here
     wanted = ",".join(f"{package.name}={package.version}" for package in packages) or _MINIMAL
+    # Copied for the same reason: the file of this installation may be unreadable for that user.
+    compiler = folder / "compile_inside.py"
+    compiler.write_bytes(_COMPILER)
+    compiler.chmod(0o644)
     # Twice, because mmdebstrap deletes the archives of the essential packages before it installs the others.
     hooks = [f"--extract-hook={_SUMS}", f"--extract-hook={_CONFIGURE}", f"--customize-hook={_SUMS}"]
     apt_options = [f"--aptopt={option}" for option in apt.carried_options()]
     argv = [program, f"--mode={mode}", *_OPTIONS, f"--include={wanted}", *hooks, f"--customize-hook={_CLEAN}"]
+    argv.append(f"--customize-hook={_COMPILE}")
     # TMPDIR: the root is unpacked there and removed with the folder. LC_ALL: `_failure` matches the English messages.
-    own = {"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(folder), "LC_ALL": "C.UTF-8", "ENVKIT_SUMS": str(sums)}
+    own = {"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(folder), "LC_ALL": "C.UTF-8"}
+    own |= {"ENVKIT_SUMS": str(sums), "ENVKIT_COMPILE": str(compiler)}
     limit = _LIMIT_S if options.limit_s is None else min(options.limit_s, _LIMIT_S)
     reported = False
 

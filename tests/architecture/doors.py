@@ -18,7 +18,7 @@ OPENERS = {
         "envkit.facts.check_tables", "envkit.facts.evidence", "envkit.facts.load", "envkit.facts.snapshot",
         "envkit.ground.plugins", "envkit.pipeline.updating", "envkit.render.contextfiles", "envkit.report.html.frame",
         "envkit.verify.payload", "envkit.verify.record", "envkit.checks.system_libraries", "envkit.ground.installation",
-        "envkit.project.installers",
+        "envkit.project.installers", "envkit.assemble.bytecode",
     },
     "the state and cache of this user, which no one else can write": {
         "envkit.assemble.cache_prune", "envkit.build.journal", "envkit.build.layer_cache", "envkit.build.log",
@@ -31,6 +31,7 @@ OPENERS = {
     "a folder that this run made": {
         "envkit.assemble.conda_child", "envkit.assemble.conda_install", "envkit.assemble.conda_unpack",
         "envkit.build.bootstrap", "envkit.build.buildkit", "envkit.build.podman", "envkit.source.inside",
+        "envkit.build.compile_inside",
     },
     "the system's files, and its open descriptors": {
         "envkit.cli.main", "envkit.cli.stdio", "envkit.doctor.host.view", "envkit.fleet.concurrency",
@@ -57,12 +58,13 @@ PARSERS = {
         "envkit.fleet.cluster", "envkit.fleet.cluster_run", "envkit.fleet.state", "envkit.fleet.verify_task",
         "envkit.ground.json_cache", "envkit.ground.state", "envkit.lock.built", "envkit.plan.store",
         "envkit.project.definition", "envkit.project.listing", "envkit.render.lint_model", "envkit.source.inside",
-        "envkit.verify.selftest", "envkit.verify.verified",
+        "envkit.verify.selftest", "envkit.verify.verified", "envkit.build.compile_inside",
     },
     "answers of programs of this machine": {
         "envkit.assemble.conda_child", "envkit.assemble.conda_install", "envkit.build.podman",
         "envkit.doctor.host.diagnose", "envkit.doctor.host.torch", "envkit.ground.nvidia", "envkit.lock.conda",
         "envkit.lock.conda_solver", "envkit.render.confined", "envkit.source.sandbox",
+        "envkit.assemble.bytecode",
     },
     "settings of the user": {"envkit.engine.address", "envkit.registry.auth"},
     "documents of images and registries, which are validated field by field and whose errors are translated": {
@@ -88,7 +90,7 @@ WRITERS = {
     },
     "a folder that this run made": {
         "envkit.assemble.conda_child", "envkit.build.context", "envkit.lock.apt", "envkit.lock.uv",
-        "envkit.source.sandbox",
+        "envkit.source.sandbox", "envkit.build.bootstrap", "envkit.build.compile_inside",
     },
     "the tables of this installation": {"envkit.facts.snapshot", "envkit.pipeline.updating"},
     "no file: the formatter of click's help has such a method": {"envkit.cli.declare"},
